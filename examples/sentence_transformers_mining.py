@@ -67,8 +67,8 @@ def mine_hard_negatives(
         [column[text] for text in positives],
         excluded=[known[query] for query in queries],
     )
-    enough = (found.mined.pool_size >= num_negatives) & (found.mined.fallback == 0)
-    order = found.mined.scores.argsort(dim=1, descending=True)
+    enough = (found.pool_size >= num_negatives) & (found.fallback == 0)
+    order = found.scores.argsort(dim=1, descending=True)
     negatives = found.negatives.gather(1, order)[enough].T.tolist()
     kept = enough.nonzero()[:, 0].tolist()
     table = {anchor: [queries[row] for row in kept], positive: [positives[row] for row in kept]}

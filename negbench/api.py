@@ -272,8 +272,6 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
 
     path = planned.folder.path
     if any(outcome.run_id for outcome in outcomes):
-        if planned.audited:
-            _audit_cells(planned.cells, path)
         finish(console, runs, path.name, asked.tracking_uri, rules, report=planned.asked.report)
     if errors:
         raise NegbenchError(
@@ -359,16 +357,6 @@ def _tuned(
     seeds = dict.fromkeys(config.seed for config in planned.configs)
     outcomes = computed_until(folder, more(list(seeds)), more, **until, before=before)
     return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
-
-
-def _audit_cells(cells: Sequence[Cell], folder: Path) -> None:
-    from negbench.display import stages
-    from negbench.grid.cells import SCENES
-    from negbench.own.audit import audit_cells
-
-    with stages("audit") as display:
-        remarks = audit_cells(cells, folder, display, SCENES)
-    notes(f"audit: {remark}" for remark in remarks)
 
 
 def study(asked: Study, *, console: Console | None = None) -> StudyResult:

@@ -171,8 +171,8 @@ class Mine(SubjectOptions):
     images: Path | None = option(None, "[N, D] floats, or [N, T, D] tokens.", metavar="FILE.npy")
     targets: Path | None = option(
         None,
-        "Row of --images that answers each query: [Q] .npy, or column `target` of a .parquet or .csv, which may hold "
-        "`excluded` and `relevant` too: lists of rows (in .csv parted by blanks).",
+        "Row of --images that answers each query: [Q] .npy, or column `target` of a .parquet, which may hold "
+        "`excluded` and `relevant` too: lists of rows.",
         metavar="FILE",
     )
     groups: Path | None = option(None, "[N] labels: queries draw from their target's group alone.", metavar="FILE.npy")
@@ -221,30 +221,15 @@ class Evaluate(DatasetOptions, RunsOptions):
         metavar="FILE",
     )
     split: str = option("val", "Split of the data set.")
-    scorer: str | None = option(
-        None, "CIRQRS: mean score, under the model of this run, of the first k images that the other run ranks."
-    )
-    k: tuple[int, ...] = option((10, 50), "With --scorer: comma-separated cutoffs [default: 10,50].", cli=str)
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
     submission: Path | None = option(None, "Write the files of the benchmark's test server.", metavar="DIR")
     trec: Path | None = option(None, "Write the 1000 best images as a TREC run file.", metavar="FILE")
 
-    @field_validator("k", mode="before")
-    @classmethod
-    def _cutoffs(cls, value: Any) -> tuple[int, ...]:
-        parts = str(value).split(",") if isinstance(value, str | int) else list(map(str, value))
-        found = tuple(int(part) for part in parts if part.strip().isdecimal() and int(part) > 0)
-        if not found or len(set(found)) != len(parts):
-            raise ValueError("must be whole numbers >= 1 with commas between, each once")
-        return found
-
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         lists = self.submission is not None or self.trec is not None
-        if lists and (self.run is None or self.scorer is not None):
-            raise ValueError("--submission and --trec need a run's own scores: no --ranks, no --scorer")
-        if self.scorer is not None and self.run is None:
-            raise ValueError("--scorer scores what a run ranks: name the run in the place of --ranks")
+        if lists and self.run is None:
+            raise ValueError("--submission and --trec need a run's own scores, not --ranks")
         if (self.run is None) == (self.ranks is None):
             raise ValueError("name a run to score, or give --ranks FILE: one of the two")
         return self

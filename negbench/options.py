@@ -396,7 +396,6 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
     metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
     margin: float = option(1.0, "Differences within this many points are equal.", ge=0, lt=100)
     alpha: float = option(0.05, "Level of the tests; intervals have level 1 - alpha.", ge=0.001, lt=1)
-    audit: bool = option(True, "Also audit the strategies on the untrained model.")
     report: bool = option(True, "Write the HTML report.")
 
 

@@ -108,9 +108,9 @@ class Registry:
         return plugin
 
     def parts(self, kind: str, name: str) -> list[Plugin]:
-        """The plug-ins that a name stands for: one, or those of a composite (`a+b`, `a:5>b`, `0.7*a|0.3*b`)."""
-        names = re.split(r"[+>|]", name) if is_composite(kind, name) else [name]
-        return [self.find(kind, re.sub(r":\s*\d+\s*$|^[\s\d.]+\*", "", part).strip()) for part in names]
+        """The plug-ins that a name stands for: one, or those of a composite (`a+b`, `a:5>b`)."""
+        names = re.split(r"[+>]", name) if is_composite(kind, name) else [name]
+        return [self.find(kind, re.sub(r":\s*\d+\s*$", "", part).strip()) for part in names]
 
     def reader_of(self, path: str) -> str | None:
         """Name of the data set whose class declares the path's ending in `extensions`; None for a name."""
@@ -214,7 +214,7 @@ def on_one_line(error: BaseException) -> str:
 
 def is_composite(kind: str, name: str) -> bool:
     """Whether a name is that of a strategy made of strategies."""
-    return kind == "strategies" and any(sign in name for sign in "+>|")
+    return kind == "strategies" and any(sign in name for sign in "+>")
 
 
 # --- options -----------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def checked_options(
     """Options with their types checked (an int passes for a float, a string for a Path, a list for a tuple)."""
     defaults = option_defaults(constructor)
     try:
-        hints = typing.get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
+        hints = typing.get_type_hints(constructor)
     except NameError as error:
         raise NegbenchError(f"{_SINGULAR[kind]} '{name}': the types of its options cannot be read: {error}") from error
     checked = {}

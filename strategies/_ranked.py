@@ -1,15 +1,17 @@
-"""What several strategies share: who stands below the target, pool sizes and pools that shrink, checks of options."""
+"""What several strategies share: who stands below the target, pool sizes and pools that shrink."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
+from typing import Annotated
 
 import torch
+from pydantic import PlainValidator
 from torch import Tensor
 
 from negbench.contracts import ScoreView
-from negbench.errors import OptionError, check_option
+from negbench.errors import OptionError
 from negbench.metrics.ranks import less
 
 
@@ -18,14 +20,21 @@ def below_target(view: ScoreView) -> Tensor:
     return view.allowed & less(view.scores, view.positive[:, None])
 
 
-PoolSize = int | str  # images, or a share of the gallery: "0.6%"
+def _share(size: object) -> Fraction | None:
+    """'0.6%' as 3/500; None for what is no percentage."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", size, re.ASCII) if isinstance(size, str) else None
+    return Fraction(found[1]) / 100 if found else None
 
 
-def check_size(name: str, size: PoolSize) -> None:
-    """OptionError unless `size` is a number of images >= 1, or a share of the gallery, > 0 and <= 100 %."""
+def _size(size: object) -> object:
     share = _share(size)
-    known = is_whole(size, 1) if share is None else 0 < share <= 1
-    check_option(name, size, known, 'a whole number >= 1, or a share of the gallery such as "0.6%"')
+    whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+    if not (whole if share is None else 0 < share <= 1):
+        raise ValueError('a whole number >= 1, or a share of the gallery such as "0.6%"')
+    return size
+
+
+PoolSize = Annotated[int | str, PlainValidator(_size)]  # images, or a share of the gallery, > 0 and <= 100 %
 
 
 def images(size: PoolSize, view: ScoreView, refresh: int = 0) -> int:
@@ -37,12 +46,6 @@ def images(size: PoolSize, view: ScoreView, refresh: int = 0) -> int:
     share = _share(size)
     whole = int(size if share is None else share * view.scores.shape[1] + Fraction(1, 2))
     return max(1, whole >> refresh)
-
-
-def _share(size: PoolSize) -> Fraction | None:
-    """'0.6%' as 3/500; None for what is no percentage."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", size, re.ASCII) if isinstance(size, str) else None
-    return Fraction(found[1]) / 100 if found else None
 
 
 def not_relevant(view: ScoreView, strategy: str) -> Tensor:
@@ -57,11 +60,6 @@ def not_relevant(view: ScoreView, strategy: str) -> Tensor:
             "use a data set with several relevant images per query, or a strategy that is not an oracle"
         )
     return view.allowed & ~view.relevant
-
-
-def is_whole(value: object, low: int) -> bool:
-    """Whether `value` is an int (no bool) of at least `low`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
 def at_least_float32(scores: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -12,11 +11,6 @@ from negbench.contracts import ScoreView
 from negbench.strategies._ranked import at_least_float32
 
 Triplets = Literal["semi-hard", "hard", "all"]
-
-
-def is_number(value: object, low: float = -math.inf) -> bool:
-    """Whether `value` is an int or a float (no bool) of at least `low`."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= low
 
 
 def gap(view: ScoreView) -> Tensor:

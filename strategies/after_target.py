@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, tunable
-from negbench.strategies._ranked import PoolSize, below_target, check_size, images
+from negbench.strategies._ranked import PoolSize, below_target, images
 
 PAPER = "QuRe sec. 5.4 (3)"
 
@@ -26,9 +26,6 @@ class AfterTarget(Strategy):
     """
 
     k: PoolSize = tunable(100, low=10, high=1000, log=True)
-
-    def __post_init__(self) -> None:
-        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""

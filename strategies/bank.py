@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import PositiveInt
 from torch import Tensor
 
-from negbench.contracts import BankStrategy, ScoreView, check_option
-from negbench.strategies._ranked import is_whole
+from negbench.contracts import BankStrategy, ScoreView
 
 PAPER = "SPN4CIR stage 2; ADORE"
 
@@ -30,10 +30,7 @@ class Bank(BankStrategy):
         k: images, >= 1; left out, all.
     """
 
-    k: int | None = None
-
-    def __post_init__(self) -> None:
-        check_option("k", self.k, self.k is None or is_whole(self.k, 1), "a whole number >= 1, or left out")
+    k: PositiveInt | None = None
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""

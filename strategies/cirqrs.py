@@ -15,7 +15,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, tunable
-from negbench.strategies._ranked import PoolSize, below_target, check_size, images
+from negbench.strategies._ranked import PoolSize, below_target, images
 
 PAPER = "CIRQRS eq. 6, alg. 1"
 
@@ -31,9 +31,6 @@ class Cirqrs(Strategy):
     n_def: ClassVar[int] = 5
 
     n_neg: PoolSize = tunable(50, low=10, high=500, log=True)
-
-    def __post_init__(self) -> None:
-        check_size("n_neg", self.n_neg)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most n_neg // 2**refresh True per row."""

@@ -13,12 +13,13 @@ Fallback: no image nearer than the limit gives an empty pool.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import is_whole
-from negbench.strategies._scores import distance, is_number, weights_of
+from negbench.strategies._scores import distance, weights_of
 
 PAPER = "Wu et al., arXiv:1706.07567, sec. 4"
 
@@ -33,15 +34,9 @@ class DistanceWeighted(Strategy):
         limit: no image at this distance or beyond, < 2.
     """
 
-    width: int | None = None
-    cutoff: float = tunable(0.5, low=0.1, high=1.0, below="limit")
-    limit: float = tunable(1.4, low=1.1, high=1.5)
-
-    def __post_init__(self) -> None:
-        check_option("width", self.width, self.width is None or is_whole(self.width, 3), "a whole number >= 3")
-        check_option("limit", self.limit, is_number(self.limit) and 0 < self.limit < 2, "a number > 0 and < 2")
-        inside = is_number(self.cutoff) and 0 < self.cutoff < self.limit
-        check_option("cutoff", self.cutoff, inside, f"a number > 0 and below limit ({self.limit})")
+    width: Annotated[int, Field(ge=3)] | None = None
+    cutoff: PositiveFloat = tunable(0.5, low=0.1, high=1.0, below="limit")
+    limit: Annotated[float, Field(gt=0, lt=2)] = tunable(1.4, low=1.1, high=1.5)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] float64 weights.

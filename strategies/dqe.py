@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
@@ -39,18 +40,14 @@ class Dqe(Strategy):
 
     schedule: ClassVar[Literal["equal"]] = "equal"
 
-    alpha: float = tunable(0.2, low=0.0, high=0.4, below="beta")
+    alpha: NonNegativeFloat = tunable(0.2, low=0.0, high=0.4, below="beta")
     beta: float = tunable(0.8, low=0.5, high=1.0)
     scale: Literal["absolute", "minmax", "quantile"] = "absolute"
 
     def __post_init__(self) -> None:
-        scales = ("absolute", "minmax", "quantile")
-        check_option("scale", self.scale, self.scale in scales, "'absolute', 'minmax' or 'quantile'")
-        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
-            check_option(name, value, isinstance(value, int | float), "a number")
+        super().__post_init__()
         limit = 2 if self.scale == "absolute" else 1
         check_option("beta", self.beta, self.beta <= limit, f"<= {limit} where scale is '{self.scale}'")
-        check_option("alpha", self.alpha, 0 <= self.alpha < self.beta, f">= 0 and below beta ({self.beta})")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, PlaneName, ScoreView, check_option, tunable
+from negbench.contracts import BatchStrategy, PlaneName, ScoreView, tunable
 from negbench.metrics.ranks import descending
-from negbench.strategies._ranked import at_least_float32, is_whole
-from negbench.strategies._scores import is_number
+from negbench.strategies._ranked import at_least_float32
 
 PAPER = "FNC, arXiv:2011.11765 (elimination)"
 
@@ -38,11 +38,7 @@ class Fnc(BatchStrategy):
     reads: ClassVar[tuple[PlaneName, ...]] = ("target",)
 
     threshold: float = tunable(0.7, low=0.3, high=0.95)
-    k: int = tunable(10, low=1, high=100, log=True)
-
-    def __post_init__(self) -> None:
-        check_option("threshold", self.threshold, is_number(self.threshold), "a number")
-        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+    k: PositiveInt = tunable(10, low=1, high=100, log=True)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool."""

@@ -17,9 +17,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, PlaneName, ScoreView, check_option, tunable
+from negbench.contracts import BatchStrategy, PlaneName, ScoreView, tunable
 from negbench.mining.filters import above_positive
-from negbench.strategies._scores import is_number
 
 PAPER = "GISTEmbed, arXiv:2402.16829"
 
@@ -37,10 +36,6 @@ class Gist(BatchStrategy):
 
     margin: float = tunable(0.0, low=0.0, high=0.3)
     relative: bool = False
-
-    def __post_init__(self) -> None:
-        check_option("margin", self.margin, is_number(self.margin), "a number")
-        check_option("relative", self.relative, isinstance(self.relative, bool), "true or false")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool."""

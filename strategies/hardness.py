@@ -12,12 +12,13 @@ Fallback: none is needed; a query whose every column is disallowed has no negati
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, ScoreView, check_option, tunable
+from negbench.contracts import BatchStrategy, ScoreView, tunable
 from negbench.strategies._ranked import at_least_float32
-from negbench.strategies._scores import is_number
 
 PAPER = "LLaVE, arXiv:2503.04812; EmbeddingGemma, arXiv:2509.20354"
 
@@ -30,10 +31,7 @@ class Hardness(BatchStrategy):
         alpha: >= 0, and <= 80, where weights leave float32; 0 is `in-batch`.
     """
 
-    alpha: float = tunable(9.0, low=1.0, high=20.0)
-
-    def __post_init__(self) -> None:
-        check_option("alpha", self.alpha, is_number(self.alpha, 0) and self.alpha <= 80, "a number from 0 to 80")
+    alpha: Annotated[float, Field(ge=0, le=80)] = tunable(9.0, low=1.0, high=20.0)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] float32 or wider weights."""

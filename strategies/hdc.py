@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, ScoreView, check_option, tunable
-from negbench.strategies._scores import is_number
+from negbench.contracts import BatchStrategy, ScoreView, tunable
 
 PAPER = "Hard-aware deeply cascaded embedding, arXiv:1611.05720"
 
@@ -29,10 +30,7 @@ class Hdc(BatchStrategy):
         share: of the pairs, > 0 and <= 1.
     """
 
-    share: float = tunable(0.5, low=0.05, high=1.0)
-
-    def __post_init__(self) -> None:
-        check_option("share", self.share, is_number(self.share) and 0 < self.share <= 1, "a number > 0 and <= 1")
+    share: Annotated[float, Field(gt=0, le=1)] = tunable(0.5, low=0.05, high=1.0)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool."""

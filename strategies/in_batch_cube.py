@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, ScoreView, Slot, check_option, tunable
+from negbench.contracts import BatchStrategy, ScoreView, Slot, tunable
 from negbench.metrics.ranks import top_columns
-from negbench.strategies._ranked import is_whole
 
 PAPER = "HyCoLe-HNM table 4, 'hard negative mining'"
 
@@ -34,10 +34,7 @@ class InBatchCube(BatchStrategy):
 
     corrupts: ClassVar[tuple[Slot, ...]] = ("triple",)
 
-    k: int | None = tunable(189, low=10, high=1000, log=True)
-
-    def __post_init__(self) -> None:
-        check_option("k", self.k, self.k is None or is_whole(self.k, 1), "a whole number >= 1, or null")
+    k: PositiveInt | None = tunable(189, low=10, high=1000, log=True)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import PositiveFloat
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, ScoreView, check_option, tunable
-from negbench.strategies._scores import Triplets, is_number, violators
+from negbench.contracts import BatchStrategy, ScoreView, tunable
+from negbench.strategies._scores import Triplets, violators
 
 PAPER = "FaceNet sec. 3.2"
 
@@ -28,14 +29,8 @@ class InBatchSemiHard(BatchStrategy):
         triplets: "semi-hard": below the target; "hard": at or above it, whatever the margin; "all": both.
     """
 
-    margin: float = tunable(0.2, low=0.01, high=0.5, log=True)
+    margin: PositiveFloat = tunable(0.2, low=0.01, high=0.5, log=True)
     triplets: Triplets = "semi-hard"
-
-    def __post_init__(self) -> None:
-        check_option("margin", self.margin, is_number(self.margin) and self.margin > 0, "a number > 0")
-        check_option(
-            "triplets", self.triplets, self.triplets in ("semi-hard", "hard", "all"), "'semi-hard', 'hard' or 'all'"
-        )
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import PoolSize, check_size, images
-from negbench.strategies._scores import gap, is_number
+from negbench.contracts import ScoreView, Strategy, tunable
+from negbench.strategies._ranked import PoolSize, images
+from negbench.strategies._scores import gap
 
 PAPER = "NV-Retriever, TopK-MarginPos"
 
@@ -28,12 +29,8 @@ class MarginPos(Strategy):
         k: pool size, images >= 1 or a share of the gallery ("0.6%").
     """
 
-    margin: float = tunable(0.05, low=0.0, high=0.3)
+    margin: NonNegativeFloat = tunable(0.05, low=0.0, high=0.3)
     k: PoolSize = tunable(10, low=5, high=1000, log=True)
-
-    def __post_init__(self) -> None:
-        check_option("margin", self.margin, is_number(self.margin, 0), "a number >= 0")
-        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""

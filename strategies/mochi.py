@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from negbench.contracts import BankStep, SyntheticStrategy, check_option, tunable
-from negbench.strategies._ranked import is_whole
+from negbench.contracts import BankStep, SyntheticStrategy, tunable
 
 PAPER = "MoCHi, arXiv:2010.01028"
 
@@ -36,15 +36,10 @@ class Mochi(SyntheticStrategy):
         with_query: s', mixtures of the query and a negative, >= 0.
     """
 
-    queue: int = tunable(8192, low=64, high=65536, log=True)
-    hardest: int = tunable(32, low=4, high=1024, log=True)
-    pairs: int = tunable(16, low=0, high=256)
-    with_query: int = tunable(16, low=0, high=256)
-
-    def __post_init__(self) -> None:
-        for name, least in (("queue", 1), ("hardest", 1), ("pairs", 0), ("with_query", 0)):
-            value = getattr(self, name)
-            check_option(name, value, is_whole(value, least), f"a whole number >= {least}")
+    queue: PositiveInt = tunable(8192, low=64, high=65536, log=True)
+    hardest: PositiveInt = tunable(32, low=4, high=1024, log=True)
+    pairs: NonNegativeInt = tunable(16, low=0, high=256)
+    with_query: NonNegativeInt = tunable(16, low=0, high=256)
 
     def synthetic(self, step: BankStep) -> tuple[Tensor, Tensor]:
         """[B, s + s', T, D], and [B, s + s'] bool: all of a query's, or none where its pool is empty."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._scores import gap, is_number
+from negbench.contracts import ScoreView, Strategy, tunable
+from negbench.strategies._scores import gap
 
 PAPER = "Multi-similarity loss, arXiv:1904.06627"
 
@@ -28,10 +29,7 @@ class MultiSimilarityMining(Strategy):
         epsilon: score units, >= 0.
     """
 
-    epsilon: float = tunable(0.1, low=0.01, high=0.5, log=True)
-
-    def __post_init__(self) -> None:
-        check_option("epsilon", self.epsilon, is_number(self.epsilon, 0), "a number >= 0")
+    epsilon: NonNegativeFloat = tunable(0.1, low=0.01, high=0.5, log=True)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from negbench.contracts import Epoch, OrderedBatches, ScoreView, check_option, tunable
+from negbench.contracts import Epoch, OrderedBatches, ScoreView, tunable
 from negbench.metrics.ranks import descending
-from negbench.strategies._ranked import is_whole
 
 PAPER = "NGAME, arXiv:2207.04452"
 _STEPS = 20  # of one bisection at most
@@ -35,12 +35,8 @@ class Ngame(OrderedBatches):
         k: negatives, >= 1.
     """
 
-    cluster: int = tunable(8, low=2, high=64, log=True)
-    k: int = tunable(10, low=1, high=100, log=True)
-
-    def __post_init__(self) -> None:
-        for name in ("cluster", "k"):
-            check_option(name, getattr(self, name), is_whole(getattr(self, name), 1), "a whole number >= 1")
+    cluster: PositiveInt = tunable(8, low=2, high=64, log=True)
+    k: PositiveInt = tunable(10, low=1, high=100, log=True)
 
     def order(self, epoch: Epoch) -> Tensor:
         """[Q] int64, cluster by cluster."""

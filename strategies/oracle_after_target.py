@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, tunable
-from negbench.strategies._ranked import PoolSize, below_target, check_size, images, not_relevant
+from negbench.strategies._ranked import PoolSize, below_target, images, not_relevant
 
 PAPER = "ours: the ceiling of after-target"
 
@@ -30,9 +30,6 @@ class OracleAfterTarget(Strategy):
     reads_truth: ClassVar[bool] = True
 
     k: PoolSize = tunable(100, low=10, high=1000, log=True)
-
-    def __post_init__(self) -> None:
-        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row. Raises OptionError where `view.relevant` is None."""

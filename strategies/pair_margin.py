@@ -11,11 +11,13 @@ Fallback: no image nearer than the margin gives an empty pool.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._scores import distance, is_number
+from negbench.contracts import ScoreView, Strategy, tunable
+from negbench.strategies._scores import distance
 
 PAPER = "pytorch-metric-learning, PairMarginMiner"
 
@@ -28,11 +30,7 @@ class PairMargin(Strategy):
         margin: distance, > 0 and <= 2.
     """
 
-    margin: float = tunable(0.8, low=0.4, high=1.4)
-
-    def __post_init__(self) -> None:
-        inside = is_number(self.margin) and 0 < self.margin <= 2
-        check_option("margin", self.margin, inside, "a number > 0 and <= 2")
+    margin: Annotated[float, Field(gt=0, le=2)] = tunable(0.8, low=0.4, high=1.4)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""

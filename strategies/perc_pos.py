@@ -12,13 +12,13 @@ Fallback: no image at or under the limit gives an empty pool.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import PoolSize, at_least_float32, check_size, images
-from negbench.strategies._scores import is_number
+from negbench.contracts import ScoreView, Strategy, tunable
+from negbench.strategies._ranked import PoolSize, at_least_float32, images
 
 PAPER = "NV-Retriever, TopK-PercPos"
 
@@ -33,14 +33,9 @@ class PercPos(Strategy):
         variant: the limit. "sign-safe": s+ - (1 - share) |s+|; "published": share s+.
     """
 
-    share: float = tunable(0.95, low=0.5, high=1.0)
+    share: Annotated[float, Field(gt=0, le=1)] = tunable(0.95, low=0.5, high=1.0)
     k: PoolSize = tunable(10, low=5, high=1000, log=True)
     variant: Literal["sign-safe", "published"] = "sign-safe"
-
-    def __post_init__(self) -> None:
-        check_option("share", self.share, is_number(self.share) and 0 < self.share <= 1, "a number > 0 and <= 1")
-        check_size("k", self.k)
-        check_option("variant", self.variant, self.variant in ("sign-safe", "published"), "'sign-safe' or 'published'")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""

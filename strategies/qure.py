@@ -13,10 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import NonNegativeInt
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import below_target, is_whole
+from negbench.strategies._ranked import below_target
 
 PAPER = "QuRe eq. 5-7, alg. 1"
 
@@ -32,14 +33,13 @@ class Qure(Strategy):
     """
 
     variant: Literal["paper", "release"] = tunable("paper", choices=("paper", "release"))
-    consecutive_threshold: int = 1
+    consecutive_threshold: NonNegativeInt = 1
 
     def __post_init__(self) -> None:
-        check_option("variant", self.variant, self.variant in ("paper", "release"), "'paper' or 'release'")
-        threshold = self.consecutive_threshold
-        check_option("consecutive_threshold", threshold, is_whole(threshold, 0), "a whole number >= 0")
-        unread = self.variant == "paper" and threshold != 1
-        check_option("consecutive_threshold", threshold, not unread, "left out unless variant is 'release'")
+        super().__post_init__()
+        unread = self.variant == "paper" and self.consecutive_threshold != 1
+        want = "left out unless variant is 'release'"
+        check_option("consecutive_threshold", self.consecutive_threshold, not unread, want)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""

@@ -20,9 +20,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from negbench.contracts import PlaneName, ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import PoolSize, at_least_float32, check_size, images
-from negbench.strategies._scores import is_number
+from negbench.contracts import PlaneName, ScoreView, Strategy, tunable
+from negbench.strategies._ranked import PoolSize, at_least_float32, images
 
 PAPER = "RocketQA, arXiv:2010.08191"
 
@@ -42,11 +41,6 @@ class Rocketqa(Strategy):
     k: PoolSize = tunable(50, low=10, high=1000, log=True)
     n: PoolSize = tunable(4, low=1, high=100, log=True)
     limit: float = tunable(0.1, low=0.0, high=0.9)
-
-    def __post_init__(self) -> None:
-        for name in ("k", "n"):
-            check_size(name, getattr(self, name))
-        check_option("limit", self.limit, is_number(self.limit), "a number")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""

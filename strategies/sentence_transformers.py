@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
 from negbench.metrics.ranks import top_columns
-from negbench.strategies._ranked import at_least_float32, is_whole
-from negbench.strategies._scores import is_number
+from negbench.strategies._ranked import at_least_float32
 
 PAPER = "sentence-transformers, mine_hard_negatives"
 
@@ -40,26 +40,19 @@ class SentenceTransformers(Strategy):
         sampling_strategy: "top": the first num_negatives; "random": all that are left up to range_max.
     """
 
-    range_min: int = tunable(0, low=0, high=100)
+    range_min: NonNegativeInt = tunable(0, low=0, high=100)
     range_max: int | None = None
     max_score: float | None = None
     min_score: float | None = None
-    absolute_margin: float | None = None
-    relative_margin: float | None = None
-    num_negatives: int = tunable(3, low=1, high=100, log=True)
+    absolute_margin: NonNegativeFloat | None = None
+    relative_margin: NonNegativeFloat | None = None
+    num_negatives: PositiveInt = tunable(3, low=1, high=100, log=True)
     sampling_strategy: Literal["top", "random"] = "top"
 
     def __post_init__(self) -> None:
-        check_option("range_min", self.range_min, is_whole(self.range_min, 0), "a whole number >= 0")
-        check_option("num_negatives", self.num_negatives, is_whole(self.num_negatives, 1), "a whole number >= 1")
-        for name, low in (("max_score", None), ("min_score", None), ("absolute_margin", 0), ("relative_margin", 0)):
-            value = getattr(self, name)
-            right = value is None or (is_number(value) if low is None else is_number(value, low))
-            check_option(name, value, right, f"a number{'' if low is None else ' >= 0'}, or left out")
-        way = self.sampling_strategy
-        check_option("sampling_strategy", way, way in ("top", "random"), "'top' or 'random'")
+        super().__post_init__()
         least = self.range_min + self.num_negatives
-        given = self.range_max is None or is_whole(self.range_max, least)
+        given = self.range_max is None or self.range_max >= least
         check_option("range_max", self.range_max, given, f"a whole number >= range_min + num_negatives ({least})")
 
     @property

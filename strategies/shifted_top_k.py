@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import is_whole
+from negbench.contracts import ScoreView, Strategy, tunable
 
 PAPER = "BGE, FlagEmbedding hn_mine.py"
 
@@ -28,13 +28,8 @@ class ShiftedTopK(Strategy):
         stop: the rank after the last, > start.
     """
 
-    start: int = tunable(10, low=0, high=100, below="stop")
-    stop: int = tunable(210, low=110, high=1000)
-
-    def __post_init__(self) -> None:
-        check_option("start", self.start, is_whole(self.start, 0), "a whole number >= 0")
-        check_option("stop", self.stop, is_whole(self.stop, 1), "a whole number >= 1")
-        check_option("start", self.start, self.start < self.stop, f"below stop ({self.stop})")
+    start: NonNegativeInt = tunable(10, low=0, high=100, below="stop")
+    stop: PositiveInt = tunable(210, low=110, high=1000)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most stop - start True per row."""

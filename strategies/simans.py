@@ -15,11 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import PoolSize, check_size, images
-from negbench.strategies._scores import gap, is_number, weights_of
+from negbench.strategies._ranked import PoolSize, images
+from negbench.strategies._scores import gap, weights_of
 
 PAPER = "SimANS, arXiv:2210.11773"
 
@@ -35,18 +36,14 @@ class Simans(Strategy):
         variant: "paper": exp(-a (s - s+ - b)^2); "release": exp(-a (s - s+ + b)^2); "absolute": exp(-a |s - s+|).
     """
 
-    a: float = tunable(0.5, low=0.1, high=1000.0, log=True)
+    a: NonNegativeFloat = tunable(0.5, low=0.1, high=1000.0, log=True)
     b: float = 0.0
     k: PoolSize = tunable(100, low=10, high=1000, log=True)
     variant: Literal["paper", "release", "absolute"] = "paper"
 
     def __post_init__(self) -> None:
-        variants = ("paper", "release", "absolute")
-        check_option("variant", self.variant, self.variant in variants, "'paper', 'release' or 'absolute'")
-        check_option("a", self.a, is_number(self.a, 0), "a number >= 0")
-        check_option("b", self.b, is_number(self.b), "a number")
+        super().__post_init__()
         check_option("b", self.b, self.b == 0 or self.variant != "absolute", "left out where variant is 'absolute'")
-        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] float64 weights, > 0 for at most k images per row."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import PoolSize, check_size, images
+from negbench.contracts import ScoreView, Strategy, tunable
+from negbench.strategies._ranked import PoolSize, images
 
 PAPER = "QuRe sec. 5.4 (2); CIRQRS 'Top'"
 
@@ -29,10 +29,6 @@ class TopK(Strategy):
 
     k: PoolSize = tunable(100, low=10, high=1000, log=True)
     halve: bool = False
-
-    def __post_init__(self) -> None:
-        check_size("k", self.k)
-        check_option("halve", self.halve, isinstance(self.halve, bool), "true or false")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""

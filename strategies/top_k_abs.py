@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import PoolSize, at_least_float32, check_size, images
-from negbench.strategies._scores import is_number
+from negbench.contracts import ScoreView, Strategy, tunable
+from negbench.strategies._ranked import PoolSize, at_least_float32, images
 
 PAPER = "NV-Retriever, TopK-Abs"
 
@@ -31,10 +30,6 @@ class TopKAbs(Strategy):
 
     limit: float = tunable(0.7, low=0.0, high=1.0)
     k: PoolSize = tunable(10, low=5, high=1000, log=True)
-
-    def __post_init__(self) -> None:
-        check_option("limit", self.limit, is_number(self.limit), "a number")
-        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""

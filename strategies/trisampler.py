@@ -16,7 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from negbench.contracts import PlaneName, ScoreView, Strategy, tunable
-from negbench.strategies._ranked import PoolSize, check_size, images
+from negbench.strategies._ranked import PoolSize, images
 from negbench.strategies._scores import gap
 
 PAPER = "TriSampler, arXiv:2402.11855 (from a summary)"
@@ -33,9 +33,6 @@ class Trisampler(Strategy):
     reads: ClassVar[tuple[PlaneName, ...]] = ("target",)
 
     k: PoolSize = tunable(100, low=10, high=1000, log=True)
-
-    def __post_init__(self) -> None:
-        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] float64 weights."""

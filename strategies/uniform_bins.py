@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import is_whole
+from negbench.contracts import ScoreView, Strategy, tunable
 from negbench.strategies._scores import distance
 
 PAPER = "pytorch-metric-learning, UniformHistogramMiner"
@@ -30,10 +30,7 @@ class UniformBins(Strategy):
         bins: of equal width between the query's nearest and farthest allowed image, >= 1.
     """
 
-    bins: int = tunable(100, low=5, high=500, log=True)
-
-    def __post_init__(self) -> None:
-        check_option("bins", self.bins, is_whole(self.bins, 1), "a whole number >= 1")
+    bins: PositiveInt = tunable(100, low=5, high=500, log=True)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] float64 weights."""

@@ -15,8 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from negbench.contracts import BankStrategy, Slot, check_option, tunable
-from negbench.strategies._ranked import is_whole
+from pydantic import PositiveInt
+
+from negbench.contracts import BankStrategy, Slot, tunable
 
 PAPER = "XBM, arXiv:1912.06798"
 
@@ -31,7 +32,4 @@ class Xbm(BankStrategy):
 
     corrupts: ClassVar[tuple[Slot, ...]] = ("target", "bank")
 
-    queue: int = tunable(8192, low=64, high=65536, log=True)
-
-    def __post_init__(self) -> None:
-        check_option("queue", self.queue, is_whole(self.queue, 1), "a whole number >= 1")
+    queue: PositiveInt = tunable(8192, low=64, high=65536, log=True)

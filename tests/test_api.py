@@ -64,12 +64,12 @@ def test_objects_and_names_make_the_same_comparison_as_the_command(
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
     loss = negbench.make_loss("info-nce")
     found = negbench.compare(
-        negbench.Compare(strategies=strategies, losses=loss, seeds=2, name="c", audit=False, report=False, **where)
+        negbench.Compare(strategies=strategies, losses=loss, seeds=2, name="c", report=False, **where)
     )
     assert capsys.readouterr().out == ""
     sets = [part for text in vector_sets for part in ("--set", text)]
     grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "2", "--name", "c", *sets]
-    place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", "--no-audit"]
+    place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
     assert command(["compare", *grid, *place, "--json"]) == 0
     told = capsys.readouterr()
     document = json.loads(told.out)
@@ -184,7 +184,7 @@ def test_progress_goes_to_the_logger(
             return super().run(function, tasks)
 
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
-    quick: dict[str, Any] = {"seeds": 1, "audit": False, "report": False}
+    quick: dict[str, Any] = {"seeds": 1, "report": False}
     negbench.compare(negbench.Compare(strategies="qure,in-batch", executor=Counting(), **quick, **where))
     assert Counting.tasks == 2
     assert any("[2/2]" in record.getMessage() for record in logged)

@@ -16,7 +16,7 @@ from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
 from negbench.claims.measure import Measured
 from negbench.grid.looks import Looks
-from negbench.metrics.scorer_relevance import order_agreement
+from negbench.metrics.preference import order_agreement
 
 Array = NDArray[np.float64]
 Verdict = Literal["supported", "refuted", "undecided", "not testable"]

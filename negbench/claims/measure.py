@@ -16,11 +16,10 @@ from torch import Tensor
 from negbench.claims.evidence import SettingRun, Untestable
 from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.epochs import event_effect, falls, late_slope, slope
-from negbench.metrics.preference import agreement, simulated_choices
+from negbench.metrics.preference import agreement, cirqrs_at_k, simulated_choices
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.recall import hits_at_k
-from negbench.metrics.relevant import false_negatives_by_rank, other_recall_at_k
-from negbench.metrics.scorer_relevance import cirqrs_at_k
+from negbench.metrics.relevant import false_negative_rate, other_recall_at_k
 from negbench.metrics.similarity import semantic_separation
 from negbench.scoring.evaluation import block_scorer
 from negbench.scoring.scorers import Encoded
@@ -284,7 +283,7 @@ class FalseNegatives(Measure):
     """Share of the images of one part of the ranking that are known to be relevant, targets left out.
 
     Args:
-        band: name of a `negbench.metrics.relevant.RankBand`.
+        band: as `negbench.metrics.relevant.false_negative_rate` takes it.
         split: whose queries.
     """
 
@@ -295,8 +294,7 @@ class FalseNegatives(Measure):
     def of(self, run: SettingRun) -> Measured:
         """One value."""
         ranks = _known(run, self.split)
-        bands = false_negatives_by_rank(ranks.relevant_ranks, ranks.gallery_size)
-        rate = next(band.rate for band in bands if band.name == self.band)
+        rate = false_negative_rate(ranks.relevant_ranks, ranks.gallery_size, self.band)
         if np.isnan(rate):
             raise Untestable(f"no image of {self.split} lies in the part '{self.band}' of a ranking")
         return _plain(rate)

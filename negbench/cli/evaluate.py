@@ -1,4 +1,4 @@
-"""`negbench evaluate`: score a run again, on any data set or by another run; or ready-made rankings."""
+"""`negbench evaluate`: score a run again, on any data set, or ready-made rankings."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _list(found: Scores) -> Table:
 
 
 def _grid(found: Scores) -> Table:
-    """A column for each part (`consistent/spearman`, `dress/cirqrs_at_10`); what has no part is of all queries."""
+    """A column for each part (`consistent/spearman`); what has no part is of all queries."""
     from rich.table import Table
 
     parts: dict[str, dict[str, float]] = {}
@@ -80,7 +80,7 @@ def _grid(found: Scores) -> Table:
         part, _, name = metric.rpartition("/")
         parts.setdefault(part or "all", {})[name] = value
     main_part, _, main = str(found.main).rpartition("/")
-    table = Table(f"metric ({found.unit})" if found.unit else "metric")
+    table = Table("metric")
     for part in parts:
         table.add_column(part, justify="right")
     for name in next(iter(parts.values())):
@@ -90,10 +90,8 @@ def _grid(found: Scores) -> Table:
 
 
 def _label(metric: str) -> str:
-    """'average/cirqrs_at_10' -> 'average CIRQRS@10'."""
     from negbench.analysis.words import label_of
 
-    metric = metric.replace("cirqrs_at_", "CIRQRS@").replace("cirqrs", "CIRQRS, mean")
     return label_of(metric).replace("_", " ")
 
 

@@ -27,7 +27,7 @@ def options_of(kind: str, name: str) -> list[Option]:
     """Every option of a plug-in, which is imported for it."""
     cls = registry.get(kind, name)
     constructor = constructor_of(kind, cls)
-    hints = typing.get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
+    hints = typing.get_type_hints(constructor)
     fields = kind in ("strategies", "losses")
     ranges = tunable_ranges(cls) if fields else {}
     # the class that defines the option may be a base; for losses and strategies every class documents its own fields

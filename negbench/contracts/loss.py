@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
+from negbench.contracts.ranges import check_fields
 from negbench.contracts.view import DEFAULT_TEMPERATURE
 from negbench.errors import check_option
 
@@ -77,11 +79,12 @@ class Loss(ABC):
     # their sum (HCL)
     monotone: ClassVar[bool] = True
     uses_temperature: ClassVar[bool] = True  # False: the loss reads no temperature, and refuses `tau`
-    tau: float | None = None
+    tau: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
-        fixed = isinstance(self.tau, int | float) and self.tau > 0
-        check_option("tau", self.tau, self.tau is None or fixed, "> 0 or left out")
+        check_fields(self)
+        unread = self.tau is not None and not self.uses_temperature
+        check_option("tau", self.tau, not unread, "left out: the loss has no temperature")
 
     @property
     def candidate_set(self) -> CandidateSet:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from negbench.contracts.ranges import check_fields
 from negbench.contracts.view import PLANES, PlaneName, ScoreView
 from negbench.errors import OptionError, UnknownNameError, quoted
 
@@ -44,9 +45,10 @@ def _check_names(cls: type, name: str, declared: Any, known: tuple[str, ...], *,
 class Strategy(ABC):
     """A rule of a score row: which images of the corpus may be drawn as negatives of a query.
 
-    A frozen dataclass whose fields are its hyperparameters. It never stores pools or views (the scores of a large
-    corpus are overwritten by those of the next queries), draws, nor touches a data set, a model, a configuration or a
-    global random generator: `negbench.mining` streams, draws, falls back and counts for all.
+    A frozen dataclass whose fields are its hyperparameters, checked by their types (`check_fields`). It never stores
+    pools or views (the scores of a large corpus are overwritten by those of the next queries), draws, nor touches a
+    data set, a model, a configuration or a global random generator: `negbench.mining` streams, draws, falls back and
+    counts for all.
     """
 
     scope: ClassVar[Scope] = "corpus"  # which of the two types it is
@@ -67,6 +69,9 @@ class Strategy(ABC):
             )
         _check_names(cls, "schedule", (cls.schedule,), ("multiples", "equal"))
         _check_names(cls, "reads", cls.reads, PLANES)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @abstractmethod
     def pool(self, view: ScoreView) -> Tensor:

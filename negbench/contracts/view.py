@@ -15,7 +15,7 @@ from negbench.metrics.drops import between_drops
 from negbench.metrics.ranks import descending, window
 
 # further scores of every query and image, which a strategy declares in `reads` and a view hands out (`ScoreView.plane`)
-PlaneName = Literal["target", "reference", "text", "image", "initial", "guide", "judge"]
+PlaneName = Literal["target", "reference", "text", "guide", "judge"]
 PLANES: tuple[PlaneName, ...] = get_args(PlaneName)
 
 DEFAULT_TEMPERATURE = 0.07  # CLIP's and BLIP-2's initial value
@@ -95,9 +95,8 @@ class ScoreView:
 
         - "target": cosine of each image to the query's target image; "reference": to its reference image. An image is
           the normalised mean of its candidate tokens, under the current model.
-        - "text", "image": what the query scores by its text alone, and by its reference image alone, now.
-        - "initial": the composed query under the weights as loaded, before any training.
-        - "guide": under another backbone, or in a file of scores (`mining.guide`).
+        - "text": what the query scores by its text alone, now.
+        - "guide": under another backbone, or the run's own as loaded, or in a file of scores (`mining.guide`).
         - "judge": cosine to the target image in the eyes of another backbone, or a file of scores (`mining.judge`).
 
         A file need not score every pair: a missing one is NaN, which compares as false with anything.

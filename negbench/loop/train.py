@@ -94,8 +94,7 @@ def _moving(run: OpenRun, strategy: Strategy) -> Moving:
     """Objective, optimizer, learning rate and random streams, as they are before the first step."""
     config, backbone, scene = run.config, run.backbone, run.scene
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
-    # before a checkpoint is read: the plane "initial" is of the weights as loaded
-    offline = offline_planes(planes_read(strategy, config.mining), config, backbone, scene, run.display)
+    offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
     check_one_process(strategy, run.accelerator.num_processes)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput, check_option, tunable
+from negbench.contracts import Loss, LossInput, tunable
 from negbench.losses._importance import Hardened
 from negbench.losses._rows import at_least_float32, mean_over_rows
 
@@ -47,14 +48,8 @@ class HCL(Loss):
 
     monotone: ClassVar[bool] = False
 
-    tau_plus: float = tunable(0.1, low=0.0, high=0.3)
-    beta: float = tunable(1.0, low=0.0, high=2.0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        share = isinstance(self.tau_plus, int | float) and 0 <= self.tau_plus < 1
-        check_option("tau_plus", self.tau_plus, share, "a number >= 0 and < 1")
-        check_option("beta", self.beta, isinstance(self.beta, int | float) and self.beta >= 0, "a number >= 0")
+    tau_plus: Annotated[float, Field(ge=0, lt=1)] = tunable(0.1, low=0.0, high=0.3)
+    beta: NonNegativeFloat = tunable(1.0, low=0.0, high=2.0)
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput, check_option, tunable
+from negbench.contracts import Loss, LossInput, tunable
 from negbench.losses._importance import Hardened
 from negbench.losses._rows import mean_over_rows
 
@@ -45,13 +46,8 @@ class HnNCE(Loss):
 
     monotone: ClassVar[bool] = False
 
-    alpha: float = tunable(1.0, low=0.1, high=2.0)
-    beta: float = tunable(0.5, low=0.0, high=2.0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_option("alpha", self.alpha, isinstance(self.alpha, int | float) and self.alpha > 0, "a number > 0")
-        check_option("beta", self.beta, isinstance(self.beta, int | float) and self.beta >= 0, "a number >= 0")
+    alpha: PositiveFloat = tunable(1.0, low=0.1, high=2.0)
+    beta: NonNegativeFloat = tunable(0.5, low=0.0, high=2.0)
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""

@@ -11,13 +11,14 @@ negatives of a query are averaged. Queries whose text has no word of an aspect a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import CandidateSet, Loss, LossInput, check_option, tunable
+from negbench.contracts import CandidateSet, Loss, LossInput, tunable
 from negbench.losses._rows import at_least_float32, cross_entropy, mean_over_rows, without_masked
 
 PAPER = "DQE-CIR eq. 5-8"
@@ -55,17 +56,9 @@ class MarginKL(Loss):
     uses_aspects: ClassVar[bool] = True
 
     kl_over: CandidateSet = "batch"
-    margin: float = tunable(0.8, low=0.0, high=1.0)
-    margin_aspect: float = tunable(0.2, low=0.0, high=0.5)
-    lambda_rank: float = tunable(1.0, low=0.1, high=10.0, log=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        kinds = get_args(CandidateSet)
-        check_option("kl_over", self.kl_over, self.kl_over in kinds, f"one of {', '.join(kinds)}")
-        for name in ("margin", "margin_aspect", "lambda_rank"):
-            value = getattr(self, name)
-            check_option(name, value, isinstance(value, int | float) and value >= 0, "a number >= 0")
+    margin: NonNegativeFloat = tunable(0.8, low=0.0, high=1.0)
+    margin_aspect: NonNegativeFloat = tunable(0.2, low=0.0, high=0.5)
+    lambda_rank: NonNegativeFloat = tunable(1.0, low=0.1, high=10.0, log=True)
 
     @property
     def candidate_set(self) -> CandidateSet:

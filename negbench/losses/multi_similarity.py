@@ -8,13 +8,14 @@ Departures: one positive a query. Its miner is the strategy `multi-similarity`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput, check_option, tunable
+from negbench.contracts import Loss, LossInput, tunable
 from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
 
 PAPER = "Multi-similarity loss, arXiv:1904.06627"
@@ -40,16 +41,9 @@ class MultiSimilarity(Loss):
 
     uses_temperature: ClassVar[bool] = False
 
-    alpha: float = tunable(2.0, low=0.5, high=10.0, log=True)
-    beta: float = tunable(50.0, low=10.0, high=100.0, log=True)
-    base: float = tunable(0.5, low=0.0, high=1.0)
-
-    def __post_init__(self) -> None:
-        check_option("tau", self.tau, self.tau is None, "left out: the loss has no temperature")
-        for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            check_option(name, value, isinstance(value, int | float) and value > 0, "a number > 0")
-        check_option("base", self.base, isinstance(self.base, int | float) and self.base > -1, "a number > -1")
+    alpha: PositiveFloat = tunable(2.0, low=0.5, high=10.0, log=True)
+    beta: PositiveFloat = tunable(50.0, low=10.0, high=100.0, log=True)
+    base: Annotated[float, Field(gt=-1)] = tunable(0.5, low=0.0, high=1.0)
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""

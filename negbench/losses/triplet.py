@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from negbench.contracts import Loss, LossInput, check_option, tunable
+from negbench.contracts import Loss, LossInput, tunable
 from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
 
 PAPER = "FaceNet eq. 3"
@@ -38,11 +39,7 @@ class Triplet(Loss):
     monotone: ClassVar[bool] = False
     uses_temperature: ClassVar[bool] = False
 
-    margin: float = tunable(0.2, low=0.01, high=0.5, log=True)
-
-    def __post_init__(self) -> None:
-        check_option("tau", self.tau, self.tau is None, "left out: the loss has no temperature")
-        check_option("margin", self.margin, isinstance(self.margin, int | float) and self.margin >= 0, "a number >= 0")
+    margin: NonNegativeFloat = tunable(0.2, low=0.01, high=0.5, log=True)
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""

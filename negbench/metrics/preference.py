@@ -1,17 +1,18 @@
-"""Agreement with people who saw two sets of retrieved images: preference rates, accuracy, rank correlation.
+"""Agreement with people who saw two sets of retrieved images, and how relevant a scorer finds what a model ranks first.
 
 One row is one judgement: a query, two sets, the set that the participant chose, and a Likert score of either set.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, check_option
 
 RESAMPLES = 10_000
 _BLOCK = 1000  # resamples held at once
@@ -160,3 +161,52 @@ def simulated_choices(grades: Tensor, generator: torch.Generator) -> Tensor:
     gap = (grades[:, 0] - grades[:, 1]).double()
     chance = (1 + gap.sign()) / 2
     return torch.rand(len(gap), generator=generator, dtype=torch.float64) < chance
+
+
+def cirqrs_at_k(scores: Tensor, k: int) -> Tensor:
+    r"""Mean score of each query's first k images.
+
+    .. math:: C_i@k = \frac{1}{k} \sum_{j \in \mathrm{top}_k(i)} s_{ij}
+
+    Args:
+        scores: [Q, K] float of any sign, the scorer's, of the first K images of a ranking, best ranked first; NaN
+            behind the last image of a gallery of fewer. Divided by the scorer's temperature they are CIRQRS eq. 1's.
+        k: how many images, 1 to K; all of them where a gallery is smaller.
+
+    Returns:
+        [Q] float64 in the unit of the scores.
+
+    Raises:
+        OptionError: k below 1.
+        NegbenchError: a query without any image.
+
+    Example:
+        >>> cirqrs_at_k(torch.tensor([[0.5, -0.5, 0.75], [-0.25, float("nan"), float("nan")]]), 2)
+        tensor([ 0.0000, -0.2500], dtype=torch.float64)
+    """
+    check_option("k", k, k >= 1, ">= 1")
+    found = scores[:, :k].double().nanmean(1)
+    if found.isnan().any():
+        raise NegbenchError(f"CIRQRS of an empty ranking: query {int(found.isnan().nonzero()[0, 0])} has no image")
+    return found
+
+
+def order_agreement(one: Mapping[str, float], other: Mapping[str, float]) -> Correlation:
+    """Whether two metrics order the runs of a comparison alike: Spearman's correlation over the runs that both hold.
+
+    CIRQRS sec. 5.4 claims it of CIRQRS@k and the preference rate of four models.
+
+    Args:
+        one: run -> value of a metric, larger is better.
+        other: run -> value of another.
+
+    Returns:
+        The correlation in [-1, 1]; nan with fewer than three runs, or where either metric is the same for all.
+
+    Example:
+        >>> order_agreement({"a": -1.0, "b": 0.5, "c": 0.7}, {"c": 0.2, "a": 0.9, "b": 0.4}).value
+        -1.0
+    """
+    runs = [run for run in one if run in other]
+    x, y = (torch.tensor([metric[run] for run in runs], dtype=torch.float64) for metric in (one, other))
+    return spearman(x, y)

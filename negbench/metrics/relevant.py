@@ -7,9 +7,6 @@ comes first, and the ranks of a row are distinct.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -56,67 +53,38 @@ def other_recall_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
     return _row_sums(rest, rest.values <= k) / rest.lengths
 
 
-@dataclass(frozen=True)
-class RankBand:
-    """Images of one part of the ranking, over all queries and without their targets.
-
-    Attributes:
-        name: "above the target", "below the target", or the ranks, e.g. "11-50".
-        images: how many.
-        relevant: how many of them are known to be relevant.
-    """
-
-    name: str
-    images: int
-    relevant: int
-
-    @property
-    def rate(self) -> float:
-        """The false-negative rate of the band: share of its images known to be relevant; nan of an empty band."""
-        return self.relevant / self.images if self.images else float("nan")
-
-
-def false_negatives_by_rank(
-    relevant_ranks: Ragged, gallery_size: Tensor, edges: Sequence[int] = (10, 50, 100, 500)
-) -> list[RankBand]:
-    """Where in the ranking the false negatives are: above the target against below, and by bands of ranks.
+def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str) -> float:
+    """Share of the images of one part of the ranking that are known to be relevant, over all queries, targets left out.
 
     QuRe and CIRQRS leave out what scores above the target because most of it were relevant (CIRQRS app. B.2).
 
     Args:
         relevant_ranks: Q rows of distinct ranks, the target's first, of queries whose relevant images are known.
         gallery_size: [Q] int64, candidates of each query.
-        edges: last rank of each band but the last, rising, >= 1.
+        band: "above the target", or ranks: "11-50", "501-". An irrelevant image that ties with the target is above it.
 
     Returns:
-        Above, below, then a band for each edge and one for the rest. An irrelevant image that ties with the target is
-        above it.
+        Value in [0, 1]; nan of an empty band.
 
     Raises:
         NegbenchError: a query without a target.
 
     Example:
-        >>> bands = false_negatives_by_rank(Ragged.of([[3, 1]]), torch.tensor([9]), [2])
-        >>> [(band.name, band.images, band.relevant) for band in bands]
-        [('above the target', 2, 1), ('below the target', 6, 0), ('1-2', 2, 1), ('3-', 6, 0)]
+        >>> false_negative_rate(Ragged.of([[3, 1]]), torch.tensor([9]), "above the target")
+        0.5
     """
     _check_targets(relevant_ranks)
     target = relevant_ranks.values[relevant_ranks.offsets[:-1]]
-    one, end = torch.ones_like(target), gallery_size.clamp(min=0)
-    parts = [("above the target", one, target - 1), ("below the target", target + 1, end)]
-    for low, high in zip((0, *edges), (*edges, None), strict=True):
-        last = end if high is None else end.clamp(max=high)
-        parts.append((f"{low + 1}-{'' if high is None else high}", one * (low + 1), last))
-    row = torch.arange(len(relevant_ranks)).repeat_interleave(relevant_ranks.lengths)
-    ranks, is_target = relevant_ranks.values, torch.zeros(len(row), dtype=torch.bool)
-    is_target[relevant_ranks.offsets[:-1]] = True
-    bands = []
-    for name, first, last in parts:
-        holds_target = (first <= target) & (target <= last)
-        inside = (first[row] <= ranks) & (ranks <= last[row]) & ~is_target
-        images = (last - first + 1).clamp(min=0) - holds_target.long()
-        bands.append(RankBand(name, int(images.sum()), int(inside.sum())))
-    return bands
+    low, _, high = band.partition("-")
+    if band == "above the target":
+        first, last = torch.ones_like(target), target - 1
+    else:
+        first, last = torch.full_like(target, int(low)), gallery_size.clamp(max=int(high) if high else None, min=0)
+    rest = others(relevant_ranks)
+    row = torch.arange(len(rest)).repeat_interleave(rest.lengths)
+    inside = (first[row] <= rest.values) & (rest.values <= last[row])
+    images = (last - first + 1).clamp(min=0) - ((first <= target) & (target <= last)).long()
+    return float(inside.sum() / images.sum())
 
 
 def _check_targets(relevant_ranks: Ragged) -> None:

@@ -1,5 +1,4 @@
-"""Strategies made of strategies, by name: `in-batch+qure` (union), `all-corpus:5>cirqrs` (switch over epochs), and
-`0.7*qure|0.3*all-corpus`, a mixture.
+"""Strategies made of strategies, by name: `in-batch+qure` (union), `all-corpus:5>cirqrs` (switch over epochs).
 
 A composite's class is made when its name is looked up (`negbench.registry`). Its options are those of its parts; one
 that two parts share is named behind its part: `top_k_k` and `after_target_k` of `top-k:5>after-target`.
@@ -16,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from negbench.contracts import BankStrategy, BatchStrategy, ScoreView, Slot, Strategy
@@ -64,25 +62,6 @@ class Union(Composite):
     def pool(self, view: ScoreView) -> Tensor:
         """That of the corpus strategy."""
         return next(member for member in self.members if member.scope == "corpus").pool(view)
-
-
-class Mixture(Composite):
-    """Each draw is of one of the parts, taken with the probability that its weight says.
-
-    The pool's weights are the mean of the parts' own, each part's brought to a sum of 1; where a part has an empty
-    pool, the others share its draws. Draws are without replacement, so the first one has these odds exactly.
-    """
-
-    shares: ClassVar[tuple[float, ...]]
-
-    def pool(self, view: ScoreView) -> Tensor:
-        """[B, N] float64 weights."""
-        total = torch.zeros_like(view.scores, dtype=torch.float64)
-        for member, share in zip(self.members, self.shares, strict=True):
-            weights = member.pool(view).double()
-            mass = weights.sum(1, keepdim=True)
-            total += share * weights / torch.where(mass > 0, mass, 1.0)
-        return total
 
 
 class Switch(Composite):
@@ -135,39 +114,13 @@ def compose(name: str, find: Find) -> type[Strategy]:
     """The class of a composite's name.
 
     Args:
-        name: with `>` (epochs before it, after a colon), `+`, or `|` (a number and `*` before each part, or before
-            none); `|` binds closest, then `+`.
+        name: with `>` (epochs before it, after a colon) or `+`, which binds closer.
         find: class of a part, by name.
 
     Raises:
         OptionError: a name that cannot be read, or parts that do not go together.
     """
-    if ">" in name:
-        return _switch(name, find)
-    return _union(name, find) if "+" in name else _mixture(name, find)
-
-
-def _mixture(name: str, find: Find) -> type[Strategy]:
-    read = [re.fullmatch(r"(?:([\d.]+)\s*\*)?\s*([^*]+)", part.strip()) for part in name.split("|")]
-    told = [(part[1], part[2]) for part in read if part is not None]
-    numbers = [float(share) for share, _ in told if share is not None and re.fullmatch(r"\d*\.?\d+", share)]
-    whole = len(told) == len(read) > 1 and len(numbers) in (0, len(told)) and all(number > 0 for number in numbers)
-    if not whole or (not numbers and any(share is not None for share, _ in told)):
-        raise OptionError(
-            f"strategy {quoted(name)}: want a number > 0 and * before each part, or before none, such as "
-            "0.7*qure|0.3*all-corpus"
-        )
-    names = [part for _, part in told]
-    parts = [find(part) for part in names]
-    if any(part.scope != "corpus" for part in parts):
-        raise OptionError(f"strategy {quoted(name)}: a mixture is of strategies that draw from the corpus")
-    shares = numbers or [1.0] * len(parts)
-    like = max(parts, key=lambda part: part.n_def)  # of the first of those that are defined most often
-    truth = any(part.reads_truth for part in parts)
-    total = sum(shares)
-    return _made(
-        Mixture, name, names, parts, like=like, reads_truth=truth, shares=tuple(share / total for share in shares)
-    )
+    return _switch(name, find) if ">" in name else _union(name, find)
 
 
 def _union(name: str, find: Find) -> type[Strategy]:
@@ -202,17 +155,22 @@ def _switch(name: str, find: Find) -> type[Strategy]:
 
 
 def _made(
-    base: type[Composite], name: str, names: Sequence[str], parts: Sequence[type[Strategy]], **attributes: Any
+    base: type[Composite],
+    name: str,
+    names: Sequence[str],
+    parts: Sequence[type[Strategy]],
+    *,
+    like: type[Strategy],
+    **attributes: Any,
 ) -> type[Strategy]:
     """The class, with the options of its parts; its attributes are those of the part `like`, or as given."""
     if len(set(names)) != len(names):
         raise OptionError(f"strategy {quoted(name)} names {quoted(Counter(names).most_common(1)[0][0])} twice")
-    like: type[Strategy] = attributes.pop("like")
     shared = Counter(field.name for part in parts for field in dataclasses.fields(part))
     handed: list[dict[str, str]] = []
     fields: list[tuple[str, Any, Any]] = []
     for key, part in zip(names, parts, strict=True):
-        hints, prefix = typing.get_type_hints(part), re.sub(r"\W+", "_", re.sub(r"[\d.]+\s*\*\s*", "", key))
+        hints, prefix = typing.get_type_hints(part, include_extras=True), re.sub(r"\W+", "_", key)
         own = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
         fields += [(own[f.name], hints[f.name], _copied(f, own)) for f in dataclasses.fields(part)]
         handed.append(own)

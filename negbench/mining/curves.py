@@ -37,14 +37,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Scores by descending rank of S sampled queries, K of them kept whole.
+    """Scores by descending rank of S sampled queries.
 
     A *place* is a 0-based rank among the target and the images allowed as negatives, by descending score, ties by
     corpus index; -1 where there is none. A ranking of n images has places 0 ... n - 1, and a share p of it is place
     round(p (n - 1)), so that corpora of different size can be averaged.
     """
 
-    queries: Ints  # [S] index of each sampled query in its split; the first K are kept whole
+    queries: Ints  # [S] index of each sampled query in its split
     length: Ints  # [S] n, images ranked
     target: Ints  # [S] place of the target
     drops: Ints  # [S, 2] places before the steepest and the second steepest drop below the target (QuRe eq. 5)
@@ -53,18 +53,6 @@ class Curves:
     mean: Floats  # [P] mean score at these shares
     low: Floats  # [P] their 10th percentile over the sample
     high: Floats  # [P] their 90th percentile
-    values: Floats  # the K whole curves, one after the other
-    offsets: Ints  # [K + 1] where each begins in `values`
-
-    @property
-    def kept(self) -> int:
-        """K."""
-        return len(self.offsets) - 1
-
-    def curve(self, index: int) -> Floats:
-        """[n] scores of kept query `index` by descending rank."""
-        part: Floats = self.values[self.offsets[index] : self.offsets[index + 1]]
-        return part
 
     def shares(self, places: Ints) -> NDArray[np.float64]:
         """Places [S] or [S, 2] as shares of their query's ranking; NaN where there is none."""
@@ -92,7 +80,7 @@ def file_name(moment: str) -> str:
 
 
 @torch.no_grad()
-def score_curves(task: MiningTask, sample: int = 500, kept: int = 8) -> Curves:
+def score_curves(task: MiningTask, sample: int = 500) -> Curves:
     """Score curves of a sample of the task's queries, without pools (`marked`).
 
     Draws from no generator but its own: the sample depends on the number of queries alone.
@@ -100,23 +88,18 @@ def score_curves(task: MiningTask, sample: int = 500, kept: int = 8) -> Curves:
     Args:
         task: queries and corpora.
         sample: S, at most; fewer where there are fewer queries.
-        kept: K, of the sample.
 
     Raises:
         NegbenchError: a score is NaN.
     """
     generator = torch.Generator().manual_seed(_SEED)
     rows = torch.randperm(len(task.queries), generator=generator)[:sample]
-    grid, parts, whole = _grid(), list[tuple[Tensor, ...]](), dict[int, Tensor]()
+    grid, parts = _grid(), list[tuple[Tensor, ...]]()
     for block in rankings(task.shard(rows)):
         places = (grid[None].double() * (block.length[:, None] - 1)).round().long()
         parts.append((block.rows, block.length, block.target, steepest(block.drops), block.scores.gather(1, places)))
-        for position, row in enumerate(block.rows.tolist()):
-            if row < kept:
-                whole[row] = block.scores[position, : block.length[position]].clone()
     order, *columns = (torch.cat(each) for each in zip(*parts, strict=True))
     length, target, drop, sampled = (column[order.argsort()].numpy() for column in columns)
-    curves = [whole[row] for row in sorted(whole)]
     return Curves(
         queries=rows.numpy(),
         length=length,
@@ -127,8 +110,6 @@ def score_curves(task: MiningTask, sample: int = 500, kept: int = 8) -> Curves:
         mean=sampled.mean(0, dtype=np.float64).astype(np.float32),
         low=np.percentile(sampled, 10, axis=0).astype(np.float32),
         high=np.percentile(sampled, 90, axis=0).astype(np.float32),
-        values=torch.cat([torch.zeros(0), *curves]).numpy(),
-        offsets=np.cumsum([0, *map(len, curves)]),
     )
 
 

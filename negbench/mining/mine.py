@@ -97,8 +97,8 @@ def mine(
                 found["negatives"] = corpus.columns[drawn.cpu()]
                 found["overlap"] = torch.full((len(pool),), torch.nan)
                 if files != NO_FILES:
-                    bits = packed(pool.cpu().numpy(), shape[1])
-                    found["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]), pool.shape[1])
+                    bits = packed(pool)
+                    found["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]))
                     write(scored.rows, bits)
                 _put(columns, found, scored.rows, len(task.queries))
                 free = free and torch.equal(found["pool_size"], scored.room)

@@ -1,8 +1,8 @@
 """Planes: second scores of every query and image, beside those of the model that is trained, and who makes them.
 
-A strategy, or a false-negative filter of `mining`, names the planes that it reads; only these are computed. Four are of
-the model as it is now (`live_planes`, `batch_planes`), three are made once a run (`offline_planes`): "initial" by the
-weights as loaded, "guide" and "judge" by another backbone or a TREC run file of scores.
+A strategy, or a false-negative filter of `mining`, names the planes that it reads; only these are computed. Three are
+of the model as it is now (`live_planes`, `batch_planes`), two are made once a run (`offline_planes`): "guide" and
+"judge" by another backbone (or the run's own, as loaded) or a TREC run file of scores.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from negbench.scoring.trec import read_trec
 if TYPE_CHECKING:
     from negbench.display import Display
 
-OFFLINE = ("initial", "guide", "judge")
+OFFLINE = ("guide", "judge")
 
 
 class Plane(ABC):
@@ -104,15 +104,11 @@ def live_planes(
     if "target" in names:
         targets = split.dataset.target_columns.to(images.device)
         made["target"] = EmbeddedPlane(images[targets], images[:, None])
-    if {"reference", "image"} & set(names):
-        references = evaluation.embed_references(backbone, scene, split)
-        made |= {
-            "reference": EmbeddedPlane(references, images[:, None]),
-            "image": EmbeddedPlane(references, candidates),
-        }
+    if "reference" in names:
+        made["reference"] = EmbeddedPlane(evaluation.embed_references(backbone, scene, split), images[:, None])
     if "text" in names:
         made["text"] = EmbeddedPlane(evaluation.embed_texts(backbone, split), candidates)
-    return {name: plane for name, plane in made.items() if name in names}
+    return made
 
 
 @torch.no_grad()
@@ -131,12 +127,11 @@ def batch_planes(
     images, made = images_of(tokens), dict[str, Tensor]()
     if "target" in names:
         made["target"] = images[: len(features)] @ images.T
-    if {"reference", "image"} & set(names):
-        references = images_of(backbone.candidates(features).float())
-        made |= {"reference": references @ images.T, "image": relevance(references, tokens)}
+    if "reference" in names:
+        made["reference"] = images_of(backbone.candidates(features).float()) @ images.T
     if "text" in names:
         made["text"] = relevance(backbone.text_queries(text).float(), tokens)
-    return {name: plane for name, plane in made.items() if name in names}
+    return made
 
 
 # --- made once a run -----------------------------------------------------------------------------------------------
@@ -160,15 +155,12 @@ def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName
     return read
 
 
-def offline_planes(
-    names: Collection[str], config: ResolvedConfig, backbone: Backbone, scene: Scene, display: Display
-) -> dict[str, Plane]:
+def offline_planes(names: Collection[str], config: ResolvedConfig, scene: Scene, display: Display) -> dict[str, Plane]:
     """The planes among `names` that stay as they are while a run trains.
 
     Args:
         names: of planes; those that the current model makes are passed over.
         config: names guide and judge, and says how to encode for them.
-        backbone: with its weights as loaded.
         scene: whose train split is scored; its texts and pairs as they stand in the annotations.
         display: shows the stages.
 
@@ -183,18 +175,10 @@ def offline_planes(
             f"{scene.train.dataset.card.name} draws other pairs in each epoch, and plane '{names[0]}' is made once for "
             "all: take a strategy and filters of mining that read none of " + ", ".join(OFFLINE)
         )
-    made: dict[str, Plane] = {}
-    if "initial" in names:
-        found = evaluation.embed(backbone, scene, scene.train)
-        made["initial"] = EmbeddedPlane(found.queries, found.candidates)
-    if "guide" in names:
-        made["guide"] = _given(str(config.mining.guide), config, scene, display, judges=False)
-    if "judge" in names:
-        made["judge"] = _given(str(config.mining.judge), config, scene, display, judges=True)
-    return made
+    return {name: _given(str(getattr(config.mining, name)), config, scene, display, name == "judge") for name in names}
 
 
-def _given(text: str, config: ResolvedConfig, scene: Scene, display: Display, *, judges: bool) -> Plane:
+def _given(text: str, config: ResolvedConfig, scene: Scene, display: Display, judges: bool) -> Plane:
     """Another's scores: of a file, or of a backbone, as composed queries or (`judges`) by likeness to the target."""
     device, dataset = device_of(config), scene.train.dataset
     if is_score_file(text):

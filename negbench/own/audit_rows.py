@@ -37,8 +37,6 @@ class AuditRow:
         false_negative_rate_pool: share of the pool that the data set knows to be relevant.
         false_negative_rate_draws: the same of the draws.
         judged_rate_pool, judged_rate_draws: the same by the judge.
-        similarity_mean, similarity_q05, similarity_q50, similarity_q95: cosine of the draws to the target in the
-            judge's eyes, mean and quantiles over all of them; a batch strategy draws what it uses.
         hardness: mean over the draws of s+ - s-; small or negative is hard.
         diversity: 1 - mean cosine between the drawn negatives of a query, all pairs, in the audited model's own
             embeddings (an image's is the normalised mean of its candidate tokens); 0 where all draws look the same.
@@ -58,10 +56,6 @@ class AuditRow:
     false_negative_rate_draws: float
     judged_rate_pool: float
     judged_rate_draws: float
-    similarity_mean: float
-    similarity_q05: float
-    similarity_q50: float
-    similarity_q95: float
     hardness: float
     diversity: float
     fallback_below: float
@@ -97,15 +91,6 @@ def corpus_row(
     )
 
 
-def _similarity(scores: Tensor) -> dict[str, float]:
-    """The judge's scores [P] of draws, as fields of a row: mean and quantiles; NaN without any."""
-    known = scores[scores.isfinite()].double().numpy()
-    names = ("similarity_mean", "similarity_q05", "similarity_q50", "similarity_q95")
-    if not len(known):
-        return dict.fromkeys(names, math.nan)
-    return dict(zip(names, map(float, (known.mean(), *np.quantile(known, [0.05, 0.5, 0.95]))), strict=True))
-
-
 def diversity(drawn: Tensor, used: Tensor | None = None) -> Tensor:
     """1 - mean cosine over all pairs of a query's negatives.
 
@@ -136,19 +121,17 @@ def blocks_of(task: MiningTask) -> Iterator[tuple[Tensor, Tensor]]:
 def _judged(task: MiningTask, bits: NDArray[np.uint8], drawn: Tensor, judge: Judge | None) -> dict[str, float]:
     """What the judge says of packed pools and draws [Q, D], as fields of a row."""
     if judge is None:
-        return dict.fromkeys(("judged_rate_pool", "judged_rate_draws"), math.nan) | _similarity(torch.empty(0))
+        return dict.fromkeys(("judged_rate_pool", "judged_rate_draws"), math.nan)
     shares, found = [], []
     for rows, columns in blocks_of(task):
         scores, pool = judge.scores(rows, columns), unpacked(bits[rows.numpy()], len(columns))
         shares.append((pool & (scores > judge.threshold)).sum(1).double() / pool.sum(1))
         place = torch.full((len(task.candidates),), -1).index_copy_(0, columns, torch.arange(len(columns)))
         found.append(scores.gather(1, place[drawn[rows]]))
-    draws = torch.cat(found)
-    rates = {
+    return {
         "judged_rate_pool": float(torch.cat(shares).mean()),
-        "judged_rate_draws": float((draws > judge.threshold).double().mean()),
+        "judged_rate_draws": float((torch.cat(found) > judge.threshold).double().mean()),
     }
-    return rates | _similarity(draws.flatten())
 
 
 def batch_row(subject: Subject, label: str, strategy: Strategy, options: Audit, judge: Judge | None) -> AuditRow:
@@ -156,7 +139,7 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: Audit, 
     task, size = subject.task, int(subject.config.train.batch_size or 2)
     order = torch.randperm(len(task.queries), generator=generator_of(options, "batches"))
     found, filled = list[dict[str, float]](), list[float]()
-    sizes, spread, likeness = list[Tensor](), list[Tensor](), [torch.empty(0)]
+    sizes, spread = list[Tensor](), list[Tensor]()
     judged: dict[str, list[Tensor]] = {"judged_rate_pool": [], "judged_rate_draws": []}
     for rows in (rows for rows in order.split(size) if len(rows) > 1):
         view, known = _batch_view(subject, rows, options.refresh, strategy)
@@ -169,7 +152,6 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: Audit, 
         spread.append(diversity(members, weights > 0))
         if judge is not None:
             scores = judge.scores(rows, targets)
-            likeness.append(scores[weights > 0])
             for shares, counted in zip(judged.values(), ((weights > 0).double(), weights), strict=True):
                 shares.append((counted * (scores > judge.threshold)).sum(1) / counted.sum(1))
     names = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness")
@@ -180,7 +162,6 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: Audit, 
         pool_size_median=float(np.median(torch.cat(sizes).numpy())),
         diversity=float(torch.cat(spread).nanmean()),
         empty=sum(values["empty"] for values in found),
-        **_similarity(torch.cat(likeness)),
         **{name: _weighted([values[name] for values in found], filled) for name in names},
         **{name: float(torch.cat([torch.empty(0), *shares]).nanmean()) for name, shares in judged.items()},
         **dict.fromkeys(("band_start", "band_mean", "band_end", "fallback_below", "fallback_any"), math.nan),

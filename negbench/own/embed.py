@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from negbench.command_options import Embed
 from negbench.contracts import Backbone
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.files import atomic_write
-from negbench.own.init import NO_TRIPLETS, Found, load_split, survey
+from negbench.own.init import Found, load_split, survey
 from negbench.registry import import_file, on_one_line, place_in
 from negbench.room import device_named
 
@@ -99,7 +99,7 @@ def _named(found: Found, gallery: Path | None) -> tuple[dict[str, ImageFiles], l
         DataError: no triplets, or images missing.
     """
     if found.triplets is None:
-        raise DataError(f"{found.folder}: nothing to embed yet; missing: {'; '.join([*found.missing, NO_TRIPLETS])}")
+        raise DataError(f"{found.folder}: nothing to embed yet; missing: {'; '.join(found.missing)}")
     given = {} if gallery is None else {"gallery": gallery}
     column = dict.fromkeys(row.split for row in found.triplets[1].rows if row.split is not None)
     data = [load_split(found, split, images=True, **given) for split in column or ("train", "val")]
@@ -148,13 +148,11 @@ class _Used:
         encoder: has `encode_image` and `encode_text`.
         title: for errors.
         module: of the user's file that it is defined in, if it is.
-        given: as an object in Python, whose own errors are raised as they are; else they become one line.
     """
 
     encoder: Any
     title: str
     module: str = ""
-    given: bool = False
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -212,55 +210,23 @@ class _Used:
             raise
         except Exception as error:
             memory = out_of_memory(error, "lower --batch-size")
-            if self.given and memory is None:
-                raise
             place = place_in(error, {self.module})
             line = f" in line {place[1]}" if place else ""
             raise NegbenchError(memory or f"{self.title} failed{line}: {on_one_line(error)}") from error
 
 
 def _opened(given: Any, device: str | None) -> _Used:
-    """The encoder of a specification, or an object that is one.
+    """The encoder of a specification, or an object that is one; a torch module on the device.
 
     Raises:
         NegbenchError: none of these, or one that cannot be loaded; what its library lacks is an ImportError.
     """
     where = None if device is None else device_named(device)
-    if not isinstance(given, str):
-        name = getattr(given, "__name__", type(given).__name__)
-        return _moved(_with_methods(_Used(given, f"encoder {name}", given=True)), where)
-    where = where or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, name = given.partition(":")
-    file, _, attribute = given.rpartition(":")
-    title = f"--encoder {given}"
-    if file.endswith(".py"):
-        return _moved(_own(Path(file).expanduser(), attribute, title), where)
-    if kind.endswith(".py"):
-        raise OptionError(f"{title}: name the encoder in it, as {kind}:NAME")
-    libraries = importlib.import_module(_LIBRARIES)
-    if not name or kind not in libraries.LIBRARIES:
-        raise OptionError(f"{title}: want {_WANT}")
-    try:
-        return _Used(libraries.load(kind, name, where), title)
-    except NegbenchError as error:
-        raise OptionError(f"{title}: {error}") from error
-
-
-def _own(path: Path, name: str, title: str) -> _Used:
-    """NAME of the user's own file: an encoder, or a class or function that makes one without arguments."""
-    module = import_file(path, "--encoder")
-    if not hasattr(module, name):
-        public = [each for each in vars(module) if not each.startswith("_")]
-        raise UnknownNameError("encoder", name, public, where=str(path))
-    found = getattr(module, name)
-    used = _Used(found, title, module.__name__)
-    if inspect.isclass(found) or (callable(found) and not hasattr(found, _METHODS[0])):
-        with used.blamed():
-            used = _Used(found(), title, module.__name__)
-    return _with_methods(used)
-
-
-def _with_methods(used: _Used) -> _Used:
+    if isinstance(given, str):
+        where = where or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        used = _specified(given, where)
+    else:
+        used = _Used(given, f"encoder {getattr(given, '__name__', type(given).__name__)}")
     if inspect.isclass(used.encoder):
         raise OptionError(f"{used.title}: a class; want an object of it")
     lacking = [name for name in _METHODS if not callable(getattr(used.encoder, name, None))]
@@ -270,12 +236,33 @@ def _with_methods(used: _Used) -> _Used:
             "encode_image(images), a list of RGB PIL images -> [n, C], and encode_text(texts), a list of strings -> "
             "[n, C]"
         )
-    return used
-
-
-def _moved(used: _Used, device: torch.device | None) -> _Used:
-    """A torch module on the device; anything else knows its own."""
-    if device is not None and isinstance(used.encoder, nn.Module):
+    if where is not None and isinstance(used.encoder, nn.Module):
         with used.blamed():
-            used.encoder.to(device)
+            used.encoder.to(where)
     return used
+
+
+def _specified(given: str, device: torch.device) -> _Used:
+    """The encoder of a library, or one in the user's own file: an encoder, or what makes one without arguments."""
+    kind, _, name = given.partition(":")
+    file, _, attribute = given.rpartition(":")
+    title = f"--encoder {given}"
+    if file.endswith(".py"):
+        module = import_file(Path(file).expanduser(), "--encoder")
+        if not hasattr(module, attribute):
+            public = [each for each in vars(module) if not each.startswith("_")]
+            raise UnknownNameError("encoder", attribute, public, where=str(Path(file).expanduser()))
+        used = _Used(getattr(module, attribute), title, module.__name__)
+        if callable(used.encoder) and (inspect.isclass(used.encoder) or not hasattr(used.encoder, _METHODS[0])):
+            with used.blamed():
+                used = replace(used, encoder=used.encoder())
+        return used
+    if kind.endswith(".py"):
+        raise OptionError(f"{title}: name the encoder in it, as {kind}:NAME")
+    libraries = importlib.import_module(_LIBRARIES)
+    if not name or kind not in libraries.LIBRARIES:
+        raise OptionError(f"{title}: want {_WANT}")
+    try:
+        return _Used(libraries.load(kind, name, device), title)
+    except NegbenchError as error:
+        raise OptionError(f"{title}: {error}") from error

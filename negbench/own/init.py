@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import numpy as np
 from negbench.config import build_config
 from negbench.data.scene import Scenes
 from negbench.datasets._read import list_files
-from negbench.datasets._triplet_files import REQUIRED, TripletTable, read_triplets
+from negbench.datasets._triplet_files import TripletTable, read_triplets
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -36,35 +35,10 @@ _TABLES = (".jsonl", ".csv")
 _NAMES = {"images": "ids", "texts": "texts"}
 _COUNTED = 100_000  # files looked at
 _LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
-
-NO_TRIPLETS = "triplets: a .jsonl or .csv file with a row a query: reference and target (names of images), text"
-
-_SKELETON = '''"""My strategy: images that score below the target by less than `margin`.
-
-Change `pool`: it sees the scores of a block of queries and says which images may be drawn for each.
-"""
-
-from dataclasses import dataclass
-
-from torch import Tensor
-
-from negbench import ScoreView, Strategy, tunable
-
-PAPER = "mine"
-
-
-@dataclass(frozen=True)
-class MyStrategy(Strategy):
-    """Pool: s+ - margin < s < s+, s+ the target's score."""
-
-    key = "my-strategy"
-    margin: float = tunable(0.2, low=0.05, high=0.5)
-
-    def pool(self, view: ScoreView) -> Tensor:
-        """[B, N] bool: what may be drawn. `view.scores` [B, N], any sign, higher is better; `view.allowed` [B, N]."""
-        gap = view.positive[:, None] - view.scores
-        return view.allowed & (gap > 0) & (gap < self.margin)
-'''
+_NO_TRIPLETS = (
+    "triplets: a .jsonl or .csv file with a row a query: reference and target (names of images), text; name other "
+    "columns with --columns text=NAME"
+)
 
 
 @dataclass
@@ -125,62 +99,43 @@ def survey(folder: Path, columns: str = "") -> Found:
     if found.images:
         kinds = ", ".join(f"{count:,} {ending}" for ending, count in found.images.most_common())
         found.present.append(f"{found.images.total():,} images ({kinds})")
-    for file in files:
-        _table(found, file)
+    unread = [problem for file in files if (problem := _table(found, file))]
+    if found.triplets is None:
+        found.missing += unread or [_NO_TRIPLETS]
     for file in files:
         _vectors(found, file)
     return found
 
 
-def _table(found: Found, file: Path) -> None:
-    """A file of triplets, if it is one."""
+def _table(found: Found, file: Path) -> str:
+    """Take a file of triplets, if it is one; returns what is wrong with a table that is none."""
     if file.suffix.lower() not in _TABLES:
-        return
-    columns = _columns(file) | ({part.partition("=")[0].strip() for part in found.columns.split(",")} - {""})
-    there = [name for name in REQUIRED if name in columns]
-    if len(there) < 2 and not {"caption", "candidate", "query"} & set(columns):
-        return
-    if len(there) < len(REQUIRED):
-        lacking = [name for name in REQUIRED if name not in columns]
-        named = ",".join(f"{name}=NAME" for name in lacking)
-        found.missing.append(
-            f"{file.name} lacks the column {', '.join(lacking)} (it has {', '.join(sorted(columns)[:8])}): want "
-            f"reference, text, target; name others with --columns {named}"
-        )
-        return
-    if found.triplets is not None:
-        found.present.append(f"{file.name}: triplets, too; the recipe takes {found.triplets[0].name}")
-        return
+        return ""
     try:
         table = read_triplets(file, found.columns)
     except NegbenchError as error:
-        found.missing.append(str(error))
-        return
+        return str(error)
+    if found.triplets is not None:
+        found.present.append(f"{file.name}: triplets, too; the recipe takes {found.triplets[0].name}")
+        return ""
     found.triplets = file, table
     splits = Counter(row.split for row in table.rows if row.split)
     parts = ", ".join(f"{count:,} {name}" for name, count in splits.items())
     found.present.append(f"{file.name}: {len(table.rows):,} triplets" + f" ({parts})" * bool(parts))
-
-
-def _columns(file: Path) -> set[str]:
-    """Column names of the first row; none where the file cannot be read."""
-    try:
-        with file.open(encoding="utf-8-sig") as lines:
-            first = next((line for line in lines if line.strip()), "")
-        if file.suffix == ".csv":
-            return {name.strip().strip('"') for name in re.split("[,;\t]", first)}
-        entry = json.loads(first)
-        return set(entry) if isinstance(entry, dict) else set()
-    except (OSError, ValueError, RecursionError):
-        return set()
+    return ""
 
 
 def _vectors(found: Found, file: Path) -> None:
-    """Embeddings with names, of images or of texts."""
+    """Take embeddings with names, of images or of texts."""
     if file.suffix != ".npz":
         return
-    names, keys = _keys(file)
-    role = next((role for role, wanted in _NAMES.items() if wanted in names), None)
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            keys = set(arrays.files)
+    except Exception:  # whatever a damaged file does: it is none of ours
+        return
+    role = next((role for role, names in _NAMES.items() if names in keys), None)
+    keys -= set(_NAMES.values())
     if role is None or not keys:
         return
     if role in found.vectors:
@@ -191,21 +146,8 @@ def _vectors(found: Found, file: Path) -> None:
     found.present.append(f"{file.name}: embeddings of {role}" + f" ('{key}')" * (key != "features"))
 
 
-def _keys(file: Path) -> tuple[set[str], set[str]]:
-    """Names of what names the rows, and of everything else, in a file of vectors."""
-    known = set(_NAMES.values())
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            keys = set(arrays.files)
-    except Exception:  # whatever a damaged file does: it is none of ours
-        return set(), set()
-    return keys & known, keys - known
-
-
 def _check(found: Found) -> None:
     """Load what was found as a run would; what does not fit is missing, and so is what is not there."""
-    if found.triplets is None and not found.missing:  # a file of triplets that cannot be read says why
-        found.missing.append(NO_TRIPLETS)
     if not found.images and not found.vectors:
         found.missing.append(
             "images (.jpg, .png, .webp), or embeddings of images and of texts (.npz with ids and features, texts and "
@@ -298,7 +240,9 @@ def write(found: Found) -> list[Path]:
         backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(found).items())
         use = f"put into its [backbone] name = {toml('precomputed')}, {backbone}; or " * bool(backbone)
         raise OptionError(f"{target} is there already, and is not as `negbench init` wrote it: {use}rename it")
-    texts = {target: f"{_SEAL}{_digest(text)}\n{text}"} | ({} if plugin.exists() else {plugin: _SKELETON})
+    texts = {target: f"{_SEAL}{_digest(text)}\n{text}"}
+    if not plugin.exists():
+        texts[plugin] = _filled("my_strategy.j2")
     for path, content in texts.items():
         with atomic_write(path) as file:
             file.write(content)
@@ -318,61 +262,27 @@ def _untouched(text: str) -> bool:
 def recipe(found: Found) -> str:
     """The recipe as text."""
     assert found.triplets is not None
-    table = found.triplets[1]
-    split = any(row.split for row in table.rows)
-    size = next((size for size in (64, 32, 16, 8, 4, 2) if 4 * size <= found.train), 2)
-    lines = [
-        f"# {found.folder.name}:",
-        *(f"# - {line}" for line in [*found.present, *found.warnings]),
-        "# A line that begins with '#' shows a default, or another choice. `negbench list KIND NAME` explains options.",
-        "",
-        f"plugins = [{toml(PLUGIN)}] # Python files with strategies, losses, ... of your own",
-        "",
-        "[dataset]",
-        *(f"{name} = {toml(value)}" for name, value in _dataset(found).items()),
-    ]
-    if not found.vectors:
-        lines.append(f"root = {toml(found.folder)} # where the images lie")
-    if not split:
-        lines.append("# val_fraction = 0.2 # the file has no column `split`: this share of its targets becomes val")
-    gallery = '"gallery.txt" # a file with one image a line'
-    if found.vectors:
-        gallery = f"{toml(found.vectors['images'][0])} # all images that have embeddings"
-    lines += [
-        f"# gallery = {gallery}: rank these, too, not only those that val names",
-        "# exclude_reference = true # leave a query's own reference out of its ranking",
-        "",
-        "[backbone]",
-    ]
-    if found.vectors:
-        lines += ['name = "precomputed" # projections and a fusion are trained on top of your embeddings']
-        lines += [f"{name} = {toml(value)}" for name, value in _backbone(found).items()]
-    else:
-        lines += [
-            "# `tiny` ships with negbench and is quick, but learned from garments: for the first hour, not for results",
-            'name = "tiny"',
-            '# name = "clip"',
-            '# weights = "openai" # where a hub can be reached, or a file',
-        ]
-    lines += [
-        "",
-        "[train]",
-        "epochs = 10",
-        f"batch_size = {size}",
-        f"lr = {_rate(found)} # the backbone's default",
-        "",
-        "[compare] # read by `negbench compare` alone",
-        'strategies = ["in-batch", "all-corpus", "top-k", "qure", "cirqrs", "dqe", "my-strategy"]',
-        "seeds = 5",
-        "# " * (not found.vectors) + 'lr = "grid" # first choose the rate of each strategy, on a part of train',
-    ]
-    return "\n".join(lines) + "\n"
+    backbone: Any = registry.get("backbones", "precomputed" if found.vectors else "tiny")
+    return _filled(
+        "recipe.toml.j2",
+        folder=found.folder,
+        lines=[*found.present, *found.warnings],
+        dataset=_dataset(found),
+        vectors=found.vectors,
+        backbone=_backbone(found),
+        split=any(row.split for row in found.triplets[1].rows),
+        batch_size=next((size for size in (64, 32, 16, 8, 4, 2) if 4 * size <= found.train), 2),
+        lr=float(backbone.recommended["lr"]),
+    )
 
 
-def _rate(found: Found) -> float:
-    """Learning rate of the recipe's backbone."""
-    cls: Any = registry.get("backbones", "precomputed" if found.vectors else "tiny")
-    return float(cls.recommended["lr"])
+def _filled(template: str, **values: Any) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    place = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=place, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    environment.filters["toml"] = toml
+    return environment.get_template(template).render(values)
 
 
 def toml(value: Any) -> str:

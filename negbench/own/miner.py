@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,41 +29,11 @@ from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
 from negbench.registry import registry
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 MOVES_SCORES = False  # no run mines through it
 
 _SHORTEST = 1e-15  # of an embedding: the squares of smaller numbers lose digits in float32
 
 Rows = Sequence[Sequence[int]]  # of each query, columns of the images
-
-
-@dataclass(frozen=True)
-class Negatives:
-    """What `Miner.refresh` returns, on the CPU.
-
-    Attributes:
-        mined: statistics of each query: pool size, band, false negatives, overlap, hardness, fallback.
-        refresh: 0-based count of this refresh.
-    """
-
-    mined: Mined
-    refresh: int
-
-    @property
-    def negatives(self) -> Tensor:
-        """[Q, draws] int64 rows of the image embeddings, in the order of the draws."""
-        return self.mined.negatives
-
-    @property
-    def statistics(self) -> pd.DataFrame:
-        """One row per query, the fields of `negbench.mining.mine.Mined`; lists for `negatives` and `scores`."""
-        return self.mined.frame()
-
-    def summary(self) -> dict[str, float]:
-        """Means over the queries and counts of fallbacks, for a log."""
-        return self.mined.summary()
 
 
 class Miner:
@@ -127,7 +96,7 @@ class Miner:
         excluded: Rows | None = None,
         relevant: Rows | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> Negatives:
+    ) -> Mined:
         """Define the pools anew and draw from them.
 
         Args:
@@ -138,6 +107,11 @@ class Miner:
             excluded: of each query, images that may never be drawn, e.g. its reference.
             relevant: of each query, images known to satisfy it; statistics count them, oracles avoid them.
             progress: called after each block with the number of queries it held.
+
+        Returns:
+            On the CPU: `negatives` [Q, draws] rows of the images, their `scores`, and statistics of each query: pool
+            size, band, false negatives, overlap with the last refresh, hardness, fallback. `.frame()` has a row a
+            query, `.summary()` means for a log.
 
         Raises:
             NegbenchError: shapes that do not fit, values that are not finite, columns outside, nothing to draw from.
@@ -159,7 +133,7 @@ class Miner:
             self._previous.unlink()
         self._previous, self._shape = pools, shape
         self.refreshes += 1
-        return Negatives(mined, self.refreshes - 1)
+        return mined
 
     def _generator(self) -> torch.Generator:
         number = splitmix(torch.tensor(self.seed), torch.tensor(self.refreshes))

@@ -147,7 +147,7 @@ def _of_files(asked: Mine) -> MinedNegatives:
             **known,
             progress=advance,
         )
-    frame = found.statistics
+    frame = found.frame()
     frame.insert(0, "query", np.arange(len(frame)))
     frame.insert(1, "target", table["target"].to_numpy())
     return MinedNegatives(frame, found.summary())
@@ -167,26 +167,13 @@ def _array(flag: str, file: Path) -> np.ndarray[Any, Any]:
 def _targets(file: Path) -> pd.DataFrame:
     """Column `target`, and of a table `excluded` and `relevant` as lists where it has them."""
     try:
-        if file.suffix == ".parquet":
-            table = pd.read_parquet(file)
-        elif file.suffix == ".csv":
-            table = pd.read_csv(file)
-        else:
-            table = pd.DataFrame({"target": _array("--targets", file)})
+        if file.suffix != ".parquet":
+            return pd.DataFrame({"target": _array("--targets", file)})
+        table = pd.read_parquet(file)
         if "target" not in table:
             raise ValueError(f"no column 'target' among {', '.join(map(str, table.columns))}")
-        for name in _LISTS:
-            if name in table:
-                table[name] = [_listed(cell) for cell in table[name]]
+        for name in set(_LISTS) & set(table):
+            table[name] = [[] if cell is None else [int(value) for value in cell] for cell in table[name]]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"--targets {file}: cannot be read: {error}") from error
     return table
-
-
-def _listed(cell: Any) -> list[int]:
-    """A list of rows: as parquet holds it, or numbers parted by blanks; empty where the cell is."""
-    if isinstance(cell, str):
-        return [int(word) for word in cell.split()]
-    if cell is None or (isinstance(cell, float) and cell != cell):
-        return []
-    return [int(cell)] if isinstance(cell, int | float) else [int(value) for value in cell]

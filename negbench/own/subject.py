@@ -91,7 +91,7 @@ def open_subject(
             raise DataError(f"{dataset.identity}: split {split} has queries without a target: choose another --split")
         with display.stage("prepare"):
             scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
-        offline = offline_planes(reads, config, backbone, scene, display)  # the first is of the weights as loaded
+        offline = offline_planes(reads, config, scene, display)
         if run is not None:
             load_weights(backbone, run)
         with display.stage("evaluate", note="audit"):

@@ -142,8 +142,7 @@ def _write_all(folder: Path, found: Findings, leaders: Mapping[str, LeaderTable]
     }
     texts |= {f"{key}.csv": frame.to_csv(index=False) for key, frame in measured(found.groups).items()}
     texts |= {f"{file}.csv": frame.to_csv(index=False) for _, frame, file in _axis_tables(found)}
-    audits = [path for path in (folder / "audit.csv", folder / "audit.json") if path.exists()]
-    return [found.write(folder), *(write_text(folder / name, text) for name, text in texts.items()), *audits]
+    return [found.write(folder), *(write_text(folder / name, text) for name, text in texts.items())]
 
 
 def _by_dataset(leaders: Mapping[str, LeaderTable], text: Callable[[LeaderTable], str], heading: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from negbench.files import atomic_write, runs_dir
 from negbench.layers import layers_of
 from negbench.runfolder import find_run
 from negbench.scoring.result import Scores, benchmark_scores
-from negbench.scoring.scorers import Encoded, cirqrs, encode_run, scorer_layers
-from negbench.scoring.stored import Layers, score_file
+from negbench.scoring.scorers import Encoded, encode_run
+from negbench.scoring.stored import score_file
 from negbench.scoring.trec import write_trec
 
 TREC_DEPTH = 1000
@@ -40,10 +39,10 @@ def evaluate(asked: Evaluate) -> Evaluation:
     scores: Scores | None
     if asked.ranks is not None:
         scores = score_file(asked.ranks, layers, asked.split)
-    elif asked.scorer is not None:
-        scores = _cirqrs(asked, asked.scorer, layers)
     else:
-        encoded = _encode(asked, str(asked.run), layers, lambda dataset: _check(asked, dataset))
+        folder = find_run(runs_dir(asked.runs_dir), str(asked.run))
+        with stages("evaluate") as display:
+            encoded = encode_run(folder, layers, asked.split, display, check=lambda data: _check(asked, data))
         scores = _of_run(encoded)
         written += _write_lists(asked, encoded)
     if scores is not None and asked.out is not None:
@@ -51,12 +50,6 @@ def evaluate(asked: Evaluate) -> Evaluation:
             scores.queries.to_parquet(file, index=False)
         written.append(asked.out)
     return Evaluation(scores, tuple(written))
-
-
-def _encode(asked: Evaluate, run: str, layers: Layers, check: Callable[[Dataset], None]) -> Encoded:
-    folder = find_run(runs_dir(asked.runs_dir), run)
-    with stages("evaluate") as display:
-        return encode_run(folder, layers, asked.split, display, check=check)
 
 
 def _check(asked: Evaluate, dataset: Dataset) -> None:
@@ -73,13 +66,6 @@ def _of_run(encoded: Encoded) -> Scores | None:
     if encoded.dataset.closed:
         return None
     return benchmark_scores(encoded.dataset, encoded.ranks(), encoded.run_id, encoded.remarks)
-
-
-def _cirqrs(asked: Evaluate, scorer: str, layers: Layers) -> Scores:
-    """Of a run, under the scorer on the same data; needs no labels."""
-    ranking = _encode(asked, str(asked.run), layers, lambda dataset: None)
-    same = scorer_layers(find_run(runs_dir(asked.runs_dir), str(asked.run)), layers)
-    return cirqrs(ranking, _encode(asked, scorer, same, lambda dataset: None), asked.k)
 
 
 def _write_lists(asked: Evaluate, encoded: Encoded) -> list[Path]:

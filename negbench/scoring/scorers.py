@@ -1,13 +1,12 @@
-"""Scoring again: a finished run's model on any data set, and what one model ranks first as another scores it."""
+"""Scoring again: a finished run's model on any data set."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -28,9 +27,8 @@ from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
-from negbench.errors import NegbenchError, WeightsError
+from negbench.errors import WeightsError
 from negbench.files import atomic_write
-from negbench.metrics.scorer_relevance import cirqrs_at_k, cirqrs_table
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
 from negbench.scoring.result import Scores, judged
@@ -169,54 +167,3 @@ def _config(config: RunConfig, layers: Layers) -> RunConfig:
     """The run's configuration with another data set or device."""
     check_sections(layers, ("dataset", "compute"))
     return build_config([config.model_dump(mode="json"), *layers])
-
-
-# --- the first k of a ranking, by another model ------------------------------------------------------------------
-
-
-def scorer_layers(ranker: RunFolder, layers: Layers) -> Layers:
-    """Layers under which another run scores the same queries and images as `ranker` does under `layers`."""
-    return [{"dataset": _config(ranker.config, layers).dataset.model_dump(mode="json")}, *layers]
-
-
-def cirqrs(ranking: Encoded, scorer: Encoded, cutoffs: Sequence[int]) -> Scores:
-    r"""Mean relevance, under one model, of what another ranks among its first k (CIRQRS eq. 10, table 6).
-
-    .. math:: \mathrm{CIRQRS}@k = \frac{1}{Q} \sum_i \frac{1}{k} \sum_{j \in \mathrm{top}_k(i)} \frac{s_{ij}}{\tau}
-
-    where s is the scorer's cosine and tau its learned temperature. Values of two scorers cannot be compared.
-
-    Args:
-        ranking: a run on the same split.
-        scorer: the model that scores.
-        cutoffs: each k >= 1, how many images of each ranking; all of them where a gallery is smaller.
-
-    Returns:
-        Metrics as `cirqrs_table` names them.
-
-    Raises:
-        NegbenchError: the two do not see the same data.
-    """
-    dataset = scorer.dataset
-    if ranking.dataset.identity != dataset.identity:
-        raise NegbenchError(
-            f"run {ranking.run_id} ranks {ranking.dataset.identity}, but the scorer {scorer.run_id} reads "
-            f"{dataset.identity}: both must see the same queries and images"
-        )
-    scores = scorer.relevance_of(ranking.top(max(cutoffs)).columns) / scorer.temperature
-    values = {k: cirqrs_at_k(scores, k) for k in cutoffs}
-    groups = [query.group for query in dataset.queries]
-    frame = pd.DataFrame({"query": [query.id for query in dataset.queries], "group": groups})
-    for k, value in values.items():
-        frame[f"cirqrs_at_{k}"] = value.numpy()
-    metrics = cirqrs_table(values, groups)
-    remarks = [f"{model.run_id}: {remark}" for model in (ranking, scorer) for remark in model.remarks]
-    return Scores(
-        title=f"{ranking.run_id} on {dataset.identity}, scored by {scorer.run_id}",
-        metrics=metrics,
-        queries=frame,
-        main=list(metrics)[-1],
-        unit=f"score / {scorer.temperature:.4g}",
-        remarks=(*dataset.remarks, *remarks),
-        partial=dataset.partial,
-    )

@@ -90,24 +90,18 @@ class LossTestCase:
         assert torch.autograd.gradcheck(lambda p, n, t: loss(p, n, toy.mask, toy.weights, temperature=t), inputs)
 
     def test_mask_equals_removal(self, loss: Loss) -> None:
-        """A masked negative is as if it were not there, whatever its score."""
+        """A masked negative is as if it were not there, whatever its score; it reaches no gradient."""
         for seed in range(5):
             toy = toy_scores(1, 6, seed=seed)
             kept = toy.mask[0]
             want = loss(toy.positive, toy.negatives[:, kept], None, toy.weights[:, kept])
             for garbage in (0.0, 1e30, math.inf, math.nan):
-                filled = toy.negatives.masked_fill(~toy.mask, garbage)
-                torch.testing.assert_close(loss(toy.positive, filled, toy.mask, toy.weights), want)
-
-    def test_masked_garbage_reaches_no_gradient(self, loss: Loss) -> None:
-        """Not even the temperature's."""
-        toy = toy_scores(seed=3)
-        negatives = toy.negatives.masked_fill(~toy.mask, math.nan).requires_grad_()
-        positive = toy.positive.clone().requires_grad_()
-        temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
-        value = loss(positive, negatives, toy.mask, temperature=temperature)
-        inputs = (positive, negatives, temperature) if loss.uses_temperature else (positive, negatives)
-        assert all(g.isfinite().all() for g in _gradients(value, *inputs))
+                filled = toy.negatives.masked_fill(~toy.mask, garbage).requires_grad_()
+                temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
+                value = loss(toy.positive, filled, toy.mask, toy.weights, temperature=temperature)
+                torch.testing.assert_close(value, want)
+                inputs = (filled, temperature) if loss.uses_temperature else (filled,)
+                assert all(g.isfinite().all() for g in _gradients(value, *inputs))
 
     def test_weights_of_one_equal_none(self, loss: Loss) -> None:
         """A mask of nothing but True is no mask, too."""
@@ -125,12 +119,6 @@ class LossTestCase:
         weighted = loss(toy.positive, negatives, None, toy.weights * toy.mask)
         torch.testing.assert_close(weighted, masked)
         torch.testing.assert_close(_gradients(weighted, negatives)[0], _gradients(masked, negatives)[0])
-
-    def test_heavier_is_harder(self, loss: Loss) -> None:
-        """Moving weight to the hardest negative raises the value."""
-        positive, negatives = torch.tensor([0.1]), torch.tensor([[-0.5, 0.4]])
-        weights = torch.tensor([[1.0, 3.0]])
-        assert loss(positive, negatives, None, weights) > loss(positive, negatives)
 
     def test_order_does_not_matter(self, loss: Loss) -> None:
         """Neither that of the negatives nor that of the queries."""
@@ -207,24 +195,3 @@ class LossTestCase:
         gradient = _gradients(value, candidates)[0]
         assert (gradient[other.mask] > 0).all()
         assert (gradient[~other.mask] == 0).all()
-
-    def test_mixed_precision(self, loss: Loss) -> None:
-        """Under autocast, on scores of that precision: value and gradients are those of float32 on the same scores."""
-        for dtype in (torch.bfloat16, torch.float16):
-            toy, other = toy_scores(seed=13, dtype=dtype), toy_scores(seed=14, dtype=dtype)
-            found = []
-            for half in (True, False):
-                tables = (toy.positive, toy.negatives, other.positive, other.negatives)
-                inputs = [(t if half else t.float()).clone().requires_grad_() for t in tables]
-                aspect = AspectScores("colour", inputs[2], inputs[3], torch.tensor(0.5))
-                aspects = (aspect,) if loss.uses_aspects else ()
-                candidates = None if loss.candidate_set == "pair" else inputs[3]
-                with torch.autocast("cpu", dtype, enabled=half):
-                    value = loss(inputs[0], inputs[1], toy.mask, aspects=aspects, candidates=candidates)
-                used = inputs if aspects else inputs[:2]
-                found.append((value, [gradient.float() for gradient in _gradients(value, *used)]))
-            (value, gradients), (want, wanted) = found
-            assert value.dtype == torch.float32
-            torch.testing.assert_close(value, want)
-            for got, of in zip(gradients, wanted, strict=True):
-                torch.testing.assert_close(got, of, rtol=1e-2, atol=1e-6)

@@ -236,7 +236,7 @@ def ranking(repetitions: int, queries: int, images: int = 10_546) -> None:
         target_ranks(scores, target, allowed)
         relevant_ranks(scores, relevant, allowed)
 
-    ways = {"ranks": ranks, "ranks, without numba": by_torch(ranks)}
+    ways = {"ranks": ranks}
     floors, times = list[float](), {name: list[float]() for name in ways}
     for turn in range(repetitions + 1):
         floor = seconds_of(lambda: torch.mm(task.queries, columns, out=scores))

@@ -78,8 +78,6 @@ def curves(drops: np.ndarray) -> Curves:
         mean=none,
         low=none,
         high=none,
-        values=none,
-        offsets=np.zeros(1, dtype=np.int64),
     )
 
 

@@ -244,10 +244,10 @@ def test_an_object_is_asked_in_batches_and_left_as_it_was(pictures: Path) -> Non
     assert rows[0].pool_size > 0
 
 
-def test_what_an_object_raises_is_its_own(pictures: Path) -> None:
+def test_what_an_object_raises_is_named(pictures: Path) -> None:
     encoder = Counting()
     encoder.encode_image = lambda images: images[0].nothing  # type: ignore[method-assign]
-    with pytest.raises(AttributeError, match="nothing"):
+    with pytest.raises(NegbenchError, match=r"encoder Counting failed: AttributeError: .*nothing"):
         package.embed(package.Embed(folder=pictures, encoder=encoder))
     with pytest.raises(
         OptionError, match=r"encoder object: an object of type object has no encode_image nor encode_text"

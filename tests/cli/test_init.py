@@ -133,10 +133,10 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path: Path, capsys: pytest.
 
 MISSING: list[tuple[dict[str, str], str]] = [
     ({}, "missing: triplets: a .jsonl"),
-    ({"t.csv": "reference,caption,target\na,b,c\n"}, "t.csv lacks the column text (it has caption, reference, target)"),
+    ({"t.csv": "reference,caption,target\na,b,c\n"}, "t.csv: line 1: column 'text' is missing (it has"),
     ({"t.csv": "reference,text,target\na,b,c\n"}, "images (.jpg, .png, .webp), or embeddings"),
     ({"t.jsonl": '{"reference": "p0", "text": 3.5, "target": "p1"}\n'}, "t.jsonl: line 1"),
-    ({"t.jsonl": "[" * 100_000}, "missing: triplets: a .jsonl"),
+    ({"t.jsonl": "[" * 100_000}, "t.jsonl: line 1: not valid JSON"),
     ({"t.csv": MANY, "p0.png": "", "p1.png": ""}, "images are missing below"),
 ]
 

@@ -31,8 +31,6 @@ def folder(tmp_path: Path) -> Path:
         "relevant": [[int(t + 2) % N] if t % 2 else [] for t in targets],
     }
     pd.DataFrame({"target": targets, **lists}).to_parquet(tmp_path / "t.parquet")
-    words = {name: [" ".join(map(str, row)) for row in rows] for name, rows in lists.items()}
-    pd.DataFrame({"target": targets, **words}).to_csv(tmp_path / "t.csv", index=False)
     return tmp_path
 
 
@@ -42,7 +40,7 @@ def _command(folder: Path, **flags: object) -> list[str]:
     return ["mine", *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
 
 
-@pytest.mark.parametrize("targets", ["t.npy", "t.parquet", "t.csv"])
+@pytest.mark.parametrize("targets", ["t.npy", "t.parquet"])
 def test_writes_what_the_miner_finds(folder: Path, targets: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert negbench(_command(folder, targets=folder / targets, seed=3, refresh=1, groups=folder / "g.npy")) == 0
     out = capsys.readouterr().out
@@ -59,7 +57,7 @@ def test_writes_what_the_miner_finds(folder: Path, targets: str, capsys: pytest.
     frame = pd.read_parquet(folder / "out.parquet")
     assert frame["target"].tolist() == columns.tolist()
     assert [list(row) for row in frame["negatives"]] == want.negatives.tolist()
-    assert frame["fallback"].tolist() == want.mined.fallback.tolist()
+    assert frame["fallback"].tolist() == want.fallback.tolist()
     assert frame["false_negative_rate_pool"].notna().any() == (targets != "t.npy")
 
 
@@ -126,8 +124,8 @@ MISTAKES = [
     ("images", "words.npy", "image_embeddings must be numbers"),
     ("targets", "q.npy", "--targets"),
     ("targets", "text.parquet", "cannot be read"),
-    ("targets", "goal.csv", "no column 'target' among goal"),
-    ("targets", "list.csv", "cannot be read"),
+    ("targets", "goal.parquet", "no column 'target' among goal"),
+    ("targets", "list.parquet", "cannot be read"),
     ("strategy", "in-batch", "chooses among the members of a batch"),
     ("strategy", "qrue", "did you mean 'qure'"),
     ("draws", "0", "--draws 0: input should be greater"),
@@ -145,8 +143,8 @@ def test_mistakes_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str])
     np.savez(folder / "several.npz", a=targets, b=targets)
     for name in ("text.npy", "text.parquet"):
         (folder / name).write_text("neither array nor table")
-    pd.DataFrame({"goal": targets}).to_csv(folder / "goal.csv", index=False)
-    pd.DataFrame({"target": targets, "excluded": ["one"] * Q}).to_csv(folder / "list.csv", index=False)
+    pd.DataFrame({"goal": targets}).to_parquet(folder / "goal.parquet")
+    pd.DataFrame({"target": targets, "excluded": ["one"] * Q}).to_parquet(folder / "list.parquet")
     for flag, value, message in MISTAKES:
         given = folder / value if flag in ("queries", "images", "targets") else value
         assert negbench(_command(folder, **{flag: given})) == 2

@@ -101,7 +101,7 @@ def test_a_further_benchmark_is_of_the_runs_world() -> None:
 
 def test_a_guide_is_of_the_runs_world() -> None:
     opened = open_run(config_of(3, "mining.guide=vectors:dim=16:tokens=2"), Display(), Scenes())
-    plane = offline_planes(("guide",), opened.config, opened.backbone, opened.scene, Display())["guide"]
+    plane = offline_planes(("guide",), opened.config, opened.scene, Display())["guide"]
     assert isinstance(plane, EmbeddedPlane)
     guide = Vectors.load(dim=16, tokens=2, world=3, seed=3).eval()
     want = evaluation.embed(guide, opened.scene, opened.scene.train)

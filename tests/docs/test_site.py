@@ -161,7 +161,7 @@ def test_doctests_are_code(site: Path) -> None:
 
 def test_examples_are_shown_as_code(site: Path) -> None:
     page = re.sub(r"<[^>]+>", "", (site / "howto" / "other_trainers.html").read_text(encoding="utf-8"))
-    for name in ("metric_learning", "open_clip_loop", "plain_pytorch", "sentence_transformers_mining"):
+    for name in ("open_clip_loop", "plain_pytorch", "sentence_transformers_mining"):
         example = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
         assert example.strip().splitlines()[-1].strip() in html.unescape(page), name
 

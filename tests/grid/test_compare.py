@@ -34,7 +34,6 @@ from negbench.grid.comparison import ComparisonFolder, check_place, groups_of
 from negbench.loop import runs as loop_runs
 from negbench.loop import train as loop
 from negbench.options import Compare, parse_negatives, parse_seeds
-from negbench.own.audit import audit_cells
 from negbench.registry import registry
 from negbench.report import finish as finish_of
 from negbench.report.finish import finish
@@ -51,8 +50,6 @@ FILES = (
     "behaviour.md",
     "behaviour.csv",
     "regime.csv",
-    "audit.csv",
-    "audit.json",
 )
 
 
@@ -188,9 +185,7 @@ def test_interrupted_and_continued_gives_the_same_table(
     assert markdown(tables[0].quality) == markdown(tables[1].quality)
     assert markdown(tables[0].behaviour) == markdown(tables[1].behaviour)
     assert "cirqrs(n_neg=5)" in markdown(tables[0].quality)
-    cells = planned(axes, tmp_path / "halves")
     for where in ("straight", "halves"):
-        assert audit_cells(cells, tmp_path / where / "c", Display(), Scenes()) == []
         finish(Console(quiet=True), tmp_path / where, "c", "none", report=False)
     for name in FILES:
         first, second = ((tmp_path / where / "c" / name).read_bytes() for where in ("straight", "halves"))
@@ -323,8 +318,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert "there are no images to show" in page
     assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing
     assert "4 of them finished before" in capsys.readouterr().out
-    assert negbench([*command, *sets, "--name", "bare", "--no-audit", "--no-report"]) == 0
-    assert not (tmp_path / "bare" / "audit.csv").exists()
+    assert negbench([*command, *sets, "--name", "bare", "--no-report"]) == 0
     assert (tmp_path / "bare" / "table.md").read_bytes() == (tmp_path / "both" / "table.md").read_bytes()
     client = MlflowClient(default_uri(tmp_path))
     experiment = client.get_experiment_by_name("both")
@@ -377,7 +371,7 @@ def test_a_finished_comparison_is_read_and_printed(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written and nothing judged or drawn again, but where what it was made from is no longer the same."""
-    command = command_of(vector_sets, tmp_path, "--name", "c", "--no-audit")
+    command = command_of(vector_sets, tmp_path, "--name", "c")
     assert negbench(command) == 0
     first, before = capsys.readouterr().out, held(tmp_path)
     judged = []
@@ -413,7 +407,7 @@ def test_a_finished_comparison_is_read_and_printed(
 def test_a_finished_comparison_in_a_read_only_folder_is_printed(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = command_of(vector_sets, tmp_path, "--name", "c", "--no-audit", "--no-report")
+    command = command_of(vector_sets, tmp_path, "--name", "c", "--no-report")
     assert negbench(command) == 0
     before = held(tmp_path)
     real = os.access  # this process may write everywhere
@@ -532,35 +526,6 @@ def test_steps(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / files[status]).write_text("{}", encoding="utf-8")
         assert {how: step_of(RunFolder(folder), how) for how in want} == want  # type: ignore[arg-type]
-
-
-def test_an_audit_is_kept_for_the_same_cells(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from negbench.own import audit
-
-    cells = planned(axes_of(vector_sets, "qure,in-batch", seeds=2), tmp_path)
-    calls = []
-    real = audit.open_subject
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        calls.append(1)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(audit, "open_subject", counted)
-    assert audit.audit_cells(cells, tmp_path, Display(), Scenes()) == []
-    stored = read_json(tmp_path / "audit.json")
-    assert [row["strategy"] for row in stored["audits"][0]["rows"]] == ["qure", "in-batch"]  # once, for two seeds
-    audit.audit_cells(cells, tmp_path, Display(), Scenes())
-    assert len(calls) == 1
-    audit.audit_cells(cells[:1], tmp_path, Display(), Scenes())
-    assert len(calls) == 2
-
-    def failing(*_: Any, **__: Any) -> Any:
-        raise NegbenchError("cannot be read")
-
-    monkeypatch.setattr(audit, "open_subject", failing)
-    assert audit.audit_cells(cells, tmp_path, Display(), Scenes()) == ["cannot be read"]
 
 
 def test_negatives_are_an_axis(vector_sets: list[str], tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, OptionError
 from negbench.metrics.preference import (
     agreement,
+    cirqrs_at_k,
     clustered_interval,
+    order_agreement,
     preference_rate,
     set_scores,
     simulated_choices,
@@ -182,3 +184,34 @@ def test_a_sure_participant_takes_the_better_set_and_a_coin_at_a_tie() -> None:
     assert torch.equal(chosen[apart], (scores[:, 0] > scores[:, 1])[apart])
     assert 0.35 < float(chosen[~apart].double().mean()) < 0.65
     assert torch.equal(chosen, simulated_choices(scores, torch.Generator().manual_seed(3)))
+
+
+# --- CIRQRS ---
+
+
+def test_mean_of_the_first_k_against_a_loop() -> None:
+    scores = torch.randn(6, 9, generator=torch.Generator().manual_seed(0)) - 1
+    scores[2, 4:] = torch.nan  # a gallery of four
+    for k in (1, 3, 9, 50):
+        for row, found in enumerate(cirqrs_at_k(scores, k).tolist()):
+            first = [value for value in scores[row].tolist()[:k] if not math.isnan(value)]
+            assert found == pytest.approx(sum(first) / len(first))
+
+
+def test_an_empty_ranking_and_a_wrong_k_are_told() -> None:
+    with pytest.raises(NegbenchError, match="query 1 has no image"):
+        cirqrs_at_k(torch.tensor([[1.0], [torch.nan]]), 1)
+    with pytest.raises(OptionError, match="k must be >= 1"):
+        cirqrs_at_k(torch.zeros(1, 1), 0)
+
+
+def test_order_of_four_models_by_hand() -> None:
+    """CIRQRS sec. 5.4 and table 6: the order by CIRQRS@10 is the order by preference rate."""
+    rate = {"SPRC": 0.7339, "CoVR-BLIP": 0.7276, "Bi-BLIP4CIR": 0.6700, "CLIP4CIR": 0.6608}
+    at_10 = {"CLIP4CIR": 68.07, "Bi-BLIP4CIR": 70.36, "CoVR-BLIP": 71.62, "SPRC": 71.97, "other": -1.0}
+    assert order_agreement(at_10, rate).value == pytest.approx(1)
+    swapped = rate | {"CLIP4CIR": 0.7, "Bi-BLIP4CIR": 0.65}  # one neighbouring pair: 1 - 6 * 2 / (4 * 15)
+    assert order_agreement(swapped, at_10).value == pytest.approx(0.8)
+    assert order_agreement({name: -value for name, value in rate.items()}, at_10).value == pytest.approx(-1)
+    assert math.isnan(order_agreement({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}).value)
+    assert math.isnan(order_agreement(rate, dict.fromkeys(rate, 0.5)).value)

@@ -59,8 +59,7 @@ def test_options_are_those_of_the_parts() -> None:
     ]
     assert set(tunable_ranges(type(switch))) == {"top_k_k", "after_target_k"}
     assert band_fields(registry.get("strategies", "in-batch+dqe")) == ("alpha", "beta")
-    assert band_fields(registry.get("strategies", "dqe|shifted-top-k")) == ("alpha", "beta")
-    shared = registry.get("strategies", "distance-weighted|top-k-abs")
+    shared = registry.get("strategies", "distance-weighted:2>top-k-abs")
     assert band_fields(shared) == ("cutoff", "distance_weighted_limit")
     three = make_strategy("all-corpus:1>top-k:3>in-batch+after-target", top_k_k=5)
     assert [at for at, _ in stages(three)] == [0, 1, 4]
@@ -99,14 +98,6 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets: list[str]) -> 
         ("all-corpus>qure", "want NAME:EPOCHS>NAME"),
         ("all-corpus:2>qure:3", "want NAME, or NAME:option=value"),
         ("all-corpus:2>in-batch:3>", "want NAME:EPOCHS>NAME"),
-        ("0.7*qure|all-corpus", "want a number > 0 and * before each part, or before none"),
-        ("0*qure|1*all-corpus", "want a number > 0 and * before each part"),
-        ("1.2.3*qure|1*all-corpus", "want a number > 0 and * before each part"),
-        ("qure|", "want a number > 0 and * before each part"),
-        ("0.7*qure", "unknown strategy '0.7*qure'"),
-        ("0.5*qure|0.5*in-batch", "a mixture is of strategies that draw from the corpus"),
-        ("qure|qure", "names 'qure' twice"),
-        ("0.5*qure|0.5*top-k:k=0", "k must be a whole number >= 1, or a share"),
         ("all-corpus:0>qure", "a stage lasts at least one epoch"),
         ("qure:2>qure", "names 'qure' twice"),
         ("all-corpus:4>qure", "its last part starts at epoch 4; the run has 4 epochs"),
@@ -184,49 +175,6 @@ def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(v
         for columns, sign in ((list(range(20)), 1), ([*targets.tolist(), *own], -1)):  # both are of one gallery
             want -= sign * float(scores[row, columns].log_softmax(0)[columns.index(target)]) / 2
     assert loss - batch == pytest.approx(want, abs=1e-4)
-
-
-# --- mixtures --------------------------------------------------------------------------------------------------------
-
-
-def test_a_mixture_is_the_mean_of_the_parts_pools() -> None:
-    """Against loops: each part's pool, brought to one, by its weight; an empty one leaves its draws to the others."""
-    mixture = make_strategy("0.6*top-k|1.4*simans", top_k_k=3, a=4.0)
-    parts, empty = [(0.3, make_strategy("top-k", k=3)), (0.7, make_strategy("simans", a=4.0))], 0
-    for seed in range(12):
-        view = toy_view(6, 12, seed=seed, sign=("mixed", "negative")[seed % 2])  # type: ignore[arg-type]
-        got = mixture.pool(view)
-        for row in range(6):
-            want = [0.0] * 12
-            for share, part in parts:
-                weights = part.pool(view)[row].double().tolist()
-                want = [w + share * v / (sum(weights) or 1) for w, v in zip(want, weights, strict=True)]
-            assert got[row].tolist() == pytest.approx(want, rel=1e-6, abs=1e-12)
-            empty += not any(want)
-    assert empty  # rows that allow nothing
-    half = make_strategy("margin-pos|all-corpus", margin=1.9)
-    assert half.pool(toy_view()).sum(1).tolist() == pytest.approx([0.5, 0.5, 0, 0.5, 0.5, 0.5, 0.5, 0.5])
-
-
-def test_mixtures_among_other_names(vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]) -> None:
-    """`|` binds closer than `+`, `+` closer than `>`; the pools are defined as often as the part that needs it most."""
-    name = "all-corpus:1>in-batch+0.7*qure|0.3*top-k"
-    assert {plugin.name for plugin in registry.parts("strategies", name)} == {"all-corpus", "in-batch", "qure", "top-k"}
-    assert {plugin.name for plugin in registry.parts("strategies", "qure|top-k")} == {"qure", "top-k"}
-    whole = make_strategy(name, variant="release")
-    assert batch_rule(stages(whole)[1][1]) == make_strategy("in-batch")
-    mixture = make_strategy("all-corpus|qure")
-    assert (mixture.n_def, mixture.schedule, mixture.scope) == (6, "multiples", "corpus")
-    assert make_strategy("all-corpus|oracle-all").reads_truth
-    assert expand("strategies", "0.7*qure|0.3*all-corpus:variant=release,in-batch") == (
-        {"name": "0.7*qure|0.3*all-corpus", "variant": "release"},
-        {"name": "in-batch"},
-    )
-    config = config_of(vector_sets, name)
-    done = run(config, tmp_path / "whole")
-    assert done.run_id.startswith("all-corpus_1_in-batch+0_7_qure_0_3_top-k-")
-    halves = interrupted(config, tmp_path / "halves", 3)
-    assert resume(done.run_id, halves).metrics == done.metrics
 
 
 # --- switches --------------------------------------------------------------------------------------------------------

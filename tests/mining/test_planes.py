@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -20,7 +19,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, open_run, plan_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.mining.mine import mine
 from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
@@ -103,7 +102,6 @@ def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) 
     if name in ("target", "reference"):
         return float(whole(row.target if name == "target" else row.reference) @ whole(image))
     vector = {
-        "image": lambda: whole(row.reference),
         "text": lambda: backbone.text_queries([row.text])[0],
         "own": lambda: backbone.queries(backbone.features_of([row.reference]), [row.text])[0],
     }[name]()
@@ -112,11 +110,10 @@ def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) 
 
 def test_planes_of_a_task_are_those_of_loops(sets: list[str]) -> None:
     opened = open_run(config_of(sets, "watching"), Display(), Scenes())
-    offline = offline_planes(PLANES, opened.config, opened.backbone, opened.scene, Display())
+    offline = offline_planes(PLANES, opened.config, opened.scene, Display())
     guide, data = guide_of(opened.config), opened.scene.train.dataset
     for parameter in opened.backbone.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    initial = load_backbone(opened.config.backbone, opened.config.seed).eval()
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline, temperature=0.3)
     part = task.shard(torch.tensor([40, 0, 7]))
     mine(part, Watching(), refresh=0, draws=1, generator=torch.Generator())
@@ -125,9 +122,8 @@ def test_planes_of_a_task_are_those_of_loops(sets: list[str]) -> None:
     for view in SEEN:
         for row, query in zip(range(len(view.scores)), rows, strict=False):
             columns = task.groups[int(task.group[query])].tolist()
-            makers = {"initial": ("own", initial), "guide": ("own", guide)}
-            for name in ("target", "reference", "text", "image", "initial", "guide"):
-                kind, backbone = makers.get(name, (name, opened.backbone))
+            for name in ("target", "reference", "text", "guide"):
+                kind, backbone = ("own", guide) if name == "guide" else (name, opened.backbone)
                 want = [loops(kind, backbone, data, query, data.images[c]) for c in columns]
                 assert view.plane(name)[row].tolist() == pytest.approx(want, abs=1e-5), (name, query)
             stored = {1: 0.9, 3: -0.5} if query == 0 else {}
@@ -140,7 +136,7 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets: list[str]) -> None:
     """Row i, column j of the target slot is query i and target j; the query slot has it the other way round."""
     opened = open_run(config_of(sets, "watchingbatch"), Display(), Scenes())
     opened.backbone.eval()
-    offline = offline_planes(PLANES, opened.config, opened.backbone, opened.scene, Display())
+    offline = offline_planes(PLANES, opened.config, opened.scene, Display())
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline)
     rows = torch.tensor([3, 0, 11, 30])
     loss = make_loss("info-nce")
@@ -164,7 +160,7 @@ def test_a_fixed_tau_is_what_the_strategy_is_told(sets: list[str]) -> None:
 
 def test_only_what_is_declared_is_computed_and_shown(sets: list[str]) -> None:
     opened = open_run(config_of(sets, "plain"), Display(), Scenes())
-    assert offline_planes((), opened.config, opened.backbone, opened.scene, Display()) == {}
+    assert offline_planes((), opened.config, opened.scene, Display()) == {}
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=("text",))
     assert list(task.planes) == ["text"]
     mine(task, Plain(), refresh=0, draws=1, generator=torch.Generator())
@@ -173,21 +169,16 @@ def test_only_what_is_declared_is_computed_and_shown(sets: list[str]) -> None:
         SEEN[0].plane("guide")
 
 
-def test_a_run_keeps_the_weights_as_loaded_and_goes_on_to_the_same_bits(
-    sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
-) -> None:
-    config = config_of(sets, "watching")
-    whole = run_config(config, Bench.open(tmp_path / "whole", "none"))
-    shown = list(SEEN)
-    first, last = shown[0].plane("initial"), shown[-1].plane("initial")
-    assert torch.equal(first, shown[0].scores)  # before any training they are one
-    assert not torch.equal(last, shown[-1].scores)
-    assert torch.equal(first, shown[-2].plane("initial"))  # two groups a refresh
-    bench = interrupted(config, tmp_path / "halves", 3)
-    SEEN.clear()
-    again = resume(whole.run_id, bench)
-    assert again.metrics == whole.metrics
-    assert torch.equal(SEEN[-1].plane("initial"), last)
+def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(vector_sets: list[str], tmp_path: Path) -> None:
+    files = {name: next(s for s in vector_sets if s.startswith(f"backbone.{name}=")) for name in ("images", "texts")}
+    own = "precomputed:" + ":".join(text.partition("=")[2].strip("'").join((f"{n}=", "")) for n, text in files.items())
+    other = f"mining.judge='{tmp_path / 'j.trec'}'"
+    train = load_split(resolved(config_of(vector_sets, "plain")).dataset, "train", images=False)
+    (tmp_path / "j.trec").write_text(f"{train.queries[0].id} Q0 {train.images[3]} 1 0.5 me\n")
+    run_config(config_of(vector_sets, "watching", f"mining.guide='{own}'", other), Bench.open(tmp_path / "r", "none"))
+    assert torch.equal(SEEN[0].plane("guide"), SEEN[0].scores)  # before any training they are one
+    assert not torch.equal(SEEN[-1].plane("guide"), SEEN[-1].scores)
+    assert torch.equal(SEEN[0].plane("guide"), SEEN[-2].plane("guide"))  # two groups a refresh
 
 
 # --- what cannot be --------------------------------------------------------------------------------------------------
@@ -207,14 +198,14 @@ def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets: list[str], s
         mining = opened.config.mining.model_copy(update={"judge": str(other)})
         config = opened.config.model_copy(update={"mining": mining})
         with pytest.raises(DataError, match=message):
-            offline_planes(("judge",), config, opened.backbone, opened.scene, Display())
+            offline_planes(("judge",), config, opened.scene, Display())
 
 
 def test_pairs_that_change_have_no_plane_that_stays(sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = open_run(config_of(sets, "watching"), Display(), Scenes())
     monkeypatch.setattr(type(opened.scene.train.dataset), "redraws", True)
-    with pytest.raises(DataError, match="draws other pairs in each epoch, and plane 'initial' is made once"):
-        offline_planes(PLANES, opened.config, opened.backbone, opened.scene, Display())
+    with pytest.raises(DataError, match="draws other pairs in each epoch, and plane 'guide' is made once"):
+        offline_planes(PLANES, opened.config, opened.scene, Display())
 
 
 def test_guide_and_judge_are_part_of_what_a_run_is(sets: list[str], tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -206,7 +205,6 @@ def test_a_file_judges_what_it_holds(config: RunConfig, subject: Subject, tmp_pa
     (row,) = audit(seen, top, OPTIONS, judge=judge_of(seen, 7.0)).rows
     assert row.judged_rate_pool == pytest.approx(1 / 5 / 20)
     assert row.judged_rate_draws == pytest.approx(int((drawn[0] == drawn[0, 0]).sum()) / 6 / 20)
-    assert row.similarity_mean == row.similarity_q50 == 7.5
     assert audit(seen, top, OPTIONS, judge=judge_of(seen, 8.0)).rows[0].judged_rate_pool == 0
 
 
@@ -275,27 +273,3 @@ def test_mistakes_are_one_line(toy_sets: list[str], capsys: pytest.CaptureFixtur
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-
-
-def test_similarity_is_the_judges_cosine_of_the_draws(subject: Subject) -> None:
-    judge = judge_by(subject, 0.4)
-    strategies = {"all": make_strategy("all-corpus"), "batch": make_strategy("in-batch")}
-    corpus, batch = audit(subject, strategies, OPTIONS, judge=judge).rows
-    drawn = mine(
-        subject.task, strategies["all"], refresh=0, draws=OPTIONS.draws, generator=generator_of(OPTIONS, "draws")
-    ).negatives
-    cosines = [
-        float(subject.images[int(subject.task.target[q])] @ subject.images[int(column)])
-        for q in range(20)
-        for column in drawn[q]
-    ]
-    assert corpus.similarity_mean == pytest.approx(np.mean(cosines), abs=1e-6)
-    for level, found in ((0.05, corpus.similarity_q05), (0.5, corpus.similarity_q50), (0.95, corpus.similarity_q95)):
-        assert found == pytest.approx(np.quantile(cosines, level), abs=1e-6)
-    order = torch.randperm(20, generator=stream(0, "audit batches"))
-    used = []
-    for rows in order.split(16):
-        targets = subject.task.target[rows].tolist()
-        used += [float(subject.images[a] @ subject.images[b]) for a in targets for b in targets if a != b]
-    assert batch.similarity_mean == pytest.approx(np.mean(used), abs=1e-6)
-    assert math.isnan(audit(subject, strategies, OPTIONS).rows[0].similarity_mean)

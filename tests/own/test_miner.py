@@ -53,9 +53,8 @@ def test_it_is_the_engines_mining(strategy: str) -> None:
     made = registry.make("strategies", name, **{k: int(v) if v.isdigit() else v for k, v in options.items()})
     want = mine(task, made, refresh=2, draws=4, generator=torch.Generator().manual_seed(seed))
     assert torch.equal(found.negatives, want.negatives)
-    assert found.refresh == 2
     for field in ("pool_size", "hardness", "fallback", "false_negative_rate_pool", "target_rank"):
-        got = getattr(found.mined, field)
+        got = getattr(found, field)
         assert torch.equal(got.nan_to_num(-1), getattr(want, field).nan_to_num(-1)), field
     assert (found.negatives % 2 == targets[:, None] % 2).all()
     assert not any(set(row) & set(out) for row, out in zip(found.negatives.tolist(), excluded, strict=True))
@@ -89,7 +88,7 @@ def test_dot_products_are_taken_as_they_are() -> None:
     found = Miner("top-k:k=1", normalize=False).refresh(queries, images, targets)
     scores.scatter_(1, targets[:, None], -torch.inf)
     assert torch.equal(found.negatives[:, 0], scores.argmax(1))
-    torch.testing.assert_close(found.mined.scores[:, 0], scores.amax(1))
+    torch.testing.assert_close(found.scores[:, 0], scores.amax(1))
 
 
 def test_state() -> None:
@@ -99,20 +98,20 @@ def test_state() -> None:
     moved = queries + 0.5 * _world(1)[0]
     found.append(first.refresh(moved, images, targets))
     assert first.refreshes == 2
-    assert found[0].mined.overlap.isnan().all()
+    assert found[0].overlap.isnan().all()
     for i in range(Q):
         pools = [
             set((_unit(q) @ _unit(images).T)[i].scatter(0, targets[i], -9.0).topk(8).indices.tolist())
             for q in (queries, moved)
         ]
-        assert float(found[1].mined.overlap[i]) == pytest.approx(len(pools[0] & pools[1]) / len(pools[0] | pools[1]))
+        assert float(found[1].overlap[i]) == pytest.approx(len(pools[0] & pools[1]) / len(pools[0] | pools[1]))
     again = Miner("top-k:k=8", draws=2, seed=3, refreshes=1).refresh(moved, images, targets)
     assert torch.equal(again.negatives, found[1].negatives)
     other = Miner("top-k:k=8", draws=2, seed=4, refreshes=1).refresh(moved, images, targets)
     assert not torch.equal(other.negatives, found[1].negatives)
     fewer = first.refresh(moved[:9], images, targets[:9])  # another task: nothing to compare with
-    assert fewer.mined.overlap.isnan().all()
-    assert fewer.refresh == 2
+    assert fewer.overlap.isnan().all()
+    assert first.refreshes == 3
 
 
 def test_the_count_of_refreshes_reaches_the_strategy() -> None:
@@ -120,7 +119,7 @@ def test_the_count_of_refreshes_reaches_the_strategy() -> None:
     miner = Miner("cirqrs:n_neg=16")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sizes = [int(miner.refresh(queries, images, targets).mined.pool_size.max()) for _ in range(3)]
+        sizes = [int(miner.refresh(queries, images, targets).pool_size.max()) for _ in range(3)]
     assert sizes == [16, 8, 4]
 
 

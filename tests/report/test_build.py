@@ -412,7 +412,7 @@ def test_no_galleries_on_request_and_audits_when_there(compared: Path, tmp_path:
     shutil.copytree(compared, runs)
     rows = [{"strategy": "qure", "pool_size": 4.0, "false_negative_rate_pool": 0.25, "judged_rate_pool": None}]
     audit = {"backbone": "tiny", "dataset": "d", "model": "untrained", "judge": "", "rows": rows, "remarks": ["so"]}
-    write_json(runs / "small" / "audit.json", {"key": {}, "audits": [audit]})
+    write_json(runs / "small" / "audit.json", {"audits": [audit]})
     page = Parsed(write_report(runs, "small", 0)[0].read_text(encoding="utf-8"))
     assert not {"gallery", "negatives"} & set(page.ids)
     assert page.tables["table-audit-1"] == [["strategy", "FN pool %", "pool"], ["qure", "25.00", "4"]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from negbench.contracts import BatchStrategy, OrderedBatches, Strategy, SyntheticStrategy
+from negbench.contracts import OrderedBatches, Strategy, SyntheticStrategy
 from negbench.registry import registry
 from negbench.testing import StrategyTestCase
 
@@ -48,12 +48,11 @@ RULES = [  # that an option can break
     "form",
     "precision",
     "small_and_flat_tables",
-    "view_is_untouched",
-    "queries_are_permutable",
+    "pure",
+    "rows_are_independent",
     "columns_are_permutable",
     "disallowed_images_are_as_if_absent",
     "planes_may_be_partial",
-    "later_refreshes",
 ]
 
 
@@ -69,8 +68,6 @@ def test_options(case: int) -> None:
     key, options = VARIANTS[case]
     suite, strategy = StrategyTestCase(), registry.make("strategies", key, **options)
     rules = list(RULES)
-    if not isinstance(strategy, BatchStrategy):
-        rules.append("rows_are_independent")
     if isinstance(strategy, SyntheticStrategy):
         rules.append("synthetic")
     if isinstance(strategy, OrderedBatches):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,8 @@ from negbench.contracts import ScoreView
 from negbench.errors import OptionError
 from negbench.layers import parse_plugin
 from negbench.registry import checked_options, registry
-from negbench.strategies._ranked import check_size, images
+from negbench.strategies._ranked import images
+from negbench.strategies.cirqrs import Cirqrs
 
 SIZED = {
     "top-k": "k", "after-target": "k", "oracle-after-target": "k", "cirqrs": "n_neg", "margin-pos": "k",
@@ -61,10 +61,7 @@ def test_flags_and_recipes_say_it() -> None:
     assert checked_options("strategies", "top-k", registry.get("strategies", "top-k"), {"k": "0.6%"}) == {"k": "0.6%"}
 
 
-@pytest.mark.parametrize("size", ["0%", "101%", "-1%", "6", "%", "1e1%", "a%", "", 0, 2.5, True])
-def test_another_size_is_refused(size: Any) -> None:
-    with pytest.raises(OptionError) as caught:
-        check_size("n_neg", size)
-    assert str(caught.value).startswith(
-        'n_neg must be a whole number >= 1, or a share of the gallery such as "0.6%", got'
-    )
+def test_another_size_is_refused() -> None:
+    for size in ("0%", "101%", "-1%", "6", "%", "1e1%", "a%", "", 0, 2.5, True):
+        with pytest.raises(OptionError, match=r"^n_neg must be a whole number >= 1, or a share of the gallery such as"):
+            Cirqrs(n_neg=size)

@@ -76,7 +76,7 @@ def test_a_comparison_at_equal_tuning(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = [part for text in vector_sets for part in ("--set", text)]
-    command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "2", "--name", "c", "--no-audit"]
+    command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "2", "--name", "c"]
     command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", *sets, "--tuned"]
     assert negbench([*command, "3", "--dry-run"]) == 0
     out = capsys.readouterr().out
@@ -147,7 +147,7 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(
         return real(config, *args, **options)
 
     monkeypatch.setattr(trials, "run_config", failing)
-    command = ["compare", "--strategies", "top-k,after-target", "--seeds", "1", "--name", "c", "--no-audit"]
+    command = ["compare", "--strategies", "top-k,after-target", "--seeds", "1", "--name", "c"]
     command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", "--tuned", "1"]
     assert negbench([*command, *(part for text in vector_sets for part in ("--set", text))]) == 2
     assert "1 of 2 searches failed (top-k: trial 0, the default, failed: mend this)" in capsys.readouterr().err
