@@ -1,8 +1,8 @@
 """Passes over rows of scores, compiled by numba; `negbench.metrics.compiled` decides when they run.
 
 Every function takes C-ordered arrays, float32 scores [B, N] among them, and answers as the torch path does, bit for
-bit. Rows that a pass cannot tell (no spread, a score that is not finite) it marks in `left` [B]: the torch path does
-these.
+bit. Rows that a pass cannot tell (ties at an edge, no spread, a score that is not finite) it marks in `left` [B]: the
+torch path does these.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from negbench.metrics._numba import compiled
+from negbench.metrics._shuffle import shuffle as shuffle
 
 _BINS = 2**11  # equal parts of a row's range; their marks stay in the first cache
 _MORE_BINS = 2**16  # where those are too coarse
 _MOST = 32  # drops of a row that are compared exactly
 _WALK = 8  # of these are wanted where neighbours must lie apart
+_CROWD = 2**13  # members of one bin that are sorted
 _AT_ONCE = 2**11  # images whose bins are held at once, in the first cache
 
 _LARGEST = np.int32(0x7FFFFFFF)
@@ -69,6 +71,132 @@ def _fill(scores: Any, eligible: Any, low: Any, high: Any, chosen: Any) -> Any:
         chosen[j] = inside
         size += inside
     return size
+
+
+@compiled
+def _sort(values: Any) -> None:
+    """Falling, in place (Shell's sort: few values, and nothing that takes seconds to compile)."""
+    gap = len(values)
+    while gap > 1:
+        gap = max(1, gap * 5 // 11)
+        for k in range(gap, len(values)):
+            value, at = values[k], k
+            while at >= gap and values[at - gap] < value:
+                values[at] = values[at - gap]
+                at -= gap
+            values[at] = value
+
+
+@compiled
+def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> None:
+    """How many of a row fall into each of _BINS bins; the last count is of those that are not eligible."""
+    counts[:] = 0
+    for left in range(0, len(scores), _AT_ONCE):
+        part = scores[left : left + _AT_ONCE]
+        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
+        for k in bin_of[: len(part)]:
+            counts[np.uint32(k)] += np.uint32(1)  # a number without a sign need not be checked for one
+
+
+@compiled
+def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other: Any, first: Any, second: Any) -> None:
+    """The scores of two bins into `first` and `second`; of one bin twice into `first`."""
+    size, more = 0, 0
+    for left in range(0, len(scores), _AT_ONCE):
+        part = scores[left : left + _AT_ONCE]
+        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
+        for j in range(len(part)):
+            if bin_of[j] == one:
+                first[size] = part[j]
+                size += 1
+            elif bin_of[j] == other:
+                second[more] = part[j]
+                more += 1
+
+
+@compiled
+def _place(counts: Any, place: Any) -> Any:
+    """The bin that a place of the descending order falls into, and how many stand before this bin."""
+    found, before = 0, 0
+    while before + counts[found] <= place:
+        before += counts[found]
+        found += 1
+    return found, before
+
+
+@compiled
+def _above(ranked: Any, value: Any) -> Any:
+    """How many of falling values are larger."""
+    found = 0
+    while found < len(ranked) and ranked[found] > value:
+        found += 1
+    return found
+
+
+@compiled
+def _edges(
+    scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any, start: Any, stop: Any, count: Any, edges: Any
+) -> Any:
+    """The scores at the places start and stop - 1 into `edges` [2], low and high.
+
+    Returns how many at the low and at the high score lie outside of the window, by column: those behind the first so
+    many at the low one, and the first so many at the high one; -1: a bin is too full to be sorted.
+    """
+    _counts(scores, eligible, ends, bin_of, counts)
+    upper, before = _place(counts, start)
+    lower, ahead = _place(counts, stop - 1)
+    if (start > 0 and counts[upper] > _CROWD) or (stop < count and counts[lower] > _CROWD):
+        return -1, -1
+    edges[0], edges[1], skip, take = ends[0], ends[1], 0, count
+    if start == 0:
+        upper = lower
+    if stop == count:
+        lower = upper
+    high, low = np.empty(counts[upper], np.float32), np.empty(counts[lower] if lower != upper else 0, np.float32)
+    _gather(scores, eligible, ends, bin_of, upper, lower, high, low)
+    _sort(high)
+    _sort(low)
+    if start > 0:
+        edges[1] = high[start - before]
+        skip = start - before - _above(high, edges[1])
+    if stop < count:
+        ranked = high if lower == upper else low
+        edges[0] = ranked[stop - 1 - ahead]
+        take = stop - ahead - _above(ranked, edges[0])
+    return skip, take
+
+
+@compiled
+def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
+    """Of the chosen at the high score let go the first `skip`, of those at the low one all behind the first `take`."""
+    highest, lowest = 0, 0
+    for j in range(len(scores)):
+        if chosen[j]:
+            highest += scores[j] == edges[1]
+            lowest += scores[j] == edges[0]
+            ahead = scores[j] == edges[1] and highest <= skip
+            chosen[j] = not ahead and not (scores[j] == edges[0] and lowest > take)
+
+
+@compiled
+def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, left: Any) -> None:
+    """Choose the eligible images at the places start, ..., stop - 1 ([B] each) of the descending order."""
+    bin_of, counts = np.empty(_AT_ONCE, np.int32), np.empty(_BINS + 1, np.uint32)
+    ends, edges = np.empty(2, np.float32), np.empty(2, np.float32)
+    for i in range(len(scores)):
+        count, spread = _range(bits[i], eligible[i], ends)
+        first, stopped = start[i], min(stop[i], count)
+        if stopped <= first:
+            chosen[i] = False
+        elif first == 0 and stopped == count:
+            chosen[i] = eligible[i]
+        elif not spread:
+            left[i] = True
+        else:
+            skip, take = _edges(scores[i], eligible[i], ends, bin_of, counts, first, stopped, count, edges)
+            left[i] = skip < 0
+            if skip >= 0 and _fill(scores[i], eligible[i], edges[0], edges[1], chosen[i]) != stopped - first:
+                _untie(scores[i], edges, skip, take, chosen[i])
 
 
 @compiled

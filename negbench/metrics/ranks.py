@@ -73,6 +73,16 @@ def places(scores: Tensor, eligible: Tensor) -> Tensor:
     return torch.empty_like(place).scatter_(1, order, place)
 
 
+def places_of(scores: Tensor, eligible: Tensor, columns: Tensor) -> Tensor:
+    """[K] int64: what `places` says of a few eligible images [K] of one row [N], by counting."""
+    found = []
+    for column in columns.tolist():
+        own = scores[column]
+        better, equal = less(own, scores) & eligible, at_most(own, scores[:column]) & at_most(scores[:column], own)
+        found.append(int(count(better[None])) + int(count((equal & eligible[:column])[None])))
+    return torch.tensor(found, dtype=torch.int64)
+
+
 def masked_scores(scores: Tensor, mask: Tensor, *, low: bool = True) -> Tensor:
     """[B, N] float32 or wider: the scores where `mask`, elsewhere -inf, or inf where `low` is False.
 
@@ -104,11 +114,16 @@ def window(
     if not rows or not width:
         return torch.zeros_like(eligible)
     start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
-    ranked = ranked_scores(scores, eligible) if ranked is None else ranked
-    first, last = (ranked.gather(1, at.clamp(0, width - 1)[:, None]) for at in (start, stop - 1))
-    chosen = at_most(last, scores).logical_and_(at_most(scores, first)).logical_and_(eligible)
-    wanted = (torch.minimum(stop, count(eligible)) - start).clamp(min=0)
-    crowded = (count(chosen) != wanted).nonzero().squeeze(1)  # an image outside ties with one at an edge
+    if (fast := kernels(scores)) is not None:
+        chosen, left = torch.empty_like(scores, dtype=torch.bool), np.zeros(rows, np.bool_)
+        fast.window(*arrays(scores, eligible), start.numpy(), stop.numpy(), chosen.numpy(), left)
+        crowded = torch.from_numpy(left).nonzero().squeeze(1)
+    else:
+        ranked = ranked_scores(scores, eligible) if ranked is None else ranked
+        first, last = (ranked.gather(1, at.clamp(0, width - 1)[:, None]) for at in (start, stop - 1))
+        chosen = at_most(last, scores).logical_and_(at_most(scores, first)).logical_and_(eligible)
+        wanted = (torch.minimum(stop, count(eligible)) - start).clamp(min=0)
+        crowded = (count(chosen) != wanted).nonzero().squeeze(1)  # an image outside ties with one at an edge
     if len(crowded):
         place = places(scores[crowded], eligible[crowded])
         chosen[crowded] = (place >= start[crowded, None]) & (place < stop[crowded, None]) & eligible[crowded]

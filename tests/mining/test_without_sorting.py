@@ -18,18 +18,20 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import ScoreView, Strategy
-from negbench.metrics import compiled
+from negbench.metrics import compiled, ranks
 from negbench.metrics.drops import between_drops
 from negbench.metrics.ranks import (
     at_most,
     descending,
     less,
     places,
+    places_of,
     ranked_scores,
     tally,
     top_columns,
     window,
 )
+from negbench.mining.draws import draw_uniform
 from negbench.mining.mine import mine
 from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
@@ -165,6 +167,7 @@ def test_pools_are_those_of_sorted_rows() -> None:
             assert torch.equal(strategy.pool(view), oracle(view)), strategy
 
 
+@pytest.mark.usefixtures("path")
 def test_windows_are_those_of_sorted_rows() -> None:
     for kind in KINDS:
         view, generator = view_of(kind), torch.Generator().manual_seed(9)
@@ -178,6 +181,7 @@ def test_windows_are_those_of_sorted_rows() -> None:
             assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k))
 
 
+@pytest.mark.usefixtures("path")
 def test_the_best_columns_are_those_of_sorted_rows() -> None:
     for kind in KINDS:
         scores = rows_of(kind).float()
@@ -245,6 +249,24 @@ def test_drops_that_hardly_differ(apart: int, monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(between_drops(scores, scores < 0, apart), want)
 
 
+@needs_numba
+def test_compiled_windows_cut_ties_without_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = view_of("tied")
+    place = places(view.scores, view.allowed)
+    by("compiled", monkeypatch)
+    monkeypatch.setattr(ranks, "places", None)
+    for start, stop in ((0, 5), (3, 9), (0, 400), (100, 300), (101, 102)):
+        want = view.allowed & (place >= start) & (place < stop)
+        assert torch.equal(view.window(view.allowed, stop, start), want), (start, stop)
+
+
+def test_places_of_a_few_images() -> None:
+    view = view_of("tied")
+    for row, place in enumerate(places(view.scores, view.allowed)):
+        columns = view.allowed[row].nonzero().squeeze(1)[::7]
+        assert torch.equal(places_of(view.scores[row], view.allowed[row], columns), place[columns])
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_comparisons_are_those_of_torch(dtype: torch.dtype) -> None:
     one = torch.tensor([[0.2, 0.0, torch.nan], [-1.0, torch.inf, 0.3]]).to(dtype)
@@ -274,7 +296,23 @@ def test_counts_of_a_pool() -> None:
 
 
 @needs_numba
-@pytest.mark.parametrize("strategy", [Qure(), Qure(variant="release"), Dqe(alpha=0.0)], ids=repr)
+def test_draws_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(12)
+    for width in (1, 5, 255, 256, 257, 1500):
+        pool = torch.rand(30, width, generator=generator) > torch.rand(30, 1, generator=generator)
+        pool[:, -1] |= pool.sum(1) == 0
+        seed = torch.randint(2**62, (30,), generator=generator)
+        for draws in (1, 7, 40):
+            by("torch", monkeypatch)
+            want = draw_uniform(pool, seed, draws)
+            by("compiled", monkeypatch)
+            assert torch.equal(draw_uniform(pool, seed, draws), want)
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    "strategy", [TopK(k=4), Qure(), Qure(variant="release"), Dqe(alpha=0.0), ShiftedTopK()], ids=repr
+)
 def test_refreshes_are_those_of_torch(strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(13)
     images, queries = (normalize(torch.randn(n, 16, generator=generator), dim=-1) for n in (500, 90))
