@@ -3,7 +3,7 @@
 # # Your own backbone
 #
 # A backbone embeds images, and queries (a reference image and a text), into one space. Write one if your model is to be
-# trained, or composes queries in its own way. If your encoder stays frozen, [negbench embed](own_encoder.md) is less work.
+# trained, or composes queries in its own way. If your encoder stays frozen, [embed](own_encoder.md) is less work.
 
 # %%
 from pathlib import Path
