@@ -271,8 +271,6 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
 
     path = planned.folder.path
     if any(outcome.run_id for outcome in outcomes):
-        if planned.audited:
-            _audit_cells(planned.cells, path)
         finish(console, runs, path.name, asked.tracking_uri, rules, report=planned.asked.report)
     if errors:
         raise NegbenchError(
@@ -321,7 +319,7 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
     if asked.tuned is not None:
         from negbench.tuning.tuned import combinations
 
-        searches = combinations(planned.configs, planned.cells, asked.search)
+        searches = combinations(planned.configs, planned.cells)
         fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
         count = sum(each.spec is not None for each in searches)
         console.print(
@@ -360,16 +358,6 @@ def _tuned(
     return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
 
 
-def _audit_cells(cells: Sequence[Cell], folder: Path) -> None:
-    from negbench.display import stages
-    from negbench.grid.cells import SCENES
-    from negbench.own.audit import audit_cells
-
-    with stages("audit") as display:
-        remarks = audit_cells(cells, folder, display, SCENES)
-    notes(f"audit: {remark}" for remark in remarks)
-
-
 def study(asked: Study, *, console: Console | None = None) -> StudyResult:
     """Search a strategy's knobs, as `negbench study` does; call it again to resume.
 
@@ -387,8 +375,8 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
 
     asked, console = _plain(asked), console or _silent()
     executor = executor_of(asked.executor, asked.address, asked.workers, files.runs_dir(asked.runs_dir))
-    book, final = search.study(asked, executor, lambda line: console.print(line, highlight=False, soft_wrap=True))
-    finish(console, book, final, asked.tracking_uri)
+    book, rules = search.study(asked, executor, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    finish(console, book, rules, asked.tracking_uri)
     return StudyResult(book.folder)
 
 

@@ -96,7 +96,7 @@ class FetchData(Options):
     out: Path | None = option(None, "Folder for its packages [default: NEGBENCH_DATA, else ./data, and in it emoji].")
 
 
-class EncodeData(ModelOptions, WorkerOptions):
+class EncodeData(ModelOptions):
     """Options of `negbench data encode`."""
 
     splits: str = option("train,val", "Comma-separated splits of the data set.")

@@ -23,8 +23,8 @@ Function = Callable[[Any, Report], Any]
 
 # What tasks import late, by their module: the server imports it once, and its forks, the workers, share it in memory.
 # Nothing here starts a thread of Python's.
-_RUNS = ("accelerate", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.parquet")
-_PRELOADED = {"negbench.grid.cells": _RUNS, "negbench.tuning.serve": _RUNS}
+_RUNS = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.parquet")
+_PRELOADED = {"negbench.grid.cells": _RUNS, "negbench.tuning.trials": _RUNS}
 
 APART = {"PYTHONSAFEPATH": "1"}  # of a Python that we start: it imports nothing from the current folder
 GRACE = 15.0  # seconds for tasks to end in order: on a busy machine an MLflow run takes some; Slurm kills after 30

@@ -375,9 +375,6 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
     tuned: int | None = option(
         None, "Also compare tuned strategies: this many trials for each, on a part of train.", ge=1
     )
-    search: tuple[str, ...] = option(
-        (), "With --tuned: search this range too, for every strategy (add :log).", metavar="KEY=LOW:HIGH"
-    )
     variants: tuple[Mapping[str, Any], ...] = option((), "Named tables of settings, each a row of its own.", cli=False)
     lr: LearningRate | None = option(
         None,
@@ -393,7 +390,6 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
     metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
     margin: float = option(1.0, "Differences within this many points are equal.", ge=0, lt=100)
     alpha: float = option(0.05, "Level of the tests; intervals have level 1 - alpha.", gt=0, lt=1)
-    audit: bool = option(True, "Also audit the strategies on the untrained model.")
     report: bool = option(True, "Write the HTML report.")
 
 
@@ -403,13 +399,11 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
 class Report(RunsOptions, PluginOptions):
     """Options of `negbench report`."""
 
-    name: str = option(..., "A comparison, a study, or a run by its id or a part of it.", argument=True)
+    name: str = option(..., "A comparison.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
 
 
-Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]
-Pruner = Literal["median", "hyperband", "none"]
-Minimise = Literal["mining-seconds", "false-negative-rate"]
+Sampler = Literal["tpe", "random", "grid"]
 
 
 class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
@@ -420,20 +414,8 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
     )
-    fix: tuple[str, ...] = option(
-        (), "Do not search this key: keep its value, or set it to VALUE.", metavar="KEY[=VALUE]"
-    )
-    force: bool = option(False, "Search more than five knobs.")
-    minimise: Minimise | None = option(
-        None, "Second objective: mining-seconds or false-negative-rate (nothing is pruned)."
-    )
-    sampler: Sampler = option("tpe", "tpe, gp, random, cmaes, or grid over listed values.")
-    pruner: Pruner = option("median", "median, hyperband or none.")
-    storage: str | None = option(
-        None,
-        "Database URL for Optuna [default: a journal file in RUNS/NAME]; workers share RUNS.",
-        recipe=False,
-    )
+    fix: tuple[str, ...] = option((), "Do not search this key: keep its value.", metavar="KEY")
+    sampler: Sampler = option("tpe", "tpe, random, or grid over listed values.")
     final_seeds: int | None = option(
         None,
         "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none "

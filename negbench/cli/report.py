@@ -18,10 +18,10 @@ def register(app: typer.Typer) -> None:
         "report",
         Report,
         report,
-        help="Write one self-contained HTML page with the tables and figures of a comparison, a study or a run.",
+        help="Write one self-contained HTML page with the tables, figures and galleries of a comparison.",
         examples=[
             "negbench report demo",
-            "negbench report qure-bradley-terry-tiny --galleries 5",
+            "negbench report demo --galleries 5",
         ],
     )
 

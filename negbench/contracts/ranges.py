@@ -10,16 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Range:
-    """Where `negbench study` may move a field: [low, high] (both included), or one of `choices`.
-
-    `below` names the field that this one must stay below: the two are a band, searched as its start and its width.
-    """
+    """Where `negbench study` may move a field: [low, high] (both included), or one of `choices`."""
 
     low: float | None = None
     high: float | None = None
     log: bool = False
     choices: tuple[Any, ...] = ()
-    below: str = ""
 
 
 def tunable(
@@ -29,7 +25,6 @@ def tunable(
     high: float | None = None,
     log: bool = False,
     choices: Sequence[Any] = (),
-    below: str = "",
 ) -> Any:
     """Dataclass field with a default and, beside it, the range that `negbench study` searches.
 
@@ -37,15 +32,10 @@ def tunable(
     """
     if (low is None) != (high is None) or (low is None) == (not choices):
         raise ValueError("tunable() takes either low and high, or choices")
-    found = Range(low=low, high=high, log=log, choices=tuple(choices), below=below)
+    found = Range(low=low, high=high, log=log, choices=tuple(choices))
     return field(default=default, metadata={"range": found})
 
 
 def tunable_ranges(cls: type) -> dict[str, Range]:
     """Name -> range of every tunable field of a dataclass, in the order of declaration."""
     return {f.name: f.metadata["range"] for f in dataclasses.fields(cls) if "range" in f.metadata}
-
-
-def band_fields(cls: type) -> tuple[str, str] | None:
-    """Names of the two fields that bound a band, the lower first; None where the dataclass declares none."""
-    return next(((name, found.below) for name, found in tunable_ranges(cls).items() if found.below), None)

@@ -32,7 +32,6 @@ class ComparisonPlan:
         cells: to compute.
         configs: as read, one for each cell; empty with dials or systems.
         size: the axes in words, '2 strategies x 3 seeds'.
-        audited: whether the cells differ in no more than an audit looks at.
         rates: the trials of `--lr grid`; None without it.
     """
 
@@ -41,7 +40,6 @@ class ComparisonPlan:
     cells: list[Cell]
     configs: list[RunConfig] = field(default_factory=list)
     size: str = ""
-    audited: bool = False
     rates: Rates | None = None
 
     def line(self) -> str:
@@ -125,14 +123,11 @@ def _planned(asked: Compare, runs: Path) -> ComparisonPlan:
         labels = [{**each, **settings} for each in axes.labels(configs)]
         cells = plan(configs, runs, display, SCENES, labels)
     notes(remarks)
-    found = ComparisonPlan(asked, _folder(asked, runs, cells), cells, configs, _size(axes))
-    return replace(found, audited=asked.audit and not axes.variants)
+    return ComparisonPlan(asked, _folder(asked, runs, cells), cells, configs, _size(axes))
 
 
 def _check(asked: Compare) -> None:
     """Refuse options that do nothing without another, and axes whose cells make no common table."""
-    if asked.search and not asked.tuned:
-        raise OptionError("--search has no effect alone: add --tuned N")
     used = {
         "--systems": asked.systems is not None,
         "--dial": bool(asked.dials),

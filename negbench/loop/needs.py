@@ -42,7 +42,7 @@ def check_room(run: OpenRun, folder: Path) -> None:
         OptionError: more is needed than the machine has; with the arithmetic of the largest part.
     """
     check_memory(memory_needs(run))
-    check_memory(step_needs(run), run.accelerator.device)
+    check_memory(step_needs(run), run.precision.device)
     check_disk(disk_needs(run), folder)
 
 

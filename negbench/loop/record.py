@@ -25,7 +25,7 @@ from negbench.loop.types import OpenRun
 
 MOVES_SCORES = False  # writes down what was computed
 
-_PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "accelerate", "mlflow", "optuna", "numpy")
+_PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "mlflow", "optuna", "numpy")
 
 
 def manifest(run: OpenRun) -> dict[str, Any]:

@@ -16,16 +16,15 @@ from negbench.config import ResolvedConfig
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Splits
 from negbench.identity import config_hash
+from negbench.loop.precision import Precision
 from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
-    from accelerate import Accelerator
 
     from negbench.display import Display
 
 Log = Callable[[Mapping[str, float], int, int], None]  # values by name, step, epoch
-Watch = Callable[[int, Mapping[str, float], bool], None]  # 0-based epoch, values by name, whether they are new
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +62,7 @@ class OpenRun(PlannedRun):
 
     backbone: Backbone
     scene: Scene
-    accelerator: Accelerator
+    precision: Precision
     display: Display
 
 

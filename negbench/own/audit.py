@@ -7,11 +7,9 @@ backbone, calls an image a false negative where it looks like the target.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +17,10 @@ from negbench.command_options import Audit, SubjectOptions
 from negbench.config import ResolvedConfig, build_config, is_score_file, resolved
 from negbench.contracts import Strategy, check_option
 from negbench.data.scene import Scenes, threads
-from negbench.display import Display, notes, stages
-from negbench.errors import NegbenchError, OptionError
-from negbench.files import DamagedError, atomic_write, read_json, runs_dir, write_json
+from negbench.display import notes, stages
+from negbench.errors import OptionError
+from negbench.files import atomic_write, runs_dir, write_json
 from negbench.grid.axes import expand, label
-from negbench.grid.cells import Cell
 from negbench.layers import layers_of
 from negbench.mining.composite import slots_of
 from negbench.mining.planes import planes_read
@@ -198,55 +195,11 @@ def audit(
     )
 
 
-def write_audits(audits: Sequence[AuditResult], folder: Path, key: str = "") -> None:
-    """Write audit.csv (one row a strategy) and audit.json ({"key", "audits": [...]})."""
+def write_audits(audits: Sequence[AuditResult], folder: Path) -> None:
+    """Write audit.csv (one row a strategy) and audit.json ({"audits": [...]})."""
     import pandas as pd
 
     table = folder / "audit.csv"
     with atomic_write(table) as file:
         file.write(pd.concat([found.frame() for found in audits]).to_csv(index=False))
-    write_json(folder / "audit.json", {"key": key, "audits": [found.plain() for found in audits]})
-
-
-def audit_cells(cells: Sequence[Cell], folder: Path, display: Display, scenes: Scenes) -> list[str]:
-    """Audit a grid's strategies on the untrained model, once for each backbone and data set, into the grid's folder.
-
-    An audit of the same cells that lies there already is kept. A backbone or data set that cannot be audited costs a
-    remark and no more.
-
-    Args:
-        cells: of a comparison.
-        folder: where audit.csv and audit.json go.
-        display: shows the stages.
-        scenes: shares what was loaded before.
-
-    Returns:
-        Remarks, one line each.
-    """
-    members_of: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        members_of.setdefault((cell.labels["backbone"], cell.labels["dataset"]), []).append(cell)
-    key = hashlib.sha256(" ".join(sorted(cell.hash for cell in cells)).encode()).hexdigest()
-    with suppress(DamagedError):  # it is made again
-        if (folder / "audit.json").exists() and read_json(folder / "audit.json")["key"] == key:
-            return []
-    found, remarks = list[AuditResult](), list[str]()
-    for members in members_of.values():
-        first = members[0].config
-        options = Audit(queries=_GRID_QUERIES, seed=first.seed)
-        chosen = {cell.labels["strategy"]: cell.config.strategy for cell in members}
-        strategies = {
-            label: registry.make("strategies", plugin.name, **plugin.options) for label, plugin in chosen.items()
-        }
-        try:
-            reads = frozenset().union(*(planes_read(strategy, first.mining) for strategy in strategies.values()))
-            subject = open_subject(first, "train", options, display, scenes=scenes, reads=reads)
-            done = audit(subject, strategies, options, skip_oracles=True)
-        except NegbenchError as error:
-            remarks.append(str(error))
-            continue
-        found.append(replace(done, backbone=members[0].labels["backbone"]))
-        remarks += done.remarks
-    if found:
-        write_audits(found, folder, key)
-    return remarks
+    write_json(folder / "audit.json", {"audits": [found.plain() for found in audits]})

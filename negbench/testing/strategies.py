@@ -19,8 +19,6 @@ from negbench.contracts import (
     ScoreView,
     Strategy,
     SyntheticStrategy,
-    band_fields,
-    tunable_ranges,
 )
 from negbench.errors import NegbenchError
 from negbench.mining.checked import synthetic_of
@@ -95,18 +93,6 @@ class StrategyTestCase:
         for field in dataclasses.fields(strategy):
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(strategy, field.name, getattr(strategy, field.name))
-
-    def test_a_band_cannot_be_turned_round(self, strategy: Strategy) -> None:
-        """Two tunable numbers, the first below the second, and the constructor holds them to it."""
-        if (band := band_fields(type(strategy))) is None:
-            pytest.skip("the strategy declares no band")
-        ranges, (start, end) = tunable_ranges(type(strategy)), band
-        assert ranges[start].high is not None
-        assert ranges[end].high is not None
-        low, high = getattr(strategy, start), getattr(strategy, end)
-        assert low < high
-        with pytest.raises(NegbenchError):
-            dataclasses.replace(strategy, **{start: high, end: low})
 
     def test_bad_options_are_quoted(self, strategy: Strategy) -> None:
         """A value that no option can have raises a NegbenchError of one line that names the option and the value."""

@@ -20,7 +20,6 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.layers import parse_plugin
-from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.runs import Bench, open_run, resume, run_config
 from negbench.loop.types import OpenRun, RunResult
@@ -280,10 +279,6 @@ def test_mixed_negatives_are_thinned_with_the_others(opened: OpenRun) -> None:
 
 
 def test_what_a_bank_does_not_go_with(vector_sets: list[str]) -> None:
-    with pytest.raises(NegbenchError, match="2 processes do not share: use one"):
-        check_one_process(make_strategy("in-batch:2>xbm"), 2)
-    check_one_process(make_strategy("xbm"), 1)
-    check_one_process(make_strategy("bank"), 2)
     opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
     dataset = textual(opened.scene.train.dataset)
     for name in ("bank", "xbm+qure"):

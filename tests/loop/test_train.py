@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import socket
-import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +11,6 @@ import pandas as pd
 import pytest
 import torch
 
-from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import runs, types
@@ -158,40 +152,3 @@ def test_two_processes_cannot_compute_one_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with folder.lock(), pytest.raises(RunError, match="by another process"), folder.lock():
         pytest.fail("both held it")
-
-
-def as_rank(rank: int, port: int, arguments: list[str]) -> None:
-    """One of two processes of a run."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    for state in (AcceleratorState, GradientState, PartialState):  # the suite's, which is alone
-        state._reset_state()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", ACCELERATE_USE_CPU="1")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    sys.exit(negbench(arguments))
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one(
-    tmp_path: Path, vector_sets: list[str], forked: Callable[[Callable[[], object]], Any]
-) -> None:
-    """Gradients are averaged over equal shares, so the weights are those of one process but for rounding."""
-    config = config_of("all-corpus", vector_sets, "train.epochs=2")  # 48 queries: 3 even batches
-    alone = run(config, tmp_path / "alone")
-    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
-    place = ["--runs-dir", str(tmp_path / "two"), "--tracking-uri", "none"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["run", "--strategy", "all-corpus", *sets, *place]
-    processes = [forked(partial(as_rank, rank, port, command)) for rank in range(2)]
-    told = "".join(process.communicate() for process in processes)
-    assert [process.returncode for process in processes] == [0, 0]
-    assert told.count(f"run    {alone.run_id}") == 1  # one of them speaks
-    (folder,) = (RunFolder(p.parent) for p in (tmp_path / "two").glob("*/result.json"))
-    assert folder.run_id == alone.run_id
-    assert folder.result["negatives_seen"] == alone.details["negatives_seen"]
-    losses = [[p["train/loss"] for p in f.metrics() if "train/loss" in p] for f in (alone.folder, folder)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    for name, value in alone.folder.weights().items():
-        torch.testing.assert_close(folder.weights()[name], value, atol=2e-4, rtol=1e-3)

@@ -21,7 +21,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
-STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn", "accelerate")
+STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn")
 WORKERS = """
 import sys
 from negbench.executors import Processes
