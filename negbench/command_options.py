@@ -62,22 +62,6 @@ class Embed(Options):
     overwrite: bool = option(False, "Compute anew what is there.")
 
 
-class SynthesizeData(Options):
-    """Options of `negbench data synthesize`."""
-
-    out: Path = option(..., "New folder, in FashionIQ's layout with relevance.json.")
-    world: int = option(0, "Fixes every pixel and word.", ge=0)
-    twins: float = option(4.5, "Mean number of relevant images per query.")
-    train_images: int = option(1000, "Per category.")
-    train_queries: int = option(1000, "Per category.")
-    val_images: int = option(600, "Per category.")
-    val_queries: int = option(700, "Per category.")
-    near_misses: float | None = option(
-        None, "Mean number of images per query that miss one attribute [default: by chance]."
-    )
-    label_noise: float = option(0.0, "Share of train queries with a wrong target.")
-
-
 class VerifyData(PluginOptions, DataOptions):
     """Options of `negbench data verify`."""
 
@@ -268,7 +252,6 @@ class Ui(TrackedOptions):
 
     name: str | None = option(None, "Comparison, study, ... to open [default: what was computed last].", argument=True)
     port: int = option(5000, "Port on 127.0.0.1.", ge=1, le=65535)
-    workers: int = option(1, "Server processes; one is enough for one person.", ge=1)
 
 
 class List(PluginOptions):

@@ -300,10 +300,8 @@ class WorkerOptions(Options):
 class OverwriteOptions(Options):
     """What happens to runs that are there."""
 
-    overwrite: Literal["failed", "never", "always"] = option(
-        "failed",
-        "failed: compute failed runs again; never: leave them; always: compute everything again.",
-        recipe=False,
+    overwrite: Literal["failed", "always"] = option(
+        "failed", "failed: compute failed runs again; always: compute everything again.", recipe=False
     )
 
 
@@ -329,7 +327,6 @@ class Run(RunSettings, OverwriteOptions, TrackedOptions):
     system: str | None = option(
         None, "A published system as a whole (see `list systems`); other flags override it.", recipe=False
     )
-    resume: str | None = option(None, "Continue an interrupted run.", metavar="RUN", recipe=False)
 
 
 class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, TrackedOptions):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from negbench.cli import command, output
-from negbench.command_options import EncodeData, FetchData, SynthesizeData, VerifyData
+from negbench.command_options import EncodeData, FetchData, VerifyData
 
 if TYPE_CHECKING:
     from negbench.datasets.verify import Verification
@@ -22,13 +22,6 @@ def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     group = typer.Typer(
         help="Make and check data sets, and store their features.", no_args_is_help=True, rich_markup_mode=None
-    )
-    command.add(
-        group,
-        "synthesize",
-        SynthesizeData,
-        synthesize,
-        help="Write a synthetic data set of any size: rendered garments with known ground truth.",
     )
     command.add(
         group,
@@ -79,21 +72,6 @@ def fetch(given: Mapping[str, Any]) -> None:
         count = draw(out, lambda done, total: progress.update(task, completed=done, total=total))
     typer.echo(f"{count:,} pictures drawn in {time.perf_counter() - started:.0f} s")
     typer.echo(f"use them with --dataset emoji --data-root {out}")
-
-
-def synthesize(given: Mapping[str, Any]) -> None:
-    """Write the folder."""
-    from rich.progress import Progress
-
-    from negbench.datasets._synthesis import Spec
-    from negbench.datasets._synthesis import synthesize as write
-
-    asked = SynthesizeData.parsed(given)
-    spec = Spec(**asked.model_dump(exclude={"out"}))
-    with Progress(transient=True) as progress:
-        task = progress.add_task("render", total=None)
-        write(asked.out, spec, lambda done, total: progress.update(task, completed=done, total=total))
-    typer.echo(f"wrote {asked.out}: use it with --dataset synthetic --data-root {asked.out}")
 
 
 def verify(given: Mapping[str, Any]) -> dict[str, Any]:

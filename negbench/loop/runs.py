@@ -16,8 +16,7 @@ from negbench import files
 from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.data.scene import Scenes, threads, unfamiliar
 from negbench.display import Display
-from negbench.errors import NegbenchError, RunError
-from negbench.identity import code_version
+from negbench.errors import NegbenchError
 from negbench.loop import record
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_objective
@@ -26,7 +25,7 @@ from negbench.loop.train import train
 from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
-from negbench.runfolder import Overwrite, RunFolder, claimed, find_run
+from negbench.runfolder import Overwrite, RunFolder, claimed
 from negbench.signals import ending_of
 from negbench.tracking import RunLog, Tracker
 
@@ -127,38 +126,10 @@ def run_config(config: RunConfig, bench: Bench, *, overwrite: Overwrite = "faile
     run = open_run(config, bench.display, bench.scenes)
     check_room(run, bench.runs)
     with claimed(bench.runs, run.name, run.hash, overwrite, lambda: record.manifest(run)) as (folder, step):
-        if step == "leave":
-            raise RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
         if step == "resume":
             folder.recover()
         if step == "reuse":
             return RunResult(folder, folder.result, reused=True)
-        return compute_run(run, folder, bench)
-
-
-def resume(name: str, bench: Bench) -> RunResult:
-    """Go on with an interrupted or failed run from its last checkpoint, to the bits it would have had (on the CPU).
-
-    Args:
-        name: the run, by id or a part of it that only one has.
-        bench: where.
-
-    Raises:
-        RunError: no such run, one that is finished, or one whose code, data or weights have changed since.
-    """
-    folder = find_run(bench.runs, name)
-    if folder.status == "finished":
-        raise RunError(f"run {folder.run_id} is finished: there is nothing to resume")
-    folder.check_plugins()
-    run = open_run(folder.config, bench.display, bench.scenes)
-    check_room(run, bench.runs)
-    if run.hash != folder.manifest["hash"]:
-        raise RunError(
-            f"run {folder.run_id} cannot be resumed: code, data or weights have changed since (code "
-            f"{folder.manifest['code']} then, {code_version(run.config)} now); run it again from the start"
-        )
-    with folder.lock():
-        folder.recover()
         return compute_run(run, folder, bench)
 
 

@@ -204,11 +204,11 @@ def batch_behaviour(statistics: list[dict[str, float]]) -> dict[str, float]:
 def score(now: Snapshot, log: Log) -> None:
     """Score val for the curve and, where an epoch is to be chosen, the part it is chosen on."""
     run, state, scene = now.run, now.state, now.run.scene
-    found, further = now.scored(), now.further()
+    found, dev = now.scored(), now.dev()
     values = {f"{scene.scored}/{name}": value for name, value in found.metrics.items()}
     values[f"{scene.scored}/query_concentration"] = found.concentration
-    values |= {f"{name}/{measure}": value for name, metrics in further.items() for measure, value in metrics.items()}
-    main = further.get("dev", found.metrics)[scene.val.dataset.card.main]
+    values |= {f"dev/{name}": value for name, value in (dev or {}).items()}
+    main = (dev or found.metrics)[scene.val.dataset.card.main]
     if run.config.eval.select != "last" and main > state.best:
         state.best, state.best_epoch = main, state.epoch
         state.best_weights = {k: v.detach().clone() for k, v in trained_state(run.backbone).items()}

@@ -24,7 +24,6 @@ from negbench.report.axis_sections import axis_sections, tuned_section
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
 from negbench.report.page import Cards, Note, Page, PageSection, Part, Table, chapters, write_page
-from negbench.report.published import rows_beside
 
 GALLERIES = 2
 
@@ -68,7 +67,6 @@ def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
             examples=[val, train],
             details=[
                 _statistics(found.rows),
-                _published(parts),
                 _left_out(found.notes(), missing),
                 _cells(groups, cells),
             ],
@@ -155,34 +153,6 @@ def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
     return PageSection("tests", "Tests", text, tuple(tables))
 
 
-def _published(parts: Sequence[Runs]) -> PageSection:
-    """Published numbers on exactly the split and protocol of a data set here."""
-    tables: dict[str, Part] = {}
-    for runs in parts:
-        run = runs.groups[0].runs[0]
-        identity, metrics = run.manifest["dataset"]["val"].rpartition("-")[0], run.result["metrics"]
-        rows = rows_beside(run.manifest, metrics)
-        if rows:
-            columns = [metric for metric in metrics if any(metric in row.metrics for row in rows)]
-            frame = pd.DataFrame(
-                [
-                    {"source": row.source, "row": row.row, "backbone": row.backbone, "negatives": row.negatives}
-                    | {label_of(metric): percent(row.metrics.get(metric), 2) for metric in columns}
-                    | {"note": row.note + " (secondary)" * row.secondary}
-                    for row in rows
-                ]
-            )
-            about = [f"{row.source}: {row.about}" for row in rows if row.about]
-            text = "; ".join(dict.fromkeys([*(f"{row.paper}: {row.citation}" for row in rows), *about])) + "."
-            title = f"Published on {identity}, split {rows[0].split}"
-            tables[identity] = Table(f"published-{identity}", title, frame, text)
-    text = (
-        "Numbers of other people, as printed, in percent. They come of other code, backbones and schedules, and often "
-        "of an epoch chosen on this very split, so they are no rows of the tables above."
-    )
-    return PageSection("published", "Published numbers", text, tuple(tables.values()))
-
-
 def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> PageSection:
     runs = {run.run_id: run for group in groups for run in group.runs}
     rows = []
@@ -216,7 +186,6 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
     drawn: list[tuple[str, str, Callable[[Runs], Chart | None]]] = [
         ("false-negatives", "False negatives", figures.false_negatives),
         ("training", "Training", figures.training),
-        ("pools", "Pools", figures.pools),
     ]
     several = len(parts) > 1
     sections = []

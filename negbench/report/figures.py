@@ -250,15 +250,6 @@ def training(runs: Runs) -> Chart | None:
     return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, found, f"{name} (%)")
 
 
-def pools(runs: Runs) -> Chart | None:
-    """Pool size at each refresh: QuRe fig. 5, DQE-CIR fig. 7."""
-    text = (
-        "Images in the pool that negatives are drawn from, mean over queries and seeds; a batch strategy has a value "
-        "for each epoch, its pool is the batch."
-    )
-    return _per_refresh(runs, "pools", "Pool size at each refresh", "pool_size", 1.0, "images in the pool", text)
-
-
 def false_negatives(runs: Runs) -> Chart | None:
     """False-negative rate of the draws at each refresh; None where nothing but the target is known to be relevant."""
     title, text = "False negatives among the draws", "Share of the drawn negatives that are known to be relevant."
