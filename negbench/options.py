@@ -170,16 +170,6 @@ def _folder_name(given: str) -> str:
     return checked_name(given, "--name")
 
 
-def _checked_seeds(given: Any) -> Any:
-    parse_seeds(given)
-    return given
-
-
-def _checked_negatives(given: Any) -> Any:
-    parse_negatives(given)
-    return given
-
-
 def _checked_budget(given: str) -> str:
     parse_budget(given)
     return given
@@ -197,8 +187,8 @@ def _checked_rate(given: Any) -> Any:
     return rate
 
 
-Seeds = Annotated[int | str | Sequence[int], BeforeValidator(_checked_seeds)]  # read by `parse_seeds`
-Negatives = Annotated[str | Sequence[int], BeforeValidator(_checked_negatives)]  # read by `parse_negatives`
+Seeds = Annotated[int | str | Sequence[int], BeforeValidator(parse_seeds)]
+Negatives = Annotated[str | Sequence[int], BeforeValidator(parse_negatives)]
 LearningRate = Annotated[float | Literal["grid"], BeforeValidator(_checked_rate)]
 Budget = Annotated[str, AfterValidator(_checked_budget)]  # read by `parse_budget`
 FolderName = Annotated[str, AfterValidator(_folder_name)]
@@ -372,7 +362,6 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
     tuned: int | None = option(
         None, "Also compare tuned strategies: this many trials for each, on a part of train.", ge=1
     )
-    variants: tuple[Mapping[str, Any], ...] = option((), "Named tables of settings, each a row of its own.", cli=False)
     lr: LearningRate | None = option(
         None,
         "Learning rate of all; grid: each strategy's own best of 0.3, 1 and 3 times its documented one, chosen with "
@@ -413,10 +402,9 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     )
     fix: tuple[str, ...] = option((), "Do not search this key: keep its value.", metavar="KEY")
     sampler: Sampler = option("tpe", "tpe, random, or grid over listed values.")
-    final_seeds: int | None = option(
-        None,
-        "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none "
-        "[default: 3].",
+    final_seeds: int = option(
+        3,
+        "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none.",
         ge=0,
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the settings].", recipe=False)

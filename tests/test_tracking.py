@@ -19,7 +19,7 @@ from negbench import tracking
 from negbench.cli.main import run as negbench
 from negbench.files import write_json
 from negbench.loop import record
-from negbench.loop.runs import Bench, resume, run_config
+from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder, final_values
 from negbench.systems.system import load_config
@@ -106,7 +106,7 @@ def test_an_interrupted_run_is_killed_and_resuming_leaves_one(
     (found,) = runs_in(tmp_path)
     assert found.info.status == "KILLED"
     monkeypatch.undo()
-    resume("qure", Bench.open(tmp_path))
+    run(toy_sets, tmp_path)
     (found,) = runs_in(tmp_path)
     assert found.info.status == "FINISHED"
 

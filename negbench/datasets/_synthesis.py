@@ -423,8 +423,7 @@ def check(folder: Path) -> Manifest:
             raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: {mend}")
         manifest = Manifest(generator, Spec(**raw["spec"]), files, str(raw["pixels"]))
     except (FileNotFoundError, NotADirectoryError) as error:
-        make = f"`negbench data synthesize --out {folder}`"
-        raise DataError(f"{folder} has no {MANIFEST}: make it with {make} (delete a damaged one first)") from error
+        raise DataError(f"{folder} has no {MANIFEST}: leave dataset.root out, and a folder is made") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OptionError) as error:
         raise DataError(f"{path} is damaged: {mend}") from error
     for name, digest in files.items():

@@ -65,7 +65,7 @@ class Synthetic(FashionIQFormat):
         `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
-            root: folder made by `negbench data synthesize`, or the one above it named `synthetic`; None takes the
+            root: folder of `_synthesis.synthesize`, or the one above it named `synthetic`; None takes the
                 cache (NEGBENCH_CACHE, else ~/.cache/negbench).
             split: train or val.
             caption_mode: as `FashionIQ.load`'s.
@@ -117,7 +117,7 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
         name="synthetic",
         protocol=f"twins{spec.twins:g}{marks}",
         version=str(GENERATOR),
-        source="negbench data synthesize",
+        source="rendered by negbench",
         licence="Apache-2.0",
         citation="",
         gallery=options.gallery_rule,

@@ -1,13 +1,12 @@
-"""Filling the feature store ahead of the runs: what is missing, how large it will be, how fast it goes."""
+"""Filling the feature store ahead of the runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from negbench.config import ResolvedConfig, RunConfig
 from negbench.contracts import HoldsFeatures
-from negbench.data.features import EncodeReport, FeatureStore, encoding_estimate, store_of
+from negbench.data.features import EncodeReport, encoding_estimate, store_of
 from negbench.data.scene import Scenes, device_of, load_backbone, load_split
 from negbench.display import Display
 from negbench.errors import OptionError
@@ -17,31 +16,12 @@ from negbench.loop.runs import open_run
 from negbench.registry import registry
 
 
-@dataclass(frozen=True)
-class EncodingPlan:
-    """What `negbench data encode` is about to do.
-
-    Attributes:
-        images: distinct ids of the splits.
-        missing: of them, distinct contents that the store lacks.
-        bytes: what those will take on disk.
-        store: where they go.
-        damaged: shards that were thrown away because they do not match their checksum; only looked for when asked to.
-    """
-
-    images: int
-    missing: int
-    bytes: int
-    store: FeatureStore
-    damaged: int
-
-
 def encode(
     config: ResolvedConfig,
     splits: Sequence[str],
     *,
     verify: bool = False,
-    planned: Callable[[EncodingPlan], None],
+    say: Callable[[str], None],
     progress: Callable[[int], None],
 ) -> EncodeReport:
     """Store the features of every image of some splits of the configured data set under the configured backbone.
@@ -50,7 +30,7 @@ def encode(
         config: its strategy, loss and schedule play no part.
         splits: e.g. ("train", "val").
         verify: read every shard first, and encode those anew that do not match their checksum.
-        planned: called once, before anything is encoded.
+        say: prints a line about what is about to be done.
         progress: called with the number of images done.
 
     Raises:
@@ -64,10 +44,11 @@ def encode(
     parts = [load_split(config.dataset, split) for split in splits]
     files = {image: part.files.path(image) for part in parts for image in part.all_images if part.files}
     store = store_of(backbone)
-    damaged = len(store.verify()) if verify else 0
-    missing = store.missing(files)
-    size = encoding_estimate(len(missing), *store.shape)
-    planned(EncodingPlan(len(files), len(missing), size, store, damaged))
+    if verify:
+        say(f"{len(store.verify())} damaged shards thrown away")
+    missing = len(store.missing(files))
+    size = encoding_estimate(missing, *store.shape) / 2**20
+    say(f"{len(files):,} images, {missing:,} to encode, {size:,.1f} MiB in {store.folder}")
     compute = config.compute
     return store.ensure(
         files,

@@ -27,7 +27,7 @@ from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import open_study, run_study
 
-_TRIALS, _FINAL_SEEDS = 40, 3
+_TRIALS = 40
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def plan_study(asked: Study) -> StudyPlan:
     base, grid = build_config([layer]), asked.sampler == "grid"
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
     spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler)
-    final, first = asked.final_seeds, max(spec.seeds) + 1
-    fresh = tuple(range(first, first + (_FINAL_SEEDS if final is None else final)))
+    first = max(spec.seeds) + 1
+    fresh = tuple(range(first, first + asked.final_seeds))
     size = len(spec.listed) if grid else _TRIALS
     trials = min(asked.trials or size, size) if grid else asked.trials or size
     return StudyPlan(spec, trials, fresh, Looks.of(asked, fresh), remarks)

@@ -162,7 +162,7 @@ ASKED = ("--strategies", "qure,in-batch,hycole,all-corpus", "--max-seeds", "8", 
 def flags_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
     sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
     asked = ["compare", "--until", "decided", *ASKED, "--runs-dir", str(runs), "--tracking-uri", "none"]
-    return [*asked, "--name", "c", "--no-report", "--no-audit", *sets, *more]
+    return [*asked, "--name", "c", "--no-report", *sets, *more]
 
 
 def cells_of(runs: Path) -> dict[str, list[int]]:
@@ -249,7 +249,6 @@ def test_python_takes_the_same_options(straight: Path, vector_sets: list[str], t
         runs_dir=tmp_path,
         tracking_uri="none",
         report=False,
-        audit=False,
     )
     assert negbench.compare(asked).name.startswith("decided-")
 

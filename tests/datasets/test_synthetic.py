@@ -375,7 +375,7 @@ def test_options_beside_a_folder_must_agree_with_it(folder: Path) -> None:
 
 def test_a_folder_that_is_none_of_ours(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(DataError, match=r"has no synthetic.json: make it with `negbench data synthesize"):
+        with pytest.raises(DataError, match=r"has no synthetic.json: leave dataset.root out"):
             Synthetic.load(root=root)
 
 

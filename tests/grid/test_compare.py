@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from dataclasses import replace
@@ -34,7 +33,6 @@ from negbench.grid.comparison import ComparisonFolder, check_place, groups_of
 from negbench.loop import runs as loop_runs
 from negbench.loop import train as loop
 from negbench.options import Compare, parse_negatives, parse_seeds
-from negbench.own.audit import audit_cells
 from negbench.registry import registry
 from negbench.report import finish as finish_of
 from negbench.report.finish import finish
@@ -51,8 +49,6 @@ FILES = (
     "behaviour.md",
     "behaviour.csv",
     "regime.csv",
-    "audit.csv",
-    "audit.json",
 )
 
 
@@ -115,8 +111,6 @@ def test_a_failing_cell_stops_nothing_and_runs_again(
     monkeypatch.setattr(loop_runs, "train", failing)
     first = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path)
     assert [(o.cell.labels["strategy"], o.error) for o in first] == [("qure", "mend this"), ("in-batch", None)]
-    left = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path, overwrite="never")
-    assert left[0].error == "failed before, and --overwrite never"
     monkeypatch.undo()
     mended = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path)
     assert [(o.error, o.reused) for o in mended] == [(None, False), (None, True)]
@@ -188,9 +182,7 @@ def test_interrupted_and_continued_gives_the_same_table(
     assert markdown(tables[0].quality) == markdown(tables[1].quality)
     assert markdown(tables[0].behaviour) == markdown(tables[1].behaviour)
     assert "cirqrs(n_neg=5)" in markdown(tables[0].quality)
-    cells = planned(axes, tmp_path / "halves")
     for where in ("straight", "halves"):
-        assert audit_cells(cells, tmp_path / where / "c", Display(), Scenes()) == []
         finish(Console(quiet=True), tmp_path / where, "c", "none", report=False)
     for name in FILES:
         first, second = ((tmp_path / where / "c" / name).read_bytes() for where in ("straight", "halves"))
@@ -286,7 +278,6 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path: Path) -> None:
         ("seed = 4", "unknown key 'compare.seed': did you mean 'compare.seeds'"),
         ("runs_dir = 'x'", "unknown key 'compare.runs_dir'"),
         ("margin = -1", "compare.margin -1: input should be greater"),
-        ("variants = [{name = 'a'}, {name = 'a'}]", "compare.variants: want a list of tables"),
     ):
         recipe.write_text(f"[compare]\n{wrong}\n", encoding="utf-8")
         with pytest.raises(NegbenchError, match=told):
@@ -323,8 +314,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert "there are no images to show" in page
     assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing
     assert "4 of them finished before" in capsys.readouterr().out
-    assert negbench([*command, *sets, "--name", "bare", "--no-audit", "--no-report"]) == 0
-    assert not (tmp_path / "bare" / "audit.csv").exists()
+    assert negbench([*command, *sets, "--name", "bare", "--no-report"]) == 0
     assert (tmp_path / "bare" / "table.md").read_bytes() == (tmp_path / "both" / "table.md").read_bytes()
     client = MlflowClient(default_uri(tmp_path))
     experiment = client.get_experiment_by_name("both")
@@ -350,16 +340,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
     for metric, column in (("p_adjusted", "p_adjusted"), ("difference", "difference"), ("diff_low", "diff_low")):
         assert tested["qure"].metrics[metric] == pytest.approx(rows["qure"][column])
     assert "difference" not in tested["in-batch"].metrics
-    # MLflow opens on the strategies: metrics first, then tags, all of them there
-    view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.negbench"])["state"])
-    assert Tracker.open(tmp_path).address("both").endswith("&viewStateShareKey=negbench")
-    listed = client.search_runs([experiment.experiment_id], view["searchFilter"])
-    assert {run.info.run_name for run in listed} == {"qure", "in-batch"}
-    kinds = [column.split(".")[0] for column in view["selectedColumns"]]
-    assert kinds == sorted(kinds)
-    assert view["selectedColumns"][:2] == ["metrics.`recall_at_10`", "metrics.`difference`"]
-    names = {column.split("`")[1] for column in view["selectedColumns"]}
-    assert names <= {*tested["qure"].metrics, *tested["qure"].tags}
+    assert "&searchFilter=tags.%60negbench.kind%60" in Tracker.open(tmp_path).address("both")
 
 
 def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
@@ -377,7 +358,7 @@ def test_a_finished_comparison_is_read_and_printed(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written and nothing judged or drawn again, but where what it was made from is no longer the same."""
-    command = command_of(vector_sets, tmp_path, "--name", "c", "--no-audit")
+    command = command_of(vector_sets, tmp_path, "--name", "c")
     assert negbench(command) == 0
     first, before = capsys.readouterr().out, held(tmp_path)
     judged = []
@@ -413,7 +394,7 @@ def test_a_finished_comparison_is_read_and_printed(
 def test_a_finished_comparison_in_a_read_only_folder_is_printed(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = command_of(vector_sets, tmp_path, "--name", "c", "--no-audit", "--no-report")
+    command = command_of(vector_sets, tmp_path, "--name", "c", "--no-report")
     assert negbench(command) == 0
     before = held(tmp_path)
     real = os.access  # this process may write everywhere
@@ -488,8 +469,7 @@ MISTAKES = [
     (["--baseline", "inbatch"], "unknown --baseline 'inbatch': did you mean 'in-batch'?"),
     (["--margin", "-1"], "--margin -1.0: input should be greater than or equal to 0"),
     (["--alpha", "1.5"], "--alpha 1.5: input should be less than 1"),
-    (["--overwrite", "all"], "--overwrite 'all': input should be 'failed', 'never' or 'always'"),
-    (["--search", "train.lr=1:2"], "--search has no effect alone: add --tuned N"),
+    (["--overwrite", "all"], "--overwrite 'all': input should be 'failed' or 'always'"),
     (["--pairs", "all"], "--pairs has no effect alone: add --until decided"),
     (["--until", "decided"], "--until decided starts with 1 seeds"),
     (["--dial", "train.lr=1,2", "--tuned", "2"], "--dial and --tuned do not go together"),
@@ -521,9 +501,9 @@ def test_titles_tell_cells_apart(vector_sets: list[str], tmp_path: Path) -> None
 def test_steps(tmp_path: Path) -> None:
     assert step_of(None, "failed") == "anew"
     steps = {
-        "finished": {"failed": "reuse", "never": "reuse", "always": "anew"},
-        "failed": {"failed": "anew", "never": "leave", "always": "anew"},
-        "interrupted": {"failed": "resume", "never": "leave", "always": "anew"},
+        "finished": {"failed": "reuse", "always": "anew"},
+        "failed": {"failed": "anew", "always": "anew"},
+        "interrupted": {"failed": "resume", "always": "anew"},
     }
     files = {"finished": "result.json", "failed": "error.txt", "interrupted": "config.json"}
     for status, want in steps.items():
@@ -531,35 +511,6 @@ def test_steps(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / files[status]).write_text("{}", encoding="utf-8")
         assert {how: step_of(RunFolder(folder), how) for how in want} == want  # type: ignore[arg-type]
-
-
-def test_an_audit_is_kept_for_the_same_cells(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from negbench.own import audit
-
-    cells = planned(axes_of(vector_sets, "qure,in-batch", seeds=2), tmp_path)
-    calls = []
-    real = audit.open_subject
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        calls.append(1)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(audit, "open_subject", counted)
-    assert audit.audit_cells(cells, tmp_path, Display(), Scenes()) == []
-    stored = read_json(tmp_path / "audit.json")
-    assert [row["strategy"] for row in stored["audits"][0]["rows"]] == ["qure", "in-batch"]  # once, for two seeds
-    audit.audit_cells(cells, tmp_path, Display(), Scenes())
-    assert len(calls) == 1
-    audit.audit_cells(cells[:1], tmp_path, Display(), Scenes())
-    assert len(calls) == 2
-
-    def failing(*_: Any, **__: Any) -> Any:
-        raise NegbenchError("cannot be read")
-
-    monkeypatch.setattr(audit, "open_subject", failing)
-    assert audit.audit_cells(cells, tmp_path, Display(), Scenes()) == ["cannot be read"]
 
 
 def test_negatives_are_an_axis(vector_sets: list[str], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.layers import parse_plugin
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
-from negbench.loop.runs import Bench, open_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.types import OpenRun, RunResult
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
@@ -67,7 +67,7 @@ def tables(opened: OpenRun) -> tuple[Tensor, Tensor, Tensor]:
 def resumes_to_the_bit(config: RunConfig, where: Path, interrupted: Callable[..., Bench]) -> RunResult:
     """A run, equal to itself interrupted and resumed."""
     whole = run_config(config, Bench.open(where / "whole", "none"))
-    again = resume(whole.run_id, interrupted(config, where / "halves", 2))
+    again = run_config(config, interrupted(config, where / "halves", 2))
     left, right = whole.folder.weights(), again.folder.weights()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)

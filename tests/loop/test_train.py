@@ -13,7 +13,7 @@ import torch
 
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError, RunError
-from negbench.loop import runs, types
+from negbench.loop import runs
 from negbench.loop.runs import Bench
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder
@@ -27,10 +27,6 @@ def config_of(strategy: str, vector_sets: list[str], *more: str, loss: str = "br
 
 def run(config: RunConfig, where: Path, **options: Any) -> RunResult:
     return runs.run_config(config, Bench.open(where, "none"), **options)
-
-
-def resume(name: str, where: Path) -> RunResult:
-    return runs.resume(name, Bench.open(where, "none"))
 
 
 def outcome(folder: RunFolder) -> dict[str, Any]:
@@ -63,18 +59,6 @@ def test_a_run_leaves_the_global_generators_alone(tmp_path: Path, toy_sets: list
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), before[2])
-
-
-def test_what_cannot_be_resumed(tmp_path: Path, vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(config_of("in-batch", vector_sets, "train.epochs=1"), tmp_path)
-    with pytest.raises(RunError, match="is finished: there is nothing to resume"):
-        resume(done.run_id, tmp_path)
-    with pytest.raises(RunError, match="there is no run 'nosuch'"):
-        resume("nosuch", tmp_path)
-    (done.path / "result.json").unlink()
-    monkeypatch.setattr(types, "config_hash", lambda *_, **__: "0" * 64)
-    with pytest.raises(RunError, match="cannot be resumed: code, data or weights have changed"):
-        resume(done.run_id, tmp_path)
 
 
 @pytest.mark.parametrize("loss", ["bradley-terry", "info-nce", "margin-kl"])
@@ -143,7 +127,7 @@ def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(
     folder = RunFolder(next(tmp_path.glob("in-batch*")))
     assert folder.status == "failed"
     with pytest.raises(NegbenchError, match="mend this"):
-        resume(folder.run_id, tmp_path)
+        run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path)
     assert seen == [("interrupted", before + 1)] * 2
     assert torch.get_num_threads() == before
 

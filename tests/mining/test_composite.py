@@ -20,7 +20,7 @@ from negbench.grid.axes import expand, labels_of
 from negbench.identity import code_version
 from negbench.layers import parse_plugin
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, open_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.schedule import stages_of
 from negbench.loop.types import RunResult
 from negbench.mining.composite import batch_rule, batch_rules, slots_of, stages
@@ -226,7 +226,7 @@ def test_mixtures_among_other_names(vector_sets: list[str], tmp_path: Path, inte
     done = run(config, tmp_path / "whole")
     assert done.run_id.startswith("all-corpus_1_in-batch+0_7_qure_0_3_top-k-")
     halves = interrupted(config, tmp_path / "halves", 3)
-    assert resume(done.run_id, halves).metrics == done.metrics
+    assert run_config(config, halves).metrics == done.metrics
 
 
 # --- switches --------------------------------------------------------------------------------------------------------
@@ -279,4 +279,5 @@ def test_a_switch_goes_on_with_what_came_before(
     curve, want = ([p for p in result.folder.metrics() if "train/loss" in p] for result in (whole, first))
     assert [p["train/loss"] for p in curve[:2]] == [p["train/loss"] for p in want[:2]]
     assert curve[2]["train/loss"] != want[2]["train/loss"]
-    assert resume(whole.run_id, interrupted(config_of(vector_sets, name), tmp_path / "h", 3)).metrics == whole.metrics
+    config = config_of(vector_sets, name)
+    assert run_config(config, interrupted(config, tmp_path / "h", 3)).metrics == whole.metrics

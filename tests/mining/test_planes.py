@@ -20,7 +20,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, open_run, plan_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.mining.mine import mine
 from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
@@ -185,7 +185,7 @@ def test_a_run_keeps_the_weights_as_loaded_and_goes_on_to_the_same_bits(
     assert torch.equal(first, shown[-2].plane("initial"))  # two groups a refresh
     bench = interrupted(config, tmp_path / "halves", 3)
     SEEN.clear()
-    again = resume(whole.run_id, bench)
+    again = run_config(config, bench)
     assert again.metrics == whole.metrics
     assert torch.equal(SEEN[-1].plane("initial"), last)
 
