@@ -28,7 +28,7 @@ DOCUMENTED = 0.2  # too high, so that another one is chosen
 def asked_of(vector_sets: list[str], runs: Path, **given: Any) -> Compare:
     sets = (*vector_sets, f"train.lr={DOCUMENTED}")
     options = {"strategies": "all-corpus,top-k", "seeds": "3,1", "lr": "grid", "name": "c", "sets": sets}
-    return Compare(**{**options, "runs_dir": runs, "tracking_uri": "none", "report": False, "audit": False, **given})
+    return Compare(**{**options, "runs_dir": runs, "tracking_uri": "none", "report": False, **given})
 
 
 @pytest.fixture(scope="module")
