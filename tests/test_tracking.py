@@ -49,8 +49,6 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
     assert found.data.tags["backbone.sha256"] == result.folder.manifest["backbone"]["sha256"]
     assert found.data.tags["dataset"] == result.folder.manifest["dataset"]["val"]
     assert found.data.tags["gallery"] == "dress 16, shirt 16, toptee 16"
-    assert found.data.tags["version.torch"] == result.folder.manifest["versions"]["torch"]
-    assert "mlflow.source.git.commit" in found.data.tags
     assert "@" not in "".join(found.data.metrics)
     for name, value in final_values(result.details).items():
         assert found.data.metrics[name] == pytest.approx(value)

@@ -78,7 +78,7 @@ def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alo
     assert negbench(["run", "--strategy", "qure", *sets, *runs]) == 0
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("negbench")), "ui", *runs, "--port", str(port), "--workers", "1"]
+    command = [str(Path(sys.executable).with_name("negbench")), "ui", *runs, "--port", str(port)]
     with (tmp_path / "told").open("w") as told:
         server = subprocess.Popen(command, cwd=strange, stdout=told, stderr=told, start_new_session=True)
     try:
