@@ -1,25 +1,22 @@
 """The public functions: plug-ins for one's own training loop, and the commands for Python.
 
 A plug-in is named as on the command line ("qure", "qure:variant=release"), by a table ({"name": "qure", "variant":
-"release"}), or given as an object. What is computed stands in a configuration, so an object is taken for its class and
-its options: a Strategy or a Loss for its fields, a backbone or a data set that `make_backbone` or `load_dataset` made
-for the options it was made with. It is made anew in each run; weights that were changed since do not count.
+"release"}), or given as an object: a Strategy or a Loss, which is taken for its class and its fields, because what is
+computed stands in a configuration.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from negbench import files
-from negbench.config import by_run
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.display import notes
 from negbench.errors import NegbenchError, OptionError
-from negbench.layers import Named, flag_layer, plugin_layer
+from negbench.layers import Named, flag_layer
 from negbench.options import Compare, Run, SettingsOptions, parse_seeds
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
@@ -40,17 +37,6 @@ if TYPE_CHECKING:
 
 Asked = TypeVar("Asked", bound=SettingsOptions)
 
-_MADE: dict[int, dict[str, Any]] = {}  # id of an object that was made here -> its section
-
-
-def _made(kind: str, name: str, options: Mapping[str, Any]) -> Any:
-    """An object by registry key, whose section is remembered as long as it lives."""
-    found = registry.make(kind, name, **options)
-    held = by_run(next(section for section, each in SECTIONS.items() if each == kind))
-    _MADE[id(found)] = {"name": name, **{key: value for key, value in options.items() if key not in held}}
-    weakref.finalize(found, _MADE.pop, id(found), None)
-    return found
-
 
 def make_strategy(name: str, **options: Any) -> Strategy:
     """Strategy by registry key, e.g. ``make_strategy("qure", variant="paper").pool(view)``.
@@ -70,7 +56,7 @@ def make_loss(name: str, **options: Any) -> Loss:
 
 def make_backbone(name: str, **options: Any) -> Backbone:
     """Backbone by registry key, e.g. ``make_backbone("clip", weights="...")``."""
-    backbone: Backbone = _made("backbones", name, options)
+    backbone: Backbone = registry.make("backbones", name, **options)
     return backbone
 
 
@@ -80,7 +66,7 @@ def load_dataset(name: str, **options: Any) -> Dataset:
     The result has `.images` (ids, the columns of scores), `.queries` and `.evaluate(scores) -> dict`; annotations alone
     are enough with ``images=False``.
     """
-    dataset: Dataset = _made("datasets", name, options)
+    dataset: Dataset = registry.make("datasets", name, **options)
     return dataset
 
 
@@ -104,14 +90,8 @@ def _section(kind: str, given: Any, plugins: list[str]) -> Named:
     """
     if isinstance(given, str | Mapping):
         return given
-    if id(given) in _MADE:
-        return _MADE[id(given)]
     if kind in ("backbones", "datasets"):
-        maker = {"backbones": "make_backbone", "datasets": "load_dataset"}[kind]
-        raise OptionError(
-            f"a {type(given).__name__} that negbench.{maker} did not make has no name in a configuration: make it "
-            f"there, or give its name and options"
-        )
+        raise OptionError(f"{kind}: want names, or tables of a name and options, got {type(given).__name__}")
     if not isinstance(given, Strategy if kind == "strategies" else Loss):
         raise OptionError(f"{kind}: want names or objects of that kind, got {type(given).__name__}")
     return {"name": _name_of(kind, type(given), plugins), **_options_of(kind, given)}
@@ -179,8 +159,8 @@ def _plain(asked: Asked) -> Asked:
 def run(
     *,
     strategy: Named | Strategy | None = None,
-    backbone: Named | Backbone | None = None,
-    dataset: Named | Dataset | None = None,
+    backbone: Named | None = None,
+    dataset: Named | None = None,
     loss: Named | Loss | None = None,
     seed: int | None = None,
     recipe: Path | str | None = None,
@@ -190,7 +170,8 @@ def run(
     """Train and score one run, as `negbench run` does; returns `.metrics`, `.run_id` and `.path`.
 
     Args:
-        strategy, backbone, dataset, loss: names or objects; default: the recipe's.
+        strategy, loss: names, tables or objects; default: the recipe's.
+        backbone, dataset: names or tables.
         seed: of initial weights, batches and draws.
         recipe: TOML file or name, as `--recipe`.
         sets: 'section.key=value' texts, as `--set`.
@@ -201,7 +182,7 @@ def run(
     """
     from negbench.display import Display, progress_console
     from negbench.grid.cells import SCENES
-    from negbench.loop.runs import Bench, resume, run_config
+    from negbench.loop.runs import Bench, run_config
     from negbench.systems.system import load_config
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
@@ -210,28 +191,15 @@ def run(
     asked = (
         above if options is None else options.model_copy(update={k: getattr(above, k) for k in above.model_fields_set})
     )
-    _check_resume(asked)
-    plugin_layer(asked.plugin)
-    config = None
-    if asked.resume is None:
-        flags = {**flag_layer(_plain(asked)), "system": asked.system}
-        remarks = list[str]()
-        config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
-        notes(remarks)
+    flags = {**flag_layer(_plain(asked)), "system": asked.system}
+    remarks = list[str]()
+    config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
+    notes(remarks)
     display = Display(progress_console())
     with display.live():
         tags = {"system": asked.system} if asked.system else {}
         bench = Bench.open(asked.runs_dir, asked.tracking_uri, scenes=SCENES, display=display, tags=tags)
-        if config is None:
-            return resume(str(asked.resume), bench)
         return run_config(config, bench, overwrite=asked.overwrite)
-
-
-def _check_resume(asked: Run) -> None:
-    """`--resume` goes with no option but where the run and its plug-ins lie."""
-    others = sorted(asked.model_fields_set - {"resume", "plugin", "runs_dir", "tracking_uri"})
-    if asked.resume is not None and others:
-        raise OptionError(f"--resume takes the run's own configuration: leave out {', '.join(others)}")
 
 
 def compare(asked: Compare | None = None, *, console: Console | None = None) -> Comparison:
@@ -320,7 +288,7 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
     if asked.tuned is not None:
         from negbench.tuning.tuned import combinations
 
-        searches = combinations(planned.configs, planned.cells, asked.search)
+        searches = combinations(planned.configs, planned.cells)
         fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
         count = sum(each.spec is not None for each in searches)
         console.print(
@@ -376,8 +344,8 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
 
     asked, console = _plain(asked), console or _silent()
     executor = executor_of(asked.executor, asked.address, asked.workers, files.runs_dir(asked.runs_dir))
-    book, final = search.study(asked, executor, lambda line: console.print(line, highlight=False, soft_wrap=True))
-    finish(console, book, final, asked.tracking_uri)
+    book, rules = search.study(asked, executor, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    finish(console, book, rules, asked.tracking_uri)
     return StudyResult(book.folder)
 
 
@@ -385,8 +353,7 @@ def audit(asked: Audit | None = None) -> AuditResult:
     """Show what strategies would draw, without training, as `negbench audit` does; `.frame()` has a row a strategy.
 
     Args:
-        asked: `negbench.Audit(...)`; its strategies, backbone and dataset may be objects of `make_strategy`,
-            `make_backbone` and `load_dataset`.
+        asked: `negbench.Audit(...)`; its strategies may be objects of `make_strategy`.
 
     Raises:
         NegbenchError: a user's mistake.

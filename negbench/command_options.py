@@ -81,7 +81,7 @@ class FetchData(Options):
     out: Path | None = option(None, "Folder for its packages [default: NEGBENCH_DATA, else ./data, and in it emoji].")
 
 
-class EncodeData(ModelOptions, WorkerOptions):
+class EncodeData(ModelOptions):
     """Options of `negbench data encode`."""
 
     splits: str = option("train,val", "Comma-separated splits of the data set.")
@@ -240,7 +240,6 @@ class Ui(TrackedOptions):
 
     name: str | None = option(None, "Comparison, study, ... to open [default: what was computed last].", argument=True)
     port: int = option(5000, "Port on 127.0.0.1.", ge=1, le=65535)
-    workers: int = option(1, "Server processes; one is enough for one person.", ge=1)
 
 
 class List(PluginOptions):

@@ -140,8 +140,6 @@ class EvalConfig(Section):
     select: Literal["last", "dev", "val"] = "last"  # dev: best epoch on a part carved from train; val: for paper parity
     dev_fraction: float = Field(0.1, gt=0, lt=1)  # share of the train queries carved off for the dev part
     dev_seed: int | None = Field(None, ge=0, le=_SEEDS)  # which queries those are; None: the run's seed decides
-    # benchmarks scored beside val at each of its points, as hp-fashioniq, or hp-fashioniq:root=FOLDER
-    also: tuple[str, ...] = ()
     reported: bool = True  # false (a study's trials): val is neither loaded nor scored, the dev part stands in for it
 
 
@@ -209,7 +207,7 @@ class ResolvedConfig(RunConfig):
     eval: ResolvedEval
 
     def beside(self, section: str, plugin: PluginConfig) -> PluginConfig:
-        """Another data set or backbone that the run reads (`eval.also`, `mining.guide`), in the run's world."""
+        """Another backbone that the run reads (`mining.guide`), in the run's world."""
         return PluginConfig(**_resolved_plugin(section, plugin, self.dataset.options.get("world")))
 
     def identity(self) -> dict[str, Any]:
@@ -338,9 +336,6 @@ def resolved(config: RunConfig) -> ResolvedConfig:
         recommended = {"num_negatives": 1, **recommended}
     sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
     sections["schedule"] = _resolved_schedule(config, int(sections["train"]["epochs"]))
-    also = [PluginConfig(**plugin_section("datasets", text)) for text in config.eval.also]
-    if len({_resolved_plugin("dataset", section)["name"] for section in also}) < len(also):
-        raise OptionError(f"eval.also = {quoted(list(config.eval.also))}: names a benchmark twice")
     dev_seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
     sections["eval"] = {**config.eval.model_dump(), "dev_seed": dev_seed}
     return _validated(ResolvedConfig, {**config.model_dump(), **sections})

@@ -23,12 +23,11 @@ Function = Callable[[Any, Report], Any]
 
 # What tasks import late, by their module: the server imports it once, and its forks, the workers, share it in memory.
 # Nothing here starts a thread of Python's.
-_RUNS = ("accelerate", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.parquet")
-_PRELOADED = {"negbench.grid.cells": _RUNS, "negbench.tuning.serve": _RUNS}
+_RUNS = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.parquet")
+_PRELOADED = {"negbench.grid.cells": _RUNS, "negbench.tuning.trials": _RUNS}
 
 APART = {"PYTHONSAFEPATH": "1"}  # of a Python that we start: it imports nothing from the current folder
 GRACE = 15.0  # seconds for tasks to end in order: on a busy machine an MLflow run takes some; Slurm kills after 30
-_STARTING = 600  # seconds for a worker to import what it needs
 
 
 @dataclass(frozen=True)
@@ -87,19 +86,17 @@ class Here:
 class Processes:
     """In so many worker processes, a task at a time each.
 
-    A process serves many tasks, so that they share what it has loaded. One that dies (kill -9, out of memory) or hangs
-    is replaced, and its task tried again; a task that this happens to again fails.
+    A process serves many tasks, so that they share what it has loaded. One that dies (kill -9, out of memory) is
+    replaced, and its task tried again; a task that this happens to again fails.
 
     Args:
         workers: processes at once.
-        retries: of a task whose process died or hung.
-        silence: seconds without a sign of life after which a process is taken to hang.
+        retries: of a task whose process died.
         grace: seconds for processes to end in order, when this one ends early.
     """
 
     workers: int
     retries: int = 1
-    silence: int = 120
     grace: float = GRACE
     elsewhere: ClassVar[bool] = False
 
@@ -122,13 +119,8 @@ class Processes:
                 start()
             while active:
                 check_stopped()
-                before = time.monotonic()
-                ready = wait(list(active), timeout=1.0)
-                passed = min(1.0, time.monotonic() - before)  # less where this process itself was stopped
-                for worker in list(active.values()):
-                    if worker.pipe not in ready:
-                        worker.waited(passed, self.silence)
-                        continue
+                for pipe in wait(list(active), timeout=1.0):
+                    worker = active[pipe]
                     try:
                         event: Event = worker.pipe.recv()
                     except (EOFError, OSError):  # a worker that dies at its start may reset the pipe
@@ -141,9 +133,6 @@ class Processes:
                         yield event
                         if pending:
                             start()
-                        continue
-                    worker.silent = 0.0
-                    if event.kind == "alive":
                         continue
                     yield event
                     if event.kind != "note" and not worker.next(pending):
@@ -164,8 +153,6 @@ class _Worker:
     process: Any
     pipe: Connection
     index: int  # of its task
-    silent: float = -_STARTING  # seconds without a sign of life, or so many until there must have been one
-    hung: bool = False
 
     @classmethod
     def start(cls, function: Function, index: int, task: Any) -> _Worker:
@@ -189,19 +176,10 @@ class _Worker:
         self.process.join()
         return False
 
-    def waited(self, seconds: float, silence: float) -> None:
-        """So much more without a word. One that says nothing for too long is killed, and read as dead then."""
-        self.silent += seconds
-        if self.silent >= silence and not self.hung:
-            self.hung = True
-            self.process.kill()
-
     def end(self) -> str:
         """How it ended, as a sentence goes on."""
         self.process.join()
         code = self.process.exitcode
-        if self.hung:
-            return f"gave no sign of life for {self.silent:.0f} s and was killed"
         return f"died ({f'killed by signal {-code}' if code and code < 0 else f'exit code {code}'})"
 
 
@@ -269,8 +247,7 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
         with talking:
             pipe.send(event)
 
-    send(Event(-1, "alive"))
-    threading.Thread(target=_keep_company, args=(send,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         while (message := pipe.recv()) is not None:
             index, task = message
@@ -282,13 +259,11 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
         raise SystemExit(1) from None
 
 
-def _keep_company(send: Callable[[Event], None]) -> None:
-    """A sign of life every second; when the parent is gone, however it ended, this process ends within two."""
+def _end_with_parent() -> None:
+    """When the parent is gone, however it ended, this process ends a second later."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    with suppress(OSError):  # a pipe without a reader
-        while not wait([parent.sentinel], timeout=1.0):
-            send(Event(-1, "alive"))
+    wait([parent.sentinel])
     os.kill(os.getpid(), signal.SIGTERM)  # in order: its MLflow run is ended
     time.sleep(1.0)
     os._exit(128 + signal.SIGTERM)

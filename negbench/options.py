@@ -174,16 +174,6 @@ def _folder_name(given: str) -> str:
     return checked_name(given, "--name")
 
 
-def _checked_seeds(given: Any) -> Any:
-    parse_seeds(given)
-    return given
-
-
-def _checked_negatives(given: Any) -> Any:
-    parse_negatives(given)
-    return given
-
-
 def _checked_budget(given: str) -> str:
     parse_budget(given)
     return given
@@ -201,8 +191,8 @@ def _checked_rate(given: Any) -> Any:
     return rate
 
 
-Seeds = Annotated[int | str | Sequence[int], BeforeValidator(_checked_seeds)]  # read by `parse_seeds`
-Negatives = Annotated[str | Sequence[int], BeforeValidator(_checked_negatives)]  # read by `parse_negatives`
+Seeds = Annotated[int | str | Sequence[int], BeforeValidator(parse_seeds)]
+Negatives = Annotated[str | Sequence[int], BeforeValidator(parse_negatives)]
 LearningRate = Annotated[float | Literal["grid"], BeforeValidator(_checked_rate)]
 Budget = Annotated[str, AfterValidator(_checked_budget)]  # read by `parse_budget`
 FolderName = Annotated[str, AfterValidator(_folder_name)]
@@ -303,10 +293,8 @@ class WorkerOptions(Options):
 class OverwriteOptions(Options):
     """What happens to runs that are there."""
 
-    overwrite: Literal["failed", "never", "always"] = option(
-        "failed",
-        "failed: compute failed runs again; never: leave them; always: compute everything again.",
-        recipe=False,
+    overwrite: Literal["failed", "always"] = option(
+        "failed", "failed: compute failed runs again; always: compute everything again.", recipe=False
     )
 
 
@@ -332,7 +320,6 @@ class Run(RunSettings, OverwriteOptions, TrackedOptions):
     system: str | None = option(
         None, "A published system as a whole (see `list systems`); other flags override it.", recipe=False
     )
-    resume: str | None = option(None, "Continue an interrupted run.", metavar="RUN", recipe=False)
 
 
 class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
@@ -378,10 +365,6 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
     tuned: int | None = option(
         None, "Also compare tuned strategies: this many trials for each, on a part of train.", ge=1
     )
-    search: tuple[str, ...] = option(
-        (), "With --tuned: search this range too, for every strategy (add :log).", metavar="KEY=LOW:HIGH"
-    )
-    variants: tuple[Mapping[str, Any], ...] = option((), "Named tables of settings, each a row of its own.", cli=False)
     lr: LearningRate | None = option(
         None,
         "Learning rate of all; grid: choose each strategy's own among 0.3, 1 and 3 times the documented one, with the "
@@ -405,13 +388,11 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
 class Report(RunsOptions, PluginOptions):
     """Options of `negbench report`."""
 
-    name: str = option(..., "A comparison, claims, a study, or a run by its id or a part of it.", argument=True)
+    name: str = option(..., "A comparison, or claims.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
 
 
-Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]
-Pruner = Literal["median", "hyperband", "none"]
-Minimise = Literal["mining-seconds", "false-negative-rate"]
+Sampler = Literal["tpe", "random", "grid"]
 
 
 class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
@@ -422,24 +403,11 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
     )
-    fix: tuple[str, ...] = option(
-        (), "Do not search this key: keep its value, or set it to VALUE.", metavar="KEY[=VALUE]"
-    )
-    force: bool = option(False, "Search more than five knobs.")
-    minimise: Minimise | None = option(
-        None, "Second objective: mining-seconds or false-negative-rate (nothing is pruned)."
-    )
-    sampler: Sampler = option("tpe", "tpe, gp, random, cmaes, or grid over listed values.")
-    pruner: Pruner = option("median", "median, hyperband or none.")
-    storage: str | None = option(
-        None,
-        "Database URL for Optuna [default: a journal file in RUNS/NAME]; workers share RUNS.",
-        recipe=False,
-    )
-    final_seeds: int | None = option(
-        None,
-        "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none "
-        "[default: 3].",
+    fix: tuple[str, ...] = option((), "Do not search this key: keep its value.", metavar="KEY")
+    sampler: Sampler = option("tpe", "tpe, random, or grid over listed values.")
+    final_seeds: int = option(
+        3,
+        "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none.",
         ge=0,
         le=MANY_SEEDS,
     )

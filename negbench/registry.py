@@ -1,8 +1,8 @@
 """Names -> lazily imported plug-ins: built-ins by file name, third parties by entry point or `--plugin FILE.py`.
 
 A plug-in is a module, not named `_...`, that defines one public class of its kind; its docstring's first line is what
-`negbench list` prints, and a constant `PAPER` names its source. Listing reads syntax trees and imports nothing; a class
-is imported at first `get`.
+`negbench list` prints, and a constant `PAPER`, which a built-in must have, names its source. Listing reads syntax trees
+and imports nothing; a class is imported at first `get`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Registry:
         own = tuple(file for file in _files(kind) if _name_of(file) == name)  # no other built-in is read for it
         plugin = self._claimed(kind, own).get(name)
         if plugin is None and own:
-            raise NegbenchError(f"{own[0]} defines no public {_BASES[kind][1]} class: {name} is no plug-in")
+            raise NegbenchError(f"{own[0]} has no constant PAPER, which names its source: {name} is no plug-in")
         if plugin is None:
             raise UnknownNameError(_SINGULAR[kind], name, self.plugins(kind))
         return plugin
@@ -296,21 +296,17 @@ def _built_ins(kind: str, files: tuple[Path, ...]) -> list[Plugin]:
     return [
         Plugin(kind, _name_of(file), f"{_PACKAGES[kind]}.{file.stem}", None, "built-in")
         for file in files
-        if _holds_plugin(kind, file)
+        if _holds_plugin(file)
     ]
 
 
 @cache
-def _holds_plugin(kind: str, file: Path) -> bool:
-    """Whether a module defines a public class of its kind; one that cannot be read is taken for it, and told of."""
+def _holds_plugin(file: Path) -> bool:
+    """Whether a module has a constant `PAPER`; one that cannot be read is taken for a plug-in, and told of."""
     try:
-        tree = syntax.parse(file)
+        return syntax.constant(syntax.parse(file), "PAPER") is not None
     except NegbenchError:
         return True
-    home, base = _BASES[kind]
-    bases = (f"{home}.{base}", f"negbench.{base}")
-    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-    return any(syntax.derives(tree, f"{_PACKAGES[kind]}.{file.stem}", name, bases) for name in classes)
 
 
 def _entry_points(kind: str) -> tuple[Plugin, ...]:

@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 MOVES_SCORES = False  # keeps what was computed
 
 Status = Literal["finished", "failed", "interrupted", "new"]
-# failed: compute failed runs again, go on with interrupted ones, read finished ones; never: leave the first two as they
-# are; always: compute anew whatever there is
-Overwrite = Literal["failed", "never", "always"]
-Step = Literal["reuse", "leave", "resume", "anew"]
+# failed: compute failed runs again, go on with interrupted ones, read finished ones; always: compute all of them anew
+Overwrite = Literal["failed", "always"]
+Step = Literal["reuse", "resume", "anew"]
 _SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # which a finished run can do without
 _ANEW = "delete it and result.json beside it, and the command that computed the run computes it again"
 _FIRST = "delete checkpoint.pt in its folder, and the run starts again from its first epoch"
@@ -261,8 +260,6 @@ def step_of(folder: RunFolder | None, overwrite: Overwrite) -> Step:
     status: Status = "new" if folder is None else folder.status
     if status == "finished" and overwrite != "always":
         return "reuse"
-    if status in ("failed", "interrupted") and overwrite == "never":
-        return "leave"
     return "resume" if status == "interrupted" and overwrite != "always" else "anew"
 
 
@@ -296,7 +293,7 @@ def claimed(
                 step = step_of(held, overwrite)
                 folder = held if held is not None and step != "anew" else new_folder(runs, name)
                 busy = False
-                if step in ("resume", "anew"):
+                if step != "reuse":
                     try:
                         stack.enter_context(folder.lock())
                     except RunError:

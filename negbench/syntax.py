@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -78,30 +78,6 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
                 home = ".".join([*above, *([home] if home else [])])
             for alias in node.names:
                 yield alias.asname or alias.name, f"{home}.{alias.name}"
-
-
-def derives(tree: ast.Module, module: str, name: str, bases: Collection[str]) -> bool:
-    """Whether the class `name` of a module inherits, over any number of files, from one of the dotted `bases`."""
-    known = dict(imported_names(tree, module))
-
-    def leads(full: str) -> bool:
-        """Whether a dotted name is one of the bases, or derives from one."""
-        home, _, leaf = full.rpartition(".")
-        above = locate(home) if home.split(".")[0] == module.split(".")[0] else None
-        return full in bases or (above is not None and derives(parse(above), home, leaf, bases))
-
-    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
-    if found is None:  # imported from where it is defined
-        return name in known and leads(known[name])
-    for base in found.bases:
-        dotted = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
-        first, _, rest = dotted.partition(".")
-        if dotted in known or first in known:
-            if leads(known.get(dotted) or f"{known[first]}.{rest}"):
-                return True
-        elif f"{module}.{dotted}" in bases or (dotted != name and derives(tree, module, dotted, bases)):
-            return True
-    return False
 
 
 def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:

@@ -7,16 +7,16 @@ print as R@10.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
@@ -39,31 +39,13 @@ _PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _TAG_LIMIT = 5000  # characters of a tag's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
-# MLflow has no call for the columns of its runs table; its "Share" button keeps them as this tag, under a key
-_VIEW = "mlflow.sharedViewState.negbench"
+_SUMMARIES = "tags.`negbench.kind` = 'summary'"
 _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
 
 
 def default_uri(root: Path) -> str:
     """The sqlite store in the runs folder."""
     return f"sqlite:///{root.resolve() / 'mlflow.db'}"
-
-
-class Pruned(Exception):
-    """A run that is given up on purpose before its end: its MLflow copy ends as KILLED, not as FAILED."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """How MLflow presents an experiment.
-
-    Args:
-        answer: Markdown: description of the run that the others hang under.
-        view: of the runs table, which `address` opens; a state as MLflow's "Share" keeps it.
-    """
-
-    answer: str = ""
-    view: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -176,7 +158,7 @@ class Tracker:
             file.write(here)
 
     def address(self, name: str | None = None) -> str:
-        """Path within MLflow's pages of an experiment's runs, on its saved view.
+        """Path within MLflow's pages of an experiment's runs: of the means over seeds, where there are.
 
         Args:
             name: of the experiment; default: that of the newest run.
@@ -195,8 +177,10 @@ class Tracker:
         if found is None:
             names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
             raise RunError(f"there is no experiment '{name or ''}' in {self.shown}: known are {names}")
-        view = "&viewStateShareKey=negbench" * (_VIEW in found.tags)  # not of a comparison that is not finished
-        return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{view}"
+        with self.answering():
+            summaries = client.search_runs([found.experiment_id], _SUMMARIES, max_results=1)
+        shown = f"&searchFilter={quote(_SUMMARIES)}" * bool(summaries)  # none of a comparison that is not finished
+        return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{shown}"
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -231,7 +215,7 @@ class Tracker:
 
     @contextmanager
     def run(self, folder: RunFolder, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[RunLog]:
-        """Log a run while it is computed; it ends FINISHED, KILLED (interrupted or pruned) or FAILED.
+        """Log a run while it is computed; it ends FINISHED, KILLED (interrupted) or FAILED.
 
         A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted.
         """
@@ -241,8 +225,6 @@ class Tracker:
             log.start(params, tags)
             yield log
             status = "FINISHED"
-        except Pruned:
-            raise
         except Exception:
             status = "FAILED"
             raise
@@ -373,7 +355,7 @@ class Tracker:
                 raise
 
     def close_parent(
-        self, note: Path, name: str, summaries: Sequence[SummaryRun], artifacts: Sequence[Path], shown: Shown = Shown()
+        self, note: Path, name: str, summaries: Sequence[SummaryRun], artifacts: Sequence[Path], answer: str = ""
     ) -> None:
         """Replace the summary runs under a parent, give the parent its artifacts, and end it.
 
@@ -391,18 +373,11 @@ class Tracker:
                 _delete(client, earlier)
             ids = [_log_summary(client, experiment, parent, summary) for summary in summaries]
             client.set_terminated(parent)
-            self._show(client, experiment, parent, shown)
+            if answer:  # Markdown, the description
+                client.set_tag(parent, "mlflow.note.content", answer[:_TAG_LIMIT])
             for path in artifacts:
                 client.log_artifact(parent, str(path), "figures" if path.parent.name == "figures" else None)
             write_json(note, {**kept, "summaries": ids})
-
-    def _show(self, client: MlflowClient, experiment: str, parent: str, shown: Shown) -> None:
-        if shown.answer:
-            client.set_tag(parent, "mlflow.note.content", shown.answer[:_TAG_LIMIT])
-        if shown.view:
-            now = int(time.time() * 1000)
-            view = {"name": "negbench", "createdAt": now, "updatedAt": now, "state": json.dumps(shown.view)}
-            client.set_experiment_tag(experiment, _VIEW, json.dumps(view))
 
 
 class RunLog:

@@ -303,6 +303,29 @@ def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
     return compute
 
 
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
+    """From its call on, runs tell the epoch of every point of theirs to a function, whose errors are the run's."""
+    from negbench.loop.types import State
+
+    real = State.noting
+
+    def start(watch: Callable[[int], None]) -> None:
+        def noting(self: State, log: Any) -> Any:
+            noted = real(self, log)
+
+            def told(values: Any, step: int, epoch: int) -> None:
+                noted(values, step, epoch)
+                if epoch >= 0:
+                    watch(epoch)
+
+            return told
+
+        monkeypatch.setattr(State, "noting", noting)
+
+    return start
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium, which reaches servers of this machine alone; tests that use it skip where it is absent."""

@@ -298,7 +298,6 @@ def warm() -> None:
     """Import what negbench stands on, and nothing of negbench, so that a fork has only that left to do."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["CI"] = "1"  # hypothesis then draws the same examples each time, and sets none a deadline
-    import accelerate  # noqa: F401
     import hypothesis  # noqa: F401
     import pandas  # noqa: F401
     import pyarrow.parquet  # noqa: F401

@@ -18,20 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from negbench.cli.main import run as negbench
-from negbench.config import build_config, resolved
-from negbench.contracts import Backbone
-from negbench.data.features import store_of
-from negbench.data.scene import Scenes, files_of, load_backbone, load_split
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Executor, Here
 from negbench.files import SUMS
 from negbench.grid.axes import Axes
 from negbench.grid.cells import Cell, compute, plan
-from negbench.grid.encoding import encode, encode_run
 from negbench.options import Compare
 from negbench.runfolder import RunFolder
 from negbench.tracking import Tracker
@@ -192,37 +187,6 @@ def test_a_node_that_would_compute_another_run_says_so(two_nodes: Any, vector_se
     assert not list(tmp_path.glob("*/config.json"))
 
 
-# --- images --------------------------------------------------------------------------------------------------------
-
-
-def test_images_are_encoded_in_parts_and_equal_one_machines(
-    two_nodes: Any, toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layers = {"strategy": {"name": "all-corpus"}, "dataset": {"name": "synthetic", "root": str(toy_root)}}
-    config = resolved(build_config([layers, {"backbone": {"name": "tiny", "weights": "random"}}]))
-    files = files_of([load_split(config.dataset, "val")])
-    stored = []
-    for name, executor in (("here", Here()), ("there", opened(two_nodes, tmp_path))):
-        monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / name))
-        advanced: list[int] = []
-        report = encode(config, ["val"], executor, planned=lambda plan: None, progress=advanced.append)
-        assert (report.encoded, report.reused, sum(advanced)) == (48, 0, 48)
-        backbone: Backbone = load_backbone(config.backbone, config.seed)
-        store = store_of(backbone)
-        assert store.missing(files) == []
-        stored.append(store.load(list(files))[torch.arange(len(files))])
-        shards = len(list(store.folder.glob("*.safetensors")))
-        assert shards == (1 if name == "here" else 4 * executor.workers)  # four parts for each worker
-        again = encode(config, ["val"], executor, planned=lambda plan: None, progress=advanced.append)
-        assert (again.encoded, again.reused) == (0, 48)
-    # one step of float16: a part is another batch, and some processors then add in another order
-    torch.testing.assert_close(stored[0], stored[1], rtol=2**-10, atol=2**-10)
-    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "ahead of runs"))
-    encode_run(config, opened(two_nodes, tmp_path), Display(), Scenes())
-    every = files_of([load_split(config.dataset, split) for split in ("train", "val")])
-    assert (len(every), store_of(load_backbone(config.backbone, 0)).missing(every)) == (144, [])
-
-
 # --- what stops a command ------------------------------------------------------------------------------------------
 
 
@@ -295,31 +259,6 @@ def test_a_task_that_no_node_can_hold_is_refused(two_nodes: Any, tmp_path: Path)
     with pytest.raises(OptionError, match=r"ray:cpus=1:gpus=2: no node can hold such a task"):
         opened(two_nodes, tmp_path, gpus=2.0)
     assert opened(two_nodes, tmp_path, cpus=0.5).workers == 4
-
-
-def test_tasks_share_a_gpu(two_nodes: Any, tmp_path: Path) -> None:
-    whole = opened(two_nodes, tmp_path, gpus=None)
-    assert (whole.gpus, whole.workers) == (1.0, 1)
-    halves = opened(two_nodes, tmp_path, cpus=0.5, gpus=0.5)
-    assert halves.workers == 2
-    spans = sorted(event.value for event in halves.run(span, [1.0] * 2))
-    assert spans[1][0] < spans[0][1]  # at the same time
-    assert {event.value[2] for event in halves.run(task, [1, 2]) if event.kind == "done"} == {"0"}
-
-
-# --- a study -------------------------------------------------------------------------------------------------------
-
-
-def test_a_study_is_computed_by_workers_of_the_cluster(
-    two_nodes: Any, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sets = itertools.chain(*(["--set", text] for text in vector_sets))
-    ray_flags = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--tracking-uri", "none"]
-    flags = ["--name", "s", "--trials", "3", "--final-seeds", "0", "--runs-dir", str(tmp_path)]
-    assert negbench(["study", "--strategy", "top-k", *sets, *ray_flags, *flags]) == 0
-    told = capsys.readouterr().err
-    assert sorted(line.split("trial ")[1][0] for line in told.splitlines() if " trial " in line) == ["0", "1", "2"]
-    assert len(list((tmp_path / "s" / "cells").glob("*/result.json"))) == 3
 
 
 def test_locks_are_tried(tmp_path: Path) -> None:

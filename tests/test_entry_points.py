@@ -51,11 +51,12 @@ def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_listed_without_import_and_made_like_a_built_in(site: Path) -> None:
     install(site, "keep")
-    listed = python(site, "-m", "negbench", "list", "strategies")
-    assert "Keeps everything that is allowed. [keep]" in listed.stdout
-    assert "IMPORTED" not in listed.stderr
-    made = python(site, "-c", "import negbench; print(negbench.make_strategy('keep', k=4))")
-    assert made.stdout.strip() == "Keep(k=4)"
+    code = "import sys, negbench; from negbench.cli.main import run; run(['list', 'strategies'])\n"
+    code += "print('LISTED', file=sys.stderr); print(negbench.make_strategy('keep', k=4))"
+    done = python(site, "-c", code)
+    assert "Keeps everything that is allowed. [keep]" in done.stdout
+    assert done.stdout.endswith("Keep(k=4)\n")
+    assert done.stderr.split() == ["LISTED", "IMPORTED"]
 
 
 def test_a_taken_name_is_one_line(site: Path) -> None:

@@ -76,23 +76,6 @@ def test_a_server_that_was_prepared_is_the_one_that_workers_come_from() -> None:
     assert found.returncode == 0, found.stderr
 
 
-def once(path: str, report: Report) -> str:
-    """Stopped for good the first time, as by a debugger or a disk that does not answer."""
-    marker = Path(path)
-    if not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return "done"
-
-
-def test_a_worker_that_hangs_is_replaced_and_its_task_tried_again(tmp_path: Path) -> None:
-    events = list(Processes(1, silence=3).run(once, [str(tmp_path / "been")]))
-    assert [(e.kind, e.value) for e in events] == [
-        ("note", "its worker process gave no sign of life for 3 s and was killed: tried again"),
-        ("done", "done"),
-    ]
-
-
 def hang(pid_file: str, report: Report) -> None:
     Path(pid_file).write_text(str(os.getpid()), encoding="utf-8")
     time.sleep(600)
@@ -136,8 +119,7 @@ def started(task: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, pid_file
 
 
-@pytest.mark.parametrize("task", ["hang", "cling"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(("task", "number"), [("hang", signal.SIGTERM), ("cling", signal.SIGKILL)])
 def test_workers_end_within_two_seconds_of_their_parent(tmp_path: Path, number: signal.Signals, task: str) -> None:
     process, pid_file = started(task, tmp_path)
     worker = int(pid_file.read_text(encoding="utf-8"))

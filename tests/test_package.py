@@ -104,17 +104,16 @@ def test_the_wheel_holds_what_is_read_at_run_time(wheel: Path) -> None:
 
 
 def test_an_installed_negbench_works_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
-    python = [str(installed / "python"), "-m", "negbench"]
-    listed = outside([*python, "list"], tmp_path)
-    assert listed.returncode == 0, listed.stderr
+    plan = "compare --recipe qure-fig4 --datasets vectors --backbones vectors --seeds 1 --dry-run"
+    code = "import negbench; from negbench.cli.main import run; print(negbench.__file__)\n"
+    code += f"print(run(['list']), run({plan.split()!r}))"
+    done = outside([str(installed / "python"), "-c", code], tmp_path)
+    where, *_, codes = done.stdout.splitlines()
+    assert codes == "0 0", done.stderr
     for name in ("qure", "bradley-terry", "blip2", "fashioniq", "hycole", "qure-fig4"):
-        assert re.search(rf"^  {name} ", listed.stdout, re.M), name
-    where = outside([str(installed / "python"), "-c", "import negbench; print(negbench.__file__)"], tmp_path)
-    assert Path(where.stdout.strip()).is_relative_to(installed.parent)
-    plan = [*python, "compare", "--recipe", "qure-fig4", "--datasets", "vectors", "--backbones", "vectors"]
-    dry = outside([*plan, "--seeds", "1", "--dry-run"], tmp_path)
-    assert dry.returncode == 0, dry.stderr
-    assert "4 cells (4 strategies" in dry.stdout
+        assert re.search(rf"^  {name} ", done.stdout, re.M), name
+    assert Path(where).is_relative_to(installed.parent)
+    assert "4 cells (4 strategies" in done.stdout
 
 
 def test_recipes_are_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,19 +65,6 @@ def test_the_text_of_a_tree(one: str, other: str, same: bool) -> None:
     assert (syntax.canonical(ast.parse(one)) == syntax.canonical(ast.parse(other))) == same
 
 
-def test_inheritance_over_files() -> None:
-    path = syntax.locate("negbench.datasets.synthetic")
-    assert path is not None
-    base = ("negbench.datasets.dataset.Dataset",)
-    assert syntax.derives(syntax.parse(path), "negbench.datasets.synthetic", "Synthetic", base)
-    assert not syntax.derives(syntax.parse(path), "negbench.datasets.synthetic", "Synthetic", ("x.Dataset",))
-    text = "import negbench.contracts as c\nclass A(c.Loss): pass\nclass B(A): pass\nclass C(C): pass\nclass D: pass\n"
-    found = [syntax.derives(ast.parse(text), "mine", name, ("negbench.contracts.Loss",)) for name in "ABCDE"]
-    assert found == [True, True, False, False, False]
-    handed_on = ast.parse("from negbench.contracts import BatchStrategy\nclass A(BatchStrategy): pass\n")
-    assert syntax.derives(handed_on, "negbench.mine", "A", ("negbench.contracts.strategy.Strategy",))
-
-
 def test_constants_of_modules_and_classes() -> None:
     tree = ast.parse("A = 'x'\nB: Final = ('y', 2)\nC = f()\nD: int\nclass K:\n  E = 5\n")
     assert [syntax.constant(tree, name) for name in "ABCDE"] == ["x", ("y", 2), None, None, None]

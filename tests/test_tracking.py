@@ -19,7 +19,7 @@ from negbench import tracking
 from negbench.cli.main import run as negbench
 from negbench.files import write_json
 from negbench.loop import record
-from negbench.loop.runs import Bench, resume, run_config
+from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder, final_values
 from negbench.systems.system import load_config
@@ -49,8 +49,6 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
     assert found.data.tags["backbone.sha256"] == result.folder.manifest["backbone"]["sha256"]
     assert found.data.tags["dataset"] == result.folder.manifest["dataset"]["val"]
     assert found.data.tags["gallery"] == "dress 16, shirt 16, toptee 16"
-    assert found.data.tags["version.torch"] == result.folder.manifest["versions"]["torch"]
-    assert "mlflow.source.git.commit" in found.data.tags
     assert "@" not in "".join(found.data.metrics)
     for name, value in final_values(result.details).items():
         assert found.data.metrics[name] == pytest.approx(value)
@@ -106,7 +104,7 @@ def test_an_interrupted_run_is_killed_and_resuming_leaves_one(
     (found,) = runs_in(tmp_path)
     assert found.info.status == "KILLED"
     monkeypatch.undo()
-    resume("qure", Bench.open(tmp_path))
+    run(toy_sets, tmp_path)
     (found,) = runs_in(tmp_path)
     assert found.info.status == "FINISHED"
 

@@ -117,8 +117,6 @@ def encode(given: Mapping[str, Any]) -> None:
     from negbench.config import build_config, resolved
     from negbench.data.scene import Scenes
     from negbench.display import notes, stages
-    from negbench.grid.compute import executor_of
-    from negbench.grid.encoding import EncodingPlan
     from negbench.grid.encoding import encode as fill
     from negbench.layers import layers_of
     from negbench.systems.system import with_system
@@ -129,13 +127,8 @@ def encode(given: Mapping[str, Any]) -> None:
     notes(remarks)
     config = resolved(build_config([whole]))
 
-    def planned(plan: EncodingPlan) -> None:
-        size = f"{plan.bytes / 2**20:,.1f} MiB"
-        typer.echo(f"{plan.images:,} images, {plan.missing:,} to encode, {size} in {plan.store.folder}")
-
-    where = executor_of(asked.executor, asked.address, None)
     with stages("") as display, display.stage("encode") as advance:
-        report = fill(config, asked.splits.split(","), where, planned=planned, progress=advance)
+        report = fill(config, asked.splits.split(","), say=typer.echo, progress=advance)
     typer.echo(
         f"encoded {report.encoded:,} at {report.images_per_second:,.1f} images/s; "
         f"{report.reused:,} were stored before; {report.seconds:,.1f} s in all, {report.bytes / 2**20:,.1f} MiB written"

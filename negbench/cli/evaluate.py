@@ -13,7 +13,6 @@ from negbench.command_options import Evaluate
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from negbench.scoring.result import Scores
 
@@ -48,45 +47,27 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print(console: Console, found: Scores) -> None:
+    """A row a metric, a column for each part (`dress/recall_at_10`); what has no part is of all queries."""
+    from rich.table import Table
+
     from negbench.scoring.result import PERCENT
 
     output.remarks(console, found.remarks)
     if found.partial:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(f"{found.title}, {len(found.queries):,} queries", highlight=False, soft_wrap=True)
-    console.print(_list(found) if found.unit == PERCENT else _grid(found))
-
-
-def _list(found: Scores) -> Table:
-    """One line a metric, in percent."""
-    from rich.table import Table
-
-    from negbench.analysis.words import percent
-
-    table = Table()
-    table.add_column("metric")
-    table.add_column("%", justify="right")
-    for metric, value in found.metrics.items():
-        table.add_row(_label(metric), percent(value, 2), style="bold" if metric == found.main else "")
-    return table
-
-
-def _grid(found: Scores) -> Table:
-    """A column for each part (`consistent/spearman`); what has no part is of all queries."""
-    from rich.table import Table
-
     parts: dict[str, dict[str, float]] = {}
     for metric, value in found.metrics.items():
         part, _, name = metric.rpartition("/")
         parts.setdefault(part or "all", {})[name] = value
-    main_part, _, main = str(found.main).rpartition("/")
-    table = Table("metric")
+    percent = found.unit == PERCENT
+    table = Table(f"metric ({'%' if percent else found.unit})" if found.unit else "metric")
     for part in parts:
         table.add_column(part, justify="right")
-    for name in next(iter(parts.values())):
-        cells = [_cell(values[name], part == (main_part or "all") and name == main) for part, values in parts.items()]
-        table.add_row(_label(name), *cells)
-    return table
+    for name in dict.fromkeys(name for values in parts.values() for name in values):
+        row = [_cell(values.get(name, math.nan), percent) for values in parts.values()]
+        table.add_row(_label(name), *row, style="bold" if name == str(found.main).rpartition("/")[2] else "")
+    console.print(table)
 
 
 def _label(metric: str) -> str:
@@ -95,7 +76,7 @@ def _label(metric: str) -> str:
     return label_of(metric).replace("_", " ")
 
 
-def _cell(value: float, bold: bool) -> str:
-    small = 0 < abs(value) < 1e-4
-    text = "-" if math.isnan(value) else f"{value:.1e}" if small else f"{value:.4f}"
-    return f"[bold]{text}[/bold]" if bold else text
+def _cell(value: float, percent: bool) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:.2f}" if percent else f"{value:.1e}" if 0 < abs(value) < 1e-4 else f"{value:.4f}"

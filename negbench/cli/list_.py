@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Mapping
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import typer
@@ -44,12 +45,11 @@ def list_(given: Mapping[str, Any]) -> dict[str, Any]:
     found = {each: _documents(each, asked.name) for each in (KINDS if asked.kind is None else (asked.kind,))}
     if output.wants_json():
         return found
-    show = {"systems": _systems, "recipes": _recipes}
     for number, each in enumerate(found):
         if asked.kind is None:
             typer.echo(f"{'' if number == 0 else chr(10)}{each}")
-        if each in show:
-            show[each](asked.name)
+        if each in ("systems", "recipes"):
+            _files(_toml(each), asked.name)
         elif asked.name is not None:
             _one(each, asked.name)
         else:
@@ -62,27 +62,29 @@ def _documents(kind: str, name: str | None) -> Any:
     from dataclasses import asdict
 
     from negbench.errors import UnknownNameError
-    from negbench.layers import recipes
     from negbench.registry import registry
-    from negbench.systems.system import system, systems
 
-    if kind == "systems":
-        return [asdict(each) for each in (systems().values() if name is None else [system(name)])]
-    if kind == "recipes":
-        if name is not None and name not in recipes():
-            raise UnknownNameError("recipe", name, recipes())
-        return {each: file.read_text(encoding="utf-8") for each, file in recipes().items() if name in (None, each)}
+    if kind in ("systems", "recipes"):
+        files = _toml(kind)
+        if name is not None and name not in files:
+            raise UnknownNameError(kind.removesuffix("s"), name, files)
+        return {each: file.read_text(encoding="utf-8") for each, file in files.items() if name in (None, each)}
     if name is None:
         return [asdict(each) for each in registry.describe(kind)]
     described, _, found = explained(kind, name)
     return {**asdict(described), "options": [asdict(option) for option in found]}
 
 
-def _recipes(name: str | None) -> None:
-    """All recipes with the first sentence of their comment, or the file of one."""
+def _toml(kind: str) -> dict[str, Path]:
+    """File of every system or recipe."""
     from negbench.layers import recipes
+    from negbench.systems.system import system_files
 
-    found = recipes()
+    return recipes() if kind == "recipes" else system_files()
+
+
+def _files(found: Mapping[str, Path], name: str | None) -> None:
+    """All TOML files with the first sentence of their comment, or one file as it is."""
     if name is not None:
         typer.echo(found[name].read_text(encoding="utf-8"), nl=False)
         return
@@ -91,27 +93,6 @@ def _recipes(name: str | None) -> None:
         comment = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
         text = " ".join(line.removeprefix("# ") for line in comment)
         _print(f"  {each:{width}}  ", re.split(r"[.] (?=[A-Z`])", text)[0].removesuffix("."))
-
-
-def _systems(name: str | None) -> None:
-    """All systems, or one with its configuration."""
-    from negbench.config import flattened
-    from negbench.systems.system import system, systems
-
-    found = systems().values() if name is None else [system(name)]
-    width = max(len(each.name) for each in found)
-    for each in found:
-        rest = " " * (width + 4)
-        _print(f"  {each.name:{width}}  ", f"{each.title}: {each.summary}")
-        _print(rest, f"source: {each.paper}")
-        if name is None:
-            continue
-        for factor, layer in (("negatives", each.negatives), ("objective", each.objective)):
-            for key, value in flattened(layer):
-                _print(rest, f"{factor}: {key} = {value}")
-        for part in each.parts:
-            settings = ", ".join(f"{key} = {value}" for key, value in flattened(part.layer))
-            _print(rest, f"{part.factor}, where it can be carried: {part.what}: {settings}")
 
 
 def _all(kind: str) -> None:

@@ -113,8 +113,7 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         return _fail(f"{error.filename or 'a file'}: {error.strerror}")
     except Stopped as error:
-        how = "rerun compare or study to resume, a run with --resume"
-        typer.echo(f"negbench: stopped by {error}; what was finished is kept: {how}", err=True)
+        typer.echo(f"negbench: stopped by {error}; what was finished is kept: rerun the command to resume", err=True)
         return error.code
     except Abort:
         return 130

@@ -18,10 +18,10 @@ def register(app: typer.Typer) -> None:
         "report",
         Report,
         report,
-        help="Write one HTML file with the tables and figures of a comparison, claims, a study or a run.",
+        help="Write one HTML file with the tables and figures of a comparison or of claims.",
         examples=[
             "negbench report demo",
-            "negbench report qure-bradley-terry-tiny --galleries 5",
+            "negbench report demo --galleries 5",
         ],
     )
 

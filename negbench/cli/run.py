@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +30,12 @@ def register(app: typer.Typer) -> None:
     )
 
 
-def run(given: Mapping[str, Any]) -> dict[str, Any] | None:
+def run(given: Mapping[str, Any]) -> dict[str, Any]:
     """Compute and print."""
     asked, console = Run.parsed(given), output.console()
     from negbench import api
 
     result = api.run(options=asked)
-    if os.environ.get("RANK", "0") != "0":  # under `accelerate launch` one process speaks
-        return None
     _print(console, result, asked.tracking_uri)
     return {"run": result.run_id, "path": result.path, "reused": result.reused, **result.details}
 

@@ -50,7 +50,7 @@ def ui(given: Mapping[str, Any]) -> None:
         typer.echo(f"copied {copied} run{'s' * (copied > 1)} that the store lacked")
     typer.echo(f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)")
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1"]
-    arguments += ["--port", str(asked.port), "--workers", str(asked.workers), "--allowed-hosts", _HOSTS]
+    arguments += ["--port", str(asked.port), "--workers", "1", "--allowed-hosts", _HOSTS]
     # uvicorn puts the current folder first, whatever Python was told
     arguments += ["--uvicorn-opts", f"--app-dir {shlex.quote(sysconfig.get_path('purelib'))}"]
     store = {"MLFLOW_BACKEND_STORE_URI": tracker.uri}  # may hold a password, which a list of processes must not show

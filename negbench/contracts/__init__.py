@@ -21,7 +21,6 @@ from negbench.contracts.optional import SubQuery as SubQuery
 from negbench.contracts.optional import cross_queries as cross_queries
 from negbench.contracts.query import Query as Query
 from negbench.contracts.ranges import Range as Range
-from negbench.contracts.ranges import band_fields as band_fields
 from negbench.contracts.ranges import tunable as tunable
 from negbench.contracts.ranges import tunable_ranges as tunable_ranges
 from negbench.contracts.scores import paired_relevance as paired_relevance

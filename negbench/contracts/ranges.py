@@ -15,16 +15,12 @@ from negbench.errors import OptionError, check_option, quoted
 
 @dataclass(frozen=True)
 class Range:
-    """Where `negbench study` may move a field: [low, high] (both included), or one of `choices`.
-
-    `below` names the field that this one must stay below: the two are a band, searched as its start and its width.
-    """
+    """Where `negbench study` may move a field: [low, high] (both included), or one of `choices`."""
 
     low: float | None = None
     high: float | None = None
     log: bool = False
     choices: tuple[Any, ...] = ()
-    below: str = ""
 
 
 def tunable(
@@ -34,7 +30,6 @@ def tunable(
     high: float | None = None,
     log: bool = False,
     choices: Sequence[Any] = (),
-    below: str = "",
 ) -> Any:
     """Dataclass field with a default and, beside it, the range that `negbench study` searches.
 
@@ -42,7 +37,7 @@ def tunable(
     """
     if (low is None) != (high is None) or (low is None) == (not choices):
         raise ValueError("tunable() takes either low and high, or choices")
-    found = Range(low=low, high=high, log=log, choices=tuple(choices), below=below)
+    found = Range(low=low, high=high, log=log, choices=tuple(choices))
     return field(default=default, metadata={"range": found})
 
 

@@ -20,7 +20,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -138,7 +138,6 @@ class FeatureStore:
         batch_size: int = 64,
         workers: int | None = None,
         progress: Progress = lambda count: None,
-        among_others: bool = False,
     ) -> EncodeReport:
         """Encode what is not stored yet. One process encodes at a time; those that wait reuse what it stored.
 
@@ -153,7 +152,6 @@ class FeatureStore:
             workers: processes that decode; None: none below 256 images, else up to 4. See `Backbone.transform`.
             progress: called with the number of images that are newly settled (stored before, or encoded now); the
                 numbers add up to `len(images)`.
-            among_others: processes encode at the same time, each its own images, while one holds `writing` for all.
 
         Raises:
             DataError: image files that are not there or cannot be decoded; all others are stored first.
@@ -167,7 +165,7 @@ class FeatureStore:
         lacking = {self._content[image]: image for image in self.missing(images)}
         encoded, spent = 0, 0.0
         if lacking:
-            with nullcontext() if among_others else self.writing():
+            with self.writing():
                 lacking = {content: image for content, image in lacking.items() if content not in self._row}
                 progress(len(images) - len(lacking))
                 begun = time.perf_counter()

@@ -23,7 +23,6 @@ from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, O
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
 from negbench.files import cache_dir
-from negbench.layers import plugin_section
 from negbench.metrics.ragged import Ragged
 from negbench.registry import checked_options, constructor_of, option_defaults, registry
 from negbench.room import Need, check_memory
@@ -52,18 +51,17 @@ class Splits:
     train: Dataset
     dev: Dataset | None
     val: Dataset
-    also: Mapping[str, Dataset] = field(default_factory=dict)  # further benchmarks (`eval.also`), by name
 
     @property
     def parts(self) -> list[Dataset]:
-        """Train, dev, val and the further benchmarks, each once."""
-        every = (self.train, self.dev, self.val, *self.also.values())
+        """Train, dev and val, each once."""
+        every = (self.train, self.dev, self.val)
         return list({id(part): part for part in every if part is not None}.values())
 
     @property
     def identity(self) -> str:
         """What is trained on and what is scored, for a run's hash."""
-        return " ".join(part.identity for part in (self.train, self.val, *self.also.values()))
+        return " ".join(part.identity for part in (self.train, self.val))
 
 
 def carves_dev(config: RunConfig) -> bool:
@@ -225,7 +223,6 @@ class Scene(Features):
     val: Split
     dev: Split | None
     row_of: Mapping[str, int]  # image id -> feature row
-    also: Mapping[str, Split] = field(default_factory=dict)
 
     def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> Scene:
         """The scene with the train split as one epoch sees it (`Dataset.at_epoch`); itself where that is no other."""
@@ -265,7 +262,6 @@ def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: to
         val=read[id(splits.val)],
         dev=read[id(splits.dev)] if splits.dev is not None else None,
         row_of=row,
-        also={name: read[id(part)] for name, part in splits.also.items()},
     )
 
 
@@ -401,11 +397,7 @@ class Scenes:
             train, dev = self._carved[key]
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
-        asked = [
-            config.beside("dataset", PluginConfig(**plugin_section("datasets", text))) for text in config.eval.also
-        ]
-        also = {section.name: self.dataset(section, "val", images=images) for section in asked}
-        return Splits(train, dev, self.dataset(config.dataset, "val", images=images), also)
+        return Splits(train, dev, self.dataset(config.dataset, "val", images=images))
 
     def backbone(self, config: RunConfig) -> Backbone:
         """The backbone with the initial weights of the run's seed; see the class for how long it keeps them."""

@@ -6,7 +6,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ class Axes:
         base: configuration layers below the axes; a system that they name goes below them.
         strategies, losses, backbones, datasets: plug-in sections {"name": ..., option: ...}.
         seeds: of every combination.
-        variants: name -> layer above all others, for cells that differ in more than one plug-in (an ablation table).
         negatives: per query and step, for every strategy alike: draws of a corpus strategy, members that a batch
             strategy keeps; empty leaves each strategy its own number.
         top: layers above all others.
@@ -39,7 +38,6 @@ class Axes:
     backbones: tuple[dict[str, Any], ...]
     datasets: tuple[dict[str, Any], ...]
     seeds: tuple[int, ...]
-    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     negatives: tuple[int, ...] = ()
     top: tuple[Mapping[str, Any], ...] = ()
 
@@ -68,7 +66,6 @@ class Axes:
             backbones=_with_sets(backbones, "backbone", overrides),
             datasets=tuple({**section, **given} for section in _with_sets(datasets, "dataset", overrides)),
             seeds=parse_seeds(asked.seeds),
-            variants=_named_variants(asked.variants),
             negatives=parse_negatives(asked.negatives),
         )
         if not (found.strategies and found.losses and found.backbones and found.datasets):
@@ -96,31 +93,20 @@ class Axes:
         return replace(self, top=(*self.top, *layers))
 
     def labels(self, configs: Sequence[RunConfig]) -> list[dict[str, str]]:
-        """Labels of each of `configs` that do not follow from it.
-
-        A variant's name replaces the strategy's, and its loss and backbone are labelled as the first variant's, so that
-        all variants share a table and its tests. A number of negatives is appended to the strategy's name.
-        """
-        names = list(self.variants)
-        if not names and not self.negatives:
+        """Labels of each of `configs` beside its own: a number of negatives is appended to the strategy's name."""
+        if not self.negatives:
             return [{} for _ in configs]
-        found = []
-        for start in range(0, len(configs), len(names) or 1):
-            first = labels_of(resolved(configs[start]))
-            count = f" x{configs[start].train.num_negatives}" if self.negatives else ""
-            several = f"{first['strategy']}: " * (len(self.strategies) > 1)
-            titles = [several + name for name in names] or [first["strategy"]]
-            found += [{**first, "strategy": title + count} for title in titles]
-        return found
+        named = [(labels_of(resolved(config))["strategy"], config.train.num_negatives) for config in configs]
+        return [{"strategy": f"{strategy} x{count}"} for strategy, count in named]
 
     def _layers(self) -> Iterator[list[Mapping[str, Any]]]:
-        """Layers of each cell, the variants innermost."""
+        """Layers of each cell, the numbers of negatives innermost."""
         axes = (self.datasets, self.backbones, self.seeds, self.losses, self.strategies)
         for dataset, backbone, seed, loss, strategy in itertools.product(*axes):
             layer = {"dataset": dataset, "backbone": backbone, "seed": seed, "loss": loss, "strategy": strategy}
-            for count, variant in itertools.product(self.negatives or (None,), self.variants.values() or ({},)):
+            for count in self.negatives or (None,):
                 drawn = {} if count is None else {"train": {"num_negatives": count}}
-                yield [*self.base, layer, drawn, variant, *self.top]
+                yield [*self.base, layer, drawn, *self.top]
 
 
 def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
@@ -194,14 +180,6 @@ def labels_of(config: ResolvedConfig) -> dict[str, str]:
         options = {key: value for key, value in plugin.options.items() if key != "world" or value != world}
         found[section] = label({"name": plugin.name, **options}, defaults)
     return found
-
-
-def _named_variants(given: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Variants {"name": ..., section: {...}} as name -> layer. Raises OptionError for a name missing or used twice."""
-    names = [each.get("name") for each in given]
-    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-        raise OptionError("compare.variants: want a list of tables, each with a name of its own and sections")
-    return {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in given}
 
 
 def _with_sets(

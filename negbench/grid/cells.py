@@ -176,9 +176,6 @@ def compute(
         step = cell.step(runs, overwrite)
         if step == "reuse":
             yield Outcome(cell, cell.folder, None, True), ""
-        elif step == "leave":
-            status = RunFolder(runs / str(cell.folder)).status
-            yield Outcome(cell, None, f"{status} before, and --overwrite never", False), ""
         else:
             todo.append(cell)
     tasks = [

@@ -128,14 +128,11 @@ def _planned(asked: Compare, runs: Path) -> ComparisonPlan:
 
 def _check(asked: Compare) -> None:
     """Refuse options that do nothing without another, and axes whose cells make no common table."""
-    if asked.search and not asked.tuned:
-        raise OptionError("--search has no effect alone: add --tuned N")
     used = {
         "--systems": asked.systems is not None,
         "--dial": bool(asked.dials),
         "--tuned": asked.tuned is not None,
         "--negatives": bool(parse_negatives(asked.negatives)),
-        "variants": bool(asked.variants),
     }
     if asked.lr is not None and (asked.tuned or any(parse_dial(text).key == "train.lr" for text in asked.dials)):
         raise OptionError("--lr sets what --tuned and --dial train.lr look for: leave it out")
@@ -158,7 +155,6 @@ def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> 
 
 def _size(axes: Axes, **more: int) -> str:
     counts = more | {
-        "variants": len(axes.variants) or 1,
         "numbers of negatives": len(axes.negatives) or 1,
         "strategies": len(axes.strategies),
         "losses": len(axes.losses),

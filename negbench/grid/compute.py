@@ -12,14 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from negbench import files
 from negbench.cluster import Ray
-from negbench.display import log, notes, progress_console, stages
+from negbench.display import duration, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.executors import Executor, Here, Processes
 from negbench.grid.cells import SCENES, Cell, Outcome, compute_task, title_of
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.encoding import encode_cells
-from negbench.grid.estimate import estimate
 from negbench.layers import parse_plugin
+from negbench.room import size
 from negbench.runfolder import Overwrite, RunFolder
 from negbench.signals import Stopped
 from negbench.tracking import Tracker
@@ -124,10 +124,14 @@ def _progress(
 
 
 def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executor) -> str:
-    """Time and disk of the rest, from the first cell that was computed."""
-    rest = [cell for cell in todo if cell.hash != first.hash]
-    seconds = sum(RunFolder(folder).result["seconds"].values())
-    return f"{len(rest)} more to compute: {estimate(rest, seconds, folder, executor).line()} (as the first one went)"
+    """Time and disk of the rest, each cell as the first one that was computed."""
+    rest = sum(cell.hash != first.hash for cell in todo)
+    seconds, workers = sum(RunFolder(folder).result["seconds"].values()), executor.workers
+    left = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    used = max(1, min(workers if executor.elsewhere else min(workers, os.cpu_count() or 1), rest))
+    many = f"{workers} worker{'s' * (workers > 1)}"
+    took = f"about {duration(seconds * rest / used)} with {many}, {size(left * rest)}"
+    return f"{rest} more to compute: {took} (as the first one went)"
 
 
 def executor_of(given: str | Executor, address: str | None, workers: int | None, runs: Path | None = None) -> Executor:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from negbench.contracts import Epoch, OrderedBatches, Strategy, SyntheticStrategy
 from negbench.errors import NegbenchError
-from negbench.loop.accelerator import shard
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.types import OpenRun, State
 from negbench.mining.composite import batch_rule
@@ -21,7 +20,7 @@ from negbench.scoring import evaluation
 def epoch_batches(
     run: OpenRun, objective: Objective, state: State, streams: Mapping[str, torch.Generator], strategy: Strategy
 ) -> Iterator[Batch]:
-    """This process's share of every batch of the epoch that starts now.
+    """Every batch of the epoch that starts now.
 
     Args:
         run: whose batches they are.
@@ -42,8 +41,7 @@ def epoch_batches(
     base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
 
     def made() -> Iterator[Batch]:
-        for chunk in chunks:
-            rows = shard(chunk, run.accelerator)
+        for rows in chunks:
             yield Batch(
                 rows,
                 None if draws is None else draws[rows],

@@ -26,15 +26,15 @@ class Moving:
 
     Attributes:
         objective: its backbone's trained parameters and buffers, its temperatures, and what it remembers.
-        model: the objective, wrapped by accelerate where there are several processes.
         optimizer, schedule: with `state_dict`.
+        scaler: of fp16's losses.
         streams: purpose -> generator.
     """
 
     objective: Objective
-    model: Any
     optimizer: Any
     schedule: Any
+    scaler: torch.amp.GradScaler
     streams: Mapping[str, torch.Generator]
 
     def save(self, folder: RunFolder, state: State) -> float:
@@ -55,6 +55,7 @@ class Moving:
                 "memory": self.objective.memory.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
+                "scaler": self.scaler.state_dict(),
             }
         )
         folder.write_metrics(state.points)
@@ -75,6 +76,8 @@ class Moving:
         self.objective.memory.load_state_dict(saved["memory"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.schedule.load_state_dict(saved["schedule"])
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(saved["scaler"])
         state = _state(saved["state"])
         if fresh != _types(saved["optimizer"]):
             raise ValueError("its optimizer is another")

@@ -7,10 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from negbench.contracts import BankStrategy, Strategy
-from negbench.errors import OptionError
-from negbench.mining.composite import batch_rules
-
 
 class Memory:
     """A queue of target embeddings; it stands in a checkpoint.
@@ -38,11 +34,3 @@ class Memory:
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Set back to what `state_dict` gave."""
         self.tokens, self.columns = saved["tokens"], saved["columns"]
-
-
-def check_one_process(strategy: Strategy, processes: int) -> None:
-    """Raise OptionError where a run of several processes would remember another part of its steps in each."""
-    if processes > 1 and any(isinstance(rule, BankStrategy) and rule.queue for rule in batch_rules(strategy)):
-        raise OptionError(
-            f"{type(strategy).__name__} remembers the steps before, which {processes} processes do not share: use one"
-        )

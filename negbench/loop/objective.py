@@ -135,7 +135,7 @@ def check_objective(
 class Objective(nn.Module):
     """Loss of a batch under a strategy.
 
-    A module, so that `accelerate` can wrap it for several processes. Its parameters are the backbone's, and those of
+    Its parameters are the backbone's, and those of
     `temperatures`, which an optimiser gets from `parameter_groups` and a checkpoint has to hold. Embeddings are
     computed in the precision around it, scores and losses in float32: bfloat16 cannot tell 0.800 from 0.802, which a
     temperature of 0.01 makes a factor of 1.2.

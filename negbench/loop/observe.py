@@ -50,7 +50,7 @@ def keep_curves(now: Snapshot, folder: RunFolder, strategy: Strategy, moment: st
         mined: the pools that the strategy has just defined, if it has.
     """
     run, path = now.run, folder.path / curves.file_name(moment)
-    if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
+    if path.exists() or not run.config.eval.reported:
         return
     with run.display.stage("curves", note=moment):
         kept = curves.score_curves(now.task(run.scene))

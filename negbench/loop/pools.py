@@ -28,7 +28,6 @@ def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torc
     epoch, count = state.epoch, int(config.train.num_negatives or 1)
     end = next((b for b in stage.refreshes if b > epoch), stage.end)
     state.refresh += 1 if stage.kept else 0
-    main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
     scene = now.mined_scene()
     queries = len(scene.train.dataset.queries)
     with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
@@ -41,13 +40,13 @@ def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torc
             per_epoch=count if config.mining.replacement else None,
             generator=generator,
             files=PoolFiles(
-                written=_file(folder, state.refresh) if main and stage.kept else None,
-                previous=_file(folder, state.refresh - 1) if state.refresh > 0 and main else None,
+                written=_file(folder, state.refresh) if stage.kept else None,
+                previous=_file(folder, state.refresh - 1) if state.refresh > 0 else None,
             ),
             progress=advance,
         )
     state.negatives, state.interval_start = mined.negatives, epoch
-    if stage.kept and main:
+    if stage.kept:
         folder.write_table(f"mining-{state.refresh:02d}", mined.table())
         if state.refresh > 1:  # only the last two refreshes are compared
             delete(_file(folder, state.refresh - 2))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import platform
 import resource
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from negbench.loop.types import OpenRun
 
 MOVES_SCORES = False  # writes down what was computed
 
-_PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "accelerate", "mlflow", "optuna", "numpy")
+_PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "mlflow", "optuna", "numpy")
 
 
 def manifest(run: OpenRun) -> dict[str, Any]:
@@ -71,28 +70,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-@cache
-def git_commit() -> str:
-    """Commit of the checkout that negbench runs from, '-dirty' where it has changes; '' outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
-
-
 def tags(run: OpenRun) -> dict[str, str]:
     """What identifies a run among others, repeated on every MLflow run."""
     config, identity, val = run.config, run.backbone.identity, run.scene.val.dataset
     return {
-        **{f"version.{name}": number for name, number in versions().items()},
         "backbone.weights": identity.weights,
         "backbone.sha256": identity.sha256,
-        "backbone.parameters": str(identity.parameters),
-        "backbone.preprocessing": identity.preprocessing,
         "gallery": ", ".join(f"{name} {len(columns)}" for name, columns in val.groups.items()),
         "code": code_version(run.config),
-        "mlflow.source.git.commit": git_commit(),
         "strategy": config.strategy.name,
         "loss": config.loss.name,
         "backbone": config.backbone.name,
@@ -110,12 +95,11 @@ def details(now: Snapshot, ranks: QueryRanks, baselines: Mapping[str, Mapping[st
         ranks: of it on the reported split.
         baselines: name -> metrics of what stands beside it.
     """
-    run, objective, state, further = now.run, now.objective, now.state, now.further()
+    run, objective, state = now.run, now.objective, now.state
     config, val = run.config, run.scene.val.dataset
     return {
         "metrics": val.summarise(ranks),
         "main_metric": val.card.main,
-        "also": {name: further[name] for name in run.scene.also},
         "baselines": {name: dict(metrics) for name, metrics in baselines.items()},
         "reported_epoch": config.train.epochs if config.eval.select == "last" else state.best_epoch,
         "selected_on": config.eval.select,

@@ -12,8 +12,6 @@ MOVES_SCORES = False  # looks back
 
 _FALLBACKS = 0.10  # of the queries
 _COLLAPSED = 0.98  # length of the mean of the unit query vectors
-_CUTS_AT_DROPS = ("qure",)
-_PROMINENT = 1.05  # the second steepest drop over the third, median over queries: 1 where they are the same
 _PINNED = 0.01  # of the loss, relative, in the last quarter of the epochs
 
 
@@ -26,10 +24,10 @@ def remarks_of(config: ResolvedConfig, loss: Loss, state: State, queries: int) -
         state: at its end; its points and its behaviour are what is looked at.
         queries: of the train split.
     """
-    return [*_mined(config, state, queries), *_collapsed(state), *_pinned(config, loss, state)]
+    return [*_mined(state, queries), *_collapsed(state), *_pinned(config, loss, state)]
 
 
-def _mined(config: ResolvedConfig, state: State, queries: int) -> list[str]:
+def _mined(state: State, queries: int) -> list[str]:
     """Of every refresh, or of every epoch of a batch strategy."""
     found = []
     for row in state.behaviour:
@@ -39,12 +37,6 @@ def _mined(config: ResolvedConfig, state: State, queries: int) -> list[str]:
         share = (row.get("fallback_below", 0.0) + row.get("fallback_any", 0.0)) / queries
         if share > _FALLBACKS:
             found.append(f"{when}: the pools of {share:.0%} of the queries were empty, and drawn from a fallback")
-    cut = [row for row in state.regime if row.get("drop_prominence_second", math.inf) < _PROMINENT]
-    if config.strategy.name in _CUTS_AT_DROPS and len(cut) > len(state.regime) / 2:
-        found.append(
-            "the drops that bound the pools do not stand out: at most refreshes the second steepest is less than "
-            f"{_PROMINENT} times the third, so that the pools are near to arbitrary"
-        )
     return found
 
 

@@ -16,19 +16,18 @@ from negbench import files
 from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.data.scene import Scenes, threads, unfamiliar
 from negbench.display import Display
-from negbench.errors import NegbenchError, RunError
-from negbench.identity import code_version
+from negbench.errors import NegbenchError
 from negbench.loop import record
-from negbench.loop.accelerator import accelerator_of
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_objective
+from negbench.loop.precision import Precision
 from negbench.loop.train import train
-from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch
+from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
-from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
+from negbench.runfolder import Overwrite, RunFolder, claimed
 from negbench.signals import ending_of
-from negbench.tracking import Pruned, RunLog, Tracker
+from negbench.tracking import RunLog, Tracker
 
 # --- a run before it is computed -----------------------------------------------------------------------------------
 
@@ -70,10 +69,10 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
     display.seconds.clear()  # what is counted is one run's
     with display.stage("prepare"):
         planned = plan_run(config, scenes)
-        accelerator = accelerator_of(planned.config)
-        backbone = scenes.backbone(planned.config).to(accelerator.device)
-        scene = scenes.scene(planned.config, planned.splits, backbone, accelerator.device, display)
-        opened = {"backbone": backbone, "scene": scene, "accelerator": accelerator, "display": display}
+        precision = Precision.of(planned.config)
+        backbone = scenes.backbone(planned.config).to(precision.device)
+        scene = scenes.scene(planned.config, planned.splits, backbone, precision.device, display)
+        opened = {"backbone": backbone, "scene": scene, "precision": precision, "display": display}
         return OpenRun(**{each.name: getattr(planned, each.name) for each in fields(planned)}, **opened)
 
 
@@ -113,93 +112,32 @@ class Bench:
         return cls(root, Tracker.open(root, tracking_uri), scenes or Scenes(), display or Display(), dict(tags or {}))
 
 
-def run_config(
-    config: RunConfig, bench: Bench, *, overwrite: Overwrite = "failed", watch: Watch | None = None
-) -> RunResult:
+def run_config(config: RunConfig, bench: Bench, *, overwrite: Overwrite = "failed") -> RunResult:
     """Compute a run, go on with it where it was interrupted, or read it where it is finished.
 
     Args:
         config: as read; it is resolved here.
         bench: where.
         overwrite: see `Overwrite`.
-        watch: told every point of a curve, those of an interrupted run too; what it raises ends the run, and `Pruned`
-            does so without failing it.
 
     Raises:
         NegbenchError: a user's mistake, before anything is computed where that can be known.
     """
     run = open_run(config, bench.display, bench.scenes)
     check_room(run, bench.runs)
-    with _claim_of(run, bench.runs, overwrite) as (folder, step):
-        if step == "leave":
-            raise RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
-        if step == "resume" and run.accelerator.is_main_process:
+    with claimed(bench.runs, run.name, run.hash, overwrite, lambda: record.manifest(run)) as (folder, step):
+        if step == "resume":
             folder.recover()
-        if watch is not None and step != "anew":
-            _replay(folder, watch)
         if step == "reuse":
             return RunResult(folder, folder.result, reused=True)
-        return compute_run(run, folder, bench, watch)
+        return compute_run(run, folder, bench)
 
 
-def resume(name: str, bench: Bench, *, watch: Watch | None = None) -> RunResult:
-    """Go on with an interrupted or failed run from its last checkpoint, to the bits it would have had (on the CPU).
-
-    Args:
-        name: the run, by id or a part of it that only one has.
-        bench: where.
-        watch: told new points only.
-
-    Raises:
-        RunError: no such run, one that is finished, or one whose code, data or weights have changed since.
-    """
-    folder = find_run(bench.runs, name)
-    if folder.status == "finished":
-        raise RunError(f"run {folder.run_id} is finished: there is nothing to resume")
-    folder.check_plugins()
-    run = open_run(folder.config, bench.display, bench.scenes)
-    check_room(run, bench.runs)
-    if run.hash != folder.manifest["hash"]:
-        raise RunError(
-            f"run {folder.run_id} cannot be resumed: code, data or weights have changed since (code "
-            f"{folder.manifest['code']} then, {code_version(run.config)} now); run it again from the start"
-        )
-    if not run.accelerator.is_main_process:
-        return compute_run(run, folder, bench, watch)
-    with folder.lock():
-        folder.recover()
-        return compute_run(run, folder, bench, watch)
-
-
-@contextmanager
-def _claim_of(run: OpenRun, runs: Path, overwrite: Overwrite) -> Iterator[tuple[RunFolder, Step]]:
-    """The main process's claim, in every process."""
-    from accelerate.utils import broadcast_object_list
-
-    if not run.accelerator.is_main_process:
-        told = ["", ""]
-        broadcast_object_list(told)
-        yield RunFolder(Path(told[0])), told[1]  # type: ignore[misc]
-        return
-    with claimed(runs, run.name, run.hash, overwrite, lambda: record.manifest(run)) as (folder, step):
-        broadcast_object_list([str(folder.path), step])
-        yield folder, step
-
-
-def _replay(folder: RunFolder, watch: Watch) -> None:
-    for point in folder.metrics():
-        if point["epoch"] >= 0:
-            watch(int(point["epoch"]), {k: v for k, v in point.items() if k not in ("step", "epoch")}, False)
-
-
-def compute_run(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None = None) -> RunResult:
+def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
     """Compute an opened run in its folder, new or interrupted, whose lock is held; arguments as `run_config`."""
-    if not run.accelerator.is_main_process:  # the main process writes for all
-        with threads(run.config.compute.threads):
-            return RunResult(folder, train(run, folder, lambda values, step, epoch: None))
     with (
         threads(run.config.compute.threads),
-        _recorded(run, folder, bench, watch) as (log, live),
+        _recorded(run, folder, bench) as (log, live),
         run.display.live(folder.run_id),
     ):
         details = train(run, folder, log)
@@ -208,15 +146,13 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | No
 
 
 @contextmanager
-def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None) -> Iterator[tuple[Log, RunLog]]:
+def _recorded(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[Log, RunLog]]:
     """What takes the points of a run's curves, and its MLflow copy; what ends the block stands in error.txt."""
     (folder.path / "error.txt").unlink(missing_ok=True)
     with bench.tracker.run(folder, run.config.flat(), {**record.tags(run), **bench.tags}) as live:
 
         def log(values: Mapping[str, float], step: int, epoch: int) -> None:
             live.metrics(values, step)
-            if watch is not None and epoch >= 0:
-                watch(epoch, values, True)
 
         try:
             yield log, live
@@ -224,8 +160,6 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
             with suppress(NegbenchError):  # on a full disk the first message counts
                 folder.write_error(str(error))
             raise
-        except Pruned:
-            raise  # given up on purpose: no error, and it can be resumed
         except Exception as error:
             if (ending := ending_of(error)) is not None:
                 raise ending from None  # interrupted, not failed

@@ -85,14 +85,15 @@ class Snapshot:
 
         return self._once("scored", make)
 
-    def further(self) -> dict[str, dict[str, float]]:
-        """Metrics of "dev", where it is not what is scored anyway, and of the benchmarks of `eval.also`."""
+    def dev(self) -> dict[str, float] | None:
+        """Metrics of the dev part; None where there is none, or where it is what is scored anyway."""
         run, scene = self.run, self.run.scene
-        dev = {} if scene.dev is None or scene.dev is scene.val else {"dev": scene.dev}
+        if scene.dev is None or scene.dev is scene.val:
+            return None
+        dev = scene.dev
 
-        def make() -> dict[str, dict[str, float]]:
+        def make() -> dict[str, float]:
             with run.display.stage("evaluate"):
-                parts = {**dev, **scene.also}
-                return {name: evaluation.measure(run.backbone, scene, split) for name, split in parts.items()}
+                return evaluation.measure(run.backbone, scene, dev)
 
-        return self._once("further", make)
+        return self._once("dev", make)

@@ -19,10 +19,8 @@ from negbench.contracts import Loss, Strategy
 from negbench.data.scene import Scene, trained_state
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
-from negbench.loop.accelerator import prepared
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import Moving, own_randomness, stream
-from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW
 from negbench.loop.pools import define_pools
@@ -43,10 +41,10 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         folder: where checkpoint, metrics, ranks and weights go.
         log: called with (values by name, step, epoch) for each point of a curve.
     """
-    config, main = run.config, run.accelerator.is_main_process
+    config = run.config
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     moving = _moving(run, strategy)
-    with own_randomness(config.seed, run.accelerator.device):
+    with own_randomness(config.seed, run.precision.device):
         state = moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
         log = state.noting(log)
@@ -72,7 +70,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             state.epoch += 1
             if state.epoch % config.eval.every == 0 or state.epoch == config.train.epochs:
                 score(now, log)
-            if main and time.monotonic() >= due:
+            if time.monotonic() >= due:
                 state.seconds = dict(run.display.seconds)
                 due = moving.save(folder, state)
         observe.note_regime(now, log)
@@ -82,11 +80,10 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             now.clear()
         ranks = now.scored().ranks
         details = record.details(now, ranks, {**state.baselines, **observe.one_modality(now)})
-        if main:
-            folder.write_metrics(state.points)
-            folder.write_ranks(ranks.to_frame())
-            folder.write_weights(trained_state(run.backbone), {"run": folder.run_id, "hash": run.hash})
-            folder.write_result(details)
+        folder.write_metrics(state.points)
+        folder.write_ranks(ranks.to_frame())
+        folder.write_weights(trained_state(run.backbone), {"run": folder.run_id, "hash": run.hash})
+        folder.write_result(details)
     return details
 
 
@@ -96,14 +93,11 @@ def _moving(run: OpenRun, strategy: Strategy) -> Moving:
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
-    check_one_process(strategy, run.accelerator.num_processes)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
     optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
-    # the schedule is not prepared: accelerate would step it once per process, and it counts batches
-    model, optimizer = prepared(run.accelerator, objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
-    return Moving(objective, model, optimizer, schedule, streams)
+    return Moving(objective, optimizer, schedule, run.precision.scaler, streams)
 
 
 # --- refresh and draw -------------------------------------------------------------------------------------------------
@@ -150,26 +144,28 @@ def train_epoch(
             result = _step(run, moving, batch)
             losses.append(result.loss.detach())
             state.step += 1
-            state.negatives_seen += result.negatives * run.accelerator.num_processes
+            state.negatives_seen += result.negatives
             if result.statistics:
                 statistics.append(result.statistics)
             advance(1)
-    mean = float(run.accelerator.gather(torch.stack(losses)).mean())
+    mean = float(torch.stack(losses).mean())
     if not math.isfinite(mean):
         raise NegbenchError(f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr or set train.max_grad_norm")
     return mean, statistics
 
 
 def _step(run: OpenRun, moving: Moving, batch: Batch) -> StepResult:
-    with run.accelerator.autocast():
-        result: StepResult = moving.model(batch)
+    with run.precision.autocast():
+        result: StepResult = moving.objective(batch)
     if not result.loss.requires_grad:
         raise NegbenchError(f"loss '{run.config.loss.name}' returned a number without a gradient: nothing is learned")
     moving.optimizer.zero_grad()
-    run.accelerator.backward(result.loss)
+    moving.scaler.scale(result.loss).backward()
     if run.config.train.max_grad_norm is not None:
-        run.accelerator.clip_grad_norm_(moving.model.parameters(), run.config.train.max_grad_norm)
-    moving.optimizer.step()
+        moving.scaler.unscale_(moving.optimizer)
+        torch.nn.utils.clip_grad_norm_(moving.objective.parameters(), run.config.train.max_grad_norm)
+    moving.scaler.step(moving.optimizer)
+    moving.scaler.update()
     moving.schedule.step()
     return result
 
@@ -207,11 +203,11 @@ def batch_behaviour(statistics: list[dict[str, float]]) -> dict[str, float]:
 def score(now: Snapshot, log: Log) -> None:
     """Score val for the curve and, where an epoch is to be chosen, the part it is chosen on."""
     run, state, scene = now.run, now.state, now.run.scene
-    found, further = now.scored(), now.further()
+    found, dev = now.scored(), now.dev()
     values = {f"{scene.scored}/{name}": value for name, value in found.metrics.items()}
     values[f"{scene.scored}/query_concentration"] = found.concentration
-    values |= {f"{name}/{measure}": value for name, metrics in further.items() for measure, value in metrics.items()}
-    main = further.get("dev", found.metrics)[scene.val.dataset.card.main]
+    values |= {f"dev/{name}": value for name, value in (dev or {}).items()}
+    main = (dev or found.metrics)[scene.val.dataset.card.main]
     if run.config.eval.select != "last" and main > state.best:
         state.best, state.best_epoch = main, state.epoch
         state.best_weights = {k: v.detach().clone() for k, v in trained_state(run.backbone).items()}

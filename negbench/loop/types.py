@@ -16,16 +16,13 @@ from negbench.config import ResolvedConfig
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Splits
 from negbench.identity import config_hash
+from negbench.loop.precision import Precision
 from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from accelerate import Accelerator
-
     from negbench.display import Display
 
 Log = Callable[[Mapping[str, float], int, int], None]  # values by name, step, epoch
-Watch = Callable[[int, Mapping[str, float], bool], None]  # 0-based epoch, values by name, whether they are new
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +60,7 @@ class OpenRun(PlannedRun):
 
     backbone: Backbone
     scene: Scene
-    accelerator: Accelerator
+    precision: Precision
     display: Display
 
 
@@ -108,7 +105,7 @@ class RunResult:
 
     @property
     def run_id(self) -> str:
-        """Name of the run's folder, which `negbench run --resume`, `evaluate` and `report` take."""
+        """Name of the run's folder, which `negbench evaluate` and `audit --run` take."""
         return self.folder.run_id
 
     @property
@@ -125,13 +122,3 @@ class RunResult:
         """The run's name, and a line for each metric."""
         width = max(map(len, self.metrics), default=0)
         return "\n".join([f"run {self.run_id}", *(f"  {name:{width}}  {v:.4f}" for name, v in self.metrics.items())])
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """A row a metric."""
-        import pandas as pd
-
-        return pd.DataFrame({"metric": list(self.metrics), "value": list(self.metrics.values())})
-
-    def _repr_html_(self) -> str:
-        return f"<h4>run {self.run_id}</h4>{self.frame.to_html(index=False)}"

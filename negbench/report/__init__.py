@@ -1,1 +1,1 @@
-"""Self-contained reports of a comparison, a study or a run."""
+"""Self-contained reports of a comparison."""

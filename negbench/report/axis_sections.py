@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.analysis.crossings import Dials, Point, at_point, crossings_frame, points_frame, series_of, unbeaten
+from negbench.analysis.crossings import Dials, Point, at_point, crossings_frame, points_frame, unbeaten
 from negbench.analysis.decomposition import READ_SIGNS, SIGNS, corners_frame, matrix_frame, parts_frame
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED
@@ -49,12 +49,7 @@ def _dials(found: Findings) -> list[PageSection]:
 
 def _systems(found: Findings) -> list[PageSection]:
     """The matrix of systems and negatives, and what each system's gain is made of."""
-    parts: list[Part] = []
-    places = list(dict.fromkeys((row.dataset, row.backbone) for row in found.main))
-    for number, place in enumerate(places, 1):
-        rows = [row for row in found.main if (row.dataset, row.backbone) == place]
-        suffix, where = (f"-{number}", f" ({', '.join(place)})") if len(places) > 1 else ("", "")
-        parts.append(matrix_chart(rows, f"matrix{suffix}", where))
+    parts: list[Part] = [matrix_chart(found.main)]
     title = f"{label_of(found.main[0].metric)}, points against the system's own negatives"
     parts.append(
         Table("matrix", title, matrix_frame(found.main), f"{READ_SIGNS}; a column's intervals hold all at once.")
@@ -89,19 +84,10 @@ def tuned_section(found: Findings) -> PageSection | None:
 
 
 def dial_charts(dials: Dials, rows: Sequence[VerdictRow]) -> list[Chart]:
-    """For each series who is best at every point, and the metric along each dial; none of a sample of points."""
-    charts = []
-    every = list(dict.fromkeys(series_of(row.place) for row in rows)) if dials.whole else []
-    for number, series in enumerate(every, 1):
-        mine = [row for row in rows if series_of(row.place) == series]
-        suffix, words = (f"-{number}", f" ({series})") if len(every) > 1 else ("", "")
-        charts.append(_best(dials, mine, f"best{suffix}", words))
-        charts += [
-            _along(dials, mine, index, f"along-{axis.name}{suffix}", words)
-            for index, axis in enumerate(dials.axes)
-            if len(axis.values) > 1
-        ]
-    return charts
+    """Who is best at every point, and the metric along each dial; none of a sample of points."""
+    if not dials.whole:
+        return []
+    return [_best(dials, rows), *(_along(dials, rows, i) for i, axis in enumerate(dials.axes) if len(axis.values) > 1)]
 
 
 def _styles(rows: Sequence[VerdictRow]) -> dict[str, dict[str, Any]]:
@@ -112,7 +98,7 @@ def _size(rows: Sequence[VerdictRow]) -> str:
     return f"{rows[0].seeds} seeds, {rows[0].queries} queries a point"
 
 
-def _best(dials: Dials, rows: Sequence[VerdictRow], key: str, words: str) -> Chart:
+def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
     """Two dials as a heat map; further dials as further panels."""
     across, *others = dials.axes
     down = others[0] if others else None
@@ -131,8 +117,8 @@ def _best(dials: Dials, rows: Sequence[VerdictRow], key: str, words: str) -> Cha
         f"The strategy with the highest {label_of(rows[0].metric)} at every point, and by how many points it leads the "
         f"next ({_size(rows)}). Hatched: others share first place with it."
     )
-    title = f"Who is best, by {across.name}" + (f" and {down.name}" if down else "") + words
-    return Chart(key, title, text, tuple(panels), 2, legend)
+    title = f"Who is best, by {across.name}" + (f" and {down.name}" if down else "")
+    return Chart("best", title, text, tuple(panels), 2, legend)
 
 
 def _winners(
@@ -160,7 +146,7 @@ def _winners(
     return draw
 
 
-def _along(dials: Dials, rows: Sequence[VerdictRow], index: int, key: str, words: str) -> Chart:
+def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
     """The metric of every strategy along one dial, a panel for each setting of the others."""
     axis = dials.axes[index]
     panels = [
@@ -168,7 +154,7 @@ def _along(dials: Dials, rows: Sequence[VerdictRow], index: int, key: str, words
         for line in dials.lines_along(index)
     ]
     text = f"{label_of(rows[0].metric)} (%) along {axis.name}; bars are the intervals of the means ({_size(rows)})."
-    return Chart(key, f"Along {axis.name}{words}", text, tuple(panels), direct=True)
+    return Chart(f"along-{axis.name}", f"Along {axis.name}", text, tuple(panels), direct=True)
 
 
 def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point]) -> Callable[[Axes], None]:
@@ -193,7 +179,7 @@ def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[
     return draw
 
 
-def matrix_chart(rows: Sequence[VerdictRow], key: str, where: str) -> Chart:
+def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
     """Systems x strategies: the difference to the system's own negatives."""
     systems = list(dict.fromkeys(row.system for row in rows))
     strategies = sorted({row.strategy for row in rows})
@@ -211,4 +197,4 @@ def matrix_chart(rows: Sequence[VerdictRow], key: str, where: str) -> Chart:
         f"seeds, {rows[0].queries} queries; {READ_SIGNS}; purple is above 0, orange below, grey undecided."
     )
     panel = heat(strategies, systems, cells, differences=True, undecided=undecided)
-    return Chart(key, f"Every system with every strategy's negatives{where}", text, (panel,), 1)
+    return Chart("matrix", "Every system with every strategy's negatives", text, (panel,), 1)

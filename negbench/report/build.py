@@ -1,4 +1,4 @@
-"""The page of a comparison or of a run, put together from their folders."""
+"""The page of a comparison, put together from its folder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from negbench.analysis.columns import metric_column
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, ordered, verdict_frame
 from negbench.analysis.plateau import READ_PLATEAU
-from negbench.analysis.regime_card import READ, card_frame, run_frame
-from negbench.analysis.tables import audit_frame, metrics_frame, refreshes_frame
+from negbench.analysis.regime_card import READ
 from negbench.analysis.tuned_gain import TUNED
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
-from negbench.files import read_json
 from negbench.grid.comparison import AXES, Group
 from negbench.report import figures
 from negbench.report.axis_sections import axis_sections, tuned_section
@@ -28,44 +26,27 @@ from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs
 from negbench.report.page import Cards, Note, Page, PageSection, Part, Table, chapters, write_page
 from negbench.report.published import rows_beside
-from negbench.runfolder import RunFolder, find_run
 
 GALLERIES = 2
 
 
 def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path]:
-    """Write the report of a comparison, of claims, of a study, or of a single run, into its folder.
+    """Write the report of a comparison, or of claims, into its folder.
 
     Args:
         runs: runs folder.
-        name: of a comparison, a study, or of a run as `find_run` takes it.
+        name: of the comparison.
         galleries: best, worst and random queries shown, each so many; 0 leaves galleries out.
 
     Returns:
         Paths written, `report/index.html` first.
 
     Raises:
-        RunError: no such comparison, study or run, or none finished yet.
+        RunError: no such comparison, or none of its runs is finished yet.
     """
     folder = runs / name
-    if (folder / "study.json").exists():  # imports optuna
-        from negbench.report.study import study_page
-        from negbench.tuning.book import open_book
-
-        page = study_page(open_book(runs, name))
-    elif is_of_claims(folder):
-        page = claims_page(folder)
-    elif (folder / "comparison.json").exists() or not _is_run(runs, name):
-        page = comparison_page(folder, stored(runs, name), galleries)
-    else:
-        found = find_run(runs, name)
-        folder, page = found.path, run_page(found, galleries)
+    page = claims_page(folder) if is_of_claims(folder) else comparison_page(folder, stored(runs, name), galleries)
     return write_page(folder / "report", page)
-
-
-def _is_run(runs: Path, name: str) -> bool:
-    """Whether `name` can only mean a run; a name that is neither is answered with the known comparisons."""
-    return (Path(name) / "config.json").exists() or any(name in p.parent.name for p in runs.glob("*/config.json"))
 
 
 def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
@@ -89,37 +70,10 @@ def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
             examples=[val, train],
             details=[
                 _statistics(found.rows),
-                _audit(folder),
                 _published(parts),
                 _left_out(found.notes(), missing),
                 _cells(groups, cells),
             ],
-        ),
-    )
-
-
-def run_page(folder: RunFolder, galleries: int) -> Page:
-    """The page of one finished run."""
-    result, manifest, config = folder.result, folder.manifest, folder.config
-    labels = {"strategy": config.strategy.name, "loss": config.loss.name, "backbone": config.backbone.name}
-    group = Group({**labels, "dataset": manifest["dataset"]["val"]}, (folder,))
-    parts = figures.parts_of([group])
-    main = result["main_metric"]
-    before = result["baselines"].get("untrained", {}).get(main)
-    answer = f"{label_of(main)} {percent(result['metrics'][main])} % on {manifest['dataset']['val']}"
-    answer += f", {percent(before)} % before training" if before is not None else ""
-    val, train, missing = _galleries(parts, galleries)
-    return Page(
-        title=f"negbench: {folder.run_id}",
-        subtitle=f"One run of {labels['strategy']} under {labels['loss']}.",
-        header=_header([group]),
-        answer=(f"{answer}. One seed says nothing about the spread between seeds.",),
-        facts=_facts([group]),
-        chapters=chapters(
-            result=[_metrics(folder)],
-            why=_charts(parts),
-            examples=[val, train],
-            details=[_published(parts), _left_out([], missing), _settings(folder)],
         ),
     )
 
@@ -203,23 +157,6 @@ def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
     return PageSection("tests", "Tests", text, tuple(tables))
 
 
-def _audit(folder: Path) -> PageSection | None:
-    """The audits of `negbench audit --out` into the comparison's folder, where there are any."""
-    path = folder / "audit.json"
-    if not path.exists():
-        return None
-    parts: list[Part] = []
-    for place, audit in enumerate(read_json(path)["audits"], 1):
-        judge = f"; judged by {audit['judge']}" if audit["judge"] else ""
-        text = f"{audit['backbone']}, {audit['model']}, on {audit['dataset']}{judge}."
-        parts.append(Table(f"audit-{place}", "What strategies would draw", audit_frame(audit["rows"]), text))
-        if "regime" in audit:
-            parts.append(Table(f"audit-regime-{place}", "Regime", card_frame({audit["model"]: audit["regime"]})))
-        parts += [Note(remark) for remark in audit["remarks"]]
-    text = "Without any training: pools and draws of every strategy from one model's scores."
-    return PageSection("audit", "False-negative audit", text, tuple(parts))
-
-
 def _published(parts: Sequence[Runs]) -> PageSection:
     """Published numbers on exactly the split and protocol of a data set here."""
     tables: dict[str, Part] = {}
@@ -248,17 +185,6 @@ def _published(parts: Sequence[Runs]) -> PageSection:
     return PageSection("published", "Published numbers", text, tuple(tables.values()))
 
 
-def _metrics(folder: RunFolder) -> PageSection:
-    text = "Percent; beside the run the untrained model and either modality alone."
-    parts: list[Part] = [Table("metrics", "Metrics", metrics_frame(folder), text)]
-    if folder.result["behaviour_by_refresh"]:
-        parts.append(Table("behaviour", "What the strategy did at each refresh", refreshes_frame(folder)))
-    if "regime" in folder.result:  # runs of earlier versions have none
-        parts.append(Table("regime", "Regime at each refresh and at the end", run_frame(folder.result), READ))
-    parts += [Note(remark, missing=True) for remark in folder.result["remarks"]]
-    return PageSection("metrics", "Metrics", "", tuple(parts))
-
-
 def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> PageSection:
     runs = {run.run_id: run for group in groups for run in group.runs}
     rows = []
@@ -278,11 +204,6 @@ def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> PageS
     )  # fmt: skip
 
 
-def _settings(folder: RunFolder) -> PageSection:
-    frame = pd.DataFrame([{"key": k, "value": "-" if v is None else str(v)} for k, v in folder.config.flat().items()])
-    return PageSection("settings", "Settings", "", (Table("settings", "Resolved configuration", frame),))
-
-
 def _left_out(notes: Sequence[str], missing: Sequence[str]) -> PageSection:
     """Cells that there cannot be, what is not supported, and images that cannot be shown."""
     lines = [*(Note(text) for text in notes), *(Note(text, missing=True) for text in missing)]
@@ -297,7 +218,6 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
     drawn: list[tuple[str, str, Callable[[Runs], Chart | None]]] = [
         ("false-negatives", "False negatives", figures.false_negatives),
         ("training", "Training", figures.training),
-        ("pools", "Pools", figures.pools),
     ]
     several = len(parts) > 1
     sections = []
@@ -305,12 +225,7 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
         found = [(runs, draw(runs)) for runs in parts]
         shown = tuple(_named(chart, runs, several) for runs, chart in found if chart is not None)
         sections.append(PageSection(key, title, "", shown))
-    text = (
-        "Train queries against their corpus, before training, just before the first refresh after the warm-up, and at "
-        "the end. A strategy without a refresh of its own has no curve after the warm-up."
-    )
-    curves = tuple(_named(c, runs, several) for runs in parts for c in figures.score_curves(runs).values())
-    return [*sections, PageSection("scores", "Score curves", text, curves)]
+    return sections
 
 
 def _named(chart: Chart, runs: Runs, several: bool) -> Chart:

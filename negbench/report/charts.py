@@ -19,7 +19,6 @@ PALETTE = (
     "#0072b2", "#c85200", "#007a5a", "#b0489a", "#8a6d00", "#1b8fc4", "#7b3f00", "#5b3fa8", "#b3202c", "#4d8000",
 )  # fmt: skip
 GREY = "#66717c"  # of what is undecided, and of what is no series
-MARKERS = ("o", "s", "D", "^", "P", "X")
 _DASHES = ("-", "--", ":", "-.")
 _TEXT, _GRID = "#1d2329", "#dfe4e8"
 _RC: Any = {  # matplotlib's own type names every key
@@ -54,7 +53,7 @@ class Chart:
     `key`: file name without its ending, and the figure's id in the page. `text`: the sentence that says what the figure
     shows, of how many. `legend`: more entries (marker, colour, name) than the drawing names itself. `direct`: the
     drawing writes names beside what it draws, and needs no legend. `full`: one panel as wide as the page, which is
-    drawn again as wide as other panels for small screens. `file`: whether it is written as a file, too.
+    drawn again as wide as other panels for small screens.
     """
 
     key: str
@@ -63,7 +62,6 @@ class Chart:
     panels: tuple[Panel, ...]
     across: int = 3
     legend: tuple[tuple[str, str, str], ...] = ()
-    file: bool = True
     direct: bool = False
     full: bool = False
 

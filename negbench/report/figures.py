@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,18 +13,11 @@ from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, listed, number, percent, signed
 from negbench.grid.comparison import Group
-from negbench.mining import curves
-from negbench.mining.curves import Curves
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOMENTS = {
-    "start": ("before training", GREY),
-    "warm": ("after the warm-up", PALETTE[1]),
-    "end": ("at the end", PALETTE[0]),
-}
 VERDICTS = {  # colour and marker: told apart without colours too
     "better": (PALETTE[2], "^"),
     "worse": (PALETTE[1], "v"),
@@ -259,15 +250,6 @@ def training(runs: Runs) -> Chart | None:
     return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, found, f"{name} (%)")
 
 
-def pools(runs: Runs) -> Chart | None:
-    """Pool size at each refresh: QuRe fig. 5, DQE-CIR fig. 7."""
-    text = (
-        "Images in the pool that negatives are drawn from, mean over queries and seeds; a batch strategy has a value "
-        "for each epoch, its pool is the batch."
-    )
-    return _per_refresh(runs, "pools", "Pool size at each refresh", "pool_size", 1.0, "images in the pool", text)
-
-
 def false_negatives(runs: Runs) -> Chart | None:
     """False-negative rate of the draws at each refresh; None where nothing but the target is known to be relevant."""
     title, text = "False negatives among the draws", "Share of the drawn negatives that are known to be relevant."
@@ -294,94 +276,6 @@ def _per_refresh(runs: Runs, key: str, title: str, name: str, factor: float, lab
     return _epoch_chart(runs.key(key), title, text + " The vertical axis is logarithmic." * wide, found, label, wide)
 
 
-# --- scores ------------------------------------------------------------------------------------------------------
-
-
-def score_curves(runs: Runs) -> dict[str, Chart]:
-    """Loss -> the sorted scores of each strategy at three moments, over all queries: QuRe fig. 7.
-
-    Groups whose first run kept no curves are left out.
-    """
-    charts: dict[str, Chart] = {}
-    for loss, groups in runs.by_loss():
-        kept = [(group, found) for group in groups if (found := _kept(group.runs[0].path))]
-        panels = [
-            Panel(group.labels["strategy"], _curves([_all_queries(m, one) for m, one in found.items()]))
-            for group, found in kept
-        ]
-        if panels:
-            first = next(iter(kept[0][1].values()))
-            charts[loss] = Chart(
-                runs.key(f"scores-{_slug(loss)}"),
-                f"Sorted scores under {loss}",
-                f"Score against the rank, n = {len(first.queries):,} sampled train queries of the run with seed "
-                f"{kept[0][0].runs[0].config.seed}, against their corpus: mean score, and at the end the band from "
-                "the 10th to the 90th percentile. Thick: the pool. Square: the target. Bars: the two steepest drops; "
-                "marks at the median place. Batch strategies have no pool.",
-                tuple(panels),
-                file=not charts,
-            )
-    return charts
-
-
-def _kept(folder: Path) -> dict[str, Curves]:
-    paths = {moment: folder / curves.file_name(moment) for moment in curves.MOMENTS}
-    return {moment: Curves.load(path) for moment, path in paths.items() if path.exists()}
-
-
-@dataclass(frozen=True, eq=False)
-class _Curve:
-    """Scores at places of the ranking, places in the unit of `x`; NaN for a mark that is not there."""
-
-    moment: str
-    x: np.ndarray
-    y: np.ndarray
-    target: float
-    drops: tuple[float, ...]
-    pool: tuple[float, float]
-    band: tuple[np.ndarray, np.ndarray] | None = None
-
-
-def _all_queries(moment: str, found: Curves) -> _Curve:
-    def median(values: Any) -> float:
-        known = values[~np.isnan(values)]
-        return 100 * float(np.median(known)) if len(known) else math.nan
-
-    drops, pool = found.shares(np.sort(found.drops, axis=1)), found.shares(found.pool)
-    band = (np.asarray(found.low), np.asarray(found.high)) if moment == "end" else None
-    return _Curve(
-        moment,
-        100 * found.share.astype(float),
-        np.asarray(found.mean),
-        median(found.shares(found.target)),
-        (median(drops[:, 0]), median(drops[:, 1])),
-        (median(pool[:, 0]), median(pool[:, 1])),
-        band,
-    )
-
-
-def _curves(found: Sequence[_Curve]) -> Callable[[Axes], None]:
-    def draw(axes: Axes) -> None:
-        for curve in found:
-            name, color = _MOMENTS[curve.moment]
-            if curve.band is not None:
-                axes.fill_between(curve.x, *curve.band, color=color, alpha=0.12, linewidth=0)
-            axes.plot(curve.x, curve.y, color=color, label=name)
-            inside = (curve.x >= curve.pool[0]) & (curve.x <= curve.pool[1])
-            axes.plot(curve.x[inside], curve.y[inside], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
-            for marker, places in (("s", [curve.target]), ("|", curve.drops)):
-                at = [place for place in places if not math.isnan(place)]
-                heights = np.interp(at, curve.x, curve.y)
-                axes.plot(at, heights, marker, color=color, markersize=4.5 if marker == "s" else 10)
-        axes.set(xlabel="rank (% of the corpus)", ylabel="score")
-
-    return draw
-
-
 def _false_negative_rate(group: Group) -> float | None:
     values = group.values("behaviour", "false_negative_rate_draws")
     return 100 * float(np.mean(values)) if values else None
-
-
-def _slug(text: str) -> str:
-    return "-".join(filter(None, "".join(c if c.isalnum() else "-" for c in text.lower()).split("-")))

@@ -23,7 +23,6 @@ from negbench.analysis.words import label_of, latex, markdown
 from negbench.display import Grid, log
 from negbench.grid.comparison import AXES, Group
 from negbench.report.unchanged import inputs_of, keep, unchanged, writable
-from negbench.report.views import shown, summary_name, varied
 from negbench.runfolder import final_values
 from negbench.tracking import SummaryRun, Tracker
 
@@ -103,10 +102,11 @@ def _renew(
 
         pages = write_report(runs, name)
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
-    seen = shown(found.groups, found.rows, "\n\n".join(answer))
-    axes = varied(found.groups)
+    differing = [axis for axis in AXES if len({group.labels.get(axis) for group in found.groups}) > 1]
+    axes = list(dict.fromkeys(("strategy", *differing)))
     summaries = [_summary(group, found.rows, axes) for group in found.groups]
-    Tracker.open(runs, tracking_uri).close_parent(runs / name / "mlflow.json", name, summaries, written, seen)
+    tracker = Tracker.open(runs, tracking_uri)
+    tracker.close_parent(runs / name / "mlflow.json", name, summaries, written, "\n\n".join(answer))
 
 
 def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
@@ -186,9 +186,10 @@ def _summary(group: Group, rows: Sequence[VerdictRow], axes: Sequence[str]) -> S
     for key in dict.fromkeys(name for values in finals for name in values):
         values = [v[key] for v in finals if key in v and math.isfinite(v[key])]
         if values:
-            metrics[summary_name(key)] = float(np.mean(values))
+            short = key.removeprefix("final/")
+            metrics[short] = float(np.mean(values))
             if len(values) > 1:
-                metrics[f"sd/{summary_name(key)}"] = float(np.std(values, ddof=1))
+                metrics[f"sd/{short}"] = float(np.std(values, ddof=1))
     flats = [run.config.flat() for run in group.runs]
     shared: dict[str, Any] = {k: v for k, v in flats[0].items() if all(f.get(k) == v for f in flats)}
     tags = dict(group.labels)

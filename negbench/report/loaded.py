@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -19,7 +19,6 @@ from negbench.runfolder import find_run
 
 if TYPE_CHECKING:
     from negbench.tuning.book import Book
-    from negbench.tuning.final import Final
 
 
 def _html(title: str, lines: list[str], frame: pd.DataFrame) -> str:
@@ -134,9 +133,8 @@ class StudyResult:
         """A row a trial: number, state, `recall` on the dev part in [0, 1], knobs, seconds."""
         rows = []
         for trial in self._book.frozen():
-            values = dict(zip(["recall", str(self._book.spec.minimise)], trial.values or (), strict=False))
-            row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower(), **values, **trial.params}
-            rows.append(row | {"seconds": trial.user_attrs.get("seconds")})
+            row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower(), "recall": trial.value}
+            rows.append({**row, **trial.params, "seconds": trial.user_attrs.get("seconds")})
         return pd.DataFrame(rows)
 
     @property
@@ -153,11 +151,12 @@ class StudyResult:
         return dict(done[0].params)
 
     @property
-    def final(self) -> Final | None:
-        """The best beside the default on fresh seeds; None where it was not computed."""
-        from negbench.report.study import read_final
+    def final(self) -> Comparison | None:
+        """The best beside the default on fresh seeds; None where they were not compared."""
+        from negbench.tuning.final import final_name
 
-        return read_final(self.path)
+        found = Comparison(self.path.with_name(final_name(self.name)))
+        return found if (found.path / "answer.md").exists() else None
 
     def plain(self) -> dict[str, Any]:
         """For JSON: the best knobs, every trial, and the best beside the default."""
@@ -167,7 +166,7 @@ class StudyResult:
             "path": self.path,
             "best": self.best,
             "trials": self.trials.to_dict("records"),
-            "final": None if final is None else asdict(final),
+            "final": None if final is None else final.plain(),
         }
 
     def __repr__(self) -> str:
@@ -177,11 +176,7 @@ class StudyResult:
     def _lines(self) -> list[str]:
         best = ", ".join(f"{key} = {value}" for key, value in self.best.items())
         lines = [f"study {self.name}: best {best or 'is the only point'}"]
-        if (final := self.final) is not None:
-            test = final.test
-            ends = f"[{100 * test.interval.low:+.1f}, {100 * test.interval.high:+.1f}]"
-            lines.append(f"against the default on val: {100 * test.value:+.1f} {ends} points, {test.verdict}")
-        return lines
+        return [*lines, *(self.final.answer if self.final is not None else ())]
 
     def _repr_html_(self) -> str:
         return _html(f"study {self.name}", self._lines(), self.trials)

@@ -131,10 +131,9 @@ def write_page(folder: Path, page: Page) -> list[Path]:
         ):
             written.append(write_text(folder / "tables" / f"{table.key}.{ending}", text))
     for chart in _all(page, Chart):
-        if chart.file:
-            written.append(folder / "figures" / f"{chart.key}.png")
-            with atomic_write(written[-1], "wb") as file:
-                file.write(saved(chart, "png"))
+        written.append(folder / "figures" / f"{chart.key}.png")
+        with atomic_write(written[-1], "wb") as file:
+            file.write(saved(chart, "png"))
     write_text(folder / "index.html", html(page))
     return written
 

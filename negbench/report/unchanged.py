@@ -29,8 +29,6 @@ def inputs_of(folder: Path, *settings: object) -> str:
         digest.update(comparison.read_bytes())
         for run in dict.fromkeys(row["run"] for row in ComparisonFolder(folder).cells() if row["run"]):
             digest.update(json.dumps([run, *_listed(folder.parent / run)]).encode())
-    audit = folder / "audit.json"
-    digest.update(audit.read_bytes() if audit.exists() else b"")
     return digest.hexdigest()
 
 

@@ -35,7 +35,6 @@ class RunRecord(Form):
 
     metrics: dict[str, float] = Field(description="of the reported split at the reported epoch; GROUP/NAME for a part")
     main_metric: str = Field(description="the one of `metrics` to look at")
-    also: dict[str, dict[str, float]] = Field(description="metrics of further benchmarks, by name")
     baselines: dict[str, dict[str, float]] = Field(
         description="the metrics of what needs no training, or one side of the query alone, by name"
     )

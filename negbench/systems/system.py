@@ -180,11 +180,16 @@ def load_config(
     return build_config([whole])
 
 
+def system_files() -> dict[str, Path]:
+    """Files of all systems by name, the plain one first."""
+    found = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
+    return {PLAIN: found[PLAIN], **found}
+
+
 @cache
 def systems() -> dict[str, System]:
     """All systems by name, the plain one first."""
-    found = {path.stem: _read(path) for path in sorted(Path(__file__).parent.glob("*.toml"))}
-    return {PLAIN: found[PLAIN], **found}
+    return {name: _read(path) for name, path in system_files().items()}
 
 
 def system(name: str, flag: str = "--system") -> System:

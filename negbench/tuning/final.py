@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench.analysis.deciding import computed_until, open_strategies
-from negbench.analysis.differences import decided
-from negbench.analysis.statistics import Difference, Summary
 from negbench.analysis.verdicts import Rules
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
@@ -21,24 +19,10 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_place
 from negbench.grid.looks import Looks
-from negbench.runfolder import RunFolder
-from negbench.scoring.stored import values_of
 from negbench.tuning.book import Book
 
 _SEED = 0  # of the importance's forest: the same study gives the same tables
 _FEWEST = 4  # finished trials below which an importance says nothing
-
-
-@dataclass(frozen=True)
-class Final:
-    """The best trial beside the default, on seeds that no trial saw and on the reported split."""
-
-    metric: str
-    seeds: tuple[int, ...]
-    comparison: str  # name of the comparison that holds the runs
-    default: Summary
-    best: Summary
-    test: Difference
 
 
 # --- trials ------------------------------------------------------------------------------------------------------
@@ -47,15 +31,7 @@ class Final:
 def finished(book: Book) -> list[FrozenTrial]:
     """Trials that ran to their end, best recall on the dev part first."""
     done = [trial for trial in book.frozen() if trial.state == TrialState.COMPLETE]
-    return sorted(done, key=lambda trial: (-trial.values[0], trial.number))
-
-
-def front(book: Book) -> list[FrozenTrial]:
-    """Trials that no other one beats on both objectives, best recall first; the best alone with one objective."""
-    if book.spec.minimise is None:
-        return finished(book)[:1]
-    best = {trial.number for trial in book.study.best_trials}
-    return [trial for trial in finished(book) if trial.number in best]
+    return sorted(done, key=lambda trial: (-trial.value, trial.number))
 
 
 def importance(book: Book) -> dict[str, float]:
@@ -68,40 +44,14 @@ def importance(book: Book) -> dict[str, float]:
         Empty with fewer than four finished trials, or where recall did not vary.
     """
     done = finished(book)
-    if len(done) < _FEWEST or len({trial.values[0] for trial in done}) == 1:
+    if len(done) < _FEWEST or len({trial.value for trial in done}) == 1:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         shares: dict[str, float] = optuna.importance.get_param_importances(
-            book.study,
-            evaluator=optuna.importance.FanovaImportanceEvaluator(seed=_SEED),
-            target=lambda trial: float(trial.values[0]),
+            book.study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=_SEED)
         )
     return shares
-
-
-# --- statistics --------------------------------------------------------------------------------------------------
-
-
-def _tested(
-    runs: Mapping[str, Sequence[RunFolder]], baseline: str | None, looks: Looks | None = None
-) -> tuple[Mapping[str, Summary], Mapping[str, Difference]]:
-    """Means of the main metric by name, and the tests of all others against the baseline where there is one.
-
-    Args:
-        runs: name -> runs by seed, of one data set and the same seeds for all.
-        baseline: one of the names.
-        looks: as `Rules`.
-
-    Raises:
-        NegbenchError: a main metric that is no mean over queries.
-    """
-    metric = next(iter(runs.values()))[0].result["main_metric"]
-    found = {name: values_of(folders, [metric]) for name, folders in runs.items()}
-    if not all(found.values()):
-        raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
-    tested = decided({name: own[metric] for name, own in found.items()}, baseline, looks)
-    return tested.means, tested.against
 
 
 # --- the best beside the default ---------------------------------------------------------------------------------
@@ -114,18 +64,18 @@ def compare_best(
     looks: Looks | None,
     how: Mapping[str, Any],
     say: Callable[[str], None],
-) -> Final | None:
+) -> Rules | None:
     """Run the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
 
     Args:
         book: a study with a finished trial.
-        runs: runs folder; the runs make a comparison there, '<study>-final'.
+        runs: runs folder; the runs make a comparison there, `final_name`.
         fresh: seeds that no trial used; with looks those of the first.
         looks: at which seeds are added until the difference is decided; None: none are.
         how, say: as `computed_until`.
 
     Returns:
-        None where the default is itself the best.
+        How the two are compared; None where the default is itself the best.
 
     Raises:
         NegbenchError: no trial is finished, or a run failed.
@@ -135,7 +85,6 @@ def compare_best(
         raise NegbenchError(f"study '{book.name}' has no finished trial")
     spec, base = book.spec, book.spec.config
     points: dict[str, dict[str, Any]] = {f"{base.strategy.name} default": {}, f"{base.strategy.name} best": best.params}
-    default, chosen = points
 
     def configs_of(seeds: Sequence[int]) -> list[RunConfig]:
         return [spec.space.config(base, point, seed, closed=False) for point in points.values() for seed in seeds]
@@ -147,15 +96,16 @@ def compare_best(
 
     if len({str(resolved(config).identity()) for config in configs_of(fresh[:1])}) == 1:
         return None
-    comparison, rules = ComparisonFolder(runs / f"{book.name}-final", {"kind": "final"}), Rules(default, looks=looks)
+    comparison = ComparisonFolder(runs / final_name(book.name), {"kind": "final"})
+    rules = Rules(next(iter(points)), looks=looks)
     check_place(comparison.path, "final")
     undecided = open_strategies(comparison.path, rules)
     outcomes = computed_until(comparison, cells_of(fresh), cells_of, looks, undecided, how, say=say)
     if lost := [outcome.error for outcome in outcomes if outcome.error]:
         raise NegbenchError(f"{len(lost)} of {len(outcomes)} runs of the best and the default failed: {lost[0]}")
-    folders: dict[str, list[RunFolder]] = {name: [] for name in points}
-    for outcome in outcomes:
-        folders[outcome.cell.labels["strategy"]].append(RunFolder(runs / str(outcome.run_id)))
-    means, tests = _tested(folders, default, looks)
-    metric, seeds = folders[default][0].result["main_metric"], tuple(run.config.seed for run in folders[default])
-    return Final(metric, seeds, comparison.path.name, means[default], means[chosen], tests[chosen])
+    return rules
+
+
+def final_name(study: str) -> str:
+    """Name of the comparison of a study's best trial with the default."""
+    return f"{study}-final"

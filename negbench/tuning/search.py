@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from negbench import files
-from negbench.config import build_config, resolved
+from negbench.analysis.verdicts import Rules
+from negbench.config import build_config
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.executors import Executor
@@ -21,12 +22,12 @@ from negbench.signals import Stopped
 from negbench.systems.system import with_system
 from negbench.tracking import Tracker
 from negbench.tuning.book import Book
-from negbench.tuning.final import Final, compare_best
-from negbench.tuning.serve import open_study, run_study
-from negbench.tuning.space import build_space, fixed_layer
+from negbench.tuning.final import compare_best
+from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec
+from negbench.tuning.trials import open_study, run_study
 
-_TRIALS, _FINAL_SEEDS = 40, 3
+_TRIALS = 40
 
 
 @dataclass(frozen=True)
@@ -49,22 +50,17 @@ def plan_study(asked: Study) -> StudyPlan:
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
     below = {"eval": {"dev_fraction": DEV_FRACTION}}
     layer, remarks = with_system([below, *layers_of(asked)], Scenes())
-    known = list(resolved(build_config([layer])).flat()) if asked.fix else []
-    fixed = dict(fixed_layer(text, known) for text in asked.fix)
-    base = build_config([layer, *fixed.values()])
-    grid = asked.sampler == "grid"
-    space = build_space(base, search=asked.search, fix=list(fixed), grid=grid, force=asked.force)
-    spec = StudySpec.of(
-        base, space, seeds=asked.seeds, minimise=asked.minimise, sampler=asked.sampler, pruner=asked.pruner
-    )
-    final, first = asked.final_seeds, max(spec.seeds) + 1
-    fresh = tuple(range(first, first + (_FINAL_SEEDS if final is None else final)))
+    base, grid = build_config([layer]), asked.sampler == "grid"
+    space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
+    spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler)
+    first = max(spec.seeds) + 1
+    fresh = tuple(range(first, first + asked.final_seeds))
     size = len(spec.listed) if grid else _TRIALS
     trials = min(asked.trials or size, size) if grid else asked.trials or size
     return StudyPlan(spec, trials, fresh, Looks.of(asked, fresh), remarks)
 
 
-def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple[Book, Final | None]:
+def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple[Book, Rules | None]:
     """Compute the trials that are missing, then the best beside the default; rerun to resume.
 
     Args:
@@ -73,24 +69,25 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
         say: prints a line about what is searched; progress goes to the log.
 
     Returns:
-        The study, and the best beside the default; None where it was not asked for, or is the default itself.
+        The study, and how its best and the default are compared; None where they are not: it was not asked for, or the
+        default is the best.
 
     Raises:
-        NegbenchError: options that make no study, a default that cannot be computed, or a storage that fails.
+        NegbenchError: options that make no study, a default that cannot be computed, or a journal that cannot be read.
     """
     plan = plan_study(asked)
     spec, trials, uri = plan.spec, plan.trials, asked.tracking_uri
     title = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
     runs = files.runs_dir(asked.runs_dir)
     notes(plan.remarks)
-    book, job = open_study(runs, title, spec, trials=trials, storage=asked.storage, tracking_uri=uri)
+    book, job = open_study(runs, title, spec, trials=trials, tracking_uri=uri)
     for line in _header(book, trials):
         say(line)
     started = time.monotonic()
 
     def report(text: str) -> None:
         counts = book.counts()
-        ended = counts["finished"] + counts["pruned"] + counts["failed"]
+        ended = counts["finished"] + counts["failed"]
         log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
 
     if executor.elsewhere or executor.workers > 1:
@@ -119,4 +116,4 @@ def _header(book: Book, trials: int) -> list[str]:
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
     if clipped := [knob.key for knob in spec.space.knobs if knob.start != knob.default]:
         lines.append(f"  trial 0 is not quite the default: the ranges of {', '.join(clipped)} leave it out")
-    return [*lines, f"  sampler {spec.sampler}; pruner {spec.active_pruner}"]
+    return [*lines, f"  sampler {spec.sampler}"]

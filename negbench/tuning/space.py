@@ -1,8 +1,7 @@
 """What a study searches: knobs with fixed ranges, and how a point of them becomes a configuration.
 
 Knobs come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions, the warm-up and
-the negatives per query. Two fields of which the first must stay below the second (a band) are searched as start and
-width, because a range that moves with another value is none that a sampler can learn.
+the negatives per query.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from typing import Any
 import optuna
 
 from negbench.config import ResolvedConfig, RunConfig, build_config, resolved
-from negbench.contracts import Range, band_fields, tunable_ranges
+from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
-from negbench.layers import parse_value, set_layer
+from negbench.layers import parse_value
 
-MAX_KNOBS = 5
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
 _FORM = "want KEY=low:high, KEY=low:high:log or KEY=a|b|c"
 _N_DEF = range(2, 13)
@@ -31,7 +29,7 @@ _NEGATIVES = (1, 5)
 class Knob:
     """One searched value: in [low, high] (both included; whole numbers where both are), or one of `choices`.
 
-    `key` is a dotted key of RunConfig, or "strategy.END-START" for the width of a band.
+    `key` is a dotted key of RunConfig.
     """
 
     key: str
@@ -69,30 +67,10 @@ class Knob:
 
 
 @dataclass(frozen=True)
-class Band:
-    """Two strategy fields that are searched as start and width; their sum is cut at `limit`, the end's highest."""
-
-    start: str
-    end: str
-    limit: float
-
-    @property
-    def key(self) -> str:
-        """Key of the width."""
-        return f"strategy.{self.end}-{self.start}"
-
-
-@dataclass(frozen=True)
 class Space:
-    """Knobs of a study.
-
-    Attributes:
-        knobs: what is searched.
-        band: how a width becomes a field; None where there is none.
-    """
+    """Knobs of a study."""
 
     knobs: tuple[Knob, ...]
-    band: Band | None = None
 
     @property
     def default(self) -> dict[str, Any]:
@@ -125,23 +103,11 @@ class Space:
             OptionError: values that do not fit together.
         """
         layer: dict[str, dict[str, Any]] = {}
-        for key, value in self.plain(base, point).items():
+        for key, value in point.items():
             section, name = key.split(".", 1)
             layer.setdefault(section, {})[name] = value
         shut = {"eval": {"reported": False, "dev_seed": base.seed}} if closed else {}
         return build_config([base.model_dump(), layer, {"seed": seed}, shut])
-
-    def plain(self, base: RunConfig, point: Mapping[str, Any]) -> dict[str, Any]:
-        """The point in keys of RunConfig: a width becomes the end of its band."""
-        values = dict(point)
-        if self.band is not None and self.band.key in values:
-            width = values.pop(self.band.key)
-            start = values.get(f"strategy.{self.band.start}")
-            if start is None:
-                start = resolved(base).strategy.options[self.band.start]
-            # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would make another run of the default
-            values[f"strategy.{self.band.end}"] = round(min(start + width, self.band.limit), 12)
-        return values
 
 
 # --- building ----------------------------------------------------------------------------------------------------
@@ -153,31 +119,23 @@ def build_space(
     search: Sequence[str] = (),
     fix: Sequence[str] = (),
     grid: bool = False,
-    force: bool = False,
 ) -> Space:
     """The space of a study.
 
     Args:
-        base: configuration with the values of `fix` in it (see `fixed_layer`).
+        base: configuration that the study starts from.
         search: 'KEY=low:high', 'KEY=low:high:log' or 'KEY=a|b|c', which change or add knobs.
         fix: keys that are not searched.
         grid: search nothing but the choices of `search`.
-        force: allow more than five knobs.
 
     Raises:
-        OptionError: a key or value that cannot be searched, no knob at all, or too many of them.
+        OptionError: a key or value that cannot be searched, or no knob at all.
     """
     full = resolved(base)
     space = _searched(base, full, search, fix, grid)
     if not space.knobs:
         raise OptionError(
             f"strategy '{base.strategy.name}' has nothing left to tune: --search KEY=low:high adds a knob"
-        )
-    if len(space.knobs) > MAX_KNOBS and not force:
-        names = ", ".join(knob.key for knob in space.knobs)
-        raise OptionError(
-            f"{len(space.knobs)} knobs ({names}) are more than {MAX_KNOBS}, which is what a few dozen trials can tell "
-            "apart: leave some at their value with --fix KEY, or insist with --force"
         )
     for config in space.corners(base):
         resolved(config)
@@ -186,41 +144,32 @@ def build_space(
 
 def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix: Sequence[str], grid: bool) -> Space:
     """The strategy's knobs, without those of `fix` and with those of `search`; only these in a grid."""
-    knobs, band = own_knobs(base, full)
+    knobs = own_knobs(base, full)
     for given in fix:
         known = [*full.flat(), *knobs]
         key = full_key(given, known)
         if key not in known:
             raise _unknown(key, known, "--fix")
-        if band is not None and key == band.key:
-            raise OptionError(f"--fix {key}: a width is not a key of its own; fix strategy.{band.end} instead")
         knobs.pop(key, None)
-        if band is not None and key == f"strategy.{band.end}":
-            knobs.pop(band.key, None)
-    asked = [parse_search(text, full, knobs, band) for text in search]
+    asked = [parse_search(text, full, knobs) for text in search]
     if not grid:
-        return Space(tuple({**knobs, **{knob.key: knob for knob in asked}}.values()), band)
+        return Space(tuple({**knobs, **{knob.key: knob for knob in asked}}.values()))
     if ranges := [knob.key for knob in asked if not knob.choices]:
         raise OptionError(f"a grid needs listed values for {', '.join(ranges)}: --search {ranges[0]}=a|b|c")
-    return Space(tuple(asked), band)
+    return Space(tuple(asked))
 
 
-def own_knobs(base: RunConfig, full: ResolvedConfig) -> tuple[dict[str, Knob], Band | None]:
+def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
     """Knobs of the strategy and of its schedule."""
     from negbench.registry import registry
 
     cls: Any = registry.get("strategies", full.strategy.name)
-    options, ranges = full.strategy.options, tunable_ranges(cls)
-    band = band_of(cls, options)
+    options = full.strategy.options
     knobs: dict[str, Knob] = {}
-    for name, span in ranges.items():
-        if band is not None and name == band.end:
-            continue
+    for name, span in tunable_ranges(cls).items():
         if span.low is not None and isinstance(options[name], str):  # a share of the gallery; the range is in images
             continue
         knobs[f"strategy.{name}"] = _of_range(f"strategy.{name}", options[name], span)
-        if band is not None and name == band.start:
-            knobs[band.key] = _width(band, options, ranges)
     if cls.scope == "corpus":
         if cls.n_def > 1 and full.schedule.n_def > 1 and base.schedule.refresh_epochs is None:
             for knob in (_definitions(full), _warmup(full)):
@@ -229,7 +178,7 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> tuple[dict[str, Knob], B
         drawn = int(full.train.num_negatives or 1)
         low, high = _NEGATIVES
         knobs["train.num_negatives"] = Knob("train.num_negatives", drawn, min(low, drawn), max(high, drawn))
-    return knobs, band
+    return knobs
 
 
 def _of_range(key: str, default: Any, span: Range) -> Knob:
@@ -239,24 +188,6 @@ def _of_range(key: str, default: Any, span: Range) -> Knob:
     assert span.high is not None
     number = int if isinstance(default, int) else float
     return Knob(key, default, min(number(span.low), default), max(number(span.high), default), span.log)
-
-
-def band_of(cls: Any, options: Mapping[str, Any]) -> Band | None:
-    """The two fields that the strategy declares as a band; the end's value is kept where it lies beyond its range."""
-    if (fields := band_fields(cls)) is None:
-        return None
-    start, end = fields
-    return Band(start, end, max(tunable_ranges(cls)[end].high or 0.0, options[end]))
-
-
-def _width(band: Band, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:
-    """From the narrowest band that the two ranges allow to the widest."""
-    start, end = ranges[band.start], ranges[band.end]
-    default = round(options[band.end] - options[band.start], 12)
-    widest, gap = (end.high or 0) - (start.low or 0), (end.low or 0) - (start.high or 0)
-    narrowest = gap if gap > 0 else widest / 10
-    number = int if isinstance(default, int) else float  # bands of whole numbers have whole widths
-    return Knob(band.key, default, min(number(round(narrowest, 12)), default), max(number(round(widest, 12)), default))
 
 
 def _definitions(full: ResolvedConfig) -> Knob | None:
@@ -281,12 +212,12 @@ def _warmup(full: ResolvedConfig) -> Knob | None:
 # --- what the user says ------------------------------------------------------------------------------------------
 
 
-def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None) -> Knob:
+def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
     """'KEY=low:high[:log]' or 'KEY=a|b|c' as a knob; keys that are no knob yet are taken from the configuration."""
     where = f"--search {text!r}"
     key, _, given = text.partition("=")
     key = full_key(key.strip(), [*full.flat(), *knobs])
-    default = _default_of(key, full, knobs, band)
+    default = _default_of(key, full, knobs)
     if "|" in given:
         choices = tuple(_value(part, default, where) for part in given.split("|"))
         if len(set(choices)) != len(choices):
@@ -307,9 +238,7 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], ban
     return Knob(key, default, ends[0], ends[1], log)
 
 
-def _default_of(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None) -> Any:
-    if band is not None and key == f"strategy.{band.end}":
-        raise OptionError(f"{key} is searched as its distance from strategy.{band.start}: --search {band.key}=low:high")
+def _default_of(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Any:
     if key in knobs:
         return knobs[key].default
     flat = full.flat()
@@ -317,7 +246,7 @@ def _default_of(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band:
         raise _unknown(key, [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE], "--search")
     section, name = key.partition(".")[::2]
     if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
-        raise OptionError(f"{key} cannot be searched: trials could not be compared, or stopped early")
+        raise OptionError(f"{key} cannot be searched: trials could not be compared")
     return flat[key]
 
 
@@ -331,13 +260,6 @@ def _value(given: str, default: Any, where: str) -> Any:
     if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float):
         raise OptionError(f"{where}: want whole numbers, got {value}")
     return value
-
-
-def fixed_layer(text: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """--fix 'KEY' (at its value) or 'KEY=value' -> key, and the layer that sets it."""
-    key, sign, value = text.partition("=")
-    key = full_key(key.strip(), known)
-    return key, set_layer(f"{key}={value}") if sign else {}
 
 
 def full_key(key: str, known: Sequence[str]) -> str:

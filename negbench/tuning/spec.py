@@ -1,4 +1,4 @@
-"""All that decides which trials a study makes: its space, its seeds, its sampler and its pruner."""
+"""All that decides which trials a study makes: its space, its seeds and its sampler."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter
 
 from negbench.config import RunConfig, resolved
-from negbench.errors import OptionError
 from negbench.identity import code_version
-from negbench.options import Minimise, Pruner, Sampler
+from negbench.options import Sampler
 from negbench.tuning.space import Space
 
 _STARTUP = 10  # random trials before a model of the objective is trusted
-_UNPRUNED = 5  # trials that must have finished before any is pruned
 
 
 @dataclass(frozen=True)
@@ -35,71 +33,34 @@ class StudySpec:
         base: RunConfig as read.
         space: knobs.
         seeds: every trial is the mean over these.
-        minimise: a second objective, or None.
-        sampler, pruner: by name.
+        sampler: by name.
         seed: of the sampler.
-        first_refresh: earliest epoch of the space at which pools depend on scores; no trial is pruned before it.
-        epochs: of a run.
         code: version of the code that moves its runs' scores.
     """
 
     base: dict[str, Any]
     space: Space
     seeds: tuple[int, ...]
-    minimise: Minimise | None
     sampler: Sampler
-    pruner: Pruner
     seed: int
-    first_refresh: int
-    epochs: int
     code: str
 
     @classmethod
-    def of(
-        cls,
-        base: RunConfig,
-        space: Space,
-        *,
-        seeds: int = 1,
-        minimise: Minimise | None = None,
-        sampler: Sampler = "tpe",
-        pruner: Pruner = "median",
-    ) -> StudySpec:
-        """Settings of a study whose sampler and runs start from the configuration's seed.
-
-        Raises:
-            OptionError: a second objective that the sampler or the strategy does not have.
-        """
-        from negbench.registry import registry
-
-        full = resolved(base)
-        strategy: Any = registry.get("strategies", base.strategy.name)
-        if minimise is not None and sampler == "cmaes":
-            raise OptionError("--sampler cmaes takes one objective only: leave out --minimise, or take tpe")
-        if minimise == "mining-seconds" and strategy.scope == "batch":
-            raise OptionError(f"--minimise {minimise}: '{base.strategy.name}' is a batch strategy and mines nothing")
+    def of(cls, base: RunConfig, space: Space, *, seeds: int = 1, sampler: Sampler = "tpe") -> StudySpec:
+        """Settings of a study whose sampler and runs start from the configuration's seed."""
         return cls(
             base=base.model_dump(mode="json"),
             space=space,
             seeds=tuple(range(base.seed, base.seed + seeds)),
-            minimise=minimise,
             sampler=sampler,
-            pruner=pruner,
             seed=base.seed,
-            first_refresh=min(first_refresh(config) for config in space.corners(base)),
-            epochs=full.train.epochs,
-            code=code_version(full),
+            code=code_version(resolved(base)),
         )
 
     @property
     def config(self) -> RunConfig:
         """The configuration that the study was started with."""
         return RunConfig.model_validate(self.base)
-
-    @property
-    def active_pruner(self) -> Pruner:
-        """None with two objectives, which cannot be pruned, and for a grid: a table needs every cell."""
-        return "none" if self.minimise is not None or self.sampler == "grid" else self.pruner
 
     @property
     def listed(self) -> list[dict[str, Any]]:
@@ -136,12 +97,7 @@ class StudySpec:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def first_refresh(config: RunConfig) -> int:
-    """Epoch (from 0) at which pools first depend on scores; 0 where they never wait."""
-    return next(iter(resolved(config).schedule.refresh_epochs), 0)
-
-
-# --- sampler and pruner ------------------------------------------------------------------------------------------
+# --- the sampler -------------------------------------------------------------------------------------------------
 
 # every option is written out, so that another version's defaults do not take over
 _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
@@ -152,8 +108,6 @@ _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
         n_startup_trials=_STARTUP,
         n_ei_candidates=24,
     ),
-    "gp": partial(optuna.samplers.GPSampler, n_startup_trials=_STARTUP, deterministic_objective=False),
-    "cmaes": partial(optuna.samplers.CmaEsSampler, n_startup_trials=_STARTUP, consider_pruned_trials=False),
     "random": optuna.samplers.RandomSampler,
     "grid": optuna.samplers.RandomSampler,  # all its points are queued, and none is sampled
 }
@@ -193,15 +147,3 @@ class SeededSampler(BaseSampler):
         for name, distribution in trial.distributions.items():
             sampler.sample_independent(study, trial, name, distribution)
         return sampler.sample_independent(study, trial, param_name, param_distribution)
-
-
-def pruner_of(spec: StudySpec) -> optuna.pruners.BasePruner:
-    """The pruner."""
-    steps, first = spec.epochs * len(spec.seeds), spec.first_refresh
-    if spec.active_pruner == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=first, interval_steps=1)
-    if spec.active_pruner == "hyperband":
-        return optuna.pruners.HyperbandPruner(
-            min_resource=min(first + 1, steps), max_resource=steps, reduction_factor=3
-        )
-    return optuna.pruners.NopPruner()

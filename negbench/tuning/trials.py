@@ -1,11 +1,10 @@
-"""A trial computed by the engine: its cells on the dev part, one per seed, and its MLflow copy."""
+"""The trials of a study: cells on the dev part, one per seed, computed by one worker or by several processes."""
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +13,17 @@ import optuna
 from negbench import files
 from negbench.config import RunConfig, resolved
 from negbench.errors import NegbenchError
+from negbench.executors import Executor, Report
 from negbench.grid.cells import SCENES
 from negbench.loop.runs import Bench, plan_run, run_config
-from negbench.loop.types import PlannedRun, RunResult
+from negbench.loop.types import RunResult
+from negbench.registry import registry
 from negbench.runfolder import RunFolder, runs_of
-from negbench.tracking import Pruned, RunLog, Tracker
-from negbench.tuning.book import Objective, trial_folder
-from negbench.tuning.spec import StudySpec, first_refresh
+from negbench.tracking import Tracker
+from negbench.tuning.book import Book, Objective, trial_folder
+from negbench.tuning.spec import StudySpec
 
-LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # of a trial's runs, not kept
+LARGE_FILES = ("model.safetensors", "pools-*.bits")  # of a trial's runs, not kept
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,6 @@ class Job:
     Args:
         folder: of the study; its name is the MLflow experiment's too.
         spec: its settings on this machine.
-        storage: Optuna's URL of a database, or None for the journal in the folder.
         trials: how many to make.
         uri: MLflow store of the trials' copies.
         parent: MLflow run that they hang under.
@@ -41,7 +41,6 @@ class Job:
 
     folder: Path
     spec: StudySpec
-    storage: str | None
     trials: int
     uri: str | None
     parent: str | None
@@ -64,11 +63,10 @@ class Trials:
         cells = job.folder / "cells"
         self._bench = Bench(cells, Tracker.open(cells, "none"), SCENES)  # MLflow shows the trial, not its cells
 
-    def __call__(self, trial: optuna.Trial) -> list[float]:
-        """Objectives of a trial: mean recall on the dev part, and what is minimised beside it.
+    def __call__(self, trial: optuna.Trial) -> float:
+        """Mean recall of a trial on the dev part.
 
         Raises:
-            Pruned: it was stopped within an epoch.
             NegbenchError: it cannot be computed.
         """
         space, base = self._spec.space, self._spec.config
@@ -76,88 +74,64 @@ class Trials:
         folder = RunFolder(self._job.folder / trial_folder(trial.number))
         params = {**resolved(configs[0]).flat(), **trial.params}
         with self._tracker.run(folder, params, self._job.tags(trial.number)) as log:
-            trial.set_user_attr("config", space.plain(base, trial.params))
-            return self._values(trial, configs, log)
+            started = time.monotonic()
+            results = [self._cell(config) for config in configs]
+            recall = statistics.fmean(float(r.metrics[r.details["main_metric"]]) for r in results)
+            trial.set_user_attr("runs", [result.run_id for result in results])
+            trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
+            log.metrics({"objective/recall": recall}, configs[0].train.epochs or 0)
+            return recall
 
-    def _values(self, trial: optuna.Trial, configs: Sequence[RunConfig], log: RunLog) -> list[float]:
-        started, results = time.monotonic(), list[RunResult]()
-        for config in configs:
-            results.append(self._cell(config, trial, log, [_main(result) for result in results]))
-        recall = statistics.fmean(map(_main, results))
-        costs = {
-            "mining-seconds": statistics.fmean(float(r.details["seconds"].get("mine", 0.0)) for r in results),
-            "false-negative-rate": statistics.fmean(_false_negatives(r.details["behaviour"]) for r in results),
-        }
-        trial.set_user_attr("runs", [result.run_id for result in results])
-        trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
-        named = {f"objective/{name.replace('-', '_')}": value for name, value in costs.items()}
-        log.metrics({"objective/recall": recall, **named}, self._spec.epochs)
-        if self._spec.minimise is None:
-            return [recall]
-        if math.isnan(costs[self._spec.minimise]):
-            raise NegbenchError(
-                f"--minimise {self._spec.minimise}: the data set knows nothing beyond each query's target, so that no "
-                "false negative can be counted"
-            )
-        return [recall, costs[self._spec.minimise]]
-
-    def _cell(self, config: RunConfig, trial: optuna.Trial, log: RunLog, before: Sequence[float]) -> RunResult:
-        planned = plan_run(config, self._bench.scenes)
-        try:
-            result = run_config(config, self._bench, watch=_Watch(self._spec, trial, log, planned, before))
-        except Pruned:
-            self._drop_large_files(planned)
-            raise
-        self._drop_large_files(planned)
-        return result
-
-    def _drop_large_files(self, planned: PlannedRun) -> None:
-        """Weights, checkpoint and pools of a cell: forty of them are many gigabytes, and the best is trained again."""
-        for folder in runs_of(self._bench.runs, planned.hash):
+    def _cell(self, config: RunConfig) -> RunResult:
+        """A run without its weights and pools: of forty they are many gigabytes, and the best is trained again."""
+        result = run_config(config, self._bench)
+        for folder in runs_of(self._bench.runs, plan_run(config, self._bench.scenes).hash):
             for pattern in LARGE_FILES:
                 for path in folder.path.glob(pattern):
                     files.delete(path)
+        return result
 
 
-class _Watch:
-    """Passes a cell's points on to the storage and to MLflow, each once, and prunes.
+# --- workers ---------------------------------------------------------------------------------------------------------
 
-    A trial that goes on after a kill is pruned where it would have been: the pruner is asked again at the last point
-    that the storage has, because the kill may have come before it answered.
+
+def open_study(runs: Path, name: str, spec: StudySpec, *, trials: int, tracking_uri: str | None) -> tuple[Book, Job]:
+    """The study, made if absent, and the job of its workers.
+
+    Raises:
+        RunError, OptionError: see `Book`.
     """
-
-    def __init__(
-        self, spec: StudySpec, trial: optuna.Trial, log: RunLog, planned: PlannedRun, before: Sequence[float]
-    ) -> None:
-        self._spec, self._trial, self._log, self._before = spec, trial, log, before
-        self._stored = trial.study.get_trials(deepcopy=False)[trial.number].last_step
-        self._first = first_refresh(planned.config)
-        self._main = f"dev/{planned.splits.val.card.main}"
-        self._seen: set[tuple[int, str]] = set()
-
-    def __call__(self, epoch: int, values: Mapping[str, float], new: bool) -> None:
-        """One point of a run's curves; `new` does not matter here.
-
-        Raises:
-            Pruned: the trial is not worth going on with.
-        """
-        unseen = {name: value for name, value in values.items() if (epoch, name) not in self._seen}
-        self._seen.update((epoch, name) for name in unseen)
-        step = len(self._before) * self._spec.epochs + epoch
-        self._log.metrics(unseen, step + 1)
-        stored = -1 if self._stored is None else self._stored
-        if self._main not in unseen or self._spec.minimise is not None or step < stored:
-            return
-        if step > stored:
-            self._trial.report(statistics.fmean([*self._before, unseen[self._main]]), step)
-        if epoch >= self._first and self._trial.should_prune():
-            raise Pruned(f"at step {step}")
+    folder = runs / name
+    book, tracker = Book(folder, spec, trials), Tracker.open(runs, tracking_uri)
+    parent = tracker.parent(folder / "mlflow.json", name, {"negbench.kind": "study", "study": name})
+    return book, Job(folder, spec, trials, tracking_uri, parent, Trials)
 
 
-def _main(result: RunResult) -> float:
-    return float(result.metrics[result.details["main_metric"]])
+def serve(job: Job, report: Report) -> int:
+    """Compute trials until the study has all that are asked for; returns how many this worker made."""
+    for path in job.spec.base["plugins"]:
+        registry.add_file(Path(path))
+    return Book(job.folder, job.spec, job.trials).work(job.opens(job), report)
 
 
-def _false_negatives(behaviour: Mapping[str, float | None]) -> float:
-    value = behaviour.get("false_negative_rate_draws")
-    return math.nan if value is None else float(value)
+def run_study(job: Job, executor: Executor, report: Report) -> None:
+    """Compute a study with all workers of an executor, which share the runs folder.
+
+    Raises:
+        NegbenchError: trial 0 failed, or every worker died.
+    """
+    workers = executor.workers
+    if workers == 1 and not executor.elsewhere:
+        serve(job, report)
+        return
+    alive = workers
+    for event in executor.run(serve, [job] * workers):
+        if event.kind == "note":
+            report(event.value)
+        elif event.kind == "failed":
+            alive -= 1
+            if "trial 0, the default" in event.value:
+                raise NegbenchError(event.value)
+            report(f"worker {event.index}: {event.value}; {alive} of {workers} go on")
+            if alive == 0:
+                raise NegbenchError(f"every worker died ({event.value}); rerun the command to resume")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from negbench.config import RunConfig, resolved
-from negbench.errors import OptionError
 from negbench.executors import Executor
 from negbench.files import checked_name
 from negbench.grid.cells import Cell
@@ -21,10 +20,9 @@ from negbench.grid.rates import DEV_FRACTION
 from negbench.grid.tuning import Tuning
 from negbench.tuning.book import Book
 from negbench.tuning.final import finished
-from negbench.tuning.serve import open_study, serve
 from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
-from negbench.tuning.trials import Job
+from negbench.tuning.trials import Job, open_study, serve
 
 SEED = 10_000  # of the trials, or the first one above the comparison's
 _NEGATIVES = "train.num_negatives"
@@ -42,41 +40,35 @@ class Combination:
     spec: StudySpec | None
 
 
-def combinations(configs: Sequence[RunConfig], cells: Sequence[Cell], search: Sequence[str] = ()) -> list[Combination]:
+def combinations(configs: Sequence[RunConfig], cells: Sequence[Cell]) -> list[Combination]:
     """The combinations of a comparison, each with what its trials are.
 
     Args:
         configs: as read, one for each of `cells`.
         cells: planned from them.
-        search: ranges that are searched beside every strategy's own knobs, as `negbench study --search` takes them.
 
     Raises:
-        OptionError: a range that cannot be searched, or a choice of epochs on the split that trials keep closed.
+        OptionError: a choice of epochs on the split that trials keep closed.
     """
     seed = max([SEED, *(cell.seed + 1 for cell in cells)])
     found: dict[tuple[str, ...], list[RunConfig]] = {}
     for config, cell in zip(configs, cells, strict=True):
         found.setdefault(tuple(cell.labels[key] for key in KEY), []).append(config)
     return [
-        Combination(dict(zip(KEY, place, strict=True)), tuple(mine), _spec(mine[0], search, seed))
+        Combination(dict(zip(KEY, place, strict=True)), tuple(mine), _spec(mine[0], seed))
         for place, mine in found.items()
     ]
 
 
-def _spec(config: RunConfig, search: Sequence[str], seed: int) -> StudySpec | None:
+def _spec(config: RunConfig, seed: int) -> StudySpec | None:
     """Trials of one seed on the dev part, which no trial's value moves; None without a knob."""
     chosen = config.eval
     if "dev_fraction" not in chosen.model_fields_set:
         chosen = chosen.model_copy(update={"dev_fraction": DEV_FRACTION})
     base = config.model_copy(update={"seed": seed, "eval": chosen})
-    knobs, _ = own_knobs(base, resolved(base))
-    if any(text.partition("=")[0].strip() in (_NEGATIVES, "num_negatives") for text in search):
-        raise OptionError(
-            f"--search {_NEGATIVES}: strategies are compared at equal numbers; --negatives makes them an axis"
-        )
-    if not search and not set(knobs) - {_NEGATIVES}:
+    if not set(own_knobs(base, resolved(base))) - {_NEGATIVES}:
         return None
-    space = build_space(base, search=search, fix=[_NEGATIVES], force=True)
+    space = build_space(base, fix=[_NEGATIVES])
     return StudySpec.of(base, space)
 
 
@@ -134,7 +126,7 @@ def _outcome(mine: Combination, book: Book | None, error: str) -> tuple[Tuning, 
         mine.labels,
         study=book.name,
         knobs=tuple(knob.key for knob in spec.space.knobs),
-        trials=counts["finished"] + counts["pruned"] + counts["failed"],
+        trials=counts["finished"] + counts["failed"],
         seconds=round(spent, 3),
     )
     default = next((trial for trial in done if trial.number == 0), None)
@@ -142,7 +134,5 @@ def _outcome(mine: Combination, book: Book | None, error: str) -> tuple[Tuning, 
         return replace(tried, error=error or "its default was not computed"), []
     best = done[0]
     configs = [spec.space.config(config, best.params, config.seed, closed=False) for config in mine.configs]
-    plain = spec.space.plain(spec.config, best.params)
     same = resolved(configs[0]).identity() == resolved(mine.configs[0]).identity()
-    values = float(default.values[0]), float(best.values[0])
-    return replace(tried, default=values[0], best=values[1], found={} if same else plain), configs
+    return replace(tried, default=default.value, best=best.value, found={} if same else dict(best.params)), configs

@@ -104,11 +104,11 @@ def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None
     objective = Objective(backbone, strategy, loss, run.scene, config.mining, config.hybrid)
     optimizer = torch.optim.AdamW([*groups_of(run), *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config, 1)
-    model, prepared = run.accelerator.prepare(objective, optimizer)
 
     def epoch() -> None:
         streams = {name: torch.Generator().manual_seed(0) for name in ("batches", "draws")}
-        moving, state = Moving(objective, model, prepared, schedule, streams), State(negatives=negatives)
+        moving = Moving(objective, optimizer, schedule, run.precision.scaler, streams)
+        state = State(negatives=negatives)
         train_epoch(run, moving, state, epoch_batches(run, objective, state, streams, strategy))
 
     return epoch

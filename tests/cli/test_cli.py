@@ -72,18 +72,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         (["run", "--strategy", "qure", "--set", "train.epoch=2"], "did you mean 'train.epochs'?"),
         (["run", "--strategy", "dqe", "--set", "strategy.alpha=3"], "3"),
         (["run", "--recipe", "none.toml"], "--recipe none.toml"),
-        (["run", "--resume", "x", "--strategy", "qure"], "--resume takes the run's own configuration"),
         (["run", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
         (["list", "strategy"], "KIND 'strategy': input should be 'strategies'"),
         (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
         (["compare", "--seeds", "two"], "--seeds 'two'"),
-        (["compare", "--overwrite", "yes"], "--overwrite 'yes': input should be 'failed', 'never' or 'always'"),
+        (["compare", "--overwrite", "yes"], "--overwrite 'yes': input should be 'failed' or 'always'"),
         (["compare", "--margin", "-0.1"], "--margin -0.1: input should be greater than or equal to 0"),
         (["compare", "--margin", "nan"], "--margin"),
         (["compare", "--alpha", "0"], "--alpha 0.0: input should be greater than 0"),
         (["compare", "--alpha", "1"], "--alpha 1.0: input should be less than 1"),
         (["ui", "--runs-dir", "nowhere"], "there is no run in nowhere"),
-        (["run", "--resume", "nothing", "--runs-dir", "nowhere"], "there is no run 'nothing'"),
         (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),
     ]:
         monkeypatch.chdir(tmp_path)
@@ -162,8 +160,7 @@ def test_killed_and_resumed_ends_with_the_same_bits(
     process.wait()
     (killed,) = (RunFolder(p.parent) for p in (tmp_path / "killed").glob("*/config.json"))
     assert killed.status == "interrupted"
-    place = ["--runs-dir", str(tmp_path / "killed"), "--tracking-uri", "none"]
-    assert negbench(["run", "--resume", killed.run_id, *place]) == 0
+    assert negbench(["run", "--strategy", "qure", *flags(vector_sets, tmp_path / "killed", *more)]) == 0
     assert negbench(["run", "--strategy", "qure", *flags(vector_sets, tmp_path / "straight", *more)]) == 0
     straight = RunFolder(tmp_path / "straight" / killed.run_id)
     assert killed.result["metrics"] == straight.result["metrics"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -90,8 +91,13 @@ def call(capsys: pytest.CaptureFixture[str], run: RunFolder, monkeypatch: pytest
 
 
 def metrics_in(printed: str) -> dict[str, str]:
-    rows = [line.split("│") for line in printed.splitlines() if line.startswith("│")]
-    return {row[1].strip(): row[2].strip() for row in rows}
+    """Metric, with its part in front, -> value."""
+    lines = [line for line in printed.splitlines() if line.startswith(("┃", "│"))]
+    (_, *parts), *rows = ([cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines)
+    cells = {(part, name): value for name, *values in rows for part, value in zip(parts, values, strict=True)}
+    return {
+        (name if part == "all" else f"{part} {name}"): value for (part, name), value in cells.items() if value != "-"
+    }
 
 
 def shown(metrics: dict[str, float]) -> dict[str, str]:

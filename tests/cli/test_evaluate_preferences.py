@@ -16,7 +16,6 @@ from negbench.contracts import relevance
 from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
-from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
 from negbench.scoring import scorers as scoring
@@ -94,38 +93,3 @@ def test_training_on_preferences_is_told(tmp_path: Path, root: Path, capsys: pyt
     arguments = ["run", "--strategy", "qure", "--dataset", "hp-fashioniq", "--data-root", str(root)]
     assert negbench([*arguments, "--set", "backbone.weights='random'", "--runs-dir", str(tmp_path)]) == 2
     assert "hp-fashioniq has nothing to train on" in capsys.readouterr().err
-
-
-# --- beside val, while a run trains ------------------------------------------------------------------------------
-
-
-def test_a_run_is_judged_at_each_epoch(tmp_path: Path, toy_sets: list[str], root: Path) -> None:
-    """The curve's last point is what `evaluate` says of the finished run; scoring more changes nothing else."""
-    also = f"hp-fashioniq:root={root}"
-    sets = [*toy_sets, "train.epochs=3"]
-    plain = run_config(load_config(flags={"strategy": {"name": "qure"}}, sets=sets), Bench.open(tmp_path, "none"))
-    asked = load_config(flags={"strategy": {"name": "qure"}, "eval": {"also": [also]}}, sets=sets)
-    judged = run_config(asked, Bench.open(tmp_path, "none"))
-    assert judged.details["metrics"] == plain.details["metrics"]
-    assert judged.run_id != plain.run_id
-    curve = {p["epoch"]: p for p in judged.folder.metrics() if "hp-fashioniq/all/preference_rate" in p}
-    assert sorted(curve) == [0, 1, 2]
-    layers = [{"dataset": {"name": "hp-fashioniq", "root": str(root)}}]
-    want = scoring.encode_run(judged.folder, layers, "val", Display()).judged().metrics
-    last = {name: value for name, value in curve[2].items() if name.startswith("hp-fashioniq/")}
-    assert last == pytest.approx({f"hp-fashioniq/{name}": value for name, value in want.items()}, nan_ok=True)
-    assert judged.details["also"]["hp-fashioniq"] == pytest.approx(want, nan_ok=True)
-
-
-def test_benchmarks_beside_val_are_checked_before_anything_is_encoded(
-    tmp_path: Path, toy_sets: list[str], root: Path
-) -> None:
-    def refused(also: list[str]) -> str:
-        config = load_config(flags={"strategy": {"name": "qure"}, "eval": {"also": also}}, sets=toy_sets)
-        with pytest.raises(NegbenchError) as caught:
-            run_config(config, Bench.open(tmp_path, "none"))
-        return str(caught.value)
-
-    assert "unknown dataset 'hp-fashoniq'" in refused(["hp-fashoniq"])
-    assert "names a benchmark twice" in refused([f"hp-fashioniq:root={root}", "hp-fashioniq"])
-    assert "hpfiq.json" in refused([f"hp-fashioniq:root={tmp_path}"])

@@ -41,7 +41,7 @@ def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixt
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["list", "backbones", "precomputed"], ["list", "systems", "dqe"]])
+@pytest.mark.parametrize("arguments", [["list"], ["list", "backbones", "precomputed"]])
 def test_on_a_terminal_nothing_is_wider_than_that(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

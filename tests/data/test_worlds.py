@@ -92,13 +92,6 @@ def test_the_encoder_is_that_of_the_world() -> None:
     assert not torch.equal(held, other)
 
 
-def test_a_further_benchmark_is_of_the_runs_world() -> None:
-    few = ":".join(f"{split}_{what}=8" for split in ("train", "val") for what in ("images", "queries"))
-    config = resolved(config_of(3, f"eval.also=['synthetic:twins=1:{few}']"))
-    also = Scenes().splits(config, Scenes().backbone(config)).also["synthetic"]
-    assert also.card.world == "3"
-
-
 def test_a_guide_is_of_the_runs_world() -> None:
     opened = open_run(config_of(3, "mining.guide=vectors:dim=16:tokens=2"), Display(), Scenes())
     plane = offline_planes(("guide",), opened.config, opened.scene, Display())["guide"]

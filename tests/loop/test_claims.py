@@ -62,8 +62,6 @@ def test_steps_of_a_claim(tmp_path: Path) -> None:
     with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
         assert step == "anew"
         folder.write_error("mend this")
-    with claimed(tmp_path, NAME, HASH, "never", manifest) as (folder, step):
-        assert (folder.run_id, step) == (NAME, "leave")
     with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-2", "anew")  # the failed attempt stays, for whoever looks into it
         folder.write_result({"metrics": {"a": 1.0}})

@@ -20,9 +20,8 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.layers import parse_plugin
-from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
-from negbench.loop.runs import Bench, open_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.types import OpenRun, RunResult
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
@@ -68,7 +67,7 @@ def tables(opened: OpenRun) -> tuple[Tensor, Tensor, Tensor]:
 def resumes_to_the_bit(config: RunConfig, where: Path, interrupted: Callable[..., Bench]) -> RunResult:
     """A run, equal to itself interrupted and resumed."""
     whole = run_config(config, Bench.open(where / "whole", "none"))
-    again = resume(whole.run_id, interrupted(config, where / "halves", 2))
+    again = run_config(config, interrupted(config, where / "halves", 2))
     left, right = whole.folder.weights(), again.folder.weights()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
@@ -280,10 +279,6 @@ def test_mixed_negatives_are_thinned_with_the_others(opened: OpenRun) -> None:
 
 
 def test_what_a_bank_does_not_go_with(vector_sets: list[str]) -> None:
-    with pytest.raises(NegbenchError, match="2 processes do not share: use one"):
-        check_one_process(make_strategy("in-batch:2>xbm"), 2)
-    check_one_process(make_strategy("xbm"), 1)
-    check_one_process(make_strategy("bank"), 2)
     opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
     dataset = textual(opened.scene.train.dataset)
     for name in ("bank", "xbm+qure"):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.errors import NegbenchError
+from negbench.loop.precision import Precision
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
 from negbench.registry import registry
@@ -38,7 +38,7 @@ def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Sce
     for precision in ("fp32", *BOUNDS):
         with pytest.MonkeyPatch.context() as patch:
             if precision == "fp16":  # a run on a CPU refuses it; the arithmetic is tried all the same
-                patch.setattr(Accelerator, "autocast", lambda accelerator: torch.autocast("cpu", torch.float16))
+                patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
             told = precision if precision == "bf16" else "fp32"
             config = load_config(flags=flags, sets=[*sets, f"train.precision={told}"])
             found[precision] = run_config(config, Bench.open(place / precision, "none", scenes=scenes))

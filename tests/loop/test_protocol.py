@@ -27,14 +27,13 @@ from negbench.data.scene import Scenes, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
-from negbench.errors import RunError
 from negbench.files import SUMS, atomic_write
 from negbench.loop import checkpoint, pools, snapshot
 from negbench.loop import record as made
 from negbench.loop import train as loop
 from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, open_run, plan_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.loop.schedule import cosine, stages_of
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import RunResult, State
@@ -843,7 +842,7 @@ def test_interrupted_and_resumed_gives_the_same_bits(
         assert len(record.steps) == per_epoch * min(5, stop_at + 1)
         record.steps.clear()
         torch.manual_seed(stop_at)  # as another process would have it
-        resumed = resume(straight.run_id, Bench.open(place, "none"))
+        resumed = run_config(config, Bench.open(place, "none"))
         assert len(record.steps) == per_epoch * (5 - stop_at)  # what was trained is not trained again
         assert outcome(resumed.folder) == outcome(straight.folder)
         kept, want = resumed.folder.weights(), straight.folder.weights()
@@ -884,8 +883,6 @@ def test_overwrite_of_an_interrupted_run(
     config, bench = config_of(vector_sets, strategy="in-batch", loss="info-nce"), Bench.open(tmp_path, "none")
     with pytest.raises(KeyboardInterrupt):
         run_config(config, bench)
-    with pytest.raises(RunError, match="interrupted before, and --overwrite never leaves it"):
-        run_config(config, bench, overwrite="never")
     anew = run_config(config, bench, overwrite="always")
     assert epochs == [0, 1, 2, *range(4)]
     assert anew.run_id.endswith("-2")
@@ -894,34 +891,18 @@ def test_overwrite_of_an_interrupted_run(
     assert epochs[7:] == [2, 3]
 
 
-def test_who_watches_is_told_the_points_of_the_checkpoint(
-    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
-) -> None:
-    """Killed after the checkpoint and before its metrics, a run shows its watcher every point once all the same."""
-    config = config_of(vector_sets, strategy="in-batch", loss="info-nce")
-    bench = interrupted(config, tmp_path, 2)
-    folder = RunFolder(next(tmp_path.glob("in-batch*")))
-    folder.write_metrics(folder.metrics()[:2])
-    told: list[tuple[int, dict[str, float], bool]] = []
-    run_config(config, bench, watch=lambda epoch, values, new: told.append((epoch, dict(values), new)))
-    assert [new for _, _, new in told] == [epoch >= 2 for epoch, _, _ in told]
-    points = [p for p in folder.metrics() if p["epoch"] >= 0]
-    assert [
-        {"step": p["step"], "epoch": epoch, **values} for p, (epoch, values, _) in zip(points, told, strict=True)
-    ] == points
-
-
 def test_the_time_before_an_interruption_counts(
     vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
-    interrupted(config_of(vector_sets, "train.epochs=2", strategy="in-batch", loss="info-nce"), tmp_path, 1)
+    config = config_of(vector_sets, "train.epochs=2", strategy="in-batch", loss="info-nce")
+    bench = interrupted(config, tmp_path, 1)
     folder = RunFolder(next(tmp_path.glob("in-batch*")))
     saved = folder.checkpoint()
     assert saved is not None
     assert 0 < saved["state"]["seconds"]["train"] < 1000
     saved["state"]["seconds"]["train"] += 1000
     folder.write_checkpoint(saved)
-    seconds = resume(folder.run_id, Bench.open(tmp_path, "none")).details["seconds"]
+    seconds = run_config(config, bench).details["seconds"]
     assert seconds["train"] > saved["state"]["seconds"]["train"]
 
 

@@ -31,8 +31,7 @@ def losses(*values: float) -> list[dict[str, float]]:
 def test_nothing_is_said_of_a_healthy_run(vector_sets: list[str]) -> None:
     behaviour = [{"epoch": 1.0, "stale": 0.0, "fallback_below": 4.0, "fallback_any": 6.0}]
     points = [*losses(0.69, 0.6, 0.5, 0.4), {"epoch": 3.0, "val/query_concentration": 0.97}]
-    regime = [{"drop_prominence_second": 1.06}] * 3
-    assert told(vector_sets, behaviour=behaviour, points=points, regime=regime) == []
+    assert told(vector_sets, behaviour=behaviour, points=points) == []
 
 
 def test_fallbacks_and_stale_pools(vector_sets: list[str]) -> None:
@@ -76,10 +75,3 @@ def test_the_end_of_a_run_prints_them(
     for _ in range(2):  # a second time it is read
         assert negbench(command) == 0
         assert "note: epoch 2: the refresh left every pool as it was" in capsys.readouterr().out.splitlines()
-
-
-def test_drops_that_do_not_stand_out(vector_sets: list[str]) -> None:
-    rows = [{"drop_prominence_second": value} for value in (1.01, 1.02, 1.5)]
-    (line,) = told(vector_sets, regime=rows)
-    assert line.startswith("the drops that bound the pools do not stand out")
-    assert told(vector_sets, regime=rows[1:]) == []

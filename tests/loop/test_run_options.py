@@ -52,7 +52,7 @@ def test_resumed_runs_go_on_with_their_temperatures_and_draws(
         run(config, tmp_path / "halves")
     monkeypatch.undo()
     assert RunFolder(tmp_path / "halves" / straight.run_id).status == "interrupted"
-    resumed = runs.resume(straight.run_id, Bench.open(tmp_path / "halves", "none"))
+    resumed = run(config, tmp_path / "halves")
     for name in ("metrics", "temperatures", "draws", "negatives_seen", "behaviour"):
         assert resumed.details[name] == straight.details[name]
     assert resumed.folder.metrics() == straight.folder.metrics()

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import socket
-import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
-from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError, RunError
-from negbench.loop import runs, types
+from negbench.loop import runs
 from negbench.loop.runs import Bench
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder
@@ -33,10 +27,6 @@ def config_of(strategy: str, vector_sets: list[str], *more: str, loss: str = "br
 
 def run(config: RunConfig, where: Path, **options: Any) -> RunResult:
     return runs.run_config(config, Bench.open(where, "none"), **options)
-
-
-def resume(name: str, where: Path) -> RunResult:
-    return runs.resume(name, Bench.open(where, "none"))
 
 
 def outcome(folder: RunFolder) -> dict[str, Any]:
@@ -69,18 +59,6 @@ def test_a_run_leaves_the_global_generators_alone(tmp_path: Path, toy_sets: list
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), before[2])
-
-
-def test_what_cannot_be_resumed(tmp_path: Path, vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(config_of("in-batch", vector_sets, "train.epochs=1"), tmp_path)
-    with pytest.raises(RunError, match="is finished: there is nothing to resume"):
-        resume(done.run_id, tmp_path)
-    with pytest.raises(RunError, match="there is no run 'nosuch'"):
-        resume("nosuch", tmp_path)
-    (done.path / "result.json").unlink()
-    monkeypatch.setattr(types, "config_hash", lambda *_, **__: "0" * 64)
-    with pytest.raises(RunError, match="cannot be resumed: code, data or weights have changed"):
-        resume(done.run_id, tmp_path)
 
 
 @pytest.mark.parametrize("loss", ["bradley-terry", "info-nce", "margin-kl"])
@@ -149,7 +127,7 @@ def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(
     folder = RunFolder(next(tmp_path.glob("in-batch*")))
     assert folder.status == "failed"
     with pytest.raises(NegbenchError, match="mend this"):
-        resume(folder.run_id, tmp_path)
+        run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path)
     assert seen == [("interrupted", before + 1)] * 2
     assert torch.get_num_threads() == before
 
@@ -158,40 +136,3 @@ def test_two_processes_cannot_compute_one_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with folder.lock(), pytest.raises(RunError, match="by another process"), folder.lock():
         pytest.fail("both held it")
-
-
-def as_rank(rank: int, port: int, arguments: list[str]) -> None:
-    """One of two processes of a run."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    for state in (AcceleratorState, GradientState, PartialState):  # the suite's, which is alone
-        state._reset_state()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", ACCELERATE_USE_CPU="1")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    sys.exit(negbench(arguments))
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one(
-    tmp_path: Path, vector_sets: list[str], forked: Callable[[Callable[[], object]], Any]
-) -> None:
-    """Gradients are averaged over equal shares, so the weights are those of one process but for rounding."""
-    config = config_of("all-corpus", vector_sets, "train.epochs=2")  # 48 queries: 3 even batches
-    alone = run(config, tmp_path / "alone")
-    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
-    place = ["--runs-dir", str(tmp_path / "two"), "--tracking-uri", "none"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["run", "--strategy", "all-corpus", *sets, *place]
-    processes = [forked(partial(as_rank, rank, port, command)) for rank in range(2)]
-    told = "".join(process.communicate() for process in processes)
-    assert [process.returncode for process in processes] == [0, 0]
-    assert told.count(f"run    {alone.run_id}") == 1  # one of them speaks
-    (folder,) = (RunFolder(p.parent) for p in (tmp_path / "two").glob("*/result.json"))
-    assert folder.run_id == alone.run_id
-    assert folder.result["negatives_seen"] == alone.details["negatives_seen"]
-    losses = [[p["train/loss"] for p in f.metrics() if "train/loss" in p] for f in (alone.folder, folder)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    for name, value in alone.folder.weights().items():
-        torch.testing.assert_close(folder.weights()[name], value, atol=2e-4, rtol=1e-3)

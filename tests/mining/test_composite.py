@@ -20,7 +20,7 @@ from negbench.grid.axes import expand, labels_of
 from negbench.identity import code_version
 from negbench.layers import parse_plugin
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, open_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.schedule import stages_of
 from negbench.loop.types import RunResult
 from negbench.mining.composite import batch_rule, batch_rules, slots_of, stages
@@ -227,4 +227,5 @@ def test_a_switch_goes_on_with_what_came_before(
     curve, want = ([p for p in result.folder.metrics() if "train/loss" in p] for result in (whole, first))
     assert [p["train/loss"] for p in curve[:2]] == [p["train/loss"] for p in want[:2]]
     assert curve[2]["train/loss"] != want[2]["train/loss"]
-    assert resume(whole.run_id, interrupted(config_of(vector_sets, name), tmp_path / "h", 3)).metrics == whole.metrics
+    config = config_of(vector_sets, name)
+    assert run_config(config, interrupted(config, tmp_path / "h", 3)).metrics == whole.metrics

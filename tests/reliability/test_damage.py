@@ -24,7 +24,7 @@ from negbench.datasets.image_files import EXTENSIONS
 from negbench.errors import NegbenchError, RunError
 from negbench.files import SUMS, DamagedError
 from negbench.grid.comparison import ComparisonFolder
-from negbench.loop.runs import Bench, run_config
+from negbench.loop.runs import Bench
 from negbench.mining.curves import Curves
 from negbench.mining.pool_file import opened
 from negbench.runfolder import RunFolder
@@ -71,17 +71,14 @@ def finished(bench: Path) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def halfway(tmp_path_factory: pytest.TempPathFactory, vector_sets: list[str]) -> RunFolder:
+def halfway(
+    tmp_path_factory: pytest.TempPathFactory, vector_sets: list[str], interrupted: Callable[..., Bench]
+) -> RunFolder:
     """A run that was interrupted after its third epoch."""
     runs = tmp_path_factory.mktemp("halfway")
 
-    def stop(epoch: int, values: object, new: bool) -> None:
-        if epoch == 3:
-            raise KeyboardInterrupt
-
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,3]"])
-    with pytest.raises(KeyboardInterrupt):
-        run_config(config, Bench.open(runs, "none"), watch=stop)
+    interrupted(config, runs, 3)
     return RunFolder(next(runs.glob("qure-*")))
 
 
@@ -150,24 +147,31 @@ def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished: RunFolder) -> 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "pools-00.bits"])
 def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(
-    halfway: RunFolder, name: str, capsys: pytest.CaptureFixture[str]
+    halfway: RunFolder, vector_sets: list[str], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = ["--runs-dir", str(halfway.path.parent), "--tracking-uri", "none"]
     for _ in damaged(halfway.path / name):
-        assert negbench(["run", "--resume", halfway.run_id, *place]) == 2
+        (halfway.path / "error.txt").unlink(missing_ok=True)  # it is interrupted, not failed
+        assert negbench(again(vector_sets, halfway.path.parent)) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("negbench: error: ")
         assert f"{name} is damaged" in line
         assert "delete checkpoint.pt" in line
+    (halfway.path / "error.txt").unlink(missing_ok=True)
 
 
-def test_the_mend_of_a_checkpoint_works(halfway: RunFolder, tmp_path: Path) -> None:
+def again(vector_sets: list[str], runs: Path) -> list[str]:
+    """The command that goes on with `halfway`."""
+    sets = [part for text in (*vector_sets, "schedule.refresh_epochs=[1,3]") for part in ("--set", text)]
+    return ["run", "--strategy", "qure", *sets, "--runs-dir", str(runs), "--tracking-uri", "none"]
+
+
+def test_the_mend_of_a_checkpoint_works(halfway: RunFolder, vector_sets: list[str], tmp_path: Path) -> None:
     left, right = tmp_path / "left", tmp_path / "right"
     for runs in (left, right):
         shutil.copytree(halfway.path.parent, runs)
     (right / halfway.run_id / "checkpoint.pt").unlink()
     for runs in (left, right):
-        assert negbench(["run", "--resume", halfway.run_id, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
+        assert negbench(again(vector_sets, runs)) == 0
     both = [RunFolder(runs / halfway.run_id) for runs in (left, right)]
     assert both[0].metrics() == both[1].metrics()
     assert both[0].ranks().equals(both[1].ranks())

@@ -143,7 +143,7 @@ def test_a_store_that_cannot_be_reached_costs_the_copy(
 
 
 def test_a_store_that_goes_away_midway_costs_the_copy(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Callable[..., None]
 ) -> None:
     from mlflow.tracking import MlflowClient
 
@@ -152,11 +152,12 @@ def test_a_store_that_goes_away_midway_costs_the_copy(
     def gone(*arguments: object, **options: object) -> None:
         raise ConnectionError("the store is gone")
 
-    def watch(epoch: int, values: object, new: bool) -> None:
+    def watch(epoch: int) -> None:
         for name in ("log_batch", "log_artifact", "set_terminated"):
             monkeypatch.setattr(MlflowClient, name, gone)
 
-    found: RunResult = run_config(config, Bench.open(tmp_path / "runs"), watch=watch)
+    watched(watch)
+    found: RunResult = run_config(config, Bench.open(tmp_path / "runs"))
     assert str(found.tracking_error).endswith("fails (ConnectionError: the store is gone)")
     assert (found.metrics, found.folder.metrics(), found.folder.ranks().to_json()) == want
 

@@ -8,7 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -97,7 +97,7 @@ def test_features(toy_root: Path, disk: Path) -> None:
         assert torch.equal(again.load(list(images))[index], straight.load(list(images))[index])
 
 
-def test_a_run(vector_sets: list[str], disk: Path) -> None:
+def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None]) -> None:
     """Full from some moment of the second epoch on: one line; with room again the numbers of an undisturbed run."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
     straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
@@ -106,16 +106,18 @@ def test_a_run(vector_sets: list[str], disk: Path) -> None:
     for left in spread(2 * whole, many(6, 40)):
         runs = disk / str(left)
 
-        def watch(epoch: int, values: object, new: bool, left: int = left) -> None:
+        def watch(epoch: int, left: int = left) -> None:
             if epoch == 1 and not (disk / "ballast").exists():
                 fill(disk, left)
 
+        watched(watch)
         try:
-            run_config(config, Bench.open(runs, "none"), watch=watch)
+            run_config(config, Bench.open(runs, "none"))
         except NegbenchError as error:
             told.append(str(error))
         assert leftovers(disk) == []
         empty(disk)
+        watched(lambda epoch: None)
         found = run_config(config, Bench.open(runs, "none"))
         assert found.metrics == straight.metrics
         assert found.folder.metrics() == straight.folder.metrics()
@@ -125,18 +127,19 @@ def test_a_run(vector_sets: list[str], disk: Path) -> None:
     assert all(line.startswith("cannot write ") and line.endswith(": No space left on device") for line in told), told
 
 
-def test_the_mlflow_copy(vector_sets: list[str], disk: Path) -> None:
+def test_the_mlflow_copy(vector_sets: list[str], disk: Path, watched: Callable[..., None]) -> None:
     """The run goes on without it, says so, and `negbench ui` copies it."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
     uri, runs = f"sqlite:///{disk / 'store.db'}", disk.parent / "runs"
     Tracker.open(runs, uri).client()  # its tables
 
-    def watch(epoch: int, values: object, new: bool) -> None:
+    def watch(epoch: int) -> None:
         if not (disk / "ballast").exists():
             fill(disk, 0)
 
-    found = run_config(config, Bench.open(runs, uri), watch=watch)
+    watched(watch)
+    found = run_config(config, Bench.open(runs, uri))
     assert found.tracking_error is not None
     assert found.metrics == straight.metrics
     with pytest.raises(NegbenchError, match="fails"):

@@ -139,18 +139,19 @@ def listening() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(
-    listening: None, vector_sets: list[str], tmp_path: Path
+    listening: None, vector_sets: list[str], tmp_path: Path, watched: Callable[..., None]
 ) -> None:
     told = list[int]()
 
-    def watch(epoch: int, values: object, new: bool) -> None:
+    def watch(epoch: int) -> None:
         told.append(epoch)
         if epoch == 1:
             Deaf()
 
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=50"])
+    watched(watch)
     with pytest.raises(Stopped):
-        run_config(config, Bench.open(tmp_path), watch=watch)
+        run_config(config, Bench.open(tmp_path))
     assert max(told) == 1
     assert statuses(tmp_path) == {"KILLED": 1}
 

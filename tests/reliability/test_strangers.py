@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from negbench.cli.main import run as negbench
+from negbench.files import write_json
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
-STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn", "accelerate")
+STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn")
 WORKERS = """
 import sys
 from negbench.executors import Processes
@@ -77,7 +78,7 @@ def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alo
     assert negbench(["run", "--strategy", "qure", *sets, *runs]) == 0
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("negbench")), "ui", *runs, "--port", str(port), "--workers", "1"]
+    command = [str(Path(sys.executable).with_name("negbench")), "ui", *runs, "--port", str(port)]
     with (tmp_path / "told").open("w") as told:
         server = subprocess.Popen(command, cwd=strange, stdout=told, stderr=told, start_new_session=True)
     try:
@@ -120,13 +121,11 @@ class Theirs(Strategy):
 """
 
 
-@pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run", "run --resume"])
+@pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run"])
 def test_a_stored_run_executes_no_file_that_is_not_named(
     command: str, received: tuple[RunFolder, Path], own_registry: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, plugin = received
-    if "resume" in command:
-        (folder.path / "result.json").unlink()
     arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent)]
     assert negbench(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -139,13 +138,11 @@ def test_a_stored_run_executes_no_file_that_is_not_named(
     assert ran(plugin.parent) == ["other.ran"]  # that one was named
 
 
-@pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run", "run --resume"])
+@pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run"])
 def test_a_named_file_of_the_same_content_is_taken_wherever_it_lies(
     command: str, received: tuple[RunFolder, Path], own_registry: None, tmp_path: Path
 ) -> None:
     folder, plugin = received
-    if "resume" in command:
-        (folder.path / "result.json").unlink()
     mine = plugin.rename(tmp_path / "mine.py")
     arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent), "--plugin", str(mine)]
     assert negbench(arguments) == 0
@@ -154,7 +151,10 @@ def test_a_named_file_of_the_same_content_is_taken_wherever_it_lies(
 
 def test_a_report_of_it_executes_nothing(received: tuple[RunFolder, Path], own_registry: None) -> None:
     folder, plugin = received
-    assert negbench(["report", folder.run_id, "--runs-dir", str(folder.path.parent)]) == 0
+    labels = {"strategy": "qure", "loss": "bradley-terry", "backbone": "precomputed", "dataset": "triplets"}
+    cell = {**labels, "seed": 0, "hash": folder.manifest["hash"], "run": folder.run_id, "error": None}
+    write_json(folder.path.parent / "c" / "comparison.json", {"kind": "comparison", "cells": [cell]})
+    assert negbench(["report", "c", "--runs-dir", str(folder.path.parent)]) == 0
     assert ran(plugin.parent) == []
 
 

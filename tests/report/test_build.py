@@ -1,4 +1,4 @@
-"""The page of a comparison and of a run: sections, tables, figures, images, and what is missing."""
+"""The page of a comparison: sections, tables, figures, images, and what is missing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def unwrapped(text: str) -> str:
 
 
 def test_every_section_is_there_and_linked(page: Parsed) -> None:
-    text = "leader false-negatives training pools scores behaviour regime gallery negatives tests cells"
+    text = "leader false-negatives training behaviour regime gallery negatives tests cells"
     want = text.split()
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
@@ -213,8 +213,7 @@ def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
 def test_every_chart_is_drawn_with_its_words_and_written(page: Parsed, compared: Path) -> None:
     written = {path.stem for path in (compared / "small" / "report" / "figures").glob("*.png")}
     shown = {i.removeprefix("figure-") for i in page.ids if i.startswith("figure-")}
-    assert shown == written | {"scores-info-nce"}  # of score curves, those under the first loss are files
-    assert {"forest", "training", "pools", "scores-bradley-terry"} <= shown
+    assert shown == written == {"forest", "false-negatives", "training"}
     assert page.unnamed == 0
     for name in written:
         with Image.open(compared / "small" / "report" / "figures" / f"{name}.png") as opened:
@@ -292,7 +291,7 @@ def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(compared: 
 def test_colours_are_the_same_in_every_figure(compared: Path) -> None:
     runs = runs_of(compared)
     seen: dict[str, set[str]] = {}
-    for chart in (figures.training(runs), figures.pools(runs)):
+    for chart in (figures.training(runs), figures.false_negatives(runs)):
         assert chart is not None
         for panel in chart.panels:
             axes = drawn(panel)
@@ -332,21 +331,6 @@ def test_galleries_show_what_the_trained_model_ranked(compared: Path) -> None:
 
 def _train_queries(run: Path) -> list[str]:
     return [query.id for query in load_split(RunFolder(run).config.dataset, "train", images=False).queries]
-
-
-def test_a_single_run(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("negbench.loop.types.config_hash", None)  # models are rebuilt without all code being read
-    run = next(f for f in sorted(compared.glob("in-batch-bradley-terry*-s1-*")) if f.is_dir())
-    written = write_report(compared, run.name, 1)
-    page = Parsed(written[0].read_text(encoding="utf-8"))
-    assert written[0] == run / "report" / "index.html"
-    assert {"metrics", "training", "pools", "scores", "gallery", "notes", "settings"} <= set(page.ids)
-    assert not {"negatives", "leader", "published", "figure-forest"} & set(page.ids)  # none is empty
-    head, *rows = page.tables["table-metrics"]
-    result = RunFolder(run).result
-    values = {row[0]: row[head.index("in-batch")] for row in rows}
-    assert values["average recall"] == f"{100 * result['metrics']['average/recall']:.2f}"
-    assert "a batch strategy uses its batch" in written[0].read_text(encoding="utf-8")
 
 
 def test_what_is_gone_is_said(compared: Path, toy_root: Path, tmp_path: Path) -> None:
@@ -407,22 +391,20 @@ def test_data_that_are_gone_do_not_stop_the_report(
     assert 'id="leader"' in text
 
 
-def test_no_galleries_on_request_and_audits_when_there(compared: Path, tmp_path: Path) -> None:
+def test_no_galleries_on_request(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(compared, runs)
-    rows = [{"strategy": "qure", "pool_size": 4.0, "false_negative_rate_pool": 0.25, "judged_rate_pool": None}]
-    audit = {"backbone": "tiny", "dataset": "d", "model": "untrained", "judge": "", "rows": rows, "remarks": ["so"]}
-    write_json(runs / "small" / "audit.json", {"audits": [audit]})
-    page = Parsed(write_report(runs, "small", 0)[0].read_text(encoding="utf-8"))
-    assert not {"gallery", "negatives"} & set(page.ids)
-    assert page.tables["table-audit-1"] == [["strategy", "FN pool %", "pool"], ["qure", "25.00", "4"]]
+    assert negbench(["report", "small", "--galleries", "0", "--runs-dir", str(runs)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == str(runs / "small" / "report" / "index.html")
+    assert any("files (png)" in line for line in lines)
+    assert not {"gallery", "negatives"} & set(Parsed(Path(lines[0]).read_text(encoding="utf-8")).ids)
+    assert negbench(["report", "nosuch", "--runs-dir", str(runs)]) == 2
 
 
 def test_unknown_names(compared: Path) -> None:
     with pytest.raises(RunError, match=r"there is no comparison 'nosuch' in .*: known are small"):
         write_report(compared, "nosuch")
-    with pytest.raises(RunError, match="several match"):
-        write_report(compared, "qure")
 
 
 def test_sort_keys() -> None:
@@ -430,14 +412,6 @@ def test_sort_keys() -> None:
     keys |= {"Qure": "qure", "[1, 2]": "[1, 2]", "<0.001": "0.001"}
     assert {cell: sort_key(cell) for cell in keys} == keys
     assert sort_key(2) == "2"
-
-
-def test_the_command_prints_what_it_wrote(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert negbench(["report", "small", "--galleries", "0", "--runs-dir", str(compared)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == str(compared / "small" / "report" / "index.html")
-    assert any("files (png)" in line for line in lines)
-    assert negbench(["report", "nosuch", "--runs-dir", str(compared)]) == 2
 
 
 def test_the_page_of_thirty_groups_is_light(many: Path) -> None:

@@ -22,12 +22,12 @@ SMALL = ("in-batch", "qure", "top-k")
 Cells = list[dict[str, Any]]
 
 
-def ended(runs: Path, name: str, cells: Cells, **axes: Any) -> str:
+def ended(runs: Path, name: str, cells: Cells, *, report: bool = True, **axes: Any) -> str:
     """What `finish` prints of a comparison of runs that are there already."""
     seal(runs / name)
     write_json(runs / name / "comparison.json", {"kind": "comparison", "cells": cells, **axes})
     out = io.StringIO()
-    finish(Console(file=out, width=200), runs, name, "none", Rules())
+    finish(Console(file=out, width=200), runs, name, "none", Rules(), report=report)
     return out.getvalue()
 
 
@@ -134,7 +134,7 @@ def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Ca
 
 def test_two_backbones_have_a_block_over_all(compared: Path, cells: Callable[..., Cells]) -> None:
     rows = cells("bradley-terry", backbone="one") + cells("info-nce", backbone="two", loss="bradley-terry")
-    out = ended(compared, "both", rows)
+    out = ended(compared, "both", rows, report=False)
     found = stored(compared, "both")
     means = {(row.backbone, row.strategy): row.mean for row in found.main}
     for name in SMALL:
@@ -145,7 +145,7 @@ def test_two_backbones_have_a_block_over_all(compared: Path, cells: Callable[...
 
 
 def test_what_was_judged_is_read_again(compared: Path, cells: Callable[..., Cells], tmp_path: Path) -> None:
-    ended(compared, "again", cells("bradley-terry"))
+    ended(compared, "again", cells("bradley-terry"), report=False)
     first, second = judged(compared, "again", Rules()), stored(compared, "again")
     assert repr(first.rows) == repr(second.rows)  # NaN equals NaN as a text
     assert first.answer() == second.answer()
