@@ -16,7 +16,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote
 
 from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
@@ -39,7 +38,6 @@ _PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _TAG_LIMIT = 5000  # characters of a tag's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
-_SUMMARIES = "tags.`negbench.kind` = 'summary'"
 _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
 
 
@@ -158,7 +156,7 @@ class Tracker:
             file.write(here)
 
     def address(self, name: str | None = None) -> str:
-        """Path within MLflow's pages of an experiment's runs: of the means over seeds, where there are.
+        """Path within MLflow's pages of an experiment's runs.
 
         Args:
             name: of the experiment; default: that of the newest run.
@@ -177,10 +175,7 @@ class Tracker:
         if found is None:
             names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
             raise RunError(f"there is no experiment '{name or ''}' in {self.shown}: known are {names}")
-        with self.answering():
-            summaries = client.search_runs([found.experiment_id], _SUMMARIES, max_results=1)
-        shown = f"&searchFilter={quote(_SUMMARIES)}" * bool(summaries)  # none of a comparison that is not finished
-        return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{shown}"
+        return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning"
 
     @contextmanager
     def answering(self) -> Iterator[None]:

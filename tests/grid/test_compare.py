@@ -340,7 +340,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
     for metric, column in (("p_adjusted", "p_adjusted"), ("difference", "difference"), ("diff_low", "diff_low")):
         assert tested["qure"].metrics[metric] == pytest.approx(rows["qure"][column])
     assert "difference" not in tested["in-batch"].metrics
-    assert "&searchFilter=tags.%60negbench.kind%60" in Tracker.open(tmp_path).address("both")
+    assert f"/experiments/{experiment.experiment_id}/runs" in Tracker.open(tmp_path).address("both")
 
 
 def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
