@@ -34,7 +34,7 @@ class DistanceWeighted(Strategy):
     """
 
     width: int | None = None
-    cutoff: float = tunable(0.5, low=0.1, high=1.0)
+    cutoff: float = tunable(0.5, low=0.1, high=1.0, below="limit")
     limit: float = tunable(1.4, low=1.1, high=1.5)
 
     def __post_init__(self) -> None:

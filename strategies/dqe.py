@@ -39,7 +39,7 @@ class Dqe(Strategy):
 
     schedule: ClassVar[Literal["equal"]] = "equal"
 
-    alpha: float = tunable(0.2, low=0.0, high=0.4)
+    alpha: float = tunable(0.2, low=0.0, high=0.4, below="beta")
     beta: float = tunable(0.8, low=0.5, high=1.0)
     scale: Literal["absolute", "minmax", "quantile"] = "absolute"
 

@@ -28,7 +28,7 @@ class ShiftedTopK(Strategy):
         stop: the rank after the last, > start.
     """
 
-    start: int = tunable(10, low=0, high=100)
+    start: int = tunable(10, low=0, high=100, below="stop")
     stop: int = tunable(210, low=110, high=1000)
 
     def __post_init__(self) -> None:
