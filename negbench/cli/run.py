@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
         "run",
         Run,
         run,
-        help="Train and score one run; prints its metrics and where it is stored.",
+        help="Train and score one run; prints its metrics and where it is stored. Rerun the command to resume.",
         examples=[
             "negbench run --strategy qure --backbone tiny --dataset synthetic",
             "negbench run --strategy qure --backbone blip2 --dataset fashioniq",

@@ -15,12 +15,16 @@ from negbench.errors import OptionError, check_option, quoted
 
 @dataclass(frozen=True)
 class Range:
-    """Where `negbench study` may move a field: [low, high] (both included), or one of `choices`."""
+    """Where `negbench study` may move a field: [low, high] (both included), or one of `choices`.
+
+    `below` names the field that this one must stay below: the two are a band, searched as its start and its width.
+    """
 
     low: float | None = None
     high: float | None = None
     log: bool = False
     choices: tuple[Any, ...] = ()
+    below: str = ""
 
 
 def tunable(
@@ -30,6 +34,7 @@ def tunable(
     high: float | None = None,
     log: bool = False,
     choices: Sequence[Any] = (),
+    below: str = "",
 ) -> Any:
     """Dataclass field with a default and, beside it, the range that `negbench study` searches.
 
@@ -37,7 +42,7 @@ def tunable(
     """
     if (low is None) != (high is None) or (low is None) == (not choices):
         raise ValueError("tunable() takes either low and high, or choices")
-    found = Range(low=low, high=high, log=log, choices=tuple(choices))
+    found = Range(low=low, high=high, log=log, choices=tuple(choices), below=below)
     return field(default=default, metadata={"range": found})
 
 

@@ -89,6 +89,7 @@ class Bench:
         scenes: shares data, backbone and features with the runs before.
         display: progress; default none.
         tags: put on the MLflow run (a comparison's or a study's name).
+        watch: told every new point of a run's curves, too; what it raises ends the run.
     """
 
     runs: Path
@@ -96,6 +97,7 @@ class Bench:
     scenes: Scenes = field(default_factory=Scenes)
     display: Display = field(default_factory=Display)
     tags: Mapping[str, str] = field(default_factory=dict)
+    watch: Log | None = None
 
     @classmethod
     def open(
@@ -153,6 +155,8 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[L
 
         def log(values: Mapping[str, float], step: int, epoch: int) -> None:
             live.metrics(values, step)
+            if bench.watch is not None:
+                bench.watch(values, step, epoch)
 
         try:
             yield log, live

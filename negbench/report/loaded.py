@@ -159,12 +159,15 @@ class StudyResult:
         return found if (found.path / "answer.md").exists() else None
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: the best knobs, every trial, and the best beside the default."""
+        """For JSON: the best knobs, how much each one matters, every trial, and the best beside the default."""
+        from negbench.tuning.final import importance
+
         final = self.final
         return {
             "study": self.name,
             "path": self.path,
             "best": self.best,
+            "importance": importance(self._book),
             "trials": self.trials.to_dict("records"),
             "final": None if final is None else final.plain(),
         }

@@ -16,7 +16,7 @@ from negbench import files
 from negbench.analysis.verdicts import Rules
 from negbench.analysis.words import percent, plain
 from negbench.display import Grid
-from negbench.errors import RunError
+from negbench.errors import RunError, without_secrets
 from negbench.report.finish import finish as finish_comparison
 from negbench.tracking import Tracker
 from negbench.tuning.book import Book
@@ -32,8 +32,8 @@ def trials_frame(book: Book) -> pd.DataFrame:
         row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower()}
         row["recall %"] = "-" if trial.value is None else f"{100 * trial.value:.2f}"
         row |= {knob.key: plain(trial.params.get(knob.key)) for knob in book.spec.space.knobs}
-        row |= {"seconds": plain(trial.user_attrs.get("seconds")), "why": trial.user_attrs.get("error", "")}
-        rows.append(row)
+        row |= {"epochs": len(trial.intermediate_values) or "-", "seconds": plain(trial.user_attrs.get("seconds"))}
+        rows.append(row | {"why": trial.user_attrs.get("error", "")})
     return pd.DataFrame(rows)
 
 
@@ -90,4 +90,4 @@ def _point_text(point: Mapping[str, Any]) -> str:
 
 def dashboard_command(book: Book) -> str:
     """What opens the study in Optuna's own pages."""
-    return f"optuna-dashboard --host 127.0.0.1 {shlex.quote(str(book.journal))}"
+    return f"optuna-dashboard --host 127.0.0.1 {shlex.quote(without_secrets(book.url))}"

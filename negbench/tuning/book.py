@@ -1,8 +1,8 @@
 """A study in its storage: Optuna computes its trials, and a trial whose worker died is queued again.
 
 A worker locks the trial that it computes; however the worker ends, the kernel releases the lock. A running trial whose
-lock is free goes back into the queue under its own number: samplers depend on the number, so a killed study tries the
-same points. One worker at a time asks for a trial, under the study's lock, so that no more are computed than
+lock is free goes back into the queue under its own number: samplers and pruners depend on the number, so a killed study
+tries the same points. One worker at a time asks for a trial, under the study's lock, so that no more are computed than
 asked for. The locks are files in the study's folder, which all its workers share.
 """
 
@@ -17,21 +17,25 @@ from pathlib import Path
 from typing import Literal
 
 import optuna
-from optuna.storages import JournalStorage
+from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench import files
-from negbench.errors import NegbenchError, OptionError, RunError
+from negbench.errors import NegbenchError, OptionError, RunError, without_secrets
 from negbench.grid.comparison import check_place
 from negbench.signals import Stopped, check_stopped
-from negbench.tuning.spec import SeededSampler, StudySpec
+from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
 
 MAX_DEATHS = 5  # a trial whose worker dies that often is taken for the cause, and fails
 _POLL = 0.5  # seconds between two looks while other workers compute the last trials
 
 Objective = Callable[[optuna.Trial], float]
 Report = Callable[[str], None]
+
+
+class Pruned(BaseException):
+    """Gives a trial up before its end. Not an Exception, so that its run counts as interrupted, not as failed."""
 
 
 def trial_folder(number: int) -> str:
@@ -45,29 +49,34 @@ class Book:
     Args:
         folder: of the study, whose name is the study's.
         spec: settings; None takes those of study.json, to read.
+        storage: Optuna's URL of a database; None takes a journal file in the folder.
         trials: how many to make.
 
     Raises:
-        RunError: study.json has other settings.
-        OptionError: the journal cannot be opened.
+        RunError: study.json has other settings, or is missing where the storage has the study.
+        OptionError: the storage cannot be opened.
     """
 
-    def __init__(self, folder: Path, spec: StudySpec | None, trials: int = 0) -> None:
+    def __init__(self, folder: Path, spec: StudySpec | None, storage: str | None = None, trials: int = 0) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         check_place(folder, "study")
         self.folder, self.name, self.trials = folder, folder.name, trials
-        self.journal = folder.absolute() / "optuna.journal"  # its lock is a link to it
         if spec is not None:
             files.seal(folder)
         with self.hold():
-            self.spec = self._agreed(spec)
+            self.spec, self.url = self._agreed(spec, storage)
+            self._storage = _opened(self.url)
             if not (folder / "study.json").exists():
-                files.write_json(folder / "study.json", self.spec.dump())
-            self._storage = _opened(self.journal)
+                if self.name in optuna.get_all_study_names(self._storage):
+                    place = without_secrets(self.url)
+                    raise RunError(f"{place} has a study '{self.name}' of another runs folder: give another --name")
+                shown = storage and without_secrets(storage)
+                files.write_json(folder / "study.json", {"storage": shown, "spec": self.spec.dump()})
             self.study = optuna.create_study(
                 study_name=self.name,
                 storage=self._storage,
                 sampler=SeededSampler(self.spec),
+                pruner=pruner_of(self.spec),
                 direction="maximize",
                 load_if_exists=True,
             )
@@ -75,23 +84,24 @@ class Book:
                 for point in self.spec.listed[: self.trials]:
                     self.study.enqueue_trial(point, skip_if_exists=True)
 
-    def _agreed(self, spec: StudySpec | None) -> StudySpec:
-        """The settings; those given must agree with study.json."""
-        note = self.folder / "study.json"
+    def _agreed(self, spec: StudySpec | None, storage: str | None) -> tuple[StudySpec, str]:
+        """Settings and URL; those given must agree with study.json."""
+        note, journal = self.folder / "study.json", str(self.folder.absolute() / "optuna.journal")
         if spec is not None and not note.exists():
-            return spec
+            return spec, storage or journal
         noted = files.read_json(note)
         with files.intact(note):
-            kept = StudySpec.load(noted)
-        if spec is None:
-            return replace(kept, base={**kept.base, "plugins": []})  # what is stored never chooses code
-        theirs, mine = kept.shared(), spec.shared()
+            kept, shown = StudySpec.load(noted["spec"]), noted["storage"]
+        if spec is None:  # what is stored never chooses code
+            return replace(kept, base={**kept.base, "plugins": []}), shown or journal
+        theirs = {**kept.shared(), "storage": shown}
+        mine = {**spec.shared(), "storage": storage and without_secrets(storage)}
         if differing := [key for key in mine if mine[key] != theirs.get(key)]:
             raise RunError(
                 f"study '{self.name}' was started with another {', '.join(differing)}, and its trials would not be "
                 "comparable: give another --name"
             )
-        return spec
+        return spec, storage or journal
 
     @contextmanager
     def hold(self, name: str = ".", *, wait: bool = True) -> Iterator[None]:
@@ -105,9 +115,9 @@ class Book:
         return found
 
     def counts(self) -> dict[str, int]:
-        """How many trials are finished, failed, running, waiting."""
+        """How many trials are finished, pruned, failed, running, waiting."""
         words = {TrialState.COMPLETE: "finished", TrialState.FAIL: "failed"}
-        found = dict.fromkeys(("finished", "failed", "running", "waiting"), 0)
+        found = dict.fromkeys(("finished", "pruned", "failed", "running", "waiting"), 0)
         for trial in self.frozen():
             found[words.get(trial.state, trial.state.name.lower())] += 1
         return found
@@ -118,7 +128,7 @@ class Book:
         """Compute trials until the study has all that are asked for; returns how many this worker made.
 
         Args:
-            objective: value of a trial whose `params` are set.
+            objective: value of a trial whose `params` are set; raises `Pruned` to give it up.
             report: called with a line about each trial.
 
         Raises:
@@ -198,17 +208,27 @@ class Book:
         report(f"trial {number}: {_told(self.frozen()[number])}")
 
 
-def _opened(journal: Path) -> JournalStorage:
+def _opened(url: str) -> BaseStorage:
+    """The storage; the absolute path of a journal, whose lock is a link to it, or a database's URL."""
     try:
-        return JournalStorage(JournalFileBackend(str(journal)))
-    except Exception as error:  # whatever the journal's reader raises
-        raise OptionError(f"the study's {journal} cannot be opened ({type(error).__name__}: {error})") from error
+        if "://" not in url:
+            return JournalStorage(JournalFileBackend(url))
+        if not url.startswith(("postgresql", "mysql")):
+            return optuna.storages.get_storage(url)
+        patience = {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}  # of a server that does not answer
+        return optuna.storages.RDBStorage(url, engine_kwargs=patience)
+    except Exception as error:  # whatever the journal's reader and the database's driver raise
+        reason = without_secrets(str(getattr(error, "orig", error)).split("\n")[0], url)
+        place = without_secrets(url)
+        raise OptionError(f"the study's storage {place} cannot be opened ({type(error).__name__}: {reason})") from error
 
 
 def _evaluated(objective: Objective, trial: optuna.Trial) -> float:
     """The objective with its endings in Optuna's words."""
     try:
         return objective(trial)
+    except Pruned as error:
+        raise optuna.TrialPruned from error
     except KeyboardInterrupt as error:  # Optuna would take it for a failure of the trial
         raise Stopped(signal.SIGINT) from error
     except Exception as error:
@@ -224,6 +244,8 @@ def _told(trial: FrozenTrial) -> str:
     point = ", ".join(f"{key}={value}" for key, value in short.items())
     if trial.state == TrialState.FAIL:
         return f"FAILED: {trial.user_attrs.get('error', 'its value is no number')} ({point})"
+    if trial.state == TrialState.PRUNED:
+        return f"pruned at step {trial.last_step} ({point})"
     return f"{trial.value:.4f} ({point})"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from negbench import files
 from negbench.analysis.verdicts import Rules
-from negbench.config import build_config
+from negbench.config import build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.executors import Executor
@@ -23,7 +23,7 @@ from negbench.systems.system import with_system
 from negbench.tracking import Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import compare_best
-from negbench.tuning.space import build_space
+from negbench.tuning.space import build_space, fixed_layer
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import open_study, run_study
 
@@ -50,9 +50,11 @@ def plan_study(asked: Study) -> StudyPlan:
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
     below = {"eval": {"dev_fraction": DEV_FRACTION}}
     layer, remarks = with_system([below, *layers_of(asked)], Scenes())
-    base, grid = build_config([layer]), asked.sampler == "grid"
-    space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
-    spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler)
+    known = resolved(build_config([layer])).flat() if asked.fix else ()
+    fixed = dict(fixed_layer(text, [*known]) for text in asked.fix)
+    base, grid = build_config([layer, *fixed.values()]), asked.sampler == "grid"
+    space = build_space(base, search=asked.search, fix=[*fixed], grid=grid)
+    spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)
     first = max(spec.seeds) + 1
     fresh = tuple(range(first, first + asked.final_seeds))
     size = len(spec.listed) if grid else _TRIALS
@@ -73,21 +75,21 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
         default is the best.
 
     Raises:
-        NegbenchError: options that make no study, a default that cannot be computed, or a journal that cannot be read.
+        NegbenchError: options that make no study, a default that cannot be computed, or a storage that fails.
     """
     plan = plan_study(asked)
     spec, trials, uri = plan.spec, plan.trials, asked.tracking_uri
     title = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
     runs = files.runs_dir(asked.runs_dir)
     notes(plan.remarks)
-    book, job = open_study(runs, title, spec, trials=trials, tracking_uri=uri)
+    book, job = open_study(runs, title, spec, trials=trials, storage=asked.storage, tracking_uri=uri)
     for line in _header(book, trials):
         say(line)
     started = time.monotonic()
 
     def report(text: str) -> None:
         counts = book.counts()
-        ended = counts["finished"] + counts["failed"]
+        ended = counts["finished"] + counts["pruned"] + counts["failed"]
         log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
 
     if executor.elsewhere or executor.workers > 1:
@@ -116,4 +118,4 @@ def _header(book: Book, trials: int) -> list[str]:
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
     if clipped := [knob.key for knob in spec.space.knobs if knob.start != knob.default]:
         lines.append(f"  trial 0 is not quite the default: the ranges of {', '.join(clipped)} leave it out")
-    return [*lines, f"  sampler {spec.sampler}"]
+    return [*lines, f"  sampler {spec.sampler}; pruner {spec.pruner}"]

@@ -1,7 +1,8 @@
 """What a study searches: knobs with fixed ranges, and how a point of them becomes a configuration.
 
 Knobs come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions, the warm-up and
-the negatives per query.
+the negatives per query. Two fields of which the first must stay below the second (a band) are searched as start and
+width, because a range that moves with another value is none that a sampler can learn.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import optuna
@@ -17,7 +18,7 @@ import optuna
 from negbench.config import ResolvedConfig, RunConfig, build_config, resolved
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
-from negbench.layers import parse_value
+from negbench.layers import parse_value, set_layer
 
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
 _FORM = "want KEY=low:high, KEY=low:high:log or KEY=a|b|c"
@@ -29,7 +30,7 @@ _NEGATIVES = (1, 5)
 class Knob:
     """One searched value: in [low, high] (both included; whole numbers where both are), or one of `choices`.
 
-    `key` is a dotted key of RunConfig.
+    `key` is a dotted key of RunConfig, or "strategy.END-START" for the width of a band, whose end is cut at `limit`.
     """
 
     key: str
@@ -38,6 +39,12 @@ class Knob:
     high: int | float = 0
     log: bool = False
     choices: tuple[Any, ...] = ()
+    limit: int | float = 0  # of a width
+
+    @property
+    def sets(self) -> str:
+        """Key of RunConfig that the value decides: of a width, the end of its band."""
+        return self.key.partition("-")[0]
 
     @property
     def whole(self) -> bool:
@@ -103,11 +110,22 @@ class Space:
             OptionError: values that do not fit together.
         """
         layer: dict[str, dict[str, Any]] = {}
-        for key, value in point.items():
+        for key, value in self.plain(base, point).items():
             section, name = key.split(".", 1)
             layer.setdefault(section, {})[name] = value
         shut = {"eval": {"reported": False, "dev_seed": base.seed}} if closed else {}
         return build_config([base.model_dump(), layer, {"seed": seed}, shut])
+
+    def plain(self, base: RunConfig, point: Mapping[str, Any]) -> dict[str, Any]:
+        """The point in keys of RunConfig: a width becomes the end of its band."""
+        values = dict(point)
+        for knob in self.knobs:
+            if knob.key != knob.sets:
+                start = f"strategy.{knob.key.partition('-')[2]}"
+                low = values[start] if start in values else resolved(base).flat()[start]
+                # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would make another run of the default
+                values[knob.sets] = round(min(low + values.pop(knob.key), knob.limit), 12)
+        return values
 
 
 # --- building ----------------------------------------------------------------------------------------------------
@@ -123,7 +141,7 @@ def build_space(
     """The space of a study.
 
     Args:
-        base: configuration that the study starts from.
+        base: configuration with the values of `fix` in it (see `fixed_layer`).
         search: 'KEY=low:high', 'KEY=low:high:log' or 'KEY=a|b|c', which change or add knobs.
         fix: keys that are not searched.
         grid: search nothing but the choices of `search`.
@@ -150,7 +168,7 @@ def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix:
         key = full_key(given, known)
         if key not in known:
             raise _unknown(key, known, "--fix")
-        knobs.pop(key, None)
+        knobs = {name: knob for name, knob in knobs.items() if key not in (name, knob.sets)}
     asked = [parse_search(text, full, knobs) for text in search]
     if not grid:
         return Space(tuple({**knobs, **{knob.key: knob for knob in asked}}.values()))
@@ -164,12 +182,14 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
     from negbench.registry import registry
 
     cls: Any = registry.get("strategies", full.strategy.name)
-    options = full.strategy.options
+    options, ranges = full.strategy.options, tunable_ranges(cls)
+    ends = {span.below: name for name, span in ranges.items() if span.below}
     knobs: dict[str, Knob] = {}
-    for name, span in tunable_ranges(cls).items():
+    for name, span in ranges.items():
         if span.low is not None and isinstance(options[name], str):  # a share of the gallery; the range is in images
             continue
-        knobs[f"strategy.{name}"] = _of_range(f"strategy.{name}", options[name], span)
+        knob = _width(ends[name], name, options, ranges) if name in ends else _of_range(name, options[name], span)
+        knobs[knob.key] = knob
     if cls.scope == "corpus":
         if cls.n_def > 1 and full.schedule.n_def > 1 and base.schedule.refresh_epochs is None:
             for knob in (_definitions(full), _warmup(full)):
@@ -181,13 +201,23 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
     return knobs
 
 
-def _of_range(key: str, default: Any, span: Range) -> Knob:
+def _of_range(name: str, default: Any, span: Range) -> Knob:
+    key = f"strategy.{name}"
     if span.choices:
         return Knob(key, default, choices=(*span.choices, *([] if default in span.choices else [default])))
     assert span.low is not None
     assert span.high is not None
     number = int if isinstance(default, int) else float
     return Knob(key, default, min(number(span.low), default), max(number(span.high), default), span.log)
+
+
+def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:
+    """From the narrowest band that the two ranges allow, or a tenth of the widest, to the widest."""
+    first, last = ranges[start], ranges[end]
+    default = round(options[end] - options[start], 12)
+    widest, gap = (last.high or 0) - (first.low or 0), (last.low or 0) - (first.high or 0)
+    span = Range(round(gap if gap > 0 else widest / 10, 12), round(widest, 12))
+    return replace(_of_range(f"{end}-{start}", default, span), limit=max(last.high or 0, options[end]))
 
 
 def _definitions(full: ResolvedConfig) -> Knob | None:
@@ -217,12 +247,13 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
     where = f"--search {text!r}"
     key, _, given = text.partition("=")
     key = full_key(key.strip(), [*full.flat(), *knobs])
-    default = _default_of(key, full, knobs)
+    knob = _known(key, full, knobs)
+    default = knob.default
     if "|" in given:
         choices = tuple(_value(part, default, where) for part in given.split("|"))
         if len(set(choices)) != len(choices):
             raise OptionError(f"{where}: names a value twice")
-        return Knob(key, default, choices=choices)
+        return replace(knob, choices=choices)
     parts = given.split(":")
     if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["log"]):
         raise OptionError(f"{where}: {_FORM}")
@@ -235,19 +266,21 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
         raise OptionError(f"{where}: want low < high{', and low > 0 on a log scale' if log else ''}")
     if default is None or isinstance(default, str):  # a share of the gallery is no number of images
         raise OptionError(f"{where}: {key} has no number by default; set one first with --set {key}=...")
-    return Knob(key, default, ends[0], ends[1], log)
+    return replace(knob, low=ends[0], high=ends[1], log=log, choices=())
 
 
-def _default_of(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Any:
+def _known(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
     if key in knobs:
-        return knobs[key].default
+        return knobs[key]
+    if width := next((knob.key for knob in knobs.values() if knob.sets == key), None):
+        raise OptionError(f"{key} is searched as the width of its band: --search {width}=low:high")
     flat = full.flat()
     if key not in flat:
         raise _unknown(key, [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE], "--search")
     section, name = key.partition(".")[::2]
     if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
-        raise OptionError(f"{key} cannot be searched: trials could not be compared")
-    return flat[key]
+        raise OptionError(f"{key} cannot be searched: trials could not be compared, or stopped early")
+    return Knob(key, flat[key])
 
 
 def _value(given: str, default: Any, where: str) -> Any:
@@ -260,6 +293,13 @@ def _value(given: str, default: Any, where: str) -> Any:
     if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float):
         raise OptionError(f"{where}: want whole numbers, got {value}")
     return value
+
+
+def fixed_layer(text: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """--fix 'KEY' (at its value) or 'KEY=value' -> key, and the layer that sets it."""
+    key, sign, value = text.partition("=")
+    key = full_key(key.strip(), known)
+    return key, set_layer(f"{key}={value}") if sign else {}
 
 
 def full_key(key: str, known: Sequence[str]) -> str:

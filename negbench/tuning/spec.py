@@ -1,4 +1,4 @@
-"""All that decides which trials a study makes: its space, its seeds and its sampler."""
+"""All that decides which trials a study makes: its space, its seeds, its sampler and its pruner."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from pydantic import TypeAdapter
 
 from negbench.config import RunConfig, resolved
 from negbench.identity import code_version
-from negbench.options import Sampler
+from negbench.options import Pruner, Sampler
 from negbench.tuning.space import Space
 
 _STARTUP = 10  # random trials before a model of the objective is trusted
+_UNPRUNED = 5  # trials that must have finished before any is pruned
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class StudySpec:
         base: RunConfig as read.
         space: knobs.
         seeds: every trial is the mean over these.
-        sampler: by name.
+        sampler, pruner: by name.
         seed: of the sampler.
         code: version of the code that moves its runs' scores.
     """
@@ -42,17 +43,21 @@ class StudySpec:
     space: Space
     seeds: tuple[int, ...]
     sampler: Sampler
+    pruner: Pruner
     seed: int
     code: str
 
     @classmethod
-    def of(cls, base: RunConfig, space: Space, *, seeds: int = 1, sampler: Sampler = "tpe") -> StudySpec:
-        """Settings of a study whose sampler and runs start from the configuration's seed."""
+    def of(
+        cls, base: RunConfig, space: Space, *, seeds: int = 1, sampler: Sampler = "tpe", pruner: Pruner = "median"
+    ) -> StudySpec:
+        """Settings of a study whose sampler and runs start from the configuration's seed; a grid prunes nothing."""
         return cls(
             base=base.model_dump(mode="json"),
             space=space,
             seeds=tuple(range(base.seed, base.seed + seeds)),
             sampler=sampler,
+            pruner="none" if sampler == "grid" else pruner,  # a table needs every cell
             seed=base.seed,
             code=code_version(resolved(base)),
         )
@@ -97,7 +102,12 @@ class StudySpec:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
-# --- the sampler -------------------------------------------------------------------------------------------------
+def first_refresh(config: RunConfig) -> int:
+    """Epoch (from 0) at which pools first depend on scores, before which no trial is pruned; 0 where none waits."""
+    return next(iter(resolved(config).schedule.refresh_epochs), 0)
+
+
+# --- sampler and pruner ------------------------------------------------------------------------------------------
 
 # every option is written out, so that another version's defaults do not take over
 _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
@@ -108,6 +118,8 @@ _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
         n_startup_trials=_STARTUP,
         n_ei_candidates=24,
     ),
+    "gp": partial(optuna.samplers.GPSampler, n_startup_trials=_STARTUP, deterministic_objective=False),
+    "cmaes": partial(optuna.samplers.CmaEsSampler, n_startup_trials=_STARTUP, consider_pruned_trials=False),
     "random": optuna.samplers.RandomSampler,
     "grid": optuna.samplers.RandomSampler,  # all its points are queued, and none is sampled
 }
@@ -147,3 +159,14 @@ class SeededSampler(BaseSampler):
         for name, distribution in trial.distributions.items():
             sampler.sample_independent(study, trial, name, distribution)
         return sampler.sample_independent(study, trial, param_name, param_distribution)
+
+
+def pruner_of(spec: StudySpec) -> optuna.pruners.BasePruner:
+    """The pruner; a trial's steps are the epochs of its seeds, one after another."""
+    steps = resolved(spec.config).train.epochs * len(spec.seeds)
+    if spec.pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=0, interval_steps=1)
+    if spec.pruner == "hyperband":
+        first = min(first_refresh(spec.config) + 1, steps)
+        return optuna.pruners.HyperbandPruner(min_resource=first, max_resource=steps, reduction_factor=3)
+    return optuna.pruners.NopPruner()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import optuna
@@ -16,14 +16,14 @@ from negbench.errors import NegbenchError
 from negbench.executors import Executor, Report
 from negbench.grid.cells import SCENES
 from negbench.loop.runs import Bench, plan_run, run_config
-from negbench.loop.types import RunResult
+from negbench.loop.types import Log, PlannedRun, RunResult
 from negbench.registry import registry
 from negbench.runfolder import RunFolder, runs_of
 from negbench.tracking import Tracker
-from negbench.tuning.book import Book, Objective, trial_folder
-from negbench.tuning.spec import StudySpec
+from negbench.tuning.book import Book, Objective, Pruned, trial_folder
+from negbench.tuning.spec import StudySpec, first_refresh
 
-LARGE_FILES = ("model.safetensors", "pools-*.bits")  # of a trial's runs, not kept
+LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # of a trial's runs, not kept
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Job:
     Args:
         folder: of the study; its name is the MLflow experiment's too.
         spec: its settings on this machine.
+        storage: Optuna's URL of a database, or None for the journal in the folder.
         trials: how many to make.
         uri: MLflow store of the trials' copies.
         parent: MLflow run that they hang under.
@@ -41,6 +42,7 @@ class Job:
 
     folder: Path
     spec: StudySpec
+    storage: str | None
     trials: int
     uri: str | None
     parent: str | None
@@ -67,6 +69,7 @@ class Trials:
         """Mean recall of a trial on the dev part.
 
         Raises:
+            Pruned: it is not worth going on with.
             NegbenchError: it cannot be computed.
         """
         space, base = self._spec.space, self._spec.config
@@ -74,44 +77,81 @@ class Trials:
         folder = RunFolder(self._job.folder / trial_folder(trial.number))
         params = {**resolved(configs[0]).flat(), **trial.params}
         with self._tracker.run(folder, params, self._job.tags(trial.number)) as log:
-            started = time.monotonic()
-            results = [self._cell(config) for config in configs]
-            recall = statistics.fmean(float(r.metrics[r.details["main_metric"]]) for r in results)
+            started, results = time.monotonic(), list[RunResult]()
+            for config in configs:
+                results.append(self._cell(config, trial, [_main(result) for result in results]))
+            recall = statistics.fmean(map(_main, results))
             trial.set_user_attr("runs", [result.run_id for result in results])
             trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
             log.metrics({"objective/recall": recall}, configs[0].train.epochs or 0)
             return recall
 
-    def _cell(self, config: RunConfig) -> RunResult:
-        """A run without its weights and pools: of forty they are many gigabytes, and the best is trained again."""
-        result = run_config(config, self._bench)
-        for folder in runs_of(self._bench.runs, plan_run(config, self._bench.scenes).hash):
+    def _cell(self, config: RunConfig, trial: optuna.Trial, before: Sequence[float]) -> RunResult:
+        planned = plan_run(config, self._bench.scenes)
+        try:
+            result = run_config(config, replace(self._bench, watch=_watch(trial, planned, before)))
+        except Pruned:
+            self._drop_large_files(planned)
+            raise
+        self._drop_large_files(planned)
+        return result
+
+    def _drop_large_files(self, planned: PlannedRun) -> None:
+        """Weights, checkpoint and pools of a cell: forty of them are many gigabytes, and the best is trained again."""
+        for folder in runs_of(self._bench.runs, planned.hash):
             for pattern in LARGE_FILES:
                 for path in folder.path.glob(pattern):
                     files.delete(path)
-        return result
+
+
+def _main(result: RunResult) -> float:
+    return float(result.metrics[result.details["main_metric"]])
+
+
+def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float]) -> Log:
+    """Reports a cell's recall to Optuna after each epoch, as the mean with the cells before it, and prunes.
+
+    A trial that goes on after a kill is pruned where it would have been: epochs before the last one that the storage
+    has are not judged again, and that one is, because the kill may have come before the pruner answered.
+    """
+    epochs, first = planned.config.train.epochs, first_refresh(planned.config)
+    main, last = f"dev/{planned.splits.val.card.main}", trial.study.get_trials(deepcopy=False)[trial.number].last_step
+    stored = -1 if last is None else last
+
+    def watch(values: Mapping[str, float], step: int, epoch: int) -> None:
+        at = len(before) * epochs + epoch
+        if epoch < 0 or main not in values or at < stored:
+            return
+        if at > stored:
+            trial.report(statistics.fmean([*before, values[main]]), at)
+        if epoch >= first and trial.should_prune():
+            raise Pruned
+
+    return watch
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
 
 
-def open_study(runs: Path, name: str, spec: StudySpec, *, trials: int, tracking_uri: str | None) -> tuple[Book, Job]:
+def open_study(
+    runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None = None, tracking_uri: str | None
+) -> tuple[Book, Job]:
     """The study, made if absent, and the job of its workers.
 
     Raises:
         RunError, OptionError: see `Book`.
     """
     folder = runs / name
-    book, tracker = Book(folder, spec, trials), Tracker.open(runs, tracking_uri)
+    book, tracker = Book(folder, spec, storage, trials), Tracker.open(runs, tracking_uri)
     parent = tracker.parent(folder / "mlflow.json", name, {"negbench.kind": "study", "study": name})
-    return book, Job(folder, spec, trials, tracking_uri, parent, Trials)
+    return book, Job(folder, spec, storage, trials, tracking_uri, parent, Trials)
 
 
 def serve(job: Job, report: Report) -> int:
     """Compute trials until the study has all that are asked for; returns how many this worker made."""
     for path in job.spec.base["plugins"]:
         registry.add_file(Path(path))
-    return Book(job.folder, job.spec, job.trials).work(job.opens(job), report)
+    return Book(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), report)
 
 
 def run_study(job: Job, executor: Executor, report: Report) -> None:

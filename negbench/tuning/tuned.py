@@ -126,7 +126,7 @@ def _outcome(mine: Combination, book: Book | None, error: str) -> tuple[Tuning, 
         mine.labels,
         study=book.name,
         knobs=tuple(knob.key for knob in spec.space.knobs),
-        trials=counts["finished"] + counts["failed"],
+        trials=counts["finished"] + counts["pruned"] + counts["failed"],
         seconds=round(spent, 3),
     )
     default = next((trial for trial in done if trial.number == 0), None)
@@ -135,4 +135,5 @@ def _outcome(mine: Combination, book: Book | None, error: str) -> tuple[Tuning, 
     best = done[0]
     configs = [spec.space.config(config, best.params, config.seed, closed=False) for config in mine.configs]
     same = resolved(configs[0]).identity() == resolved(mine.configs[0]).identity()
-    return replace(tried, default=default.value, best=best.value, found={} if same else dict(best.params)), configs
+    found = {} if same else spec.space.plain(spec.config, best.params)
+    return replace(tried, default=default.value, best=best.value, found=found), configs

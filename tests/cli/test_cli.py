@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from negbench.cli.main import main
 from negbench.cli.main import run as negbench
+from negbench.loop import train as loop
 from negbench.registry import KINDS, registry
 from negbench.runfolder import RunFolder
 
@@ -147,9 +149,16 @@ def test_a_plugin_file_runs_like_a_built_in(
 
 @pytest.mark.slow
 def test_killed_and_resumed_ends_with_the_same_bits(
-    vector_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
+    vector_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ("train.epochs=40",)
+    """The same command again goes on from the checkpoint."""
+    more, real, epochs = ("train.epochs=40",), loop.train_epoch, list[int]()
+
+    def noted(run: Any, moving: Any, state: Any, batches: Any) -> Any:
+        epochs.append(state.epoch)
+        return real(run, moving, state, batches)
+
+    monkeypatch.setattr(loop, "train_epoch", noted)
     process = start_command(["run", "--strategy", "qure", *flags(vector_sets, tmp_path / "killed", *more)])
     deadline = time.monotonic() + 120
     while not list((tmp_path / "killed").glob("*/checkpoint.pt")):
@@ -161,11 +170,15 @@ def test_killed_and_resumed_ends_with_the_same_bits(
     (killed,) = (RunFolder(p.parent) for p in (tmp_path / "killed").glob("*/config.json"))
     assert killed.status == "interrupted"
     assert negbench(["run", "--strategy", "qure", *flags(vector_sets, tmp_path / "killed", *more)]) == 0
+    assert epochs == list(range(epochs[0], 40))
+    assert epochs[0] > 0
     assert negbench(["run", "--strategy", "qure", *flags(vector_sets, tmp_path / "straight", *more)]) == 0
     straight = RunFolder(tmp_path / "straight" / killed.run_id)
     assert killed.result["metrics"] == straight.result["metrics"]
-    assert killed.metrics() == straight.metrics()
-    assert killed.ranks().equals(straight.ranks())
+    for name in ("metrics.jsonl", "ranks.parquet"):
+        assert (killed.path / name).read_bytes() == (straight.path / name).read_bytes()
+    weights = straight.weights()
+    assert all(torch.equal(value, weights[name]) for name, value in killed.weights().items())
 
 
 @pytest.mark.parametrize("flaw", ["image", "captions", "key"])

@@ -1,4 +1,4 @@
-"""Trials in their journal, with an objective of a moment and workers that are killed."""
+"""Trials in every storage, with an objective of a moment and workers that are killed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from optuna.trial import TrialState
 
 from negbench.errors import NegbenchError, OptionError, RunError
 from negbench.files import DamagedError, write_json
+from negbench.report.study import dashboard_command
 from negbench.systems.system import load_config
-from negbench.tuning.book import Book, trial_folder
+from negbench.tuning.book import Book, Pruned, trial_folder
 from negbench.tuning.final import finished, importance
 from negbench.tuning.space import Knob, Space
 from negbench.tuning.spec import StudySpec
@@ -47,6 +48,15 @@ def at_once(trial: optuna.Trial) -> float:
     return toy_value(trial.params)
 
 
+def in_steps(trial: optuna.Trial) -> float:
+    """Reports, and is pruned."""
+    for step in range(4):
+        trial.report(toy_value(trial.params) * (step + 1) / 4, step)
+        if trial.should_prune():
+            raise Pruned
+    return at_once(trial)
+
+
 @dataclasses.dataclass(frozen=True)
 class Slowly:
     """Waits, so that a kill finds a worker within a trial; writes down who computes what."""
@@ -68,12 +78,15 @@ def slow(job: Job, *, together: int = 1, seconds: float = 0.2) -> Callable[[optu
     return Slowly(job.folder, seconds)
 
 
-def deadly(job: Job, *, at: Sequence[int], times: int = 1) -> Callable[[optuna.Trial], float]:
+def deadly(
+    job: Job, *, at: Sequence[int], times: int = 1, objective: Callable[[optuna.Trial], float] = at_once
+) -> Callable[[optuna.Trial], float]:
     """Opens an objective that kills its worker (-9) so many times in each of these trials."""
 
     def dying(trial: optuna.Trial) -> float:
+        value = objective(trial)
         die_once(job.folder, trial.number, at, times)
-        return at_once(trial)
+        return value
 
     return dying
 
@@ -90,11 +103,11 @@ def silent(text: str) -> None:
 
 
 def toy_book(folder: Path, trials: int = 10, spec: StudySpec | None = None) -> Book:
-    return Book(folder, spec or toy_spec(), trials)
+    return Book(folder, spec or toy_spec(), None, trials)
 
 
 def toy_job(folder: Path, trials: int, opens: Any, spec: StudySpec | None = None) -> Job:
-    return Job(folder, spec or toy_spec(), trials, "none", None, opens)
+    return Job(folder, spec or toy_spec(), None, trials, "none", None, opens)
 
 
 def points(book: Book) -> list[dict[str, Any]]:
@@ -106,18 +119,38 @@ def test_a_study_keeps_its_settings_and_its_storage(tmp_path: Path) -> None:
     toy_book(folder)
     with pytest.raises(RunError, match="was started with another sampler, seed, and its trials"):
         toy_book(folder, spec=toy_spec("random", seed=3))
+    with pytest.raises(RunError, match="was started with another storage"):
+        Book(folder, toy_spec(), f"sqlite:///{tmp_path}/s.db")
     base = {**toy_spec().base, "compute": {"device": "cpu", "threads": 4}}
     toy_book(folder, spec=toy_spec(base=base))  # another machine may compute in its own way
-    write_json(folder / "study.json", toy_spec().dump() | {"seed": "4"})
+    write_json(folder / "study.json", {"storage": None, "spec": toy_spec().dump() | {"seed": "4"}})
     with pytest.raises(DamagedError, match=r"study\.json is damaged"):
         Book(folder, None)
 
 
-def test_a_journal_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+def test_a_storage_by_url_serves_one_runs_folder(tmp_path: Path) -> None:
+    url = f"sqlite:///file:{tmp_path}/s.db?uri=true&password=hidden"
+    book = Book(tmp_path / "toy", toy_spec(), url, 3)
+    assert book.work(at_once, silent) == 3
+    assert Book(tmp_path / "toy", toy_spec(), url, 3).work(at_once, silent) == 0
+    (study,) = optuna.get_all_study_summaries(url)
+    assert study.n_trials == 3
+    assert "hidden" not in (tmp_path / "toy" / "study.json").read_text()
+    assert dashboard_command(book) == f"optuna-dashboard --host 127.0.0.1 'sqlite:///file:{tmp_path}/s.db?uri=true'"
+    with pytest.raises(RunError, match="has a study 'toy' of another runs folder") as error:
+        Book(tmp_path / "b" / "toy", toy_spec(), url, 3)
+    assert "hidden" not in str(error.value)
+
+
+def test_a_storage_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     toy_book(tmp_path / "toy")
     (tmp_path / "toy" / "optuna.journal").write_text("[1\n{}\n")
     with pytest.raises(OptionError, match=r"optuna\.journal cannot be opened"):
         Book(tmp_path / "toy", None)
+    with pytest.raises(OptionError, match="cannot be opened") as error:
+        Book(tmp_path / "other", toy_spec(), "postgresql+psycopg://u:secret@127.0.0.1:9/d")
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 # --- trials ----------------------------------------------------------------------------------------------------------
@@ -127,7 +160,7 @@ def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path: Path) -> None:
     book = toy_book(tmp_path, 12)
     assert book.work(at_once, silent) == 12
     assert points(book)[0] == {ALPHA: 0.2, DRAWN: 1}
-    assert book.counts() == {"finished": 12, "failed": 0, "running": 0, "waiting": 0}
+    assert book.counts() == {"finished": 12, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
     assert toy_book(tmp_path, 12).work(at_once, silent) == 0
     assert toy_book(tmp_path, 15).work(at_once, silent) == 3  # a higher number goes on
     assert finished(book)[0].value == max(map(toy_value, points(book)))
@@ -158,7 +191,7 @@ def test_a_failing_trial_counts_and_is_not_queued_again(tmp_path: Path) -> None:
     said: list[str] = []
     book = toy_book(tmp_path, 6)
     book.work(objective, said.append)
-    assert book.counts() == {"finished": 3, "failed": 3, "running": 0, "waiting": 0}
+    assert book.counts() == {"finished": 3, "pruned": 0, "failed": 3, "running": 0, "waiting": 0}
     errors = [t.user_attrs.get("error") for t in book.frozen() if t.state == TrialState.FAIL]
     assert errors == ["ValueError: odd", "mend this", None]
     assert said[3].startswith("trial 3: FAILED: mend this (alpha=")
@@ -254,12 +287,18 @@ def rerun(job: Job) -> int:
     raise AssertionError("it never ends")
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "grid"])
-def test_a_killed_study_tries_the_same_points(sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("sampler", "pruner"),
+    [("tpe", "median"), ("tpe", "hyperband"), ("gp", "none"), ("random", "none"), ("cmaes", "none"), ("grid", "none")],
+)
+def test_a_killed_study_tries_the_same_points(
+    sampler: str, pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed (-9) in trials, while a trial is sampled, and between its last value and its end."""
-    spec = toy_spec(sampler)
+    objective, short = (at_once if pruner == "none" else in_steps), {**BASE.model_dump(), "train": {"epochs": 4}}
+    spec = toy_spec(sampler, pruner=pruner, base=short)
     straight, folder = toy_book(tmp_path / "straight", 20, spec), tmp_path / "toy"
-    straight.work(at_once, silent)
+    straight.work(objective, silent)
     real = Knob.suggest
 
     def suggest(knob: Knob, trial: optuna.Trial) -> Any:
@@ -269,12 +308,14 @@ def test_a_killed_study_tries_the_same_points(sampler: str, tmp_path: Path, monk
 
     monkeypatch.setattr(Knob, "suggest", suggest)
     toy_book(folder, 20, spec)
-    job = toy_job(folder, 20, partial(deadly, at=(0, 3, 4, 13, 19)), spec)
-    assert rerun(job) == 2 + 5
+    job = toy_job(folder, 20, partial(deadly, at=(0, 3, 4, 13, 19), objective=objective), spec)
+    pruned = {t.number for t in straight.frozen() if t.state == TrialState.PRUNED}
+    assert rerun(job) == 2 + len({0, 3, 4, 13, 19} - pruned)
     killed = toy_book(folder, 20, spec)
     assert points(killed) == points(straight)
     assert [t.state for t in killed.frozen()] == [t.state for t in straight.frozen()]
     assert [t.value for t in killed.frozen()] == [t.value for t in straight.frozen()]
+    assert bool(pruned) == (pruner != "none")
     assert len({json.dumps(point) for point in points(killed)}) == 20  # every trial draws its own
 
 
@@ -283,7 +324,7 @@ def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path: Path) -> 
     book = toy_book(folder, 3)
     assert rerun(toy_job(folder, 3, partial(deadly, at=(1,), times=9))) == 5
     assert [t.user_attrs.get("error") for t in book.frozen()] == [None, "its worker died 5 times", None]
-    assert book.counts() == {"finished": 2, "failed": 1, "running": 0, "waiting": 0}
+    assert book.counts() == {"finished": 2, "pruned": 0, "failed": 1, "running": 0, "waiting": 0}
 
 
 def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
@@ -303,7 +344,7 @@ def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
 
 
 def none_lost_none_twice(book: Book, trials: int, hit: set[int]) -> None:
-    assert book.counts() == {"finished": trials, "failed": 0, "running": 0, "waiting": 0}
+    assert book.counts() == {"finished": trials, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
     assert len({json.dumps(point, sort_keys=True) for point in points(book)}) == trials
     died = {trial.number for trial in book.frozen() if "deaths" in trial.user_attrs}
     assert died >= hit - {-1}  # -1: it was hit between two trials

@@ -39,7 +39,7 @@ SCHEDULE = {
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
-        ("dqe", {"strategy.alpha": (0.0, 0.4, False), "strategy.beta": (0.5, 1.0, False), **SCHEDULE}),
+        ("dqe", {"strategy.alpha": (0.0, 0.4, False), "strategy.beta-alpha": (0.1, 1.0, False), **SCHEDULE}),
         ("qure", {"strategy.variant": ("paper", "release"), **SCHEDULE}),
         ("cirqrs", {"strategy.n_neg": (10, 500, True), **SCHEDULE, "schedule.n_def": (2, 3, 4, 5, 12)}),
         ("top-k", {"strategy.k": (10, 1000, True), **SCHEDULE}),
@@ -73,6 +73,26 @@ def test_every_number_of_definitions_gives_another_schedule() -> None:
                         .refresh_epochs) for n in choices]  # fmt: skip
         assert len(set(listed)) == len(choices)
         assert 6 in choices
+
+
+def test_start_and_width_become_the_band() -> None:
+    base = base_of("dqe")
+    space = build_space(base)
+
+    def band(start: float, width: float) -> tuple[float, float]:
+        options = space.config(base, {"strategy.alpha": start, "strategy.beta-alpha": width}, 0).strategy.options
+        return options["alpha"], options["beta"]
+
+    assert band(0.1, 0.15) == (0.1, 0.25)  # right below the target
+    assert band(0.4, 0.9) == (0.4, 1.0)  # cut where the field's own range ends
+    fixed = base_of("dqe", "strategy.alpha=0.3")
+    narrow = build_space(fixed, fix=["strategy.alpha"])
+    assert "strategy.alpha" not in knobs_of(narrow)
+    assert narrow.config(fixed, {"strategy.beta-alpha": 0.25}, 0).strategy.options["beta"] == 0.55
+    assert set(knobs_of(build_space(base, fix=["strategy.beta"]))) == {"strategy.alpha", *SCHEDULE}
+    wide = base_of("shifted-top-k", "strategy.stop=2000")
+    point = {"strategy.start": 50, "strategy.stop-start": 3000}
+    assert build_space(wide).config(wide, point, 0).strategy.options["stop"] == 2000  # a default beyond its range
 
 
 def test_every_strategys_own_range_makes_strategies() -> None:
@@ -110,6 +130,7 @@ def test_ranges_from_the_command_line() -> None:
 
 
 CANNOT_BE = [
+    ("strategy.beta=0.5:1", "is searched as the width of its band: --search strategy.beta-alpha="),
     ("strategy.alhpa=0:1", "did you mean 'strategy.alpha'"),
     ("strategy.alpha=0.5", "want KEY=low:high"),
     ("strategy.alpha=0.4:0.1", "want low < high"),
@@ -139,16 +160,17 @@ def test_ranges_that_cannot_be() -> None:
 def test_a_bare_name_is_the_strategys_option_first() -> None:
     base = base_of("dqe")
     assert "hybrid.beta" in resolved(base).flat()  # the other one of that name
-    space = build_space(base, search=["alpha=0:0.3", "beta=0.6:0.9", "num_negatives=1|3"], fix=["n_def"])
+    space = build_space(base, search=["alpha=0:0.3", "beta-alpha=0.2:0.9", "num_negatives=1|3"], fix=["n_def"])
     found = knobs_of(space)
     assert found["strategy.alpha"] == (0.0, 0.3, False)
-    assert found["strategy.beta"] == (0.6, 0.9, False)
+    assert found["strategy.beta-alpha"] == (0.2, 0.9, False)
+    assert space.config(base, {**space.default, "strategy.beta-alpha": 0.9}, 0).strategy.options["beta"] == 1.0
     assert found["train.num_negatives"] == (1, 3)
     assert "schedule.n_def" not in found
     assert "hybrid.beta" in knobs_of(build_space(base_of("qure"), search=["beta=0.5:1"]))  # it has no such option
-    plan = plan_study(Study(strategy="dqe", fix=("beta",), sets=("strategy.beta=0.7",)))
+    plan = plan_study(Study(strategy="dqe", fix=("beta=0.7", "n_def")))
     assert plan.spec.config.strategy.options["beta"] == 0.7
-    assert "strategy.beta" not in knobs_of(plan.spec.space)
+    assert set(knobs_of(plan.spec.space)) == {"strategy.alpha", "schedule.warmup", "train.num_negatives"}
     for flag, told in (("--search", {"search": ["alhpa=0:1"]}), ("--fix", {"fix": ["alhpa"]})):
         with pytest.raises(NegbenchError, match=rf"unknown key 'alhpa' in {flag}: did you mean 'alpha'"):
             build_space(base, **told)
@@ -195,14 +217,16 @@ def recipe_of(folder: Path, text: str) -> Path:
 
 
 def test_recipes_are_overridden_by_flags(tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, '[strategy]\nname = "dqe"\n[study]\nseeds = 3\nfix = ["schedule.n_def"]\ntrials = 5\n')
+    recipe = recipe_of(
+        tmp_path, '[strategy]\nname = "dqe"\n[study]\nseeds = 3\nfix = ["schedule.n_def=3"]\ntrials = 5\n'
+    )
     plan = plan_study(Study(trials=9, recipe=recipe))
     assert (plan.trials, plan.spec.seeds, plan.fresh) == (9, (0, 1, 2), (3, 4, 5))
-    assert "schedule.n_def" not in knobs_of(plan.spec.space)
+    assert plan.spec.config.schedule.n_def == 3
     assert plan.spec.config.eval.dev_fraction == 0.2
     text = '[strategy]\nname = "qure"\n[study]\nsampler = "grid"\nsearch = ["schedule.n_def=3|6"]\n'
     plan = plan_study(Study(recipe=recipe_of(tmp_path, text)))
-    assert (plan.trials, plan.spec.sampler) == (2, "grid")
+    assert (plan.trials, plan.spec.sampler, plan.spec.pruner) == (2, "grid", "none")
 
 
 def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,6 +235,7 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.Ca
         "study = 5": "recipe's study = 5: want a table, [study]",
         "[study]\nseed = 3": "unknown key 'study.seed': did you mean 'study.seeds'?",
         "[study]\nsampler = 5": "study.sampler 5: input should be 'tpe'",
+        "[study]\npruner = 0.5": "study.pruner 0.5: input should be 'median'",
         "[study]\nsearch = 'strategy.alpha=0:1'": "study.search 'strategy.alpha=0:1': input should be a valid tuple",
         "[study]\nfix = [3]": "study.fix 3: input should be a valid string",
         "[study]\ntrials = 0": "study.trials 0: input should be greater than or equal to 1",
@@ -221,7 +246,8 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.Ca
         assert told.count("\n") == 1
     flags = {
         "--search=train.min_lr_ratio=1|[1]": "want a number, a text, true or false, got [1]",
-        "--sampler=tpo": "--sampler 'tpo': input should be 'tpe', 'random' or 'grid'",
+        "--sampler=tpo": "--sampler 'tpo': input should be 'tpe', 'gp', 'random', 'cmaes' or 'grid'",
+        "--storage=nosql://u:p@h/d": "nosql://h/d cannot be opened",
         "--name=../s": "--name '../s': want a plain name",
     }
     for flag, message in flags.items():

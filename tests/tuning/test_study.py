@@ -30,7 +30,7 @@ from negbench.tracking import default_uri
 from negbench.tuning.book import Book, open_book
 from negbench.tuning.final import finished
 from negbench.tuning.space import build_space
-from negbench.tuning.spec import StudySpec
+from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.trials import Trials, open_study, run_study
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
@@ -87,11 +87,36 @@ def test_the_same_study_twice_gives_the_same_values(vector_sets: list[str], tmp_
     assert not list(tmp_path.glob("?/s/cells/*/model.safetensors"))  # forty of them would be gigabytes
 
 
+def test_nothing_is_pruned_before_its_first_refresh(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def always(self: Any) -> bool:
+        trial = self._get_latest_trial()
+        asked.append((trial.number, trial.last_step))
+        return trial.number > 0
+
+    monkeypatch.setattr(Trial, "should_prune", always)
+    book = small_study([*vector_sets, "train.epochs=6"], tmp_path, trials=6)
+    base = book.spec.config
+    firsts = {t.number: first_refresh(book.spec.space.config(base, t.params, 0)) for t in book.frozen()}
+    assert len(set(firsts.values())) > 1
+    for number, step in asked:
+        assert step >= firsts[number]
+    for trial in book.frozen()[1:]:
+        assert trial.state == TrialState.PRUNED
+        assert trial.last_step == firsts[trial.number]  # stopped within the epoch that condemned it
+    cells = [RunFolder(path.parent) for path in (tmp_path / "s" / "cells").glob("*/config.json")]
+    assert {cell.status for cell in cells} == {"finished", "interrupted"}
+    assert not list((tmp_path / "s" / "cells").glob("*/checkpoint.pt"))
+
+
 def test_a_killed_trial_goes_on_from_its_checkpoint(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = small_study(vector_sets, tmp_path / "straight", trials=1)
-    real, epochs = loop.train_epoch, list[int]()
+    real, epochs, asked = loop.train_epoch, list[int](), list[int]()
 
     def interrupted(run: Any, moving: Any, state: Any, batches: Any) -> Any:
         epochs.append(state.epoch)
@@ -102,10 +127,11 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(
     monkeypatch.setattr(loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small_study(vector_sets, tmp_path / "halves", trials=1)
+    monkeypatch.setattr(Trial, "should_prune", lambda self: asked.append(self._get_latest_trial().last_step))
     book = small_study(vector_sets, tmp_path / "halves", trials=1)
     assert epochs == [0, 1, 2, 3, 3]
-    (again,) = book.frozen()
-    assert again.value == straight.frozen()[0].value
+    (again,), (want,) = book.frozen(), straight.frozen()
+    assert (again.value, again.intermediate_values) == (want.value, want.intermediate_values)
 
 
 def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
@@ -147,16 +173,17 @@ def test_mlflow_statuses(vector_sets: list[str], tmp_path: Path, monkeypatch: py
         return real(run, folder, log)
 
     monkeypatch.setattr(engine, "train", failing)
-    book = small_study(vector_sets, tmp_path, trials=3, uri=default_uri(tmp_path))
+    monkeypatch.setattr(Trial, "should_prune", lambda self: self.number == 2)
+    book = small_study(vector_sets, tmp_path, trials=4, uri=default_uri(tmp_path))
     found = mlflow_runs(tmp_path, "s")
     (parent,) = [run for run in found if run.data.tags["negbench.kind"] == "study"]
     trials = {int(run.data.tags["trial"]): run for run in found if run.data.tags["negbench.kind"] == "trial"}
-    assert {n: run.info.status for n, run in trials.items()} == {0: "FINISHED", 1: "FAILED", 2: "FINISHED"}
-    assert [t.state.name for t in book.frozen()] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert {n: run.info.status for n, run in trials.items()} == {0: "FINISHED", 1: "FAILED", 2: "KILLED", 3: "FINISHED"}
+    assert [t.state.name for t in book.frozen()] == ["COMPLETE", "FAIL", "PRUNED", "COMPLETE"]
     for number, run in trials.items():
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert run.data.params["strategy.alpha"] == str(book.frozen()[number].params["strategy.alpha"])
-    assert trials[2].data.metrics["objective/recall"] == book.frozen()[2].value
+    assert trials[3].data.metrics["objective/recall"] == book.frozen()[3].value
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
