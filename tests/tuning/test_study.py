@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -342,29 +339,6 @@ def drawn(panel: Any) -> Any:
     axes = Figure().add_subplot()
     panel.draw(axes)
     return axes
-
-
-@pytest.mark.slow
-def test_kill_of_the_command_loses_the_running_trials_only(
-    toy_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
-) -> None:
-    more = ("--trials", "4", "--final-seeds", "0", "--pruner", "none", "--tracking-uri", "none")
-    arguments = command(toy_sets, tmp_path, *more)
-    process = start_command([*arguments, "--workers", "2"])
-    for line in process.stdout:
-        if "trial" in line and line.startswith("[2/"):
-            break
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    book = open_book(tmp_path, "s")
-    before = {t.number: t.values for t in book.frozen() if t.state == TrialState.COMPLETE}
-    running = [t.number for t in book.frozen() if t.state == TrialState.RUNNING]
-    assert len(before) >= 2
-    assert negbench(arguments) == 0
-    frozen = book.frozen()
-    assert {t.number: t.values for t in frozen if t.number in before} == before
-    assert [t.number for t in frozen if "deaths" in t.user_attrs] == running
-    assert book.counts()["finished"] == len(frozen) == 4
 
 
 def test_pruned_is_not_an_error_of_a_run(toy_sets: list[str], tmp_path: Path) -> None:
