@@ -73,7 +73,7 @@ def start(command: str, sets: list[str], runs: Path, *, server: bool = True) -> 
         os.dup2(told.fileno(), 2)
     if server:
         forkserver.ensure_running = lambda: None
-        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
     else:
         forkserver._forkserver._forkserver_pid = None  # type: ignore[attr-defined]
     from negbench.cli.main import main
@@ -114,7 +114,7 @@ def has_checkpoint(runs: Path) -> bool:
 
 def living(session: int) -> list[psutil.Process]:
     """Processes of a session, and workers that are forks of the common server."""
-    found = psutil.Process(forkserver._forkserver._forkserver_pid).children()  # type: ignore[attr-defined]
+    found: list[psutil.Process] = psutil.Process(forkserver._forkserver._forkserver_pid).children()  # type: ignore[attr-defined]
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
