@@ -51,11 +51,6 @@ def tunable_ranges(cls: type) -> dict[str, Range]:
     return {f.name: f.metadata["range"] for f in dataclasses.fields(cls) if "range" in f.metadata}
 
 
-def band_fields(cls: type) -> tuple[str, str] | None:
-    """Names of the two fields that bound a band, the lower first; None where the dataclass declares none."""
-    return next(((name, found.below) for name, found in tunable_ranges(cls).items() if found.below), None)
-
-
 def check_fields(plugin: Any) -> None:
     """Raise OptionError where a field of a dataclass is not of its type, or not below the one that its range names.
 

@@ -12,7 +12,7 @@ import torch
 from negbench.api import make_loss, make_strategy
 from negbench.cli.explain import options_of
 from negbench.config import RunConfig, resolved
-from negbench.contracts import Strategy, band_fields, relevance, tunable_ranges
+from negbench.contracts import Strategy, relevance, tunable_ranges
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -58,9 +58,9 @@ def test_options_are_those_of_the_parts() -> None:
         (2, make_strategy("after-target", k=4)),
     ]
     assert set(tunable_ranges(type(switch))) == {"top_k_k", "after_target_k"}
-    assert band_fields(registry.get("strategies", "in-batch+dqe")) == ("alpha", "beta")
+    assert tunable_ranges(registry.get("strategies", "in-batch+dqe"))["alpha"].below == "beta"
     shared = registry.get("strategies", "distance-weighted:2>top-k-abs")
-    assert band_fields(shared) == ("cutoff", "distance_weighted_limit")
+    assert tunable_ranges(shared)["cutoff"].below == "distance_weighted_limit"
     three = make_strategy("all-corpus:1>top-k:3>in-batch+after-target", top_k_k=5)
     assert [at for at, _ in stages(three)] == [0, 1, 4]
     assert batch_rule(stages(three)[2][1]) == make_strategy("in-batch")

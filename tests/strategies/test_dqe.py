@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from negbench.contracts import ScoreView, band_fields
+from negbench.contracts import ScoreView, tunable_ranges
 from negbench.strategies.dqe import Dqe
 from negbench.testing import as_sets, ranking, toy_views
 
@@ -81,4 +81,4 @@ def test_only_allowed_images_set_the_scale() -> None:
 
 
 def test_published_schedule() -> None:
-    assert (Dqe.n_def, Dqe.schedule, band_fields(Dqe)) == (6, "equal", ("alpha", "beta"))
+    assert (Dqe.n_def, Dqe.schedule, tunable_ranges(Dqe)["alpha"].below) == (6, "equal", "beta")
