@@ -394,7 +394,11 @@ def test_data_that_are_gone_do_not_stop_the_report(
 def test_no_galleries_on_request(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(compared, runs)
+    figures = runs / "small" / "report" / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    (figures / ".forest.png.abc.partial").write_bytes(b"of a killed process")
     assert negbench(["report", "small", "--galleries", "0", "--runs-dir", str(runs)]) == 0
+    assert not list(figures.glob(".*.partial"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == str(runs / "small" / "report" / "index.html")
     assert any("files (png)" in line for line in lines)

@@ -257,25 +257,3 @@ def test_tables_of_what_was_found(tmp_path: Path, vector_sets: list[str]) -> Non
     trials = trials_frame(book)
     assert list(trials["recall %"]) == [f"{100 * (trial.value or 0):.2f}" for trial in book.frozen()]
     assert importance_frame(book)["knob"][0] == "strategy.alpha"
-
-
-@pytest.mark.slow
-def test_kill_of_the_command_loses_the_running_trials_only(
-    vector_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
-) -> None:
-    arguments = command(vector_sets, tmp_path, "--trials", "6", "--final-seeds", "0", "--tracking-uri", "none")
-    process = start_command([*arguments, "--workers", "2"])
-    for line in process.stdout:
-        if "trial" in line and line.startswith("[2/"):
-            break
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    book = open_book(tmp_path, "s")
-    before = {t.number: t.value for t in book.frozen() if t.state == TrialState.COMPLETE}
-    running = [t.number for t in book.frozen() if t.state == TrialState.RUNNING]
-    assert len(before) >= 2
-    assert negbench(arguments) == 0
-    frozen = book.frozen()
-    assert {t.number: t.value for t in frozen if t.number in before} == before
-    assert [t.number for t in frozen if "deaths" in t.user_attrs] == running
-    assert book.counts()["finished"] == len(frozen) == 6
