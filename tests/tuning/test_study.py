@@ -113,7 +113,7 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = small_study(vector_sets, tmp_path / "straight", trials=1)
-    real, epochs, asked = loop.train_epoch, list[int](), list[int]()
+    real, epochs = loop.train_epoch, list[int]()
 
     def interrupted(run: Any, moving: Any, state: Any, batches: Any) -> Any:
         epochs.append(state.epoch)
@@ -124,11 +124,31 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(
     monkeypatch.setattr(loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small_study(vector_sets, tmp_path / "halves", trials=1)
-    monkeypatch.setattr(Trial, "should_prune", lambda self: asked.append(self._get_latest_trial().last_step))
     book = small_study(vector_sets, tmp_path / "halves", trials=1)
     assert epochs == [0, 1, 2, 3, 3]
     (again,), (want,) = book.frozen(), straight.frozen()
     assert (again.value, again.intermediate_values) == (want.value, want.intermediate_values)
+
+
+def test_a_trial_killed_before_the_pruner_answered_is_judged_again_there_alone(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+
+    def answer(self: Any) -> bool:
+        asked.append(self._get_latest_trial().last_step)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(Trial, "should_prune", answer)
+    with pytest.raises(KeyboardInterrupt):
+        small_study(vector_sets, tmp_path, trials=1)
+    for path in (tmp_path / "s" / "cells").glob("*/checkpoint.pt"):
+        path.unlink()  # it goes through all epochs again
+    book = small_study(vector_sets, tmp_path, trials=1)
+    assert asked == [2, 3, 3]
+    assert book.counts()["finished"] == 1
 
 
 def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
@@ -252,8 +272,9 @@ def test_the_command_from_start_to_test(
 
 
 def test_tables_of_what_was_found(tmp_path: Path, vector_sets: list[str]) -> None:
-    book = Book(tmp_path / "toy", spec_of(vector_sets), 8)
+    book = Book(tmp_path / "toy", spec_of(vector_sets), trials=8)
     book.work(lambda trial: 0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2, silent)
     trials = trials_frame(book)
     assert list(trials["recall %"]) == [f"{100 * (trial.value or 0):.2f}" for trial in book.frozen()]
+    assert importance_frame(book)["knob"][0] == next(iter(StudyResult(book.folder).plain()["importance"]))
     assert importance_frame(book)["knob"][0] == "strategy.alpha"
