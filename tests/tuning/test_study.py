@@ -95,7 +95,7 @@ def test_nothing_is_pruned_before_its_first_refresh(
     def always(self: Any) -> bool:
         trial = self._get_latest_trial()
         asked.append((trial.number, trial.last_step))
-        return trial.number > 0
+        return bool(trial.number > 0)
 
     monkeypatch.setattr(Trial, "should_prune", always)
     book = small_study([*vector_sets, "train.epochs=6"], tmp_path, trials=6)
