@@ -346,7 +346,7 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
     executor = executor_of(asked.executor, asked.address, asked.workers, files.runs_dir(asked.runs_dir))
     book, rules = search.study(asked, executor, lambda line: console.print(line, highlight=False, soft_wrap=True))
     finish(console, book, rules, asked.tracking_uri)
-    return StudyResult(book.folder)
+    return StudyResult(book.folder, asked.storage)
 
 
 def audit(asked: Audit | None = None) -> AuditResult:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from negbench import files
 from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
@@ -72,7 +73,7 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
         precision = Precision.of(planned.config)
         backbone = scenes.backbone(planned.config).to(precision.device)
         scene = scenes.scene(planned.config, planned.splits, backbone, precision.device, display)
-        opened = {"backbone": backbone, "scene": scene, "precision": precision, "display": display}
+        opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "precision": precision, "display": display}
         return OpenRun(**{each.name: getattr(planned, each.name) for each in fields(planned)}, **opened)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -113,9 +113,11 @@ class StudyResult:
 
     Args:
         path: the study's folder in the runs folder.
+        storage: Optuna's URL, which study.json has without its password; None takes it from there.
     """
 
     path: Path
+    storage: str | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -126,7 +128,7 @@ class StudyResult:
     def _book(self) -> Book:
         from negbench.tuning.book import open_book
 
-        return open_book(self.path.parent, self.path.name)
+        return open_book(self.path.parent, self.path.name, self.storage)
 
     @cached_property
     def trials(self) -> pd.DataFrame:

@@ -93,7 +93,7 @@ class Book:
         with files.intact(note):
             kept, shown = StudySpec.load(noted["spec"]), noted["storage"]
         if spec is None:  # what is stored never chooses code
-            return replace(kept, base={**kept.base, "plugins": []}), shown or journal
+            return replace(kept, base={**kept.base, "plugins": []}), storage or shown or journal
         theirs = {**kept.shared(), "storage": shown}
         mine = {**spec.shared(), "storage": storage and without_secrets(storage)}
         if differing := [key for key in mine if mine[key] != theirs.get(key)]:
@@ -249,8 +249,8 @@ def _told(trial: FrozenTrial) -> str:
     return f"{trial.value:.4f} ({point})"
 
 
-def open_book(runs: Path, name: str) -> Book:
-    """A study of the runs folder, to read.
+def open_book(runs: Path, name: str, storage: str | None = None) -> Book:
+    """A study of the runs folder, to read; arguments as `Book`.
 
     Raises:
         NegbenchError: no such study, or a storage that cannot be opened.
@@ -258,4 +258,4 @@ def open_book(runs: Path, name: str) -> Book:
     if not (runs / name / "study.json").exists():
         known = sorted(path.parent.name for path in runs.glob("*/study.json"))
         raise RunError(f"there is no study '{name}' in {runs}: known are {', '.join(known) or 'none'}")
-    return Book(runs / name, None)
+    return Book(runs / name, None, storage)

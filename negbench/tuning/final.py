@@ -31,7 +31,7 @@ _FEWEST = 4  # finished trials below which an importance says nothing
 def finished(book: Book) -> list[FrozenTrial]:
     """Trials that ran to their end, best recall on the dev part first."""
     done = [trial for trial in book.frozen() if trial.state == TrialState.COMPLETE]
-    return sorted(done, key=lambda trial: (-trial.value, trial.number))
+    return sorted(done, key=lambda trial: (-trial.values[0], trial.number))
 
 
 def importance(book: Book) -> dict[str, float]:

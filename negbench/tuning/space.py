@@ -188,8 +188,8 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
     for name, span in ranges.items():
         if span.low is not None and isinstance(options[name], str):  # a share of the gallery; the range is in images
             continue
-        knob = _width(ends[name], name, options, ranges) if name in ends else _of_range(name, options[name], span)
-        knobs[knob.key] = knob
+        own = _width(ends[name], name, options, ranges) if name in ends else _of_range(name, options[name], span)
+        knobs[own.key] = own
     if cls.scope == "corpus":
         if cls.n_def > 1 and full.schedule.n_def > 1 and base.schedule.refresh_epochs is None:
             for knob in (_definitions(full), _warmup(full)):
