@@ -120,7 +120,7 @@ class Processes:
             while active:
                 check_stopped()
                 for pipe in wait(list(active), timeout=1.0):
-                    worker = active[pipe]
+                    worker = active[pipe]  # type: ignore[index]
                     try:
                         event: Event = worker.pipe.recv()
                     except (EOFError, OSError):  # a worker that dies at its start may reset the pipe

@@ -87,7 +87,7 @@ def test_what_can_move_a_score_moves_it(edit: Edit) -> None:
     seen = {code_version(config_of())}
     edits = (
         (RANKED, "less(view.scores", "at_most(view.scores"),
-        ("negbench.strategies.qure", "consecutive_threshold: int = 1", "consecutive_threshold: int = 2"),
+        ("negbench.strategies.qure", "threshold: NonNegativeInt = 1", "threshold: NonNegativeInt = 2"),
         ("negbench.strategies.all_corpus", "view.allowed.clone()", "view.allowed"),  # the pool of the warm-up
         ("negbench.contracts.view", "DEFAULT_TEMPERATURE = 0.07", "DEFAULT_TEMPERATURE = 0.08"),
         ("negbench.loop.schedule", "math.pi * progress", "math.pi * progress * 1.0"),

@@ -68,7 +68,7 @@ def test_a_sample_is_that_of_its_seed(mutants: Any) -> None:
     (first, total), (again, _), (other, _) = (mutants.sample_of("losses", 9, seed) for seed in (0, 0, 1))
     assert first == again
     assert first != other
-    assert total > 300
+    assert total > 200
     assert len({str(mutant) for mutant in first}) <= 9 == len(first)
     for patterns, tests in mutants.GROUPS.values():
         assert all(list(mutants.ROOT.glob(pattern)) for pattern in patterns)

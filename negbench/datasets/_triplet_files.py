@@ -119,6 +119,13 @@ def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple
     separator = max(",;\t", key=text.lstrip().partition("\n")[0].count)
     records = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     try:
+        header = [names.get(name.strip(), name.strip()) for name in records.fieldnames or ()]
+        for column in REQUIRED:
+            if column not in header:
+                raise DataError(
+                    f"{path}: line 1: column '{column}' is missing (it has {', '.join(header)}): name other columns "
+                    f"with --columns {column}=NAME, or `columns` of the data set"
+                )
         for record in records:
             if None in record or None in record.values():
                 want = len(records.fieldnames or ())

@@ -172,7 +172,7 @@ def _made(
     for key, part in zip(names, parts, strict=True):
         hints, prefix = typing.get_type_hints(part, include_extras=True), re.sub(r"\W+", "_", key)
         own = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
-        fields += [(own[f.name], hints[f.name], _copied(f)) for f in dataclasses.fields(part)]
+        fields += [(own[f.name], hints[f.name], _copied(f, own)) for f in dataclasses.fields(part)]
         handed.append(own)
     reads = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
     # a switch whose last part is one of the batch is one itself
@@ -198,6 +198,9 @@ def _made(
     return made
 
 
-def _copied(field: dataclasses.Field[Any]) -> Any:
-    """The field's default and range, for another class."""
-    return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=field.metadata)
+def _copied(field: dataclasses.Field[Any], names: Mapping[str, str]) -> Any:
+    """The field's default and range, for another class where the part's options have other names."""
+    metadata = dict(field.metadata)
+    if "range" in metadata and metadata["range"].below:
+        metadata["range"] = dataclasses.replace(metadata["range"], below=names[metadata["range"].below])
+    return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=metadata)

@@ -81,7 +81,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         (["compare", "--overwrite", "yes"], "--overwrite 'yes': input should be 'failed' or 'always'"),
         (["compare", "--margin", "-0.1"], "--margin -0.1: input should be greater than or equal to 0"),
         (["compare", "--margin", "nan"], "--margin"),
-        (["compare", "--alpha", "0"], "--alpha 0.0: input should be greater than 0"),
+        (["compare", "--alpha", "0"], "--alpha 0.0: input should be greater than or equal to 0.001"),
         (["compare", "--alpha", "1"], "--alpha 1.0: input should be less than 1"),
         (["ui", "--runs-dir", "nowhere"], "there is no run in nowhere"),
         (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),

@@ -136,7 +136,7 @@ MISSING: list[tuple[dict[str, str], str]] = [
     ({"t.csv": "reference,caption,target\na,b,c\n"}, "t.csv: line 1: column 'text' is missing (it has"),
     ({"t.csv": "reference,text,target\na,b,c\n"}, "images (.jpg, .png, .webp), or embeddings"),
     ({"t.jsonl": '{"reference": "p0", "text": 3.5, "target": "p1"}\n'}, "t.jsonl: line 1"),
-    ({"t.jsonl": "[" * 100_000}, "t.jsonl: line 1: not valid JSON"),
+    ({"t.jsonl": "[" * 100_000}, "t.jsonl: line 1 is not valid JSON"),
     ({"t.csv": MANY, "p0.png": "", "p1.png": ""}, "images are missing below"),
 ]
 

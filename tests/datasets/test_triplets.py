@@ -211,7 +211,7 @@ FLAWS: dict[str, tuple[str, bytes, str]] = {
     "surrogate": ("a.jsonl", GOOD.replace('"t"', '"\\ud800"').encode(), r"column 'text': .* is no valid text"),
     "empty file": ("a.jsonl", b"\n\n", r"there is no triplet in it"),
     "not UTF-8": ("a.jsonl", b'{"reference": "\xff"}', r"is not UTF-8 \(byte 15\)"),
-    "column absent": ("a.csv", b"reference,text\na,b\n", r"a\.csv: line 2, column 'target' is missing"),
+    "column absent": ("a.csv", b"reference,text\na,b\n", r"a\.csv: line 1: column 'target' is missing"),
     "cells": ("a.csv", f"{HEADER}a,t,b,val\na,t\n".encode(), r"line 3: want 4 cells, as many as the header has"),
     "empty cell": ("a.csv", f"{HEADER}a,t,,val\n".encode(), r"line 2, column 'target' is missing"),
     "open quote": ("a.csv", f'{HEADER}a,"t,b,val\n'.encode(), r"a\.csv: line 1: not valid CSV: unexpected end"),

@@ -52,7 +52,7 @@ def test_likely_mistakes_are_remarked(tmp_path: Path) -> None:
 
 def test_init_knows_renamed_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path / "mine.csv", ";", "ref;caption;target")
-    assert "name other columns with --columns text=NAME" in look(tmp_path).missing[1]
+    assert "name other columns with --columns reference=NAME" in look(tmp_path).missing[0]
     assert look(tmp_path, "reference=ref,text=caption").triplets is not None
     for name in ("7", "8", "9", "y"):
         where = tmp_path / "x" if name == "y" else tmp_path

@@ -29,11 +29,12 @@ def test_the_card_of_emoji_is_of_the_schema_and_of_the_packages_that_are_read() 
         assert table.baseline in table.rows, name
         for label, row in table.rows.items():
             assert (row.difference is None) == (label == table.baseline)
-            assert {len(values) for values in row.metrics.values()} == {len(table.seeds)}
+            (seeds,) = {len(values) for values in row.metrics.values()}  # a row that is decided early has fewer
+            assert 1 <= seeds <= len(table.seeds)
             assert card.main_metric in row.metrics
             if row.difference is not None:
                 means = [
-                    100 * sum(each.metrics[card.main_metric]) / len(table.seeds)
+                    100 * sum(each.metrics[card.main_metric][:seeds]) / seeds
                     for each in (row, table.rows[table.baseline])
                 ]
                 assert row.difference.mean == pytest.approx(means[0] - means[1])
