@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from negbench.metrics._numba import compiled
-from negbench.metrics._shuffle import shuffle as shuffle
 
 _BINS = 2**11  # equal parts of a row's range; their marks stay in the first cache
 _MORE_BINS = 2**16  # where those are too coarse

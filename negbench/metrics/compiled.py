@@ -19,8 +19,8 @@ SMALLEST = 2**19  # scores that are worth it: numba is imported and its machine 
 
 
 def kernels(table: Tensor) -> ModuleType | None:
-    """`negbench.metrics._kernels` for a [B, N] table of float32 or bool; None: torch does it."""
-    fits = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bool) and table.is_contiguous()
+    """`negbench.metrics._kernels` for a [B, N] table of float32; None: torch does it."""
+    fits = table.device.type == "cpu" and table.dtype == torch.float32 and table.is_contiguous()
     return _loaded() if fits and table.numel() >= SMALLEST else None
 
 

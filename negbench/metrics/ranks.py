@@ -73,16 +73,6 @@ def places(scores: Tensor, eligible: Tensor) -> Tensor:
     return torch.empty_like(place).scatter_(1, order, place)
 
 
-def places_of(scores: Tensor, eligible: Tensor, columns: Tensor) -> Tensor:
-    """[K] int64: what `places` says of a few eligible images [K] of one row [N], by counting."""
-    found = []
-    for column in columns.tolist():
-        own = scores[column]
-        better, equal = less(own, scores) & eligible, at_most(own, scores[:column]) & at_most(scores[:column], own)
-        found.append(int(count(better[None])) + int(count((equal & eligible[:column])[None])))
-    return torch.tensor(found, dtype=torch.int64)
-
-
 def masked_scores(scores: Tensor, mask: Tensor, *, low: bool = True) -> Tensor:
     """[B, N] float32 or wider: the scores where `mask`, elsewhere -inf, or inf where `low` is False.
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from negbench.metrics.compiled import kernels
 from negbench.metrics.ranks import count
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # odd number nearest to 2^64 / golden ratio: the step of the counter
@@ -100,10 +99,6 @@ def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
     size, step = count(pool), torch.arange(draws, device=pool.device)
     done = step % size[:, None]  # how many the running cycle has drawn already
     chosen = done + _shifted(splitmix(seed[:, None], step), 1) % (size[:, None] - done)
-    if (fast := kernels(pool)) is not None:
-        drawn = torch.empty_like(done)
-        fast.shuffle(pool.numpy(), done.numpy(), chosen.numpy(), drawn.numpy())
-        return drawn
     entries, start, _ = _members(pool)
     here, there = start[:, None] + done, start[:, None] + chosen
     drawn = torch.empty_like(here)

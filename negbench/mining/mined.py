@@ -11,15 +11,11 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView
-from negbench.metrics.ranks import Tally, at_most, count, descending, places_of, tally
+from negbench.metrics.ranks import Tally, count, descending, tally
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-
-# Images between the ends of a pool and not in it: their places are counted where they are few, and few for the width of
-# a row; else the row is sorted, which takes as long for so many images as it takes to count one place.
-_FEW_HOLES, _SORTED_AT_ONCE = 8, 2_000
 
 NO_FALLBACK, BELOW_TARGET, ANY_ALLOWED = 0, 1, 2
 
@@ -166,29 +162,12 @@ def _band(scored: ScoredBlock, pool: Tensor, told: Tally) -> tuple[Tensor, Tenso
         return torch.zeros_like(end), end / 2, end
     total = size * (first + last) // 2  # where every allowed image between the two is in the pool
     holes = last - first + 1 - size  # allowed images that tie with an end of the pool or lie inside it
-    few = min(_FEW_HOLES, pool.shape[1] // _SORTED_AT_ONCE)
-    for row in ((holes > 0) & (holes <= few)).nonzero().squeeze(1).tolist():
-        place = _holes(view, pool, row)
-        total[row] = int((first[row] + last[row]) * (last[row] - first[row] + 1)) // 2 - sum(place)
-        while int(first[row]) in place:
-            first[row] += 1
-        while int(last[row]) in place:
-            last[row] -= 1
-    for_row = (holes > few).nonzero().squeeze(1)
-    if len(for_row):
-        order = descending(view.scores[for_row])
-        inside = pool[for_row].gather(1, order)
-        rank = view.allowed[for_row].gather(1, order).cumsum(1, dtype=torch.int32) - 1
-        total[for_row] = rank.masked_fill(~inside, 0).sum(1)
-        first[for_row] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
-        last[for_row] = rank.masked_fill(~inside, -1).amax(1).long()
+    holed = (holes > 0).nonzero().squeeze(1)
+    if len(holed):
+        order = descending(view.scores[holed])
+        inside = pool[holed].gather(1, order)
+        rank = view.allowed[holed].gather(1, order).cumsum(1, dtype=torch.int32) - 1
+        total[holed] = rank.masked_fill(~inside, 0).sum(1)
+        first[holed] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
+        last[holed] = rank.masked_fill(~inside, -1).amax(1).long()
     return first / last_rank, (total.double() / size / last_rank).float(), last / last_rank
-
-
-def _holes(view: ScoreView, pool: Tensor, row: int) -> list[int]:
-    """Places, among the allowed images of a row, of those between the ends of its pool that are not in it."""
-    scores, allowed, inside = view.scores[row], view.allowed[row], pool[row]
-    own = scores[inside]
-    between = at_most(own.amin(), scores).logical_and_(at_most(scores, own.amax()))
-    columns = (between & allowed & ~inside).nonzero().squeeze(1)
-    return places_of(scores, allowed, columns).tolist()

@@ -25,13 +25,11 @@ from negbench.metrics.ranks import (
     descending,
     less,
     places,
-    places_of,
     ranked_scores,
     tally,
     top_columns,
     window,
 )
-from negbench.mining.draws import draw_uniform
 from negbench.mining.mine import mine
 from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
@@ -260,13 +258,6 @@ def test_compiled_windows_cut_ties_without_a_sort(monkeypatch: pytest.MonkeyPatc
         assert torch.equal(view.window(view.allowed, stop, start), want), (start, stop)
 
 
-def test_places_of_a_few_images() -> None:
-    view = view_of("tied")
-    for row, place in enumerate(places(view.scores, view.allowed)):
-        columns = view.allowed[row].nonzero().squeeze(1)[::7]
-        assert torch.equal(places_of(view.scores[row], view.allowed[row], columns), place[columns])
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_comparisons_are_those_of_torch(dtype: torch.dtype) -> None:
     one = torch.tensor([[0.2, 0.0, torch.nan], [-1.0, torch.inf, 0.3]]).to(dtype)
@@ -293,20 +284,6 @@ def test_counts_of_a_pool() -> None:
                 if len(inside) < len(scores):  # all that is allowed: by count
                     assert told.first[row] == (scores > inside.max()).sum()
                     assert told.last[row] == (scores >= inside.min()).sum() - 1
-
-
-@needs_numba
-def test_draws_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(12)
-    for width in (1, 5, 255, 256, 257, 1500):
-        pool = torch.rand(30, width, generator=generator) > torch.rand(30, 1, generator=generator)
-        pool[:, -1] |= pool.sum(1) == 0
-        seed = torch.randint(2**62, (30,), generator=generator)
-        for draws in (1, 7, 40):
-            by("torch", monkeypatch)
-            want = draw_uniform(pool, seed, draws)
-            by("compiled", monkeypatch)
-            assert torch.equal(draw_uniform(pool, seed, draws), want)
 
 
 @needs_numba
