@@ -212,11 +212,13 @@ def _cancel(references: list[Any]) -> None:
 
     if not references:
         return
-    for reference in references:
-        ray.cancel(reference)
-    _, left = ray.wait(references, num_returns=len(references), timeout=GRACE)
-    for reference in left:
-        ray.cancel(reference, force=True)
+    left = references
+    for force in (False, False, True):  # Python ignores an interrupt that reaches a destructor: it is sent once more
+        for reference in left:
+            ray.cancel(reference, force=force)
+        _, left = ray.wait(left, num_returns=len(left), timeout=GRACE / 2)
+        if not left:
+            return
 
 
 @contextmanager
