@@ -60,6 +60,8 @@ def table(rows: dict[str, list[Path]], identity: str, data: Path) -> CardTable:
     baseline = next((label for label in rows if label.split()[0] in ("in-batch", "plain")), next(iter(rows)))
     settings = [json.loads((run / "config.json").read_text()) for runs in rows.values() for run in runs]
     settings = [each.get("config", each) for each in settings]
+    for each in settings:
+        each["dataset"].pop("root", None)  # where the files lie on this machine
     given = settings[0]["dataset"]
     options = {key: given[key] for key in ("artists", "references", "style", "seed", "val_queries")}
     options |= {key: tuple(options[key]) for key in ("artists", "references")}
