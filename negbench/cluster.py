@@ -190,6 +190,8 @@ def _wrong(mark: Path) -> str | None:
 
 def _work(function: Function, index: int, task: Any, place: _Place, mailbox: Any) -> Event:
     """A task on its node. What ends it by force (`KeyboardInterrupt`: cancelled) passes through."""
+    # Ray cancels by Python's handler of Ctrl-C; a node that a script started in its background has none
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if wrong := place.enter():
         return Event(index, "apart", wrong)
     return outcome_of(function, index, task, mailbox.put)
@@ -212,13 +214,11 @@ def _cancel(references: list[Any]) -> None:
 
     if not references:
         return
-    left = references
-    for force in (False, False, True):  # Python ignores an interrupt that reaches a destructor: it is sent once more
-        for reference in left:
-            ray.cancel(reference, force=force)
-        _, left = ray.wait(left, num_returns=len(left), timeout=GRACE / 2)
-        if not left:
-            return
+    for reference in references:
+        ray.cancel(reference)
+    _, left = ray.wait(references, num_returns=len(references), timeout=GRACE)
+    for reference in left:
+        ray.cancel(reference, force=True)
 
 
 @contextmanager
