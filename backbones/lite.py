@@ -1,9 +1,9 @@
-"""EfficientNet-Lite0 with its ImageNet weights, frozen, under a small trained head: real features for any machine.
+"""EfficientNet-Lite0 with its ImageNet weights under a small trained head: real features for any machine.
 
 The weights lie in a package (`negbench[pictures]`), so that no hub is asked. An image is the mean and the maximum over
 places of the network's last feature map: 2,560 numbers, stored once. A text is the sum of frozen random vectors of its
 words and of its pairs of neighbouring words. Trained on top: a projection of each side, the fusion with its hidden
-layer, and the temperature (see `_given.GivenFeatures`).
+layer, and the temperature (see `_given.GivenFeatures`). With `gamma` above 0 the network trains too; nothing is stored.
 
 The package of the weights names no licence in its metadata and ships a LICENSE file: Apache-2.0, (c) 2020 ML
 Illustrated; so does that of the network's code.
@@ -45,7 +45,7 @@ _WORD = re.compile(r"[a-z0-9]+(?:[/'-][a-z0-9]+)*")
 
 
 class Lite(GivenFeatures):
-    """Frozen EfficientNet-Lite0, trained projections and fusion. Build it with `load`.
+    """EfficientNet-Lite0, frozen by default, with trained projections and fusion. Build it with `load`.
 
     Features are [B, 1, 2560] and a candidate has one token.
     """
@@ -58,14 +58,23 @@ class Lite(GivenFeatures):
     }
 
     def __init__(
-        self, tower: Any, weights: str, dim: int, hidden: int, fusion: FusionKind, fusion_init: FusionInit, seed: int
+        self,
+        network: tuple[Any, str],
+        dim: int,
+        hidden: int,
+        fusion: FusionKind,
+        fusion_init: FusionInit,
+        gamma: float,
+        seed: int,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         super().__init__((2 * CHANNELS, TEXT_WIDTH), dim, fusion, fusion_init, generator, hidden)
         self.transform = Preprocess(
             pad="square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bicubic"
         )
-        self.tower = tower.requires_grad_(False)
+        tower, weights = network
+        self.gamma, self.frozen_images = gamma, gamma == 0
+        self.tower = tower.requires_grad_(gamma > 0)
         self.text_table: Tensor
         drawn = torch.randn(1 + BUCKETS, TEXT_WIDTH, generator=torch.Generator().manual_seed(0)) / math.sqrt(TEXT_WIDTH)
         self.register_buffer("text_table", drawn.index_fill_(0, torch.tensor(0), 0), persistent=False)
@@ -81,7 +90,7 @@ class Lite(GivenFeatures):
             preprocessing=self.transform.description,
             composition=self._composition(f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else "")),
             activation="relu6",
-            details={"weights_sha256": weights, "weights_licence": "Apache-2.0"},
+            details={"weights_sha256": weights, "weights_licence": "Apache-2.0", **({"gamma": gamma} if gamma else {})},
             **self._measured(),
         )
 
@@ -93,6 +102,7 @@ class Lite(GivenFeatures):
         hidden: int = 512,
         fusion: FusionKind = "gated",
         fusion_init: FusionInit = "sum",
+        gamma: float = 0.0,
         seed: int = 0,
     ) -> Self:
         """Read the weights of the installed package.
@@ -102,7 +112,9 @@ class Lite(GivenFeatures):
             hidden: width of the hidden layer beside the fusion, 0 (none) .. 65536.
             fusion: "gated" (HyCoLe eq. 2) or "sum".
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
-            seed: of the initial weights of all that is trained, >= 0.
+            gamma: learning rate of the network over that of the rest, 0 .. 10; at 0 it stays frozen, and image features
+                are stored once.
+            seed: of the initial weights of the projections and the fusion, >= 0.
 
         Raises:
             NegbenchError: the packages are not installed.
@@ -111,10 +123,11 @@ class Lite(GivenFeatures):
         """
         check_seed(seed)
         check_option("backbone.dim", dim, 8 <= dim <= 1024, "in 8..1024")
-        return cls(*_tower(), dim, hidden, fusion, fusion_init, seed)
+        check_option("backbone.gamma", gamma, 0 <= gamma <= 10, "in 0..10")
+        return cls(_tower(), dim, hidden, fusion, fusion_init, gamma, seed)
 
     def train(self, mode: bool = True) -> Self:
-        """As `Module.train`; the tower stays in evaluation mode."""
+        """As `Module.train`; the network's batch normalisation stays in evaluation mode."""
         super().train(mode)
         self.tower.eval()
         return self
@@ -123,13 +136,17 @@ class Lite(GivenFeatures):
         """PIL image (any mode) -> [3, SIZE, SIZE] float32 pixels."""
         return self.transform(image)
 
-    @torch.no_grad()
     def image_features(self, pixels: Tensor) -> Tensor:
-        """[B, 3, SIZE, SIZE] -> [B, 1, 2560] float32, without gradient: mean over places, then maximum."""
-        with torch.autocast(pixels.device.type, enabled=False):  # stored for all runs, of whatever precision
+        """[B, 3, SIZE, SIZE] -> [B, 1, 2560] float32: mean over places, then maximum; no gradient where frozen."""
+        learns = torch.is_grad_enabled() and not self.frozen_images
+        # float32: stored for all runs, of whatever precision
+        with torch.autocast(pixels.device.type, enabled=False), torch.set_grad_enabled(learns):
             maps = self.tower.extract_features(pixels.float().contiguous(memory_format=torch.channels_last))
-        places = maps.flatten(2)
-        return torch.cat([places.mean(-1), places.amax(-1)], dim=-1)[:, None]
+            places = maps.flatten(2)
+            return torch.cat([places.mean(-1), places.amax(-1)], dim=-1)[:, None]
+
+    def _rate(self, name: str) -> float:
+        return self.gamma if name.startswith("tower.") else 1.0
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """{"ids": [B, S, 2]}: of each word, the vector of the word and of its pair with the word before; 0 for none."""

@@ -62,6 +62,19 @@ def test_texts_are_sums_of_words_and_of_pairs(small: Lite) -> None:
     torch.testing.assert_close(pooled[0], want)
 
 
+def test_the_network_trains_at_a_share_of_the_rate() -> None:
+    model = Lite.load(dim=16, hidden=8, gamma=0.1).train()
+    assert not model.frozen_images
+    rates = {id(p): group["lr"] for group in model.parameter_groups(1.0, 0.0) for p in group["params"]}
+    assert {rates[id(p)] for p in model.tower.parameters()} == {0.1}
+    assert rates[id(model.image_projection.weight)] == 1.0
+    pixels = torch.rand(2, 3, lite.SIZE, lite.SIZE, generator=torch.Generator().manual_seed(0))
+    assert not any(part.training for part in model.tower.modules())  # its running statistics stay
+    model.candidates(model.image_features(pixels))[0, 0, 0].backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.tower.parameters())
+    assert model.identity.details["gamma"] == 0.1
+
+
 def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def at(path: Path) -> Any:
         return SimpleNamespace(get_model_file_path=lambda: str(path))
@@ -86,6 +99,8 @@ def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_is_missing_or_out_of_range_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match=r"backbone\.dim"):
         Lite.load(dim=4)
+    with pytest.raises(OptionError, match=r"backbone\.gamma"):
+        Lite.load(gamma=-0.1)
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(NegbenchError, match=r"pip install 'negbench\[pictures\]'"):
         Lite.load()
