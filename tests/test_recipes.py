@@ -212,18 +212,18 @@ def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
 
 
 # ours, of vectors
-WORLDS = ("demo", "world", "dqe-margins", *(name for name in RECIPES if name.startswith(("map-", "premise-"))))
+WORLDS = ("demo", "world", "world-systems", "dqe-margins", *(name for name in RECIPES if name.startswith(("map-", "premise-"))))
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_world_draws_alike(name: str) -> None:
-    """The demo's strategies have their own numbers of negatives; worlds hold them equal, and move what they name."""
+    """Strategies of the demo and of systems have their own numbers of negatives; worlds hold them equal, and move what they name."""
     configs = [resolved(config) for config in axes_of(name, []).configs()]
     assert {config.dataset.name for config in configs} == {config.backbone.name for config in configs} == {"vectors"}
-    if name not in ("demo", "premise-slots"):
+    if name not in ("demo", "premise-slots", "world-systems"):
         assert {config.train.num_negatives for config in configs} == {1}
     dials = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
-    assert bool(dials) == (name not in ("demo", "world"))
+    assert bool(dials) == (name not in ("demo", "world", "world-systems"))
     for dial in dials:
         assert dial.key in configs[0].flat()
         assert len(dial.values) > 1
