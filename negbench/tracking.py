@@ -335,19 +335,23 @@ class Tracker:
 
     @contextmanager
     def working(self, note: Path) -> Iterator[None]:
-        """Hold the parent of `parent` for as long as its runs are computed; a signal ends it as KILLED.
+        """Hold the parent of `parent` for as long as its runs are computed, then end it.
 
-        Several processes may hold it; when none does, `mend` ends it.
+        Several processes may hold it. One that a kill -9 leaves running is ended by `mend`.
         """
         with locked(note.with_name(_ALIVE), shared=True):
+            status = "FAILED"
             try:
                 yield
-            except Stopped:
+                status = "FINISHED"
+            except (KeyboardInterrupt, Stopped):
+                status = "KILLED"
+                raise
+            finally:
                 kept = _noted(note)
                 if kept is not None and kept["uri"] == self.shown:
                     with suppress(Exception):  # `mend` does it later
-                        self.client().set_terminated(kept["run_id"], status="KILLED")
-                raise
+                        self.client().set_terminated(kept["run_id"], status=status)
 
     def close_parent(
         self, note: Path, name: str, summaries: Sequence[SummaryRun], artifacts: Sequence[Path], answer: str = ""

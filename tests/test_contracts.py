@@ -155,6 +155,11 @@ def test_a_strategy_must_define_pool() -> None:
     [
         (Strategy, {"scope": "batch"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
         (Strategy, {"corrupts": ("target",)}, "one of the corpus a negbench.Strategy; neither declares `scope`"),
+        (
+            Strategy,
+            {"scope": "batch", "corrupts": ("target",)},
+            "Mine: a rule of the batch is a negbench.BatchStrategy",
+        ),
         (BatchStrategy, {"scope": "corpus"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
         (BatchStrategy, {"corrupts": ("targets",)}, "unknown slot 'targets' in Mine.corrupts: did you mean 'target'"),
         (BatchStrategy, {"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),

@@ -62,7 +62,8 @@ class Strategy(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """OptionError or UnknownNameError where a class declares what there is not."""
         super().__init_subclass__(**options)
-        if (cls.scope == "batch") != hasattr(cls, "corrupts"):
+        of_batch = any(base.__name__ == "BatchStrategy" for base in cls.__mro__)  # itself, too
+        if of_batch != (cls.scope == "batch") or of_batch != hasattr(cls, "corrupts"):
             raise OptionError(
                 f"{cls.__name__}: a rule of the batch is a negbench.BatchStrategy, one of the corpus a "
                 "negbench.Strategy; neither declares `scope`"

@@ -81,6 +81,9 @@ class Moving:
         state = _state(saved["state"])
         if fresh != _types(saved["optimizer"]):
             raise ValueError("its optimizer is another")
+        queries = len(self.objective.scene.train.dataset.target_columns)
+        if state.negatives is not None and (state.negatives.ndim, len(state.negatives)) != (2, queries):
+            raise ValueError("its negatives are those of other queries")
         for name, generator in self.streams.items():
             generator.set_state(state.generators[name])
         torch.set_rng_state(state.generators["global"])

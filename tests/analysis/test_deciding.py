@@ -30,6 +30,7 @@ from negbench.metrics.ragged import Ragged
 from negbench.options import Compare, parse_budget, parse_seeds
 from negbench.runfolder import RunFolder
 from negbench.scoring.stored import Values, values_of
+from negbench.tracking import Tracker
 
 FILES = ("table.csv", "statistics.csv", "statistics.json", "behaviour.csv")
 
@@ -236,6 +237,18 @@ def test_killed_halfway_with_two_workers_it_ends_with_the_same_table(
     for name in FILES:
         first, second = ((runs / "c" / name).read_bytes() for runs in (straight, tmp_path))
         assert first == second, name
+
+
+def test_given_again_it_leaves_no_run_of_mlflow_running(straight: Path, vector_sets: list[str], tmp_path: Path) -> None:
+    """Its first look computes nothing, but has fewer cells than the folder; the page that stays closes no parent."""
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    for _ in range(2):
+        assert command(flags_of(vector_sets, tmp_path, "--tracking-uri", uri)) == 0
+    client = Tracker.open(tmp_path, uri).client()
+    found = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert {run.info.status for run in found} == {"FINISHED"}
+    assert "c" in {run.info.run_name for run in found}
 
 
 def test_python_takes_the_same_options(straight: Path, vector_sets: list[str], tmp_path: Path) -> None:

@@ -469,10 +469,18 @@ def test_checkpoints(vector_sets: list[str], tmp_path: Path) -> None:
     again += [part for text in vector_sets for part in ("--set", text)]
     assert outcome("checkpoints", "run", *again) == 2
 
-    @fuzzed(st.data())
-    def trial(data: st.DataObject) -> None:
+    def again_with(damaged: bytes) -> int:
         shutil.rmtree(kept.path)
         shutil.copytree(pristine, kept.path)
+        (kept.path / "checkpoint.pt").write_bytes(damaged)
+        return outcome("checkpoints", "run", *again)
+
+    for negatives in (torch.tensor([]), state["state"]["negatives"][:3]):
+        torch.save({**state, "state": {**state["state"], "negatives": negatives}}, buffer := io.BytesIO())
+        assert again_with(buffer.getvalue()) == 2
+
+    @fuzzed(st.data())
+    def trial(data: st.DataObject) -> None:
         if data.draw(st.booleans()):
             value = data.draw(changed(state, PARTS))
             buffer = io.BytesIO()
@@ -480,8 +488,7 @@ def test_checkpoints(vector_sets: list[str], tmp_path: Path) -> None:
             damaged = buffer.getvalue()
         else:
             damaged = data.draw(spoilt(content))
-        (kept.path / "checkpoint.pt").write_bytes(damaged)
-        outcome("checkpoints", "run", *again)
+        again_with(damaged)
 
     trial()
 
