@@ -34,8 +34,6 @@ class Gain:
     """
 
     system: str
-    dataset: str
-    backbone: str
     kind: str
     part: str
     value: float
@@ -47,7 +45,9 @@ class Gain:
 def gains_of(
     tables: Sequence[VerdictTable], corners: Mapping[str, Sequence[Mapping[str, Any]]], rules: Rules
 ) -> list[Gain]:
-    """The decomposition of every system on every data set and backbone whose corners are all finished.
+    """The decomposition of every system whose corners are all finished.
+
+    A system's own architecture is another backbone by its label: tables are found by their system alone.
 
     Args:
         tables: of the corners: a table's label `system` is that of a corner.
@@ -55,26 +55,22 @@ def gains_of(
         rules: the level.
     """
     found = []
-    for dataset, backbone in dict.fromkeys((t.labels["dataset"], t.labels["backbone"]) for t in tables):
-        mine = [t for t in tables if (t.labels["dataset"], t.labels["backbone"]) == (dataset, backbone)]
-        values = {t.labels["system"]: next(iter(t.values[t.main].values())) for t in mine if t.values.get(t.main)}
-        for system, all_corners in corners.items():
-            cells = {frozenset(c["factors"]): values[c["label"]] for c in all_corners if c["label"] in values}
-            if len(cells) < len(all_corners) or len({each.seeds for each in cells.values()}) > 1:
-                continue
-            parts = factorial(cells, alpha=rules.alpha)
-            named = [("gain", "all", parts.total)]
-            named += [("own term", term[0], effect) for term, effect in parts.terms.items() if len(term) == 1]
-            named += [("interaction", " and ".join(t), effect) for t, effect in parts.terms.items() if len(t) > 1]
-            named += [("share", factor, effect) for factor, effect in parts.shares.items()]
-            place = (system, dataset, backbone)
-            for factors, each in sorted(cells.items(), key=lambda cell: (len(cell[0]), sorted(cell[0]))):
-                name = " + ".join(sorted(factors)) or "plain"
-                found.append(Gain(*place, "corner", name, each.mean, np.nan, np.nan, np.nan))
-            found += [
-                Gain(*place, kind, part, e.value, e.interval.low, e.interval.high, e.p_adjusted)
-                for kind, part, e in named
-            ]
+    values = {t.labels["system"]: next(iter(t.values[t.main].values())) for t in tables if t.values.get(t.main)}
+    for system, all_corners in corners.items():
+        cells = {frozenset(c["factors"]): values[c["label"]] for c in all_corners if c["label"] in values}
+        if len(cells) < len(all_corners) or len({each.seeds for each in cells.values()}) > 1:
+            continue
+        parts = factorial(cells, alpha=rules.alpha)
+        named = [("gain", "all", parts.total)]
+        named += [("own term", term[0], effect) for term, effect in parts.terms.items() if len(term) == 1]
+        named += [("interaction", " and ".join(t), effect) for t, effect in parts.terms.items() if len(t) > 1]
+        named += [("share", factor, effect) for factor, effect in parts.shares.items()]
+        for factors, each in sorted(cells.items(), key=lambda cell: (len(cell[0]), sorted(cell[0]))):
+            name = " + ".join(sorted(factors)) or "plain"
+            found.append(Gain(system, "corner", name, each.mean, np.nan, np.nan, np.nan))
+        found += [
+            Gain(system, kind, part, e.value, e.interval.low, e.interval.high, e.p_adjusted) for kind, part, e in named
+        ]
     return found
 
 
@@ -83,18 +79,12 @@ def gains_of(
 
 def matrix_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     """[strategy x system] the difference to the system's own negatives with its sign; its own row says its mean."""
-    shown = {(row.strategy, _column(row, rows)): _cell(row) for row in rows}
-    columns = list(dict.fromkeys(_column(row, rows) for row in rows))
+    shown = {(row.strategy, row.system): _cell(row) for row in rows}
+    columns = list(dict.fromkeys(row.system for row in rows))
     strategies = list(dict.fromkeys(row.strategy for row in sorted(rows, key=lambda row: row.strategy)))
     return pd.DataFrame(
         [{"strategy": name, **{column: shown.get((name, column), "-") for column in columns}} for name in strategies]
     )
-
-
-def _column(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
-    """The system, with data set and backbone where the rows differ in them."""
-    varied = [axis for axis in ("dataset", "backbone") if len({getattr(r, axis) for r in rows}) > 1]
-    return ", ".join([row.system, *(getattr(row, axis) for axis in varied)])
 
 
 def _cell(row: VerdictRow) -> str:
@@ -107,30 +97,25 @@ def corners_frame(gains: Sequence[Gain]) -> pd.DataFrame:
     """One row a corner: what is taken from the system, and the mean."""
     rows = [gain for gain in gains if gain.kind == "corner"]
     return pd.DataFrame(
-        [{**_labels(gain, gains), "from the system": gain.part, "mean %": percent(gain.value, 2)} for gain in rows]
+        [{"system": gain.system, "from the system": gain.part, "mean %": percent(gain.value, 2)} for gain in rows]
     )
 
 
 def parts_frame(gains: Sequence[Gain]) -> pd.DataFrame:
     """One row a part of a system's gain: own term and share of a factor beside each other, interactions as such."""
-    by_key = {(g.system, g.dataset, g.backbone, g.kind, g.part): g for g in gains}
+    by_key = {(g.system, g.kind, g.part): g for g in gains}
     shown = []
     for gain in gains:
         if gain.kind in ("corner", "share"):
             continue
-        share = by_key.get((gain.system, gain.dataset, gain.backbone, "share", gain.part))
+        share = by_key.get((gain.system, "share", gain.part))
         part = {"gain": "all", "interaction": f"interaction of {gain.part}"}.get(gain.kind, gain.part)
         text = signed(gain.value, gain.low, gain.high)
         line = {"part": part, "own term": text if gain.kind != "gain" else "-"}
         whole = gain if gain.kind == "gain" else share
         line["Shapley share"] = "-" if whole is None else signed(whole.value, whole.low, whole.high)
-        shown.append({**_labels(gain, gains), **line})
+        shown.append({"system": gain.system, **line})
     return pd.DataFrame(shown)
-
-
-def _labels(gain: Gain, gains: Sequence[Gain]) -> dict[str, str]:
-    varied = [axis for axis in ("dataset", "backbone") if len({getattr(g, axis) for g in gains}) > 1]
-    return {axis: getattr(gain, axis) for axis in ("system", *varied)}
 
 
 # --- words -------------------------------------------------------------------------------------------------------
@@ -139,13 +124,13 @@ def _labels(gain: Gain, gains: Sequence[Gain]) -> dict[str, str]:
 def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[str]:
     """A line for each system: what other negatives do to it; then what its gain over the plain one is made of."""
     lines = []
-    for column in dict.fromkeys(_column(row, rows) for row in rows):
-        mine = [row for row in by_negatives(rows) if _column(row, rows) == column]
+    for name in dict.fromkeys(row.system for row in rows):
+        mine = [row for row in by_negatives(rows) if row.system == name]
         own = next((row for row in mine if row.verdict == "baseline"), None)
         if own is None:
-            lines.append(f"{column}: no finished run with its own negatives, so nothing to compare with.")
+            lines.append(f"{name}: no finished run with its own negatives, so nothing to compare with.")
             continue
-        text = f"{column}: {label_of(own.metric)} {percent(own.mean)} % with its own negatives ({own.strategy})"
+        text = f"{name}: {label_of(own.metric)} {percent(own.mean)} % with its own negatives ({own.strategy})"
         for verdict in SIGNS:
             names = [
                 f"{row.strategy} {signed(row.difference, row.diff_low, row.diff_high)}"
@@ -157,11 +142,10 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
             text += f"; {verdict} with {listed(names, 9)}" if names else ""
         lines.append(f"{text}.")
     for gain in (gain for gain in gains if gain.kind == "gain"):
-        parts = [g for g in gains if (g.system, g.dataset, g.backbone) == (gain.system, gain.dataset, gain.backbone)]
+        parts = [g for g in gains if g.system == gain.system]
         told = [f"{g.part} alone {_points(g)}" for g in parts if g.kind == "own term"]
         told += [f"the interaction of {g.part} {_points(g)}" for g in parts if g.kind == "interaction"]
-        label = ", ".join(_labels(gain, gains).values())
-        lines.append(f"{label} against the plain system: {_points(gain)} points; {', '.join(told)}.")
+        lines.append(f"{gain.system} against the plain system: {_points(gain)} points; {', '.join(told)}.")
     return lines
 
 

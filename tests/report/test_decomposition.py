@@ -34,6 +34,7 @@ def test_own_terms_shares_and_the_interaction_by_hand() -> None:
     """Plain 30, negatives alone 32, objective alone 31, both 38: own terms 2, 1, interaction 5, shares 4.5, 3.5."""
     means = (0.30, 0.32, 0.31, 0.38)
     tables = [table(str(corner["label"]), x=mean) for corner, mean in zip(CORNERS, means, strict=True)]
+    tables[3].labels["backbone"] = "b(fusion=gated)"  # an architecture of its own
     gains = gains_of(tables, {"s": CORNERS}, Rules())
     found = {(gain.kind, gain.part): gain.value for gain in gains}
     assert found == pytest.approx(
