@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _PATIENCE = 10  # seconds for a store to answer
 _FORGET = 60.0  # seconds in which a store that did not answer is not asked again
 _SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and what was said
 _NOTE = "mlflow.json"  # in a folder: where its copy is
+_TOKEN = "negbench.token"  # a run's tag, in its note before the run is made
 _ALIVE = ".alive"  # lock of a parent run's folder
 _PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
 _PARAM_LIMIT = 6000  # characters of a parameter's value
@@ -282,21 +284,30 @@ class Tracker:
         client, mended = self.client(), list[str]()
         places = [experiment.experiment_id for experiment in client.search_experiments()]
         found = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
-        running = {run.info.run_id for run in found}
+        running = {run.info.run_id: run.info.run_id for run in found}
+        running |= {run.data.tags.get(_TOKEN, run.info.run_id): run.info.run_id for run in found}
         notes = [*self.root.glob(f"*/{_NOTE}"), *self.root.glob(f"*/trials/*/{_NOTE}")]
         for note in notes if running else ():
             kept, folder = _noted(note), RunFolder(note.parent)
-            if kept is None or kept["uri"] != self.shown or kept["run_id"] not in running:
+            run_id = "" if kept is None else running.get(kept["run_id"] or kept["token"], "")
+            if kept is None or kept["uri"] != self.shown or not run_id:
                 continue
-            lock = note.with_name(_ALIVE if "summaries" in kept else ".lock")
+            lock = note.with_name(_ALIVE)
+            lock = lock if lock.exists() else note.with_name(".lock")
             if not lock.exists():  # a trial that is held by a database server
                 continue
             with suppress(BlockingIOError), locked(lock, wait=False):
-                client.set_terminated(kept["run_id"], status="KILLED")
+                client.set_terminated(run_id, status="KILLED")
                 if folder.status == "finished":
                     self.export(folder)
                 mended.append(folder.run_id)
         return mended
+
+    def _announced(self, note: Path, **more: Any) -> dict[str, Any]:
+        """Write the note of a run that is about to be made: a kill -9 before its id is there leaves it its token."""
+        kept = {"uri": self.shown, "run_id": "", "token": uuid.uuid4().hex, **more}
+        write_json(note, kept)
+        return kept
 
     # --- the run that others hang under ---------------------------------------------------------------------------
 
@@ -323,14 +334,16 @@ class Tracker:
             return None
         with self._tolerated(f"no MLflow run for '{name}'"), locked(note.with_suffix(".lock")):
             client, kept = self.client(), _noted(note)
-            if kept is not None and kept["uri"] == self.shown:
+            if kept is not None and kept["uri"] == self.shown and (run_id := _run_of(client, kept)):
                 with suppress(MlflowException):  # somebody has deleted it: make another
-                    client.update_run(kept["run_id"], status="RUNNING")
-                    return str(kept["run_id"])
-            experiment = self.experiment(client, name)
-            run = client.create_run(experiment, tags={"mlflow.runName": name, **_origin(), **tags}, run_name=name)
-            write_json(note, {"uri": self.shown, "run_id": run.info.run_id, "summaries": []})
-            return str(run.info.run_id)
+                    client.update_run(run_id, status="RUNNING")
+                    write_json(note, {**kept, "run_id": run_id})
+                    return run_id
+            experiment, kept = self.experiment(client, name), self._announced(note)
+            tags = {_TOKEN: kept["token"], "mlflow.runName": name, **_origin(), **tags}
+            run_id = str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
+            write_json(note, {**kept, "run_id": run_id})
+            return run_id
         return None
 
     @contextmanager
@@ -368,15 +381,16 @@ class Tracker:
             if kept is None:
                 return
             experiment, parent = self.experiment(client, name), str(kept["run_id"])
-            for earlier in kept["summaries"]:
-                _delete(client, earlier)
-            ids = [_log_summary(client, experiment, parent, summary) for summary in summaries]
+            mine = f"tags.`mlflow.parentRunId` = '{parent}' and tags.`negbench.kind` = 'summary'"
+            for earlier in client.search_runs([experiment], mine):
+                _delete(client, earlier.info.run_id)
+            for summary in summaries:
+                _log_summary(client, experiment, parent, summary)
             client.set_terminated(parent)
             if answer:  # Markdown, the description
                 client.set_tag(parent, "mlflow.note.content", answer[:_TAG_LIMIT])
             for path in artifacts:
                 client.log_artifact(parent, str(path), "figures" if path.parent.name == "figures" else None)
-            write_json(note, {**kept, "summaries": ids})
 
 
 class RunLog:
@@ -429,12 +443,13 @@ class RunLog:
         experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         note = self.folder.path / _NOTE
         earlier = _noted(note)
-        if earlier is not None and earlier["uri"] == self.tracker.shown:
-            _delete(client, earlier["run_id"])
-        named = {"negbench.run": self.folder.run_id, "mlflow.runName": self.folder.run_id, **_origin(), **tags}
-        run = client.create_run(experiment, tags=named, run_name=self.folder.run_id)
+        if earlier is not None and earlier["uri"] == self.tracker.shown and (run_id := _run_of(client, earlier)):
+            _delete(client, run_id)
+        kept, name = self.tracker._announced(note, tags=dict(tags)), self.folder.run_id
+        named = {_TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **_origin(), **tags}
+        run = client.create_run(experiment, tags=named, run_name=name)
         self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
-        write_json(note, {"uri": self.tracker.shown, "run_id": self.run_id, "tags": dict(tags)})
+        write_json(note, {**kept, "run_id": self.run_id})
         log_params(client, self.run_id, params)
 
     def _flush(self) -> None:
@@ -486,7 +501,17 @@ def _noted(note: Path) -> dict[str, Any] | None:
         value = read_json(note) if note.exists() else None
     except NegbenchError:
         return None
-    return value if isinstance(value, dict) and value.keys() >= {"uri", "run_id"} else None
+    whole = isinstance(value, dict) and value.keys() >= {"uri", "run_id"} and (value["run_id"] or "token" in value)
+    return value if whole else None
+
+
+def _run_of(client: MlflowClient, kept: Mapping[str, Any]) -> str:
+    """Id of the run that a note is of, found by its token where only that was written; '' where none was made."""
+    if kept["run_id"]:
+        return str(kept["run_id"])
+    places = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = client.search_runs(places, f"tags.`{_TOKEN}` = '{kept['token']}'")
+    return str(found[0].info.run_id) if found else ""
 
 
 def _origin() -> dict[str, str]:
@@ -495,13 +520,12 @@ def _origin() -> dict[str, str]:
     return {"negbench.version": __version__, "mlflow.source.name": "negbench"}
 
 
-def _log_summary(client: MlflowClient, experiment: str, parent: str, summary: SummaryRun) -> str:
+def _log_summary(client: MlflowClient, experiment: str, parent: str, summary: SummaryRun) -> None:
     tags = {"mlflow.parentRunId": parent, "negbench.kind": "summary", **_origin(), **summary.tags}
     run_id = str(client.create_run(experiment, tags=tags, run_name=summary.name).info.run_id)
     log_params(client, run_id, summary.params)
     log_points(client, run_id, [(key, value, 0) for key, value in summary.metrics.items()])
     client.set_terminated(run_id)
-    return run_id
 
 
 def _delete(client: MlflowClient, run_id: str) -> None:

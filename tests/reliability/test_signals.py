@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from negbench.cli.main import run as negbench
 from negbench.executors import GRACE, Processes, Report
@@ -303,6 +304,42 @@ def test_a_signal_while_the_copy_is_made_ends_it(
     with pytest.raises(Stopped):
         run_config(load_config(flags=flags, sets=vector_sets), Bench.open(tmp_path))
     assert statuses(tmp_path) == {"KILLED": 1}
+
+
+@pytest.mark.parametrize("kind", ["cell", "comparison", "summary"])
+def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(
+    kind: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(client: MlflowClient, *given: Any, tags: dict[str, str], **more: Any) -> Any:
+        made = create(client, *given, tags=tags, **more)
+        if tags["negbench.kind"] == kind:
+            raise Killed
+        return made
+
+    create = MlflowClient.create_run
+    sets = itertools.chain(*(["--set", text] for text in vector_sets))
+    command = [
+        "compare",
+        "--strategies",
+        "all-corpus",
+        "--seeds",
+        "1",
+        "--name",
+        "c",
+        "--runs-dir",
+        str(tmp_path),
+        *sets,
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "create_run", killed)
+        with pytest.raises(Killed):
+            negbench([*command, "--no-report"])
+    assert statuses(tmp_path)["RUNNING"] >= 1
+    assert negbench([*command, "--no-report"]) == 0
+    assert statuses(tmp_path) == {"FINISHED": 3}  # cell, comparison and summary
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), Stopped(signal.SIGTERM)])
