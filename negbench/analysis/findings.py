@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.analysis.answer import answer
-from negbench.analysis.crossings import Crossing, Dials, crossings_of, dials_answer
+from negbench.analysis.crossings import Crossing, crossings_of, dials_answer
 from negbench.analysis.decomposition import Gain, gains_of, systems_answer
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.tuned_gain import (
@@ -26,6 +26,7 @@ from negbench.analysis.verdicts import Rules, VerdictRow, over_all, rows_of, tab
 from negbench.errors import NegbenchError
 from negbench.files import read_json, write_json
 from negbench.grid.comparison import Group, groups_of
+from negbench.grid.dials import Dials
 
 FILE = "statistics.json"
 
@@ -50,7 +51,7 @@ class Findings:
 
     @cached_property
     def dials(self) -> Dials:
-        """The points; without an axis where the comparison has no dials."""
+        """Without an axis where the comparison has none."""
         return Dials.of(self.document)
 
     @property

@@ -14,7 +14,7 @@ from negbench.errors import OptionError
 from negbench.grid.axes import Axes, listed
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_place, default_name
-from negbench.grid.dials import dial_cells, parse_dial, points_of
+from negbench.grid.dials import Dials, dial_cells, parse_dial
 from negbench.grid.rates import Rates, at_rates
 from negbench.grid.systems import system_cells
 from negbench.layers import read_recipe
@@ -174,17 +174,13 @@ def _single(axes: Axes, flag: str, *names: str) -> None:
 
 def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     _single(axes, "--dial", "losses", "backbones", "datasets")
-    dials = [parse_dial(text) for text in asked.dials]
-    points = points_of(dials)
+    dials = Dials.parsed(asked.dials)
     with stages("plan") as display:
-        cells, undefined = dial_cells(dials, points, axes, runs=runs, display=display, scenes=SCENES)
+        cells, undefined = dial_cells(dials, axes, runs=runs, display=display, scenes=SCENES)
     notes(f"no point {label}: {reason}" for label, reason in undefined.items())
-    about = {
-        "dials": [{"key": dial.key, "values": list(dial.values)} for dial in dials],
-        "points": [list(point) for point in points],
-        "undefined": [{"point": label, "strategy": "all", "reason": why} for label, why in undefined.items()],
-    }
-    size = _size(axes, points=len(points) - len(undefined))
+    undefined_rows = [{"point": label, "strategy": "all", "reason": why} for label, why in undefined.items()]
+    about = {"dials": dials.plain(), "undefined": undefined_rows}
+    size = _size(axes, points=len(dials.points) - len(undefined))
     return ComparisonPlan(asked, _folder(asked, runs, cells, **about), cells, size=size)
 
 
