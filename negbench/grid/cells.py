@@ -18,6 +18,7 @@ from negbench.errors import OptionError, RunError
 from negbench.executors import Executor, Report
 from negbench.grid.axes import labels_of, short
 from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.loop.types import PlannedRun
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 
 
@@ -43,6 +44,13 @@ class Cell:
     def step(self, runs: Path, overwrite: Overwrite) -> Step:
         """What `compute` will do about it."""
         return step_of(RunFolder(runs / self.folder) if self.folder else None, overwrite)
+
+
+def cell_of(planned: PlannedRun, labels: Mapping[str, str], runs: Path) -> Cell:
+    """The cell of a planned run, with the folder that stands for it."""
+    held = best_of(runs, planned.hash)
+    folder = None if held is None else held.run_id
+    return Cell(planned.config, planned.hash, dict(labels), planned.data, folder, planned.remarks)
 
 
 def plan(
@@ -76,9 +84,7 @@ def plan(
             if place in seen:
                 raise OptionError(f"strategy {named['strategy']} with seed {config.seed} is named twice: name it once")
             seen.add(place)
-            held = best_of(runs, planned.hash)
-            folder = None if held is None else held.run_id
-            cells.append(Cell(planned.config, planned.hash, named, planned.data, folder, planned.remarks))
+            cells.append(cell_of(planned, named, runs))
             advance(1)
     names = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
     return [replace(c, labels=c.labels | {axis: known[c.labels[axis]] for axis, known in names.items()}) for c in cells]

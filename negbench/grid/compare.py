@@ -197,6 +197,6 @@ def _of_systems(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     with stages("plan") as display:
         matrix = system_cells(base, chosen, axes.strategies, axes.seeds, runs=runs, display=display, scenes=SCENES)
     notes(matrix.remarks)
-    about = {"systems": matrix.plain(), "undefined": [vars(each) for each in matrix.undefined]}
+    about = {"systems": matrix.plain(), "undefined": matrix.undefined}
     size = _size(axes, systems=len(chosen)) + ", and the corners between each system and the plain one"
     return ComparisonPlan(asked, _folder(asked, runs, matrix.cells, **about), matrix.cells, size=size)
