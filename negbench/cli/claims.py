@@ -33,7 +33,6 @@ def register(app: typer.Typer) -> None:
         examples=[
             "negbench claims --only 5,8,17 --seeds 3",
             "negbench claims --recipe world --until decided --workers 2",
-            "negbench claims --compare demo",
         ],
     )
 
