@@ -13,7 +13,6 @@ from negbench.options import (
     FolderName,
     ModelOptions,
     Options,
-    OverwriteOptions,
     PluginOptions,
     RunsOptions,
     Seeds,
@@ -94,7 +93,7 @@ class Doctor(TrackedOptions):
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
-class Claims(UntilOptions, ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
+class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
     """Options of `negbench claims`."""
 
     only: str | None = option(None, "Comma-separated claim numbers, or papers (qure, ...) [default: all].")

@@ -290,14 +290,6 @@ class WorkerOptions(Options):
     )
 
 
-class OverwriteOptions(Options):
-    """What happens to runs that are there."""
-
-    overwrite: Literal["failed", "always"] = option(
-        "failed", "failed: compute failed runs again; always: compute everything again.", recipe=False
-    )
-
-
 class UntilOptions(Options):
     """How many seeds."""
 
@@ -314,7 +306,7 @@ class UntilOptions(Options):
 # --- compare -------------------------------------------------------------------------------------------------------
 
 
-class Run(RunSettings, OverwriteOptions, TrackedOptions):
+class Run(RunSettings, TrackedOptions):
     """Options of `negbench run`."""
 
     system: str | None = option(
@@ -322,7 +314,7 @@ class Run(RunSettings, OverwriteOptions, TrackedOptions):
     )
 
 
-class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
+class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, TrackedOptions):
     """Options of `negbench compare`: the axes, whose every combination is a cell, and how strategies are compared.
 
     A plug-in is a name, NAME:option=value, a table {"name": ..., option: ...}, or an object; several are a list.

@@ -87,7 +87,7 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     check_place(path, "claims")
     folder = ComparisonFolder(path, {"kind": "claims"})
     executor = executor_of(asked.executor, asked.address, asked.workers, work.runs)
-    how = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
+    how = {"executor": executor, "tracking_uri": asked.tracking_uri}
     looks = work.looks if asked.until else None
     outcomes = computed_until(folder, work.plan.cells, work.more, looks, work.undecided, how, say=say)
     findings, about = work.findings(outcomes), work.about
@@ -120,13 +120,13 @@ class ClaimsWork:
         plan = _planned(asked, runs, first)
         notes(plan.remarks)
         distinct = {cell.hash: cell for cell in plan.cells}.values()
-        done = sum(cell.step(runs, asked.overwrite) == "reuse" for cell in distinct)
+        done = sum(cell.step(runs) == "reuse" for cell in distinct)
         say(f"{len(plan.claims)} claims need {len(distinct)} runs ({len(first)} seeds), {done} of them finished before")
         return cls(asked, plan, looks, runs)
 
     def price(self) -> str:
         """What is undecided after the first look, and what it costs, where its runs are finished."""
-        finished = [cell for cell in self.plan.cells if cell.step(self.runs, self.asked.overwrite) == "reuse"]
+        finished = [cell for cell in self.plan.cells if cell.step(self.runs) == "reuse"]
         if len(finished) < len(self.plan.cells):
             return "what it takes to decide is not known yet: compute these runs first"
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]

@@ -45,13 +45,13 @@ class ComparisonPlan:
     def line(self) -> str:
         """How many cells there are, and how many of them are finished."""
         runs, distinct = self.folder.path.parent, {cell.hash: cell for cell in self.cells}.values()
-        steps = Counter(cell.step(runs, self.asked.overwrite) for cell in distinct)
+        steps = Counter(cell.step(runs) for cell in distinct)
         size = self.size + f"; {len(distinct)} different runs" * (len(distinct) < len(self.cells))
         resumed = f", {steps['resume']} to be resumed" if steps["resume"] else ""
         found = f"{len(self.cells)} cells ({size}), {steps['reuse']} of them finished before{resumed}"
         if self.rates is None:
             return found
-        trials = {cell.hash: cell.step(runs, self.asked.overwrite) for cell in self.rates.cells}
+        trials = {cell.hash: cell.step(runs) for cell in self.rates.cells}
         done = list(trials.values()).count("reuse")
         return f"{found}; first {len(trials)} trials of the learning rate, {done} of them finished before"
 

@@ -20,7 +20,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.encoding import encode_cells
 from negbench.layers import parse_plugin
 from negbench.room import size
-from negbench.runfolder import Overwrite, RunFolder
+from negbench.runfolder import RunFolder
 from negbench.signals import Stopped
 from negbench.tracking import Tracker
 
@@ -31,7 +31,6 @@ def computed(
     *,
     executor: Executor,
     tracking_uri: str | None,
-    overwrite: Overwrite,
     before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
     """Compute what is not finished; logs progress and failures.
@@ -41,7 +40,6 @@ def computed(
         cells: of `plan`.
         executor: where.
         tracking_uri: MLflow store.
-        overwrite: see `negbench.runfolder.Overwrite`.
         before: outcomes of other cells of the comparison.
 
     Returns:
@@ -50,12 +48,12 @@ def computed(
     runs = folder.path.parent
     distinct = {cell.hash: cell for cell in cells}.values()
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
-    finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs, overwrite) == "reuse"]
+    finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs) == "reuse"]
     if len(finished) == len(cells) and folder.says([*before, *finished]):
         tracked = Tracker.open(runs, tracking_uri).knows(folder.path / "mlflow.json")
         if tracked or not os.access(folder.path, os.W_OK):
             return finished  # nothing to compute, and nothing to write
-    todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
+    todo = [cell for cell in distinct if cell.step(runs) in ("resume", "anew")]
     if todo and isinstance(executor, Processes):
         executor.prepare(compute_task)  # it takes as long as all that comes before the first cell
     with stages("prepare") as display:
@@ -64,9 +62,7 @@ def computed(
         SCENES.clear()  # a large backbone is not to stay in memory beside those that train
     try:
         with _progress(runs, cells, todo, executor) as progress:
-            outcomes = folder.compute(
-                cells, executor, tracking_uri=tracking_uri, overwrite=overwrite, progress=progress, before=before
-            )
+            outcomes = folder.compute(cells, executor, tracking_uri=tracking_uri, progress=progress, before=before)
     except (KeyboardInterrupt, Stopped):
         rows = folder.cells()
         kept = sum(row["run"] is not None for row in rows)

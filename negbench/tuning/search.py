@@ -103,7 +103,7 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
     log.info("%d trials, %.1f s of this command", trials, time.monotonic() - started)
     if not plan.fresh:
         return book, None
-    how = {"executor": executor, "tracking_uri": uri, "overwrite": "failed"}
+    how = {"executor": executor, "tracking_uri": uri}
     return book, compare_best(book, runs, plan.fresh, plan.looks, how, say)
 
 

@@ -186,7 +186,6 @@ MISTAKES: list[tuple[Any, ...]] = [
     (["--set", "train.num_negatives=3"], "claims fix train.num_negatives themselves"),
     (["--backbone", "tinny"], "did you mean 'tiny'"),
     (["--seeds", "none"], "want a count"),
-    (["--overwrite", "maybe"], "--overwrite 'maybe': input should be"),
     (["--budget", "5m"], "--budget has no effect alone: add --until decided"),
     (["--until", "decided", "--seeds", "1"], "--until decided starts with 1 seeds"),
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -864,31 +863,6 @@ def test_checkpoints_pause_in_proportion_to_what_they_cost(
     assert saved is not None
     assert saved["state"]["epoch"] == 1
     assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
-
-
-def test_overwrite_of_an_interrupted_run(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Left as it is, gone on with, or computed anew beside it."""
-    epochs: list[int] = []
-    real = loop.train_epoch
-
-    def counted(run: Any, moving: Any, state: State, batches: Any) -> Any:
-        epochs.append(state.epoch)
-        if len(epochs) == 3:
-            raise KeyboardInterrupt
-        return real(run, moving, state, batches)
-
-    monkeypatch.setattr(loop, "train_epoch", counted)
-    config, bench = config_of(vector_sets, strategy="in-batch", loss="info-nce"), Bench.open(tmp_path, "none")
-    with pytest.raises(KeyboardInterrupt):
-        run_config(config, bench)
-    anew = run_config(config, bench, overwrite="always")
-    assert epochs == [0, 1, 2, *range(4)]
-    assert anew.run_id.endswith("-2")
-    shutil.rmtree(anew.path)
-    assert f"{run_config(config, bench).run_id}-2" == anew.run_id
-    assert epochs[7:] == [2, 3]
 
 
 def test_the_time_before_an_interruption_counts(
