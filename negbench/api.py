@@ -191,14 +191,14 @@ def run(
     asked = (
         above if options is None else options.model_copy(update={k: getattr(above, k) for k in above.model_fields_set})
     )
-    flags = {**flag_layer(_plain(asked)), "system": asked.system}
+    named = {"system": asked.system} if asked.system else {}
+    flags = flag_layer(_plain(asked)) | named
     remarks = list[str]()
     config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
     notes(remarks)
     display = Display(progress_console())
     with display.live():
-        tags = {"system": asked.system} if asked.system else {}
-        bench = Bench.open(asked.runs_dir, asked.tracking_uri, scenes=SCENES, display=display, tags=tags)
+        bench = Bench.open(asked.runs_dir, asked.tracking_uri, scenes=SCENES, display=display, tags=named)
         return run_config(config, bench)
 
 

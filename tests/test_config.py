@@ -31,7 +31,7 @@ def test_default_then_recipe_then_flag_then_set(recipe: Path) -> None:
     assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives is None
     from_recipe = load_config(recipe=recipe)
     assert (from_recipe.train.epochs, from_recipe.train.lr, from_recipe.strategy.options) == (9, 0.5, {"n_neg": 7})
-    flagged = load_config(recipe=recipe, flags={"train": {"epochs": 5, "lr": None}})
+    flagged = load_config(recipe=recipe, flags={"train": {"epochs": 5}})
     assert (flagged.train.epochs, flagged.train.lr) == (5, 0.5)
     both = load_config(recipe=recipe, flags={"train": {"epochs": 5}}, sets=["train.epochs=3", "strategy.n_neg=8"])
     assert both.train.epochs == 3

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from negbench import files
 from negbench.cluster import Ray
-from negbench.display import duration, log, notes, progress_console, stages
+from negbench.display import Advance, duration, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.executors import Executor, Here, Processes
 from negbench.grid.cells import SCENES, Cell, Outcome, compute_task, title_of
@@ -61,7 +58,8 @@ def computed(
     if executor.elsewhere or executor.workers > 1:
         SCENES.clear()  # a large backbone is not to stay in memory beside those that train
     try:
-        with _progress(runs, cells, todo, executor) as progress:
+        with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
+            progress = _progress(runs, cells, todo, executor, advance)
             outcomes = folder.compute(cells, executor, tracking_uri=tracking_uri, progress=progress, before=before)
     except (KeyboardInterrupt, Stopped):
         rows = folder.cells()
@@ -85,38 +83,26 @@ def raise_failed(outcomes: Sequence[Outcome]) -> None:
         raise NegbenchError(f"{len(failed)} of {total} cells failed; rerun the command to compute them again")
 
 
-@contextmanager
 def _progress(
-    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], executor: Executor
-) -> Iterator[Callable[[Outcome, int], None]]:
-    """What to call after every cell: a live bar on a terminal, a line elsewhere, an estimate after the first one."""
-    console = progress_console()
-    started, estimated, total = time.monotonic(), False, len({cell.hash for cell in cells})
-    columns = (
-        TextColumn("cells"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal or console.quiet) as live:
-        task = live.add_task("", total=total)
+    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], executor: Executor, advance: Advance
+) -> Callable[[Outcome, int], None]:
+    """What to call after every cell: moves the bar or logs a line, and estimates the rest after the first."""
+    drawn, started, estimated = progress_console().is_terminal, time.monotonic(), False
+    total = len({cell.hash for cell in cells})
 
-        def progress(outcome: Outcome, done: int) -> None:
-            nonlocal estimated
-            what = title_of(outcome.cell, cells)
-            what = f"{what} FAILED: {outcome.error}" if outcome.error else what
-            live.update(task, completed=done, total=total, description=what)
-            if outcome.reused:
-                return
-            if not console.is_terminal:
-                log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
-            if not estimated and outcome.run_id is not None and done < total:
-                estimated = True
-                log.info(_estimate(runs / outcome.run_id, outcome.cell, todo, executor))
+    def progress(outcome: Outcome, done: int) -> None:
+        nonlocal estimated
+        advance(1)
+        if outcome.reused:
+            return
+        if not drawn:
+            what = title_of(outcome.cell, cells) + (f" FAILED: {outcome.error}" if outcome.error else "")
+            log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
+        if not estimated and outcome.run_id is not None and done < total:
+            estimated = True
+            log.info(_estimate(runs / outcome.run_id, outcome.cell, todo, executor))
 
-        yield progress
+    return progress
 
 
 def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executor) -> str:

@@ -54,7 +54,7 @@ SECONDS = 900  # a command that takes longer hangs
 def import_all() -> None:
     """Import what commands import late, and start the server of their workers, which does so, too."""
     from negbench.executors import _PRELOADED, _context
-    from negbench.tuning.serve import serve
+    from negbench.tuning.trials import serve
 
     for name in ("negbench.cli.main", *_PRELOADED["negbench.grid.cells"], "optuna"):
         importlib.import_module(name)
