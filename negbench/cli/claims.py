@@ -16,9 +16,7 @@ from negbench.options import option
 class _Asked(Claims):
     """Options of the command line."""
 
-    dry_run: bool = option(
-        False, "Stop after the plan, which says what is finished, and what it takes to decide.", recipe=False
-    )
+    dry_run: bool = option(False, "Stop after the plan, which says what is finished, and what it takes to decide.")
 
 
 def register(app: typer.Typer) -> None:
