@@ -86,13 +86,6 @@ def test_infinite_scores_are_ranked() -> None:
     assert target_ranks(scores, torch.tensor([0])).tolist() == [4]
 
 
-def test_hand_table_with_negative_scores() -> None:
-    scores = torch.tensor([[-0.9, -0.1, -0.5, -0.5], [0.2, -0.3, 0.2, 0.1]])
-    assert target_ranks(scores, torch.tensor([2, 0])).tolist() == [3, 2]
-    without_first = torch.tensor([[True, False, True, True], [True, True, False, True]])
-    assert target_ranks(scores, torch.tensor([2, 0]), without_first).tolist() == [2, 1]
-
-
 def test_one_candidate_is_first_and_no_target_is_zero() -> None:
     assert target_ranks(torch.tensor([[-3.0], [2.0]]), torch.tensor([0, -1])).tolist() == [1, 0]
 
