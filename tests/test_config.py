@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given as examples
-from hypothesis import settings
-from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from negbench.config import ResolvedConfig, RunConfig, Section, build_config, refresh_epochs, resolved
@@ -280,41 +276,6 @@ def test_counts_have_an_upper_bound_unless_memory_does_not_follow(key: str) -> N
     else:
         with pytest.raises(OptionError, match=rf"^{key} = 1000000000: input should be less than or equal to "):
             load_config(flags={"strategy": {"name": "dqe"}}, sets=sets)
-
-
-TEXTS = st.one_of(
-    st.integers().map(str),
-    st.integers(4000, 6000).map(lambda digits: "9" * digits),
-    st.integers(1, 2000).map(lambda depth: "[" * depth + "]" * depth),
-    st.integers(1, 2000).map(lambda depth: "{a = " * depth + "1" + "}" * depth),
-    st.floats().map(str),
-    st.sampled_from(
-        ["true", "[]", "{}", "1979-05-27", "07:32:00", "''", "[1, 'a']", "[[1]]", "\0", "a\nb = 3", "\ud800", "0x10"]
-    ),
-    st.text(max_size=12),
-)
-KEYS = st.one_of(
-    st.sampled_from([
-        *leaves(), "strategy.name", "strategy.alpha", "strategy.scale", "strategy", "backbone.weights", "backbone",
-        "dataset.root", "dataset.categories", "loss.tau", "schedule.refresh_epochs", "train", "train.precision",
-        "mining.exclude_relevant", "schedule.rule", "dataset.name", "eval.reported", "plugins",
-    ]),
-    st.text(max_size=8),
-)  # fmt: skip
-
-
-@settings(max_examples=150, deadline=None)
-@examples(key=KEYS, value=TEXTS, more=st.lists(st.tuples(KEYS, TEXTS), max_size=1))
-def test_no_text_of_set_ends_in_a_traceback(key: str, value: str, more: list[tuple[str, str]]) -> None:
-    sets = [f"{k}={v}" for k, v in [(key, value), *more]]
-    message = ""
-    try:
-        full = resolved(load_config(flags={"strategy": {"name": "dqe"}}, sets=sets))
-        json.dumps(full.model_dump(mode="json"), allow_nan=False)
-    except NegbenchError as error:
-        message = str(error)
-    assert "\n" not in message
-    assert len(message) < 800
 
 
 @pytest.mark.parametrize(
