@@ -380,9 +380,7 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
     )
-    fix: tuple[str, ...] = option(
-        (), "Do not search this key: keep its value, or set it to VALUE.", metavar="KEY[=VALUE]"
-    )
+    fix: tuple[str, ...] = option((), "Do not search this key: keep its value.", metavar="KEY")
     sampler: Sampler = option("tpe", "tpe, gp, random, cmaes, or grid over listed values.")
     pruner: Pruner = option("median", "median, hyperband or none.")
     storage: str | None = option(
