@@ -41,14 +41,8 @@ from negbench.tracking import Tracker, default_uri
 
 # a function of the cells alone
 FILES = (
-    "table.md",
-    "table.tex",
-    "table.csv",
-    "statistics.csv",
-    "statistics.json",
-    "behaviour.md",
-    "behaviour.csv",
-    "regime.csv",
+    *("table.md", "table.tex", "table.csv", "statistics.csv", "statistics.json"),
+    *("behaviour.md", "behaviour.csv", "regime.csv"),
 )
 
 
@@ -285,17 +279,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
 ) -> None:
     """Of your own embeddings, of which the report has no images to show."""
     sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
-    command = [
-        "compare",
-        "--strategies",
-        "qure,in-batch",
-        "--seeds",
-        "2",
-        "--name",
-        "both",
-        "--runs-dir",
-        str(tmp_path),
-    ]
+    command = ["compare", "--strategies", "qure,in-batch", "--seeds=2", "--name=both", "--runs-dir", str(tmp_path)]
     assert negbench([*command, *sets]) == 0
     told = capsys.readouterr()
     out = told.out

@@ -91,27 +91,16 @@ def test_a_point_that_cannot_be_computed_is_left_out_and_named(
 
 
 def test_the_command_computes_every_point_and_finds_it_again(
-    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, vector_flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sets = [part for text in vector_sets for part in ("--set", text)]
-    command = [
-        "compare",
-        "--strategies",
-        "all-corpus,top-k",
-        "--seeds",
-        "2",
-        "--name",
-        "d",
-        "--runs-dir",
-        str(tmp_path),
-    ]
+    command = ["compare", "--strategies", "all-corpus,top-k", "--seeds=2", "--name=d", "--runs-dir", str(tmp_path)]
     dials = [part for text in DIALS for part in ("--dial", text)]
-    assert negbench([*command, *sets, *dials, "--no-report", "--tracking-uri", "none"]) == 0
+    assert negbench([*command, *vector_flags, *dials, "--no-report", "--tracking-uri", "none"]) == 0
     document = read_json(tmp_path / "d" / "comparison.json")
     assert document["kind"] == "comparison"
     for cell in document["cells"]:
         config = read_json(tmp_path / cell["run"] / "config.json")["config"]
         assert cell["point"] == f"lr={config['train']['lr']}, epochs={config['train']['epochs']}"
     capsys.readouterr()
-    assert negbench([*command, *sets, *dials, "--dry-run"]) == 0
+    assert negbench([*command, *vector_flags, *dials, "--dry-run"]) == 0
     assert "16 of them finished before" in capsys.readouterr().out
