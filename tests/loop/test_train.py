@@ -61,29 +61,6 @@ def test_a_run_leaves_the_global_generators_alone(tmp_path: Path, toy_sets: list
     assert torch.equal(torch.get_rng_state(), before[2])
 
 
-@pytest.mark.parametrize("loss", ["bradley-terry", "info-nce", "margin-kl"])
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "all-corpus",
-        "top-k",
-        "after-target",
-        "qure",
-        "cirqrs",
-        "dqe",
-        "hycole",
-        "in-batch",
-        "oracle-after-target",
-        "oracle-all",
-    ],
-)
-def test_every_strategy_runs_with_every_loss(tmp_path: Path, vector_sets: list[str], strategy: str, loss: str) -> None:
-    result = run(config_of(strategy, vector_sets, "train.epochs=2", loss=loss), tmp_path)
-    assert all(0 <= value <= 1 for value in result.metrics.values())
-    assert result.details["behaviour"]["pool_size"] > 0
-    assert result.details["negatives_seen"] > 0
-
-
 def test_a_run_leaves_its_files(tmp_path: Path, toy_sets: list[str]) -> None:
     result = run(config_of("qure", toy_sets), tmp_path)
     curve = [p["val/average/recall_at_10"] for p in result.folder.metrics() if "val/average/recall_at_10" in p]

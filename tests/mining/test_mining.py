@@ -418,25 +418,6 @@ def test_uniform_is_never_0_and_never_1(output: int, want: float) -> None:
     assert float(uniform(seed, torch.tensor(0))) == want
 
 
-@pytest.mark.parametrize("draw", [draw_uniform, lambda pool, *rest: draw_weighted(pool.float(), *rest)])
-def test_no_repeat_until_the_pool_is_used_up(draw: Callable[..., Tensor]) -> None:
-    pool = torch.rand(50, 9, generator=torch.Generator().manual_seed(0)) < 0.5
-    pool[:, 4] = True
-    drawn = draw(pool, torch.arange(50), 25)
-    assert drawn.shape == (50, 25)
-    for row in range(50):
-        inside = set(pool[row].nonzero().squeeze(1).tolist())
-        for cycle in _batched(drawn[row].tolist(), len(inside)):
-            assert len(set(cycle)) == len(cycle)
-            assert set(cycle) <= inside
-            assert len(cycle) < len(inside) or set(cycle) == inside
-    large = pool.sum(1) > 5
-    assert any(
-        drawn[i, : pool[i].sum()].tolist() != drawn[i, pool[i].sum() : 2 * pool[i].sum()].tolist()
-        for i in large.nonzero().squeeze(1).tolist()
-    )
-
-
 _SEEDS = splitmix(torch.tensor(2024), torch.arange(24_000))
 _POOL = torch.tensor([True, False, True, True, False, True])
 
