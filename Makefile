@@ -52,7 +52,7 @@ mutants: $(STAMP) ## mutation tests: the tests must fail on single faults in the
 	$(BIN)/python tests/mutants.py $(GROUP) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),0)
 
 fuzz: $(STAMP) ## 10,000 strange options and files, new ones each time; none may end in a traceback
-	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py tests/test_config.py
+	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
 
 attack: $(STAMP) ## kill grids and studies at random moments, and compare their tables (KILLS=200, SEED=0)
 	$(BIN)/python tests/reliability/attack.py --kills $(or $(KILLS),200) --seed $(or $(SEED),0)

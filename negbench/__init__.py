@@ -5,7 +5,10 @@ The public names load lazily, so that `import negbench` (and `negbench --help`) 
 
 from __future__ import annotations
 
+import ast
 import importlib
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,74 +62,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "negbench.api": (
-        "audit",
-        "compare",
-        "embed",
-        "list_plugins",
-        "load",
-        "load_dataset",
-        "make_backbone",
-        "make_loss",
-        "make_strategy",
-        "run",
-        "study",
-    ),
-    "negbench.command_options": (
-        "Audit",
-        "Claims",
-        "Embed",
-        "Evaluate",
-        "Mine",
-    ),
-    "negbench.contracts": (
-        "AspectScores",
-        "Backbone",
-        "BackboneIdentity",
-        "BankStep",
-        "BankStrategy",
-        "BatchStrategy",
-        "ComposesTexts",
-        "CrossesQueries",
-        "Epoch",
-        "FreezesTexts",
-        "HasSubQueries",
-        "HoldsFeatures",
-        "Loss",
-        "LossInput",
-        "OrderedBatches",
-        "Query",
-        "ScoreView",
-        "Strategy",
-        "SubQuery",
-        "SyntheticStrategy",
-        "check_option",
-        "tunable",
-    ),
-    "negbench.datasets.card": ("DatasetCard",),
-    "negbench.datasets.dataset": (
-        "Dataset",
-        "columns_of",
-    ),
-    "negbench.errors": ("NegbenchError",),
-    "negbench.metrics.metric": ("Metric",),
-    "negbench.options": (
-        "Compare",
-        "Run",
-        "Study",
-    ),
-    "negbench.own.miner": ("Miner",),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *_HOME_OF]
+@cache
+def _homes() -> dict[str, str]:
+    """Public name -> module that defines it, as the imports above say, which only type checkers run."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+__all__ = ["__version__", *_homes()]
 
 
 def __getattr__(name: str) -> Any:
     """Import the public name's home on first use (PEP 562)."""
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    if name in _homes():
+        return getattr(importlib.import_module(_homes()[name]), name)
     raise AttributeError(f"module 'negbench' has no attribute '{name}'")
 
 

@@ -191,15 +191,15 @@ def run(
     asked = (
         above if options is None else options.model_copy(update={k: getattr(above, k) for k in above.model_fields_set})
     )
-    flags = {**flag_layer(_plain(asked)), "system": asked.system}
+    named = {"system": asked.system} if asked.system else {}
+    flags = flag_layer(_plain(asked)) | named
     remarks = list[str]()
     config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
     notes(remarks)
     display = Display(progress_console())
     with display.live():
-        tags = {"system": asked.system} if asked.system else {}
-        bench = Bench.open(asked.runs_dir, asked.tracking_uri, scenes=SCENES, display=display, tags=tags)
-        return run_config(config, bench, overwrite=asked.overwrite)
+        bench = Bench.open(asked.runs_dir, asked.tracking_uri, scenes=SCENES, display=display, tags=named)
+        return run_config(config, bench)
 
 
 def compare(asked: Compare | None = None, *, console: Console | None = None) -> Comparison:
@@ -221,7 +221,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     runs = files.runs_dir(asked.runs_dir)
     executor = executor_of(asked.executor, asked.address, asked.workers, runs)
     planned, rules, searches = plan_compare(asked, console)
-    how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
+    how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri}
     until: dict[str, Any] = {"looks": rules.looks, "how": how}
     until["undecided"] = open_strategies(planned.folder.path, rules)
     until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
@@ -255,8 +255,8 @@ def _forewarn(planned: ComparisonPlan, rules: Rules) -> None:
     from negbench.grid.cells import SCENES
     from negbench.own.forewarn import forewarnings
 
-    runs, overwrite = planned.folder.path.parent, planned.asked.overwrite
-    todo = [cell for cell in planned.cells if cell.step(runs, overwrite) in ("resume", "anew")]
+    runs = planned.folder.path.parent
+    todo = [cell for cell in planned.cells if cell.step(runs) in ("resume", "anew")]
     first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
     with stages("prepare") as display:
         found = forewarnings(list(first.values()), rules.margin, display, SCENES)
@@ -310,8 +310,7 @@ def _tuned(
 
     trials, folder = int(planned.asked.tuned or 0), planned.folder
     runs = folder.path.parent
-    where = {key: until["how"][key] for key in ("executor", "tracking_uri")}
-    results = tune(searches, runs, folder.path.name, trials, **where, report=log.info)
+    results = tune(searches, runs, folder.path.name, trials, **until["how"], report=log.info)
     found = [(tuning.labels, mine[0]) for tuning, mine in results if mine]
 
     def more(seeds: Sequence[int]) -> list[Cell]:

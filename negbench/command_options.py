@@ -13,7 +13,6 @@ from negbench.options import (
     FolderName,
     ModelOptions,
     Options,
-    OverwriteOptions,
     PluginOptions,
     RunsOptions,
     Seeds,
@@ -94,20 +93,12 @@ class Doctor(TrackedOptions):
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
-class Claims(UntilOptions, ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
+class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
     """Options of `negbench claims`."""
 
     only: str | None = option(None, "Comma-separated claim numbers, or papers (qure, ...) [default: all].")
     listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
-    compare: str | None = option(
-        None, "Compute nothing: read the runs of this comparison that the claims need.", metavar="NAME"
-    )
-    seeds: Seeds | None = option(
-        None,
-        "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has]; with --until those of the first "
-        "look.",
-        cli=str,
-    )
+    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until those of the first look.", cli=str)
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the runs].")
 
 

@@ -157,24 +157,6 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def config_layers(
-    *, recipe: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
-) -> list[Mapping[str, Any]]:
-    """A recipe, flags and `--set` as layers for `build_config`, the lowest first; they may name a `system`."""
-    return [recipe_settings(recipe), _without_none(flags or {}), *map(set_layer, sets)]
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            if inner := _without_none(value):
-                result[key] = inner
-        elif value is not None:
-            result[key] = value
-    return result
-
-
 def plugin_layer(files: Sequence[Path] | None) -> dict[str, Any]:
     """Register files of plug-ins and name them in the configuration."""
     for file in files or ():

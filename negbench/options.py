@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -27,7 +27,6 @@ def option(
     metavar: str | None = None,
     cli: Any = None,
     argument: bool = False,
-    recipe: bool = True,
     **checks: Any,
 ) -> Any:
     """Field of an `Options` model.
@@ -39,10 +38,9 @@ def option(
         metavar: what stands for the value in the help.
         cli: type of the flag, where it differs from the field's (text that a validator parses); False: no flag.
         argument: positional on the command line.
-        recipe: whether a recipe may set it.
         checks: pydantic's, such as `ge=1`.
     """
-    extra = {"flags": flags, "metavar": metavar, "cli": cli, "argument": argument, "recipe": recipe}
+    extra = {"flags": flags, "metavar": metavar, "cli": cli, "argument": argument}
     return Field(default, description=help, json_schema_extra=extra, **checks)
 
 
@@ -50,6 +48,7 @@ class Options(BaseModel):
     """Base of the options of a command: frozen, unknown names refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    in_recipe: ClassVar[bool] = False  # whether a recipe's table may set the fields that this very class declares
 
     def __init__(self, **given: Any) -> None:
         """Raises OptionError or UnknownNameError for the first option that does not fit."""
@@ -61,20 +60,13 @@ class Options(BaseModel):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
 
     @classmethod
-    def parsed(cls, given: Mapping[str, Any], *, recipe: Mapping[str, Any] | None = None, table: str = "") -> Self:
-        """Options from flags over a recipe's table over the defaults.
-
-        Args:
-            given: field -> value; None counts as not given.
-            recipe: the table of a recipe, field -> value.
-            table: its name, for messages.
+    def parsed(cls, given: Mapping[str, Any]) -> Self:
+        """Options from flags: field -> value.
 
         Raises:
             OptionError, UnknownNameError: a value or a key that the command does not take.
         """
-        flags = {name: value for name, value in given.items() if value is not None}
-        found = cls._of(flags, lambda name: _flag(cls, name))
-        return found if recipe is None else found.over(recipe, table)
+        return cls._of(given, lambda name: _flag(cls, name))
 
     def over(self, recipe: Any, table: str) -> Self:
         """These options over a recipe's table, which lies over the defaults.
@@ -88,7 +80,8 @@ class Options(BaseModel):
         """
         if recipe is not None and not isinstance(recipe, Mapping):
             raise OptionError(f"recipe's {table} = {quoted(recipe)}: want a table, [{table}]")
-        allowed = [name for name, field in type(self).model_fields.items() if extra_of(field)["recipe"]]
+        bases = [each for each in type(self).__mro__ if vars(each).get("in_recipe")]
+        allowed = [name for each in bases for name in each.__annotations__ if name in type(self).model_fields]
         for name in recipe or {}:
             if name not in allowed:
                 raise UnknownNameError("key", f"{table}.{name}", [f"{table}.{key}" for key in allowed])
@@ -205,59 +198,53 @@ class RunsOptions(Options):
     """Where runs lie."""
 
     runs_dir: Path | None = option(
-        None, "Folder of the runs and the MLflow store [default: NEGBENCH_RUNS, else ./runs].", recipe=False
+        None, "Folder of the runs and the MLflow store [default: NEGBENCH_RUNS, else ./runs]."
     )
 
 
 class TrackedOptions(RunsOptions):
     """Where runs and their MLflow copies lie."""
 
-    tracking_uri: str | None = option(
-        None, "MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].", recipe=False
-    )
+    tracking_uri: str | None = option(None, "MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].")
 
 
 class PluginOptions(Options):
     """Files of classes of one's own."""
 
-    plugin: tuple[Path, ...] = option(
-        (), "Python file with your own strategy, loss, ...", metavar="FILE.py", recipe=False
-    )
+    plugin: tuple[Path, ...] = option((), "Python file with your own strategy, loss, ...", metavar="FILE.py")
 
 
 class SetOptions(PluginOptions):
     """Single settings."""
 
     sets: tuple[str, ...] = option(
-        (), "Set any key, e.g. train.epochs=12.", flags=("--set",), metavar="SECTION.KEY=VALUE", recipe=False
+        (), "Set any key, e.g. train.epochs=12.", flags=("--set",), metavar="SECTION.KEY=VALUE"
     )
 
 
 class SettingsOptions(SetOptions):
     """Settings of runs."""
 
-    recipe: Path | None = option(
-        None, "TOML file of settings, or a name (see `list recipes`); flags override it.", recipe=False
-    )
+    recipe: Path | None = option(None, "TOML file of settings, or a name (see `list recipes`); flags override it.")
 
 
 class DataOptions(Options):
     """Where a benchmark's files lie."""
 
-    data_root: Path | None = option(None, "Folder of the data set [default: the variable NEGBENCH_DATA].", recipe=False)
-    allow_missing: bool = option(False, "Continue without missing images; marks the result partial.", recipe=False)
+    data_root: Path | None = option(None, "Folder of the data set [default: the variable NEGBENCH_DATA].")
+    allow_missing: bool = option(False, "Continue without missing images; marks the result partial.")
 
 
 class DatasetOptions(SetOptions, DataOptions):
     """A data set: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
 
-    dataset: Any = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str, recipe=False)
+    dataset: Any = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
 
 
 class ModelOptions(DatasetOptions, SettingsOptions):
     """A backbone, named likewise, and a data set."""
 
-    backbone: Any = option(None, "Model family [default: tiny].", cli=str, recipe=False)
+    backbone: Any = option(None, "Model family [default: tiny].", cli=str)
 
 
 class RunSettings(ModelOptions):
@@ -267,40 +254,29 @@ class RunSettings(ModelOptions):
         None,
         "Negative-sampling strategy (see `list strategies`); options as qure:variant=release.",
         cli=str,
-        recipe=False,
     )
-    loss: Any = option(None, "Loss [default: bradley-terry].", cli=str, recipe=False)
-    seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].", recipe=False)
+    loss: Any = option(None, "Loss [default: bradley-terry].", cli=str)
+    seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].")
 
 
 class WorkerOptions(Options):
     """Where tasks are computed."""
 
-    workers: int | None = option(
-        None, "Tasks at a time [default: 1; with ray as many as there is room for].", ge=1, recipe=False
-    )
+    workers: int | None = option(None, "Tasks at a time [default: 1; with ray as many as there is room for].", ge=1)
     executor: Any = option(
         "pool",
         "pool: processes of this machine; ray: tasks of a Ray cluster, as ray:cpus=4:gpus=0.5 (one CPU, one GPU each).",
         cli=str,
-        recipe=False,
     )
     address: str | None = option(
-        None, "With ray: HOST:PORT of the cluster's head [default: RAY_ADDRESS, else this machine alone].", recipe=False
-    )
-
-
-class OverwriteOptions(Options):
-    """What happens to runs that are there."""
-
-    overwrite: Literal["failed", "always"] = option(
-        "failed", "failed: compute failed runs again; always: compute everything again.", recipe=False
+        None, "With ray: HOST:PORT of the cluster's head [default: RAY_ADDRESS, else this machine alone]."
     )
 
 
 class UntilOptions(Options):
     """How many seeds."""
 
+    in_recipe: ClassVar[bool] = True
     until: Literal["decided"] | None = option(
         None,
         "decided: look after 3, 5, 8, 12, ... seeds, and add seeds to what is still undecided.",
@@ -314,20 +290,19 @@ class UntilOptions(Options):
 # --- compare -------------------------------------------------------------------------------------------------------
 
 
-class Run(RunSettings, OverwriteOptions, TrackedOptions):
+class Run(RunSettings, TrackedOptions):
     """Options of `negbench run`."""
 
-    system: str | None = option(
-        None, "A published system as a whole (see `list systems`); other flags override it.", recipe=False
-    )
+    system: str | None = option(None, "A published system as a whole (see `list systems`); other flags override it.")
 
 
-class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
+class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, TrackedOptions):
     """Options of `negbench compare`: the axes, whose every combination is a cell, and how strategies are compared.
 
     A plug-in is a name, NAME:option=value, a table {"name": ..., option: ...}, or an object; several are a list.
     """
 
+    in_recipe: ClassVar[bool] = True
     strategies: Any = option(
         "cir",
         "Comma-separated names, options as qure:variant=release; cir: the papers' strategies and their opponents; all: "
@@ -399,18 +374,17 @@ Pruner = Literal["median", "hyperband", "none"]
 class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     """Options of `negbench study`."""
 
+    in_recipe: ClassVar[bool] = True
     trials: int | None = option(None, "Trials in all; a higher number continues [default: 40].", ge=1, le=1_000_000)
     seeds: int = option(1, "Runs per trial, whose mean counts.", ge=1, le=MANY_SEEDS)
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
     )
-    fix: tuple[str, ...] = option(
-        (), "Do not search this key: keep its value, or set it to VALUE.", metavar="KEY[=VALUE]"
-    )
+    fix: tuple[str, ...] = option((), "Do not search this key: keep its value.", metavar="KEY")
     sampler: Sampler = option("tpe", "tpe, gp, random, cmaes, or grid over listed values.")
     pruner: Pruner = option("median", "median, hyperband or none.")
     storage: str | None = option(
-        None, "Database URL for Optuna [default: a journal file in RUNS/NAME]; workers share RUNS.", recipe=False
+        None, "Database URL for Optuna [default: a journal file in RUNS/NAME]; workers share RUNS."
     )
     final_seeds: int = option(
         3,
@@ -418,4 +392,4 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
         ge=0,
         le=MANY_SEEDS,
     )
-    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the settings].", recipe=False)
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the settings].")

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 MOVES_SCORES = False  # keeps what was computed
 
 Status = Literal["finished", "failed", "interrupted", "new"]
-# failed: compute failed runs again, go on with interrupted ones, read finished ones; always: compute all of them anew
-Overwrite = Literal["failed", "always"]
-Step = Literal["reuse", "resume", "anew"]
+Step = Literal["reuse", "resume", "anew"]  # finished runs, interrupted ones, and all others, failed ones among them
 _SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # which a finished run can do without
 _ANEW = "delete it and result.json beside it, and the command that computed the run computes it again"
 _FIRST = "delete checkpoint.pt in its folder, and the run starts again from its first epoch"
@@ -255,12 +253,10 @@ def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
     return [folder for folder in found if folder.manifest.get("hash") == config_hash]
 
 
-def step_of(folder: RunFolder | None, overwrite: Overwrite) -> Step:
+def step_of(folder: RunFolder | None) -> Step:
     """What is to be done about a run, given the folder that holds it so far."""
     status: Status = "new" if folder is None else folder.status
-    if status == "finished" and overwrite != "always":
-        return "reuse"
-    return "resume" if status == "interrupted" and overwrite != "always" else "anew"
+    return "reuse" if status == "finished" else "resume" if status == "interrupted" else "anew"
 
 
 def best_of(runs: Path, config_hash: str) -> RunFolder | None:
@@ -272,7 +268,7 @@ def best_of(runs: Path, config_hash: str) -> RunFolder | None:
 
 @contextmanager
 def claimed(
-    runs: Path, name: str, config_hash: str, overwrite: Overwrite, manifest: Callable[[], Mapping[str, Any]]
+    runs: Path, name: str, config_hash: str, manifest: Callable[[], Mapping[str, Any]]
 ) -> Iterator[tuple[RunFolder, Step]]:
     """Hold the folder of one run, found or made, for as long as it is computed.
 
@@ -283,14 +279,13 @@ def claimed(
         runs: folder of the runs.
         name: of the folder, where it has to be made; `name-2`, ... where that holds another attempt.
         config_hash: of the run.
-        overwrite: see `Overwrite`.
         manifest: what `RunFolder.write_manifest` gets, where the folder is made.
     """
     while True:
         with ExitStack() as stack:
             with locked(runs / ".claims.lock"):  # two processes must not both find nothing
                 held = best_of(runs, config_hash)
-                step = step_of(held, overwrite)
+                step = step_of(held)
                 folder = held if held is not None and step != "anew" else new_folder(runs, name)
                 busy = False
                 if step != "reuse":

@@ -219,6 +219,8 @@ class Tracker:
         log = RunLog(self, folder)
         status = "KILLED"  # by Ctrl-C or another signal
         try:
+            if self.enabled:
+                log.guarded(self.mend)
             log.start(params, tags)
             yield log
             status = "FINISHED"
@@ -234,12 +236,13 @@ class Tracker:
         Raises:
             RunError: a run that is not finished, or a store that fails.
         """
-        kept = _noted(folder.path / _NOTE) or {}
-        log = RunLog(self, folder, tolerant=False)
-        with self.answering():
-            log.start(folder.config.flat(), kept.get("tags", {}))
-            log.artifacts(folder.result)
-            log.finish("FINISHED")
+        kept, details = _noted(folder.path / _NOTE) or {}, folder.result
+        log = RunLog(self, folder)
+        log.start(folder.config.flat(), kept.get("tags", {}))
+        log.artifacts(details)
+        log.finish("FINISHED")
+        if log.error is not None:
+            raise RunError(log.error)
         return log.run_id
 
     def copy_missing(self) -> list[str]:
@@ -396,18 +399,18 @@ class Tracker:
 class RunLog:
     """One MLflow run, fed from a folder. Points are buffered and sent in batches.
 
+    Where the store fails, `error` says why and logging stops.
+
     Args:
         tracker: the store.
         folder: the run.
-        tolerant: an error of the store is kept in `error` and logging stops, rather than being raised.
     """
 
-    def __init__(self, tracker: Tracker, folder: RunFolder, *, tolerant: bool = True) -> None:
+    def __init__(self, tracker: Tracker, folder: RunFolder) -> None:
         self.tracker = tracker
         self.folder = folder
         self.run_id = ""
         self.error: str | None = None
-        self._tolerant = tolerant
         self._client: MlflowClient | None = None
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
@@ -415,7 +418,7 @@ class RunLog:
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         """Create the MLflow run, in place of an earlier copy of the same folder, with the points that there are."""
         if self.tracker.enabled:
-            self._guarded(lambda: self._create(params, tags))
+            self.guarded(lambda: self._create(params, tags))
             for point in self.folder.metrics():
                 self.metrics({k: v for k, v in point.items() if k not in ("step", "epoch")}, int(point["step"]))
 
@@ -423,22 +426,20 @@ class RunLog:
         """Points of a curve: step counts batches. Values that are NaN are left out."""
         self._buffer.extend((name, value, step) for name, value in values.items() if math.isfinite(value))
         if time.monotonic() - self._sent > _FLUSH_SECONDS:
-            self._guarded(self._flush)
+            self.guarded(self._flush)
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
         """Final metrics, then the folder's files."""
         self.metrics(final_values(details), int(details["steps"]))
-        self._guarded(self._send_files)
+        self.guarded(self._send_files)
 
     def finish(self, status: str) -> None:
         """Send what is buffered and close."""
-        self._guarded(self._flush)
+        self.guarded(self._flush)
         if (client := self._client) is not None:
-            self._guarded(lambda: client.set_terminated(self.run_id, status=status))
+            self.guarded(lambda: client.set_terminated(self.run_id, status=status))
 
     def _create(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        if self._tolerant:  # a run, not an export
-            self.tracker.mend()
         client = self.tracker.client()
         experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         note = self.folder.path / _NOTE
@@ -463,7 +464,7 @@ class RunLog:
             if self._client is not None and path.exists():
                 self._client.log_artifact(self.run_id, str(path))
 
-    def _guarded(self, action: Callable[[], object]) -> None:
+    def guarded(self, action: Callable[[], object]) -> None:
         """Do it; where the store fails, keep why and stop logging: the folder has everything."""
         if self.error is not None:
             return
@@ -471,8 +472,6 @@ class RunLog:
             with self.tracker.answering():
                 action()
         except NegbenchError as error:
-            if not self._tolerant:
-                raise
             self.error = str(error)
 
 

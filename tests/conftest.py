@@ -269,6 +269,12 @@ def vector_sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def vector_flags(vector_sets: list[str]) -> list[str]:
+    """`vector_sets` as arguments of a command."""
+    return [part for text in vector_sets for part in ("--set", text)]
+
+
+@pytest.fixture(scope="session")
 def toy_sets(toy_root: Path) -> list[str]:
     """`--set` texts of a run of a second on `toy_root`."""
     return [

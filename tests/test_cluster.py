@@ -26,7 +26,8 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Executor, Here
 from negbench.files import SUMS
 from negbench.grid.axes import Axes
-from negbench.grid.cells import Cell, compute, plan
+from negbench.grid.cells import Cell, plan
+from negbench.grid.comparison import ComparisonFolder
 from negbench.options import Compare
 from negbench.runfolder import RunFolder
 from negbench.tracking import Tracker
@@ -132,8 +133,8 @@ def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
 
 def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:
     found = {}
-    for outcome, fault in compute(planned(vector_sets, runs), executor, runs=runs, tracking_uri="none"):
-        assert (outcome.error, fault) == (None, "")
+    for outcome in ComparisonFolder(runs / "c").compute(planned(vector_sets, runs), executor, tracking_uri="none"):
+        assert outcome.error is None
         assert outcome.run_id is not None
         assert outcome.cell.hash not in found
         found[outcome.cell.hash] = RunFolder(runs / outcome.run_id)
@@ -185,7 +186,7 @@ def test_a_node_that_would_compute_another_run_says_so(two_nodes: Any, vector_se
     from dataclasses import replace
 
     cells = [replace(cell, hash="0" * 64) for cell in planned(vector_sets, tmp_path)[:1]]
-    ((outcome, _),) = compute(cells, opened(two_nodes, tmp_path), runs=tmp_path, tracking_uri="none")
+    (outcome,) = ComparisonFolder(tmp_path / "c").compute(cells, opened(two_nodes, tmp_path), tracking_uri="none")
     assert "has other code, data or weights than planned with" in str(outcome.error)
     assert not list(tmp_path.glob("*/config.json"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import pytest
@@ -104,11 +103,6 @@ def test_view_hands_out_the_planes_that_it_has() -> None:
 def test_view_of_no_queries() -> None:
     view = ScoreView(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
     assert (view.allowed.shape, view.positive.shape, view.order.shape) == ((0, 5), (0,), (0, 5))
-
-
-def test_view_is_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        ScoreView(SCORES, TARGET).refresh = 1  # type: ignore[misc]
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

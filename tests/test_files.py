@@ -28,14 +28,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_is_one_line() -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("no /dev/full here")
-    with pytest.raises(NegbenchError, match="cannot write"), atomic_write(full / "x") as file:
-        file.write("x")
-
-
 def test_json_has_no_nan(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"a": math.nan, "b": [1.5, math.nan], "c": "x"})
     text = (tmp_path / "a.json").read_text(encoding="utf-8")

@@ -370,7 +370,7 @@ def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path: Path) -> None
     assert (found.strategy.options, found.schedule.n_def, found.loss.name) == ({"n_neg": 100}, 3, "bradley-terry")
     named = load_config(recipe=recipe, flags={"strategy": {"name": "cirqrs"}})
     assert named.strategy.options == {"n_neg": 100}  # the recipe's option is that of its system's strategy
-    other = load_config(recipe=recipe, flags={"strategy": {"name": "top-k"}, "system": None})
+    other = load_config(recipe=recipe, flags={"strategy": {"name": "top-k"}})
     assert (other.strategy.options, other.schedule.n_def, other.mining.replacement) == ({}, 6, True)
     assert (
         load_config(recipe=write(tmp_path, "q", 'system = "cirqrs"'), flags={"system": "plain"}).loss.name == "info-nce"
@@ -401,16 +401,15 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(
 
 
 def test_encode_and_audit_take_recipes(
-    vector_sets: list[str], toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vector_flags: list[str], toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A comparison's recipe too: its system and settings, without its axes."""
     recipe = str(write(tmp_path, "r", 'system = "dqe"\nseed = 3\n[strategy]\nbeta = 0.7\n[compare]\nseeds = [1]'))
-    sets = [part for text in vector_sets for part in ("--set", text)]
     toy = ["--set", f"dataset.root='{toy_root}'", "--set", "backbone.weights='random'"]
     assert negbench(["data", "encode", "--recipe", recipe, *toy]) == 0
     assert "144 images, 144 to encode" in capsys.readouterr().out
     flags = ["--strategy", "dqe,top-k", "--out", str(tmp_path)]
-    assert negbench(["audit", "--recipe", recipe, *flags, *sets]) == 0
+    assert negbench(["audit", "--recipe", recipe, *flags, *vector_flags]) == 0
     out = " ".join(capsys.readouterr().err.split())
     assert out.count("note: DQE-CIR without its attribute weights") == 1
     assert '"dqe(beta=0.7)"' in (tmp_path / "audit.json").read_text(encoding="utf-8")

@@ -5,64 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 from typing import Any
 
 import pandas as pd
 
 from negbench.analysis.verdicts import PLACE, VerdictRow, VerdictTable
 from negbench.analysis.words import label_of, listed, percent, signed
+from negbench.grid.dials import Dials
 from negbench.scoring.stored import Values
-
-Point = tuple[Any, ...]  # one value of every dial
-
-
-@dataclass(frozen=True)
-class DialAxis:
-    """A setting and the values that it takes, in the order of the axis."""
-
-    key: str
-    values: Point
-
-    @property
-    def name(self) -> str:
-        """The key without its section."""
-        return self.key.split(".")[-1]
-
-    @property
-    def numeric(self) -> bool:
-        """Whether there is something between two values."""
-        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
-
-
-@dataclass(frozen=True)
-class Dials:
-    """The points of a comparison along dials: all combinations of the values, or a sample of them."""
-
-    axes: tuple[DialAxis, ...]
-    points: tuple[Point, ...]
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Dials:
-        """From comparison.json: "dials" and "points"; without them no axis."""
-        axes = tuple(DialAxis(each["key"], tuple(each["values"])) for each in document.get("dials", ()))
-        return cls(axes, tuple(tuple(point) for point in document.get("points", ())))
-
-    @property
-    def whole(self) -> bool:
-        """Whether every combination is there."""
-        return bool(self.axes) and len(self.points) == math.prod(len(axis.values) for axis in self.axes)
-
-    def label(self, point: Sequence[Any], without: int | None = None) -> str:
-        """'twins=1, tokens=4', the label `point` of its cells; `without`: index of a dial that is left out."""
-        named = [(axis.name, value) for axis, value in zip(self.axes, point, strict=True)]
-        return ", ".join(f"{name}={value}" for index, (name, value) in enumerate(named) if index != without)
-
-    def lines_along(self, axis: int) -> list[list[Point]]:
-        """The points by the values of all other dials, each list in the order of this dial's values."""
-        others = [(None,) if i == axis else other.values for i, other in enumerate(self.axes)]
-        values = self.axes[axis].values
-        return [[(*rest[:axis], value, *rest[axis + 1 :]) for value in values] for rest in product(*others)]
 
 
 @dataclass(frozen=True)
@@ -99,15 +50,15 @@ def series_of(place: Sequence[str]) -> str:
 
 
 def crossings_of(dials: Dials, tables: Sequence[VerdictTable], rows: Sequence[VerdictRow]) -> list[Crossing]:
-    """All changes of order along numeric dials; none of a sample, whose points lie apart.
+    """All changes of order along numeric dials.
 
     Args:
-        dials: the points.
+        dials: of the comparison.
         tables: per-query values of each point.
         rows: what the statistics say of them.
     """
     found = []
-    for series in dict.fromkeys(series_of(table.place) for table in tables) if dials.whole else ():
+    for series in dict.fromkeys(series_of(table.place) for table in tables if dials.axes):
         mine = {t.labels["point"]: shared_means(t.values[t.main]) for t in tables if series_of(t.place) == series}
         beaten = {(r.point, r.strategy): r.beaten_by for r in rows if r.main and series_of(r.place) == series}
         for index, axis in enumerate(dials.axes):

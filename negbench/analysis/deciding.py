@@ -49,7 +49,7 @@ def computed_until(
         looks: when they are looked at; None: once.
         undecided: from the outcomes and the groups that run: those of them that must go on, and in words what is
             undecided.
-        how: executor, tracking_uri and overwrite, as `computed` takes them.
+        how: executor and tracking_uri, as `computed` takes them.
         say: told after every look what is decided, what is open, and what that would cost.
         before: outcomes of other cells of the comparison.
 
@@ -94,7 +94,7 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
     """
     found: dict[tuple[str, ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.seed):
-        if cell.step(runs, "failed") == "reuse":
+        if cell.step(runs) == "reuse":
             found.setdefault(place_of(cell.labels), []).append(cell)
     groups = [Group(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in found.values()]
     lines, tables = [], tables_of(groups, rules)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from negbench.analysis.answer import answer
-from negbench.analysis.crossings import Crossing, Dials, crossings_of, dials_answer
+from negbench.analysis.crossings import Crossing, crossings_of, dials_answer
 from negbench.analysis.decomposition import Gain, gains_of, systems_answer
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.tuned_gain import (
@@ -26,6 +26,7 @@ from negbench.analysis.verdicts import Rules, VerdictRow, over_all, rows_of, tab
 from negbench.errors import NegbenchError
 from negbench.files import read_json, write_json
 from negbench.grid.comparison import Group, groups_of
+from negbench.grid.dials import Dials
 
 FILE = "statistics.json"
 
@@ -50,7 +51,7 @@ class Findings:
 
     @cached_property
     def dials(self) -> Dials:
-        """The points; without an axis where the comparison has no dials."""
+        """Without an axis where the comparison has none."""
         return Dials.of(self.document)
 
     @property
@@ -124,15 +125,13 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
         RunError: no such comparison, no finished cell, or runs whose ranks are of different queries.
         UnknownNameError: a data set has no such metric.
     """
-    every = groups_of(runs, name)
-    document: Mapping[str, Any] = read_json(runs / name / "comparison.json")
-    groups, corners = _without_corners(every, document)
+    groups, corners, document = _opened(runs, name)
     systems: Mapping[str, Any] = document.get("systems") or {}
     tables = tables_of(groups, rules, systems.get("own"))
     joined = [] if document.get("dials") else over_all(tables)
     rows = [row for table in [*joined, *tables] for row in rows_of(table, rules)]
     return Findings(
-        groups=tuple(groups),
+        groups=groups,
         document=document,
         rows=tuple(VerdictRow.read(row.plain()) for row in rows),  # as a page reads them
         crossings=tuple(crossings_of(Dials.of(document), tables, rows)),
@@ -143,10 +142,9 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
 
 def standing(runs: Path, name: str, rules: Rules) -> Findings:
     """A comparison that goes on, with the verdicts that it has to reach: those on the main metric of every table."""
-    groups, document = groups_of(runs, name), read_json(runs / name / "comparison.json")
-    groups, _ = _without_corners(groups, document)
+    groups, _, document = _opened(runs, name)
     tables = tables_of(groups, rules, (document.get("systems") or {}).get("own"))
-    return Findings(tuple(groups), document, tuple(row for t in tables for row in rows_of(t, rules, [t.main])))
+    return Findings(groups, document, tuple(row for t in tables for row in rows_of(t, rules, [t.main])))
 
 
 def stored(runs: Path, name: str) -> Findings:
@@ -156,15 +154,14 @@ def stored(runs: Path, name: str) -> Findings:
         RunError: no such comparison, or no finished cell.
         NegbenchError: a file of another version.
     """
-    every, document = groups_of(runs, name), read_json(runs / name / "comparison.json")
-    groups, _ = _without_corners(every, document)
+    groups, _, document = _opened(runs, name)
     path = runs / name / FILE
     if not path.exists():
-        return Findings(tuple(groups), document)
+        return Findings(groups, document)
     kept = read_json(path)
     try:
         parts = {key: tuple(kind(**_gaps(each)) for each in kept[key]) for key, kind in _PARTS.items()}
-        return Findings(tuple(groups), document, tuple(VerdictRow.read(row) for row in kept["rows"]), **parts)
+        return Findings(groups, document, tuple(VerdictRow.read(row) for row in kept["rows"]), **parts)
     except (TypeError, AttributeError, KeyError) as error:
         raise NegbenchError(f"{path} is of another version of negbench: run the comparison again ({error})") from error
 
@@ -174,10 +171,11 @@ def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
     return {key: float("nan") if value is None else value for key, value in found.items()}
 
 
-def _without_corners(groups: Sequence[Group], document: Mapping[str, Any]) -> tuple[list[Group], list[Group]]:
-    """The groups of the comparison itself, and those of the corners between systems."""
+def _opened(runs: Path, name: str) -> tuple[tuple[Group, ...], list[Group], Mapping[str, Any]]:
+    """The groups of a comparison, those of the corners between its systems, and comparison.json."""
+    groups, document = groups_of(runs, name), read_json(runs / name / "comparison.json")
     systems: Mapping[str, Any] = document.get("systems") or {}
     labels = {corner["label"] for corners in systems.get("corners", {}).values() for corner in corners}
-    names = set(systems.get("names", ()))
     corners = [group for group in groups if group.labels.get("system") in labels]
-    return [g for g in groups if not systems or g.labels.get("system") in names], corners
+    own = [group for group in groups if not systems or group.labels.get("system") in systems.get("names", ())]
+    return tuple(own), corners, document

@@ -8,7 +8,7 @@ meet equally many negatives per query and step stand together, the best of them 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,14 +59,7 @@ def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> Le
     quality = [*metrics, *rates, columns.NEGATIVES, columns.FALSE_DRAWS]
     if rows:
         quality = [*columns.BEFORE_METRICS, *quality, *columns.AFTER_METRICS]
-    cards = [line | card for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
-    return LeaderTable(
-        texts(quality, [*over_all, *lines], axes),
-        texts(columns.BEHAVIOUR, lines, axes),
-        texts(columns.REGIME, cards, axes[:-1]),
-        texts(columns.TRAINING, with_plateaus(groups, lines), axes),
-        texts(columns.COST, lines, axes),
-    )
+    return LeaderTable(texts(quality, [*over_all, *lines], axes), **_others(texts, groups, lines, axes))
 
 
 def leader_tables(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> dict[str, LeaderTable]:
@@ -91,13 +84,19 @@ def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
 def measured(groups: Sequence[Group]) -> dict[str, pd.DataFrame]:
     """Behaviour, regime and cost as numbers, not rounded, under the names of result.json: for CSV files."""
     groups = ordered(groups)
-    lines, axes = [line_of(group) for group in groups], [*axes_of(groups), "seeds"]
-    cards = [line | card for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
+    return _others(numbers, groups, [line_of(group) for group in groups], [*axes_of(groups), "seeds"])
+
+
+def _others(
+    written: Callable[..., pd.DataFrame], groups: Sequence[Group], lines: Sequence[columns.Line], axes: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """All tables but quality, as `texts` or `numbers` write them; the last axis, seeds, is not one of the regime's."""
+    cards = [{**line, **card} for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
     return {
-        "behaviour": numbers(columns.BEHAVIOUR, lines, axes),
-        "regime": numbers(columns.REGIME, cards, axes[:-1]),
-        "training": numbers(columns.TRAINING, with_plateaus(groups, lines), axes),
-        "cost": numbers(columns.COST, lines, axes),
+        "behaviour": written(columns.BEHAVIOUR, lines, axes),
+        "regime": written(columns.REGIME, cards, axes[:-1]),
+        "training": written(columns.TRAINING, with_plateaus(groups, lines), axes),
+        "cost": written(columns.COST, lines, axes),
     }
 
 

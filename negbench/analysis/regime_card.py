@@ -6,9 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
-from negbench.analysis.columns import REGIME
 from negbench.analysis.words import number
 
 Card = Mapping[str, Any]  # of result.json: numbers by the names of `negbench.mining.regime.Regime`, None where unknown
@@ -29,18 +26,6 @@ def last_card(result: Mapping[str, Any]) -> Card:
     """Of result.json: the card of the last refresh."""
     found: Card = result["regime_by_refresh"][-1]
     return found
-
-
-def card_frame(cards: Mapping[str, Card]) -> pd.DataFrame:
-    """One row a number, one column a card: title -> card."""
-    rows = [{"number": c.title, **{name: c.text(card) for name, card in cards.items()}} for c in REGIME]
-    return pd.DataFrame(rows)
-
-
-def run_frame(result: Mapping[str, Any]) -> pd.DataFrame:
-    """`card_frame` of a run: each refresh by its epoch, and the end."""
-    cards = {f"epoch {card['epoch']:g}": card for card in result["regime_by_refresh"]}
-    return card_frame({**cards, "end": result["regime"]})
 
 
 def in_words(cards: Sequence[Card]) -> str:

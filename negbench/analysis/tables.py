@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from negbench.analysis.columns import AUDIT, texts
+from negbench.analysis.columns import AUDIT, BEHAVIOUR, texts
 from negbench.analysis.regime_card import in_words
-from negbench.analysis.words import label_of, number, percent, plain
+from negbench.analysis.words import label_of, percent
 from negbench.display import Grid
 from negbench.runfolder import RunFolder
 
@@ -56,20 +56,8 @@ def run_table(folder: RunFolder) -> Grid:
 def behaviour_lines(folder: RunFolder) -> list[str]:
     """What the strategy did, where the model ended and what it cost, one line each."""
     result = folder.result
-    behaviour = result["behaviour"]
-    lines = []
-    if behaviour:
-        parts = [f"pool {number(behaviour.get('pool_size'))} images"]
-        if behaviour.get("band_start") is not None:
-            parts.append(f"at {percent(behaviour['band_start'])}-{percent(behaviour['band_end'])} % of the ranking")
-        parts.append(f"false negatives {percent(behaviour.get('false_negative_rate_pool'))} % of the pool")
-        parts.append(f"{percent(behaviour.get('false_negative_rate_draws'))} % of the draws")
-        parts.append(f"hardness {number(behaviour.get('hardness'), 3)}")
-        if behaviour.get("fallback_below") is not None:
-            parts.append(
-                f"fallbacks {number(behaviour['fallback_below'])} below, {number(behaviour['fallback_any'])} any"
-            )
-        lines.append("negatives  " + ", ".join(parts))
+    told = [f"{column.title} {text}" for column in BEHAVIOUR if (text := column.text(result["behaviour"])) != "-"]
+    lines = [f"negatives  {', '.join(told)}"] if told else []
     lines.append(f"regime     {in_words([result['regime']])}")
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())
@@ -109,9 +97,3 @@ def audit_table(found: AuditResult) -> Grid:
         "fallbacks: queries with an empty pool",
         rest="--out",
     )
-
-
-def refreshes_frame(folder: RunFolder) -> pd.DataFrame:
-    """What the strategy did at each refresh."""
-    rows = [{k: plain(v) for k, v in row.items()} for row in folder.result["behaviour_by_refresh"]]
-    return pd.DataFrame(rows).rename(columns=lambda column: str(column).replace("_", " "))

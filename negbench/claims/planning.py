@@ -19,7 +19,7 @@ from negbench.display import Display, duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.files import runs_dir
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
-from negbench.grid.comparison import ComparisonFolder, check_place, default_name, groups_of, place_of
+from negbench.grid.comparison import ComparisonFolder, check_place, default_name, place_of
 from negbench.grid.compute import executor_of
 from negbench.grid.looks import Looks
 from negbench.layers import layers_of, merged, set_layer
@@ -72,7 +72,7 @@ class JudgedClaims:
 
 
 def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
-    """Compute the runs that are missing, or read those of `asked.compare`; judge, and write claims.md and claims.json.
+    """Compute the runs that are missing, judge, and write claims.md and claims.json.
 
     Args:
         asked: options.
@@ -82,22 +82,14 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
         NegbenchError: a user's mistake. A run that fails is in `outcomes`, and its claims are not testable.
     """
     work = ClaimsWork.of(asked, say)
-    if asked.compare is not None:
-        folder = ComparisonFolder(work.runs / asked.compare)
-        run_of = {row["hash"]: row["run"] for row in folder.cells() if row["run"] is not None}
-        cells = work.more(work.looks.seeds(work.looks.most))
-        outcomes = [Outcome(cell, run_of[cell.hash], None, True) for cell in cells if cell.hash in run_of]
-    else:
-        name = default_name(work.plan.cells).replace(
-            "compare-", "claims-" if asked.until is None else "claims-decided-"
-        )
-        path = work.runs / (asked.name or name)
-        check_place(path, "claims")
-        folder = ComparisonFolder(path, {"kind": "claims"})
-        executor = executor_of(asked.executor, asked.address, asked.workers, work.runs)
-        how = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
-        looks = work.looks if asked.until else None
-        outcomes = computed_until(folder, work.plan.cells, work.more, looks, work.undecided, how, say=say)
+    kind = "claims-" if asked.until is None else "claims-decided-"
+    path = work.runs / (asked.name or default_name(work.plan.cells).replace("compare-", kind))
+    check_place(path, "claims")
+    folder = ComparisonFolder(path, {"kind": "claims"})
+    executor = executor_of(asked.executor, asked.address, asked.workers, work.runs)
+    how = {"executor": executor, "tracking_uri": asked.tracking_uri}
+    looks = work.looks if asked.until else None
+    outcomes = computed_until(folder, work.plan.cells, work.more, looks, work.undecided, how, say=say)
     findings, about = work.findings(outcomes), work.about
     return JudgedClaims(findings, about, write_findings(findings, folder.path, about), outcomes)
 
@@ -123,24 +115,18 @@ class ClaimsWork:
     @classmethod
     def of(cls, asked: Claims, say: Callable[[str], None]) -> ClaimsWork:
         """Plan the first look, and say how many runs it needs."""
-        runs, seeds = runs_dir(asked.runs_dir), 3 if asked.seeds is None else asked.seeds
-        if asked.compare is not None and asked.seeds is None and asked.until is None:
-            finished = [run for group in groups_of(runs, asked.compare) for run in group.runs]
-            seeds = sorted({run.config.seed for run in finished})
-        first = parse_seeds(seeds)
+        runs, first = runs_dir(asked.runs_dir), parse_seeds(asked.seeds)
         looks = Looks.of(asked, first) or Looks(first, len(first))
         plan = _planned(asked, runs, first)
         notes(plan.remarks)
-        if asked.compare is None:
-            distinct = {cell.hash: cell for cell in plan.cells}.values()
-            done = sum(cell.step(runs, asked.overwrite) == "reuse" for cell in distinct)
-            needed = f"{len(distinct)} runs ({len(first)} seeds)"
-            say(f"{len(plan.claims)} claims need {needed}, {done} of them finished before")
+        distinct = {cell.hash: cell for cell in plan.cells}.values()
+        done = sum(cell.step(runs) == "reuse" for cell in distinct)
+        say(f"{len(plan.claims)} claims need {len(distinct)} runs ({len(first)} seeds), {done} of them finished before")
         return cls(asked, plan, looks, runs)
 
     def price(self) -> str:
         """What is undecided after the first look, and what it costs, where its runs are finished."""
-        finished = [cell for cell in self.plan.cells if cell.step(self.runs, self.asked.overwrite) == "reuse"]
+        finished = [cell for cell in self.plan.cells if cell.step(self.runs) == "reuse"]
         if len(finished) < len(self.plan.cells):
             return "what it takes to decide is not known yet: compute these runs first"
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
@@ -177,7 +163,7 @@ class ClaimsWork:
         return left, text
 
     def findings(self, outcomes: Sequence[Outcome]) -> list[Finding]:
-        """Every claim's verdict; a cell without an outcome has no run."""
+        """Every claim's verdict."""
         finished: dict[str, dict[int, RunFolder]] = {}
         failed: dict[str, str] = {}
         for outcome in outcomes:
@@ -187,10 +173,6 @@ class ClaimsWork:
             elif seed in self.looks.first:
                 failed[setting] = f"seed {seed} failed: {outcome.error}"
         undefined = {**self.plan.undefined, **failed}
-        for setting in dict.fromkeys(cell.labels["system"] for cell in self.plan.cells):
-            missing = [str(seed) for seed in self.looks.first if seed not in finished.get(setting, {})]
-            if missing:
-                undefined.setdefault(setting, f"no finished run of seed {', '.join(missing)}")
         worlds = {run.manifest["dataset"].get("world") for runs_of in finished.values() for run in runs_of.values()}
         lacking = self.plan.lacking
         with stages("judge") as display:

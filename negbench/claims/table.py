@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
 from negbench import files
+from negbench.analysis.words import markdown
 from negbench.claims.claim import Claim, ClaimTest, Condition
 from negbench.claims.judge import Answer, Finding
 
@@ -106,17 +108,12 @@ def _table(*columns: str) -> Table:
 
 
 def _markdown(findings: Sequence[Finding], about: str) -> str:
-    lines = [
-        f"{about}; {counts(findings)}.",
-        "",
-        "| # | claim | source | published effect | measured effect | verdict |",
+    columns = ("#", "claim", "source", "published effect", "measured effect", "verdict")
+    rows = [
+        (f.claim.number, f.claim.words, f.claim.source, f.claim.published, "<br>".join(because(f)), f.verdict)
+        for f in findings
     ]
-    lines.append("|---|---|---|---|---|---|")
-    for finding in findings:
-        claim, reasons = finding.claim, "<br>".join(because(finding))
-        cells = (str(claim.number), claim.words, claim.source, claim.published, reasons, finding.verdict)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+    return f"{about}; {counts(findings)}.\n\n{markdown(pd.DataFrame(rows, columns=columns))}"
 
 
 def _of_answer(answer: Answer) -> dict[str, Any]:

@@ -16,9 +16,7 @@ from negbench.options import option
 class _Asked(Claims):
     """Options of the command line."""
 
-    dry_run: bool = option(
-        False, "Stop after the plan, which says what is finished, and what it takes to decide.", recipe=False
-    )
+    dry_run: bool = option(False, "Stop after the plan, which says what is finished, and what it takes to decide.")
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +31,6 @@ def register(app: typer.Typer) -> None:
         examples=[
             "negbench claims --only 5,8,17 --seeds 3",
             "negbench claims --recipe world --until decided --workers 2",
-            "negbench claims --compare demo",
         ],
     )
 

@@ -13,7 +13,6 @@ from typer.core import TyperCommand
 from negbench.options import (
     DataOptions,
     Options,
-    OverwriteOptions,
     PluginOptions,
     RunsOptions,
     SetOptions,
@@ -91,7 +90,6 @@ _SECTION_OF: dict[type[Options], str] = {  # all other options are a command's o
     SettingsOptions: "Settings",
     DataOptions: "Data",
     WorkerOptions: "Computing",
-    OverwriteOptions: "Computing",
     RunsOptions: "Computing",
     TrackedOptions: "Computing",
 }

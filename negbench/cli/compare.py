@@ -14,9 +14,7 @@ from negbench.options import Compare, option
 class _Asked(Compare):
     """Options of the command line."""
 
-    dry_run: bool = option(
-        False, "Stop after the plan, which says what is finished, and what seeds would resolve.", recipe=False
-    )
+    dry_run: bool = option(False, "Stop after the plan, which says what is finished, and what seeds would resolve.")
 
 
 def register(app: typer.Typer) -> None:

@@ -7,18 +7,19 @@ comparisons share the cells that they have in common.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from negbench.config import ResolvedConfig, RunConfig
 from negbench.data.scene import Scenes
-from negbench.display import Display, log
+from negbench.display import Display
 from negbench.errors import OptionError, RunError
-from negbench.executors import Executor, Report
+from negbench.executors import Report
 from negbench.grid.axes import labels_of, short
 from negbench.loop.runs import Bench, plan_run, run_config
-from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
+from negbench.loop.types import PlannedRun
+from negbench.runfolder import RunFolder, Step, best_of, step_of
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,16 @@ class Cell:
         """The cell's seed."""
         return self.config.seed
 
-    def step(self, runs: Path, overwrite: Overwrite) -> Step:
-        """What `compute` will do about it."""
-        return step_of(RunFolder(runs / self.folder) if self.folder else None, overwrite)
+    def step(self, runs: Path) -> Step:
+        """What is to be done about it."""
+        return step_of(RunFolder(runs / self.folder) if self.folder else None)
+
+
+def cell_of(planned: PlannedRun, labels: Mapping[str, str], runs: Path) -> Cell:
+    """The cell of a planned run, with the folder that stands for it."""
+    held = best_of(runs, planned.hash)
+    folder = None if held is None else held.run_id
+    return Cell(planned.config, planned.hash, dict(labels), planned.data, folder, planned.remarks)
 
 
 def plan(
@@ -76,9 +84,7 @@ def plan(
             if place in seen:
                 raise OptionError(f"strategy {named['strategy']} with seed {config.seed} is named twice: name it once")
             seen.add(place)
-            held = best_of(runs, planned.hash)
-            folder = None if held is None else held.run_id
-            cells.append(Cell(planned.config, planned.hash, named, planned.data, folder, planned.remarks))
+            cells.append(cell_of(planned, named, runs))
             advance(1)
     names = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
     return [replace(c, labels=c.labels | {axis: known[c.labels[axis]] for axis, known in names.items()}) for c in cells]
@@ -117,7 +123,6 @@ class Task:
         runs: runs folder.
         uri: MLflow store, as `Tracker.open` takes it.
         tags: of the MLflow run.
-        overwrite: see `negbench.runfolder.Overwrite`.
     """
 
     config: ResolvedConfig
@@ -125,7 +130,6 @@ class Task:
     runs: Path
     uri: str | None
     tags: Mapping[str, str]
-    overwrite: Overwrite
 
 
 SCENES = Scenes()  # of this process: the cells of a worker share what the first one loaded
@@ -141,52 +145,5 @@ def compute_task(task: Task, report: Report) -> tuple[str, bool]:
         host = socket.gethostname()
         raise RunError(f"node {host} has other code, data or weights than planned with: make it as the others are")
     bench = Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags)
-    found = run_config(task.config, bench, overwrite=task.overwrite)
+    found = run_config(task.config, bench)
     return found.run_id, found.reused
-
-
-def compute(
-    cells: Sequence[Cell],
-    executor: Executor,
-    *,
-    runs: Path,
-    tracking_uri: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    overwrite: Overwrite = "failed",
-) -> Iterator[tuple[Outcome, str]]:
-    """Compute what is not finished; a failing cell does not stop the others.
-
-    Args:
-        cells: of `plan`.
-        executor: where.
-        runs: runs folder.
-        tracking_uri: MLflow store.
-        tags: of every cell's MLflow run, beside its labels.
-        overwrite: see `negbench.runfolder.Overwrite`.
-
-    Yields:
-        The outcome of each run once, however many cells it stands for, finished ones first; with the traceback of a
-        fault of ours, else "".
-    """
-    todo: list[Cell] = []
-    first: dict[str, Cell] = {}  # a run is named by its first place
-    for cell in cells:
-        first.setdefault(cell.hash, cell)
-    for cell in first.values():
-        step = cell.step(runs, overwrite)
-        if step == "reuse":
-            yield Outcome(cell, cell.folder, None, True), ""
-        else:
-            todo.append(cell)
-    tasks = [
-        Task(cell.config, cell.hash, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in todo
-    ]
-    for event in executor.run(compute_task, tasks):
-        cell = todo[event.index]
-        if event.kind == "done":
-            run_id, reused = event.value
-            yield Outcome(cell, run_id, None, reused), ""
-        elif event.kind == "note":
-            log.warning("%s: %s", title_of(cell, cells), event.value)
-        else:
-            yield Outcome(cell, None, event.value, False), event.detail

@@ -14,7 +14,7 @@ from negbench.errors import OptionError
 from negbench.grid.axes import Axes, listed
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_place, default_name
-from negbench.grid.dials import dial_cells, parse_dial, points_of
+from negbench.grid.dials import Dials, dial_cells, parse_dial
 from negbench.grid.rates import Rates, at_rates
 from negbench.grid.systems import system_cells
 from negbench.layers import read_recipe
@@ -45,13 +45,13 @@ class ComparisonPlan:
     def line(self) -> str:
         """How many cells there are, and how many of them are finished."""
         runs, distinct = self.folder.path.parent, {cell.hash: cell for cell in self.cells}.values()
-        steps = Counter(cell.step(runs, self.asked.overwrite) for cell in distinct)
+        steps = Counter(cell.step(runs) for cell in distinct)
         size = self.size + f"; {len(distinct)} different runs" * (len(distinct) < len(self.cells))
         resumed = f", {steps['resume']} to be resumed" if steps["resume"] else ""
         found = f"{len(self.cells)} cells ({size}), {steps['reuse']} of them finished before{resumed}"
         if self.rates is None:
             return found
-        trials = {cell.hash: cell.step(runs, self.asked.overwrite) for cell in self.rates.cells}
+        trials = {cell.hash: cell.step(runs) for cell in self.rates.cells}
         done = list(trials.values()).count("reuse")
         return f"{found}; first {len(trials)} trials of the learning rate, {done} of them finished before"
 
@@ -174,17 +174,13 @@ def _single(axes: Axes, flag: str, *names: str) -> None:
 
 def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     _single(axes, "--dial", "losses", "backbones", "datasets")
-    dials = [parse_dial(text) for text in asked.dials]
-    points = points_of(dials)
+    dials = Dials.parsed(asked.dials)
     with stages("plan") as display:
-        cells, undefined = dial_cells(dials, points, axes, runs=runs, display=display, scenes=SCENES)
+        cells, undefined = dial_cells(dials, axes, runs=runs, display=display, scenes=SCENES)
     notes(f"no point {label}: {reason}" for label, reason in undefined.items())
-    about = {
-        "dials": [{"key": dial.key, "values": list(dial.values)} for dial in dials],
-        "points": [list(point) for point in points],
-        "undefined": [{"point": label, "strategy": "all", "reason": why} for label, why in undefined.items()],
-    }
-    size = _size(axes, points=len(points) - len(undefined))
+    undefined_rows = [{"point": label, "strategy": "all", "reason": why} for label, why in undefined.items()]
+    about = {"dials": dials.plain(), "undefined": undefined_rows}
+    size = _size(axes, points=len(dials.points) - len(undefined))
     return ComparisonPlan(asked, _folder(asked, runs, cells, **about), cells, size=size)
 
 
@@ -201,6 +197,6 @@ def _of_systems(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     with stages("plan") as display:
         matrix = system_cells(base, chosen, axes.strategies, axes.seeds, runs=runs, display=display, scenes=SCENES)
     notes(matrix.remarks)
-    about = {"systems": matrix.plain(), "undefined": [vars(each) for each in matrix.undefined]}
+    about = {"systems": matrix.plain(), "undefined": matrix.undefined}
     size = _size(axes, systems=len(chosen)) + ", and the corners between each system and the plain one"
     return ComparisonPlan(asked, _folder(asked, runs, matrix.cells, **about), matrix.cells, size=size)

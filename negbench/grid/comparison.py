@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from negbench import files
 from negbench.config import RunConfig
+from negbench.display import log
 from negbench.errors import OptionError, RunError
-from negbench.runfolder import Overwrite, RunFolder
+from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from negbench.executors import Executor
@@ -99,7 +100,6 @@ class ComparisonFolder:
         executor: Executor,
         *,
         tracking_uri: str | None = None,
-        overwrite: Overwrite = "failed",
         progress: Callable[[Outcome, int], None] | None = None,
         before: Sequence[Outcome] = (),
     ) -> list[Outcome]:
@@ -109,14 +109,13 @@ class ComparisonFolder:
             cells: of `plan`.
             executor: where.
             tracking_uri: MLflow store; the cells hang under one run of the comparison's experiment.
-            overwrite: see `negbench.runfolder.Overwrite`.
             progress: called after every cell with its outcome and how many are done.
             before: outcomes of other cells of this comparison, which stay in comparison.json.
 
         Returns:
             One outcome per cell, in order. A failing cell does not stop the others.
         """
-        from negbench.grid.cells import compute  # a report reads the folder, and trains nothing
+        from negbench.grid.cells import Outcome, Task, compute_task, title_of  # a report trains nothing
         from negbench.tracking import Tracker
 
         runs, name = self.path.parent, self.path.name
@@ -124,6 +123,9 @@ class ComparisonFolder:
         parent = self.parent(tracker)
         tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
         tags |= {"mlflow.parentRunId": parent} if parent else {}
+        first: dict[str, Cell] = {}  # a run is computed once, and named by its first place
+        for cell in cells:
+            first.setdefault(cell.hash, cell)
         found: dict[str, Outcome] = {}
         files.seal(self.path)
         self.write(before)
@@ -131,17 +133,29 @@ class ComparisonFolder:
         def outcomes() -> list[Outcome]:
             return [replace(found[cell.hash], cell=cell) for cell in cells if cell.hash in found]
 
+        def ended(outcome: Outcome, fault: str = "") -> None:
+            found[outcome.cell.hash] = outcome
+            if fault:  # ours: for a report of it
+                with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
+                    file.write(fault)
+            self.write([*before, *outcomes()])
+            if progress is not None:
+                progress(outcome, len(found))
+
         with tracker.working(self.path / "mlflow.json"):
-            for outcome, fault in compute(
-                cells, executor, runs=runs, tracking_uri=tracking_uri, tags=tags, overwrite=overwrite
-            ):
-                found[outcome.cell.hash] = outcome
-                if fault:  # ours: for a report of it
-                    with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
-                        file.write(fault)
-                self.write([*before, *outcomes()])
-                if progress is not None:
-                    progress(outcome, len(found))
+            todo = [cell for cell in first.values() if cell.step(runs) != "reuse"]
+            for cell in first.values():
+                if cell.step(runs) == "reuse":
+                    ended(Outcome(cell, cell.folder, None, True))
+            tasks = [Task(cell.config, cell.hash, runs, tracking_uri, tags | cell.labels) for cell in todo]
+            for event in executor.run(compute_task, tasks):
+                cell = todo[event.index]
+                if event.kind == "done":
+                    ended(Outcome(cell, event.value[0], None, event.value[1]))
+                elif event.kind == "note":
+                    log.warning("%s: %s", title_of(cell, cells), event.value)
+                else:
+                    ended(Outcome(cell, None, event.value, False), event.detail)
         return outcomes()
 
     def cells(self) -> list[dict[str, Any]]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from negbench import files
 from negbench.cluster import Ray
-from negbench.display import duration, log, notes, progress_console, stages
+from negbench.display import Advance, duration, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.executors import Executor, Here, Processes
 from negbench.grid.cells import SCENES, Cell, Outcome, compute_task, title_of
@@ -20,7 +17,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.encoding import encode_cells
 from negbench.layers import parse_plugin
 from negbench.room import size
-from negbench.runfolder import Overwrite, RunFolder
+from negbench.runfolder import RunFolder
 from negbench.signals import Stopped
 from negbench.tracking import Tracker
 
@@ -31,7 +28,6 @@ def computed(
     *,
     executor: Executor,
     tracking_uri: str | None,
-    overwrite: Overwrite,
     before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
     """Compute what is not finished; logs progress and failures.
@@ -41,7 +37,6 @@ def computed(
         cells: of `plan`.
         executor: where.
         tracking_uri: MLflow store.
-        overwrite: see `negbench.runfolder.Overwrite`.
         before: outcomes of other cells of the comparison.
 
     Returns:
@@ -50,12 +45,12 @@ def computed(
     runs = folder.path.parent
     distinct = {cell.hash: cell for cell in cells}.values()
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
-    finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs, overwrite) == "reuse"]
+    finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs) == "reuse"]
     if len(finished) == len(cells) and folder.says([*before, *finished]):
         tracked = Tracker.open(runs, tracking_uri).knows(folder.path / "mlflow.json")
         if tracked or not os.access(folder.path, os.W_OK):
             return finished  # nothing to compute, and nothing to write
-    todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
+    todo = [cell for cell in distinct if cell.step(runs) in ("resume", "anew")]
     if todo and isinstance(executor, Processes):
         executor.prepare(compute_task)  # it takes as long as all that comes before the first cell
     with stages("prepare") as display:
@@ -63,10 +58,9 @@ def computed(
     if executor.elsewhere or executor.workers > 1:
         SCENES.clear()  # a large backbone is not to stay in memory beside those that train
     try:
-        with _progress(runs, cells, todo, executor) as progress:
-            outcomes = folder.compute(
-                cells, executor, tracking_uri=tracking_uri, overwrite=overwrite, progress=progress, before=before
-            )
+        with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
+            progress = _progress(runs, cells, todo, executor, advance)
+            outcomes = folder.compute(cells, executor, tracking_uri=tracking_uri, progress=progress, before=before)
     except (KeyboardInterrupt, Stopped):
         rows = folder.cells()
         kept = sum(row["run"] is not None for row in rows)
@@ -89,38 +83,26 @@ def raise_failed(outcomes: Sequence[Outcome]) -> None:
         raise NegbenchError(f"{len(failed)} of {total} cells failed; rerun the command to compute them again")
 
 
-@contextmanager
 def _progress(
-    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], executor: Executor
-) -> Iterator[Callable[[Outcome, int], None]]:
-    """What to call after every cell: a live bar on a terminal, a line elsewhere, an estimate after the first one."""
-    console = progress_console()
-    started, estimated, total = time.monotonic(), False, len({cell.hash for cell in cells})
-    columns = (
-        TextColumn("cells"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal or console.quiet) as live:
-        task = live.add_task("", total=total)
+    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], executor: Executor, advance: Advance
+) -> Callable[[Outcome, int], None]:
+    """What to call after every cell: moves the bar or logs a line, and estimates the rest after the first."""
+    drawn, started, estimated = progress_console().is_terminal, time.monotonic(), False
+    total = len({cell.hash for cell in cells})
 
-        def progress(outcome: Outcome, done: int) -> None:
-            nonlocal estimated
-            what = title_of(outcome.cell, cells)
-            what = f"{what} FAILED: {outcome.error}" if outcome.error else what
-            live.update(task, completed=done, total=total, description=what)
-            if outcome.reused:
-                return
-            if not console.is_terminal:
-                log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
-            if not estimated and outcome.run_id is not None and done < total:
-                estimated = True
-                log.info(_estimate(runs / outcome.run_id, outcome.cell, todo, executor))
+    def progress(outcome: Outcome, done: int) -> None:
+        nonlocal estimated
+        advance(1)
+        if outcome.reused:
+            return
+        if not drawn:
+            what = title_of(outcome.cell, cells) + (f" FAILED: {outcome.error}" if outcome.error else "")
+            log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
+        if not estimated and outcome.run_id is not None and done < total:
+            estimated = True
+            log.info(_estimate(runs / outcome.run_id, outcome.cell, todo, executor))
 
-        yield progress
+    return progress
 
 
 def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executor) -> str:

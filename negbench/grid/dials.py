@@ -8,7 +8,7 @@ configuration, of the data set mostly (`dataset.twins`), of the backbone (`backb
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,10 @@ class Dial:
         """The key without its section."""
         return self.key.split(".")[-1]
 
-    def layer(self, value: Any) -> dict[str, Any]:
-        """As a layer of the configuration."""
-        section, _, key = self.key.partition(".")
-        return {section: {key: value}}
+    @property
+    def numeric(self) -> bool:
+        """Whether there is something between two values."""
+        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
 
 def parse_dial(text: str) -> Dial:
@@ -57,31 +57,59 @@ def parse_dial(text: str) -> Dial:
     return Dial(key, values)
 
 
-def points_of(dials: Sequence[Dial]) -> list[Point]:
-    """All combinations of the dials' values, the last dial's changing fastest.
+@dataclass(frozen=True)
+class Dials:
+    """The dials of a comparison. Its points are all combinations of their values; without a dial there is none."""
 
-    Raises:
-        OptionError: a key twice.
-    """
-    keys = [dial.key for dial in dials]
-    if len(set(keys)) != len(keys):
-        raise OptionError(f"--dial {', '.join(keys)}: names a key twice")
-    return list(itertools.product(*(dial.values for dial in dials)))
+    axes: tuple[Dial, ...] = ()
 
+    @classmethod
+    def parsed(cls, texts: Sequence[str]) -> Dials:
+        """From `--dial`, each as `parse_dial`.
 
-def point_label(dials: Sequence[Dial], point: Sequence[Any]) -> str:
-    """'twins=1, tokens=4'."""
-    return ", ".join(f"{dial.name}={value}" for dial, value in zip(dials, point, strict=True))
+        Raises:
+            OptionError: a text that is no dial, or a key twice.
+        """
+        found = cls(tuple(map(parse_dial, texts)))
+        keys = [dial.key for dial in found.axes]
+        if len(set(keys)) != len(keys):
+            raise OptionError(f"--dial {', '.join(keys)}: names a key twice")
+        return found
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Dials:
+        """From comparison.json, which has them as `plain`."""
+        return cls(tuple(Dial(each["key"], tuple(each["values"])) for each in document.get("dials", ())))
+
+    def plain(self) -> list[dict[str, Any]]:
+        """For comparison.json."""
+        return [{"key": dial.key, "values": list(dial.values)} for dial in self.axes]
+
+    @property
+    def points(self) -> list[Point]:
+        """All points, the last dial's value changing fastest."""
+        return list(itertools.product(*(dial.values for dial in self.axes))) if self.axes else []
+
+    def label(self, point: Sequence[Any], without: int | None = None) -> str:
+        """'twins=1, tokens=4', the label `point` of its cells; `without`: index of a dial that is left out."""
+        named = [(dial.name, value) for dial, value in zip(self.axes, point, strict=True)]
+        return ", ".join(f"{name}={value}" for index, (name, value) in enumerate(named) if index != without)
+
+    def lines_along(self, axis: int) -> list[list[Point]]:
+        """The points by the values of all other dials, each list in the order of this dial's values."""
+        others = [(None,) if i == axis else dial.values for i, dial in enumerate(self.axes)]
+        lines = itertools.product(*others)
+        return [[(*rest[:axis], value, *rest[axis + 1 :]) for value in self.axes[axis].values] for rest in lines]
 
 
 def dial_cells(
-    dials: Sequence[Dial], points: Sequence[Point], axes: Axes, *, runs: Path, display: Display, scenes: Scenes
+    dials: Dials, axes: Axes, *, runs: Path, display: Display, scenes: Scenes
 ) -> tuple[list[Cell], dict[str, str]]:
     """The cells of every point, labelled `point`; and the points that cannot be computed, with the reason.
 
     Args:
-        dials, points: of `points_of`.
-        axes: strategies, seeds, and the layers below; a dial's value goes above them.
+        dials: whose values go above the axes' layers.
+        axes: strategies, seeds, and the layers below.
         runs: runs folder.
         display: shows the progress.
         scenes: keeps what was loaded.
@@ -91,16 +119,19 @@ def dial_cells(
     """
     cells, undefined = list[Cell](), dict[str, str]()
     # the point names a moved option: a label that names it too would make every point a table of another loss
-    moved = {"loss", "backbone"} & {dial.key.partition(".")[0] for dial in dials}
-    for point in points:
-        label = point_label(dials, point)
-        layers = [dial.layer(value) for dial, value in zip(dials, point, strict=True)]
+    moved = {"loss", "backbone"} & {dial.key.partition(".")[0] for dial in dials.axes}
+    for point in dials.points:
+        label = dials.label(point)
+        layers = []
+        for dial, value in zip(dials.axes, point, strict=True):
+            section, _, key = dial.key.partition(".")
+            layers.append({section: {key: value}})
         try:
             configs = axes.above(layers).configs()
             labels = {"point": label} | {section: getattr(configs[0], section).name for section in moved}
             cells.extend(plan(configs, runs, display, scenes, [labels] * len(configs)))
         except NegbenchError as error:
             undefined[label] = str(error)
-            if len(undefined) == len(points):
+            if len(undefined) == len(dials.points):
                 raise
     return cells, undefined

@@ -8,12 +8,12 @@ chosen follows from the finished ones alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from negbench.config import ResolvedConfig
 from negbench.data.scene import Scenes
-from negbench.grid.cells import Cell
+from negbench.grid.cells import Cell, cell_of
 from negbench.grid.comparison import place_of
 from negbench.loop.runs import plan_run
 from negbench.runfolder import best_of
@@ -88,7 +88,11 @@ class Rates:
 
 def at_rates(cells: Sequence[Cell], chosen: Mapping[Place, ChosenRate], runs: Path, scenes: Scenes) -> list[Cell]:
     """The cells, each at the rate of its group."""
-    return [_planned(cell, _with_rate(cell.config, chosen[place_of(cell.labels)].lr), runs, scenes) for cell in cells]
+    found = []
+    for cell in cells:
+        config = _with_rate(cell.config, chosen[place_of(cell.labels)].lr)
+        found.append(cell_of(plan_run(config, scenes), cell.labels, runs))
+    return found
 
 
 def _trial(cell: Cell, factor: float, runs: Path, scenes: Scenes) -> Cell:
@@ -98,25 +102,11 @@ def _trial(cell: Cell, factor: float, runs: Path, scenes: Scenes) -> Cell:
     fraction = max(chosen.dev_fraction, DEV_FRACTION)
     closed = chosen.model_copy(update={"reported": False, "dev_fraction": fraction})
     config = _with_rate(cell.config, rate).model_copy(update={"eval": closed})
-    return _planned(replace(cell, labels={**cell.labels, "settings": f"lr={rate:g}"}), config, runs, scenes)
+    return cell_of(plan_run(config, scenes), {**cell.labels, "settings": f"lr={rate:g}"}, runs)
 
 
 def _with_rate(config: ResolvedConfig, rate: float) -> ResolvedConfig:
     return config.model_copy(update={"train": config.train.model_copy(update={"lr": rate})})
-
-
-def _planned(cell: Cell, config: ResolvedConfig, runs: Path, scenes: Scenes) -> Cell:
-    """The cell with another configuration."""
-    planned = plan_run(config, scenes)
-    held = best_of(runs, planned.hash)
-    return replace(
-        cell,
-        config=planned.config,
-        hash=planned.hash,
-        data=planned.data,
-        folder=None if held is None else held.run_id,
-        remarks=planned.remarks,
-    )
 
 
 def _score(runs: Path, cell: Cell) -> float | None:

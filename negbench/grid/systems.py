@@ -26,41 +26,29 @@ Layer = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Undefined:
-    """A combination that cannot be computed, and why."""
-
-    system: str
-    strategy: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Matrix:
     """The cells of systems x strategies.
 
     Attributes:
         systems: names of the rows.
         cells: of the matrix and the corners; a cell's label `system` is the row's name, or that of a corner.
-        corners: system -> factors taken from it (the others are the plain system's) -> label `system` of its cells.
+        corners: system -> its corners, each {"factors": those taken from it (the others are the plain system's),
+            "label": label `system` of its cells}.
         own: system -> label `strategy` of its published negatives.
-        undefined: combinations that cannot be computed.
+        undefined: combinations that cannot be computed, each {"system", "strategy", "reason"}.
         remarks: components of the systems that the backbone or the data set does not support, a line each.
     """
 
     systems: tuple[str, ...]
     cells: list[Cell]
-    corners: dict[str, dict[frozenset[str], str]] = field(default_factory=dict)
+    corners: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     own: dict[str, str] = field(default_factory=dict)
-    undefined: list[Undefined] = field(default_factory=list)
+    undefined: list[dict[str, str]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """For comparison.json."""
-        corners = {
-            system: [{"factors": [f for f in FACTORS if f in factors], "label": label} for factors, label in of.items()]
-            for system, of in self.corners.items()
-        }
-        return {"names": list(self.systems), "corners": corners, "own": self.own, "remarks": self.remarks}
+        return {"names": list(self.systems), "corners": self.corners, "own": self.own, "remarks": self.remarks}
 
 
 def system_cells(
@@ -101,19 +89,18 @@ def system_cells(
             except NegbenchError as error:
                 if section == sections[0]:
                     raise
-                found.undefined.append(Undefined(name, str(section["name"]), str(error)))
+                found.undefined.append({"system": name, "strategy": str(section["name"]), "reason": str(error)})
                 continue
             if section == sections[0]:
                 found.own[name] = cells[0].labels["strategy"]
             known = {cell.hash for cell in found.cells if cell.labels["system"] == name}
             found.cells.extend(cell for cell in cells if cell.hash not in known)
         if name != PLAIN:
-            found.corners[name] = {}
+            found.corners[name] = []
             for factors, configs in _corners(chosen, base, seeds, scenes).items():
-                label = f"{name}: {' + '.join(f for f in FACTORS if f in factors) or PLAIN}"
-                cells = plan(configs, runs, display, scenes, [{"system": label}] * len(configs))
-                found.corners[name][factors] = label
-                found.cells.extend(cells)
+                label = f"{name}: {' + '.join(factors) or PLAIN}"
+                found.corners[name].append({"factors": list(factors), "label": label})
+                found.cells.extend(plan(configs, runs, display, scenes, [{"system": label}] * len(configs)))
     return found
 
 
@@ -130,7 +117,7 @@ def _swapped(layers: Sequence[Layer], section: Layer, seed: int) -> RunConfig:
 
 def _corners(
     chosen: System, base: Sequence[Layer], seeds: Sequence[int], scenes: Scenes
-) -> dict[frozenset[str], list[RunConfig]]:
+) -> dict[tuple[str, ...], list[RunConfig]]:
     """Every choice of factors from the system, the others from the plain one; none that could change nothing."""
     plain = system(PLAIN)
     parts, _ = chosen.carried(base, scenes)
@@ -146,5 +133,5 @@ def _corners(
         for taken in itertools.combinations(factors, size):
             left = [f for f in FACTORS if f not in taken]
             layers = [*plain.layers((), left), *chosen.layers(parts, taken), *base]
-            found[frozenset(taken)] = [build_config([*layers, {"seed": seed}]) for seed in seeds]
+            found[taken] = [build_config([*layers, {"seed": seed}]) for seed in seeds]
     return found

@@ -26,7 +26,7 @@ from negbench.loop.train import train
 from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
-from negbench.runfolder import Overwrite, RunFolder, claimed
+from negbench.runfolder import RunFolder, claimed
 from negbench.signals import ending_of
 from negbench.tracking import RunLog, Tracker
 
@@ -115,20 +115,19 @@ class Bench:
         return cls(root, Tracker.open(root, tracking_uri), scenes or Scenes(), display or Display(), dict(tags or {}))
 
 
-def run_config(config: RunConfig, bench: Bench, *, overwrite: Overwrite = "failed") -> RunResult:
+def run_config(config: RunConfig, bench: Bench) -> RunResult:
     """Compute a run, go on with it where it was interrupted, or read it where it is finished.
 
     Args:
         config: as read; it is resolved here.
         bench: where.
-        overwrite: see `Overwrite`.
 
     Raises:
         NegbenchError: a user's mistake, before anything is computed where that can be known.
     """
     run = open_run(config, bench.display, bench.scenes)
     check_room(run, bench.runs)
-    with claimed(bench.runs, run.name, run.hash, overwrite, lambda: record.manifest(run)) as (folder, step):
+    with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, step):
         if step == "resume":
             folder.recover()
         if step == "reuse":

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.analysis.crossings import Dials, Point, at_point, crossings_frame, points_frame, unbeaten
+from negbench.analysis.crossings import at_point, crossings_frame, points_frame, unbeaten
 from negbench.analysis.decomposition import READ_SIGNS, SIGNS, corners_frame, matrix_frame, parts_frame
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED
 from negbench.analysis.tuned_gain import tuned_frame
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of
+from negbench.grid.dials import Dials, Point
 from negbench.report.charts import Chart, Panel, heat, label_ends, line_style, squares, tall_enough
 from negbench.report.page import PageSection, Part, Table
 
@@ -40,11 +41,11 @@ def _dials(found: Findings) -> list[PageSection]:
         changes = (Table("crossings", "Crossings", crossings_frame(found.crossings), text),)
     best = [chart for chart in charts if chart.key.startswith("best")]
     lines = tuple(chart for chart in charts if chart not in best)
-    sections = [PageSection("best", "Who is best where", "", (*best, points))]
-    if found.dials.whole:
-        sections.append(PageSection("lines", "Along the dials", "", lines))
-        sections.append(PageSection("crossings", "Where the order changes", "", changes))
-    return sections
+    return [
+        PageSection("best", "Who is best where", "", (*best, points)),
+        PageSection("lines", "Along the dials", "", lines),
+        PageSection("crossings", "Where the order changes", "", changes),
+    ]
 
 
 def _systems(found: Findings) -> list[PageSection]:
@@ -84,9 +85,7 @@ def tuned_section(found: Findings) -> PageSection | None:
 
 
 def dial_charts(dials: Dials, rows: Sequence[VerdictRow]) -> list[Chart]:
-    """Who is best at every point, and the metric along each dial; none of a sample of points."""
-    if not dials.whole:
-        return []
+    """Who is best at every point, and the metric along each dial."""
     return [_best(dials, rows), *(_along(dials, rows, i) for i, axis in enumerate(dials.axes) if len(axis.values) > 1)]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.config import Note, RunConfig, build_config, resolved
 from negbench.errors import UnknownNameError
-from negbench.layers import config_layers, merged
+from negbench.layers import merged, recipe_settings, set_layer
 from negbench.registry import constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
@@ -162,14 +162,14 @@ def load_config(
 
     Args:
         recipe: TOML file whose tables are RunConfig's sections; its key `system` names one of `list systems`.
-        flags: nested dict of what the command line gave; keys with value None are left out.
+        flags: nested dict of what the command line gave.
         sets: 'section.key=value' texts, in order.
         note: told in a line what the backbone or the data set cannot carry of the system.
 
     Raises:
         NegbenchError: one line that names the key and the mend.
     """
-    layers = config_layers(recipe=recipe, flags=flags, sets=sets)
+    layers = [recipe_settings(recipe), flags or {}, *map(set_layer, sets)]
     if not any("system" in layer for layer in layers):
         return build_config(layers)
     from negbench.data.scene import Scenes

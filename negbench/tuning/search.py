@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from negbench import files
 from negbench.analysis.verdicts import Rules
-from negbench.config import build_config, resolved
+from negbench.config import build_config
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.executors import Executor
@@ -23,7 +23,7 @@ from negbench.systems.system import with_system
 from negbench.tracking import Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import compare_best
-from negbench.tuning.space import build_space, fixed_layer
+from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import open_study, run_study
 
@@ -50,10 +50,8 @@ def plan_study(asked: Study) -> StudyPlan:
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
     below = {"eval": {"dev_fraction": DEV_FRACTION}}
     layer, remarks = with_system([below, *layers_of(asked)], Scenes())
-    known = resolved(build_config([layer])).flat() if asked.fix else ()
-    fixed = dict(fixed_layer(text, [*known]) for text in asked.fix)
-    base, grid = build_config([layer, *fixed.values()]), asked.sampler == "grid"
-    space = build_space(base, search=asked.search, fix=[*fixed], grid=grid)
+    base, grid = build_config([layer]), asked.sampler == "grid"
+    space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
     spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)
     first = max(spec.seeds) + 1
     fresh = tuple(range(first, first + asked.final_seeds))
@@ -103,7 +101,7 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
     log.info("%d trials, %.1f s of this command", trials, time.monotonic() - started)
     if not plan.fresh:
         return book, None
-    how = {"executor": executor, "tracking_uri": uri, "overwrite": "failed"}
+    how = {"executor": executor, "tracking_uri": uri}
     return book, compare_best(book, runs, plan.fresh, plan.looks, how, say)
 
 

@@ -18,7 +18,7 @@ import optuna
 from negbench.config import ResolvedConfig, RunConfig, build_config, resolved
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
-from negbench.layers import parse_value, set_layer
+from negbench.layers import parse_value
 
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
 _FORM = "want KEY=low:high, KEY=low:high:log or KEY=a|b|c"
@@ -141,7 +141,7 @@ def build_space(
     """The space of a study.
 
     Args:
-        base: configuration with the values of `fix` in it (see `fixed_layer`).
+        base: configuration.
         search: 'KEY=low:high', 'KEY=low:high:log' or 'KEY=a|b|c', which change or add knobs.
         fix: keys that are not searched.
         grid: search nothing but the choices of `search`.
@@ -293,13 +293,6 @@ def _value(given: str, default: Any, where: str) -> Any:
     if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float):
         raise OptionError(f"{where}: want whole numbers, got {value}")
     return value
-
-
-def fixed_layer(text: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """--fix 'KEY' (at its value) or 'KEY=value' -> key, and the layer that sets it."""
-    key, sign, value = text.partition("=")
-    key = full_key(key.strip(), known)
-    return key, set_layer(f"{key}={value}") if sign else {}
 
 
 def full_key(key: str, known: Sequence[str]) -> str:

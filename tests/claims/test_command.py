@@ -60,7 +60,7 @@ def test_claims_are_computed_and_judged(computed: Path) -> None:
 
 def test_files_say_the_same(computed: Path) -> None:
     text = (computed / "c" / "claims.md").read_text()
-    assert len([line for line in text.splitlines() if line.startswith("| ")]) == 1 + 5
+    assert len([line for line in text.splitlines() if line.startswith("| ")]) == 2 + 5
     for finding in claims_of(computed / "c").values():
         (line,) = (line for line in text.splitlines() if line.startswith(f"| {finding['id']} "))
         assert line.endswith(f"| {finding['verdict']} |")
@@ -89,31 +89,17 @@ def test_the_page_shows_every_claim(computed: Path, words_of: Callable[[Path], s
     assert page.read_bytes() == before
 
 
-def test_a_finished_comparison_is_read_and_what_it_lacks_is_said(
-    computed: Path, world: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = claims_of(computed / "c")
-    count = len(list(computed.iterdir()))
-    common = ["--runs-dir", str(computed), *world]
-    assert negbench(["claims", "--compare", "c", "--only", "5,6", *common]) == 0
-    out = capsys.readouterr().out
-    assert negbench(["claims", "--compare", "c", "--only", "5,6", *common, "--json"]) == 0
-    assert [claim["id"] for claim in json.loads(capsys.readouterr().out)["claims"]] == [5, 6]
-    found = claims_of(computed / "c")
-    assert found[5] == before[5]
-    assert (found[6]["verdict"], found[6]["reason"]) == ("not testable", "'top': no finished run of seed 0, 1, 2")
-    assert len(list(computed.iterdir())) == count  # nothing was computed
-    assert max(len(line) for line in out.splitlines() if line.startswith(("│", "┃"))) == 80
-    assert negbench(["claims", "--compare", "c", "--only", "5", "--seeds", "7,", *common]) == 0
-    assert "no finished run of seed 7" in str(claims_of(computed / "c")[5]["reason"])
-
-
 def test_runs_that_are_there_are_not_computed_again(
     computed: Path, world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["--runs-dir", str(computed), "--tracking-uri", "none", *world]
-    assert negbench(["claims", "--only", "5,12", "--seeds", "2", "--name", "d", *common]) == 0
-    assert "2 claims need 6 runs (2 seeds), 6 of them finished before" in capsys.readouterr().out
+    command = ["claims", "--only", "5,12", "--seeds", "2", "--name", "d", *common]
+    assert negbench(command) == 0
+    out = capsys.readouterr().out
+    assert "2 claims need 6 runs (2 seeds), 6 of them finished before" in out
+    assert max(len(line) for line in out.splitlines() if line.startswith(("│", "┃"))) == 80
+    assert negbench([*command, "--json"]) == 0
+    assert [claim["id"] for claim in json.loads(capsys.readouterr().out)["claims"]] == [5, 12]
 
 
 # --- until decided -----------------------------------------------------------------------------------------------
@@ -146,13 +132,12 @@ def test_settings_of_undecided_tests_run_on(
     assert all(test["seeds"] == 5 for test in tests if test["test_verdict"] == "undecided")
     for name, count in seeds.items():
         assert count == max(test["seeds"] for test in tests if name in test["settings"].split())
-    assert negbench(until(world, decided)) == 0  # nothing is computed
+    before = (decided / "u" / "claims.json").read_bytes()
+    assert negbench(until(world, decided)) == 0  # nothing is computed: it reads them look by look
+    assert (decided / "u" / "claims.json").read_bytes() == before
     told = " ".join(capsys.readouterr().out.split())
     assert "look 1, 3 seeds: " in told
     assert "look 2, 5 seeds: " in told
-    before = (decided / "u" / "claims.json").read_bytes()
-    assert negbench([*until(world, decided), "--compare", "u"]) == 0  # reads them look by look
-    assert (decided / "u" / "claims.json").read_bytes() == before
     assert negbench([*until(world, decided), "--dry-run"]) == 0
     assert " of computing to 5 seeds" in " ".join(capsys.readouterr().out.split())
 
@@ -199,10 +184,8 @@ MISTAKES: list[tuple[Any, ...]] = [
     (["--only", "35"], "unknown claim '35' in --only"),
     (["--set", "strategy.k=3"], "claims fix strategy themselves"),
     (["--set", "train.num_negatives=3"], "claims fix train.num_negatives themselves"),
-    (["--compare", "nothing"], "there is no comparison 'nothing'"),
     (["--backbone", "tinny"], "did you mean 'tiny'"),
     (["--seeds", "none"], "want a count"),
-    (["--overwrite", "maybe"], "--overwrite 'maybe': input should be"),
     (["--budget", "5m"], "--budget has no effect alone: add --until decided"),
     (["--until", "decided", "--seeds", "1"], "--until decided starts with 1 seeds"),
 ]

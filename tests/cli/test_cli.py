@@ -78,7 +78,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         (["list", "strategy"], "KIND 'strategy': input should be 'strategies'"),
         (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
         (["compare", "--seeds", "two"], "--seeds 'two'"),
-        (["compare", "--overwrite", "yes"], "--overwrite 'yes': input should be 'failed' or 'always'"),
+        (["compare", "--pairs", "some"], "--pairs 'some': input should be 'baseline' or 'all'"),
         (["compare", "--margin", "-0.1"], "--margin -0.1: input should be greater than or equal to 0"),
         (["compare", "--margin", "nan"], "--margin"),
         (["compare", "--alpha", "0"], "--alpha 0.0: input should be greater than or equal to 0.001"),

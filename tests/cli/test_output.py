@@ -43,7 +43,7 @@ def test_a_run_as_json_quiet_and_verbose(
     assert found["run"] == stored.parent.name
     assert not found["reused"]
     assert document(command, capsys)["reused"]
-    assert negbench([*command, "--overwrite", "always", "-v"]) == 0
+    assert negbench([*command, "--set", "seed=1", "-v"]) == 0
     told = capsys.readouterr()
     assert "R@10" in told.out
     assert "train" in told.err  # a stage with its seconds

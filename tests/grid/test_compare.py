@@ -41,14 +41,8 @@ from negbench.tracking import Tracker, default_uri
 
 # a function of the cells alone
 FILES = (
-    "table.md",
-    "table.tex",
-    "table.csv",
-    "statistics.csv",
-    "statistics.json",
-    "behaviour.md",
-    "behaviour.csv",
-    "regime.csv",
+    *("table.md", "table.tex", "table.csv", "statistics.csv", "statistics.json"),
+    *("behaviour.md", "behaviour.csv", "regime.csv"),
 )
 
 
@@ -78,9 +72,6 @@ def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None
     again = compute(axes_of(vector_sets, "in-batch,qure,top-k"), tmp_path)
     assert [o.reused for o in again] == [True, True, False] * 2
     assert {o.run_id for o in first} < {o.run_id for o in again}
-    anew = compute(axes_of(vector_sets, "qure", seeds=1), tmp_path, overwrite="always")
-    assert not anew[0].reused
-    assert anew[0].run_id == f"{first[0].run_id}-2"
 
 
 def test_cells_of_one_seed_stand_together(vector_sets: list[str]) -> None:
@@ -215,9 +206,7 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(
         told.clear()
         cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
         folder = ComparisonFolder(tmp_path / "c")
-        (outcome,) = grid_compute.computed(
-            folder, cells, executor=Processes(2), tracking_uri="none", overwrite="failed"
-        )
+        (outcome,) = grid_compute.computed(folder, cells, executor=Processes(2), tracking_uri="none")
         assert (outcome.error, told) == (None, found)
 
 
@@ -290,17 +279,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
 ) -> None:
     """Of your own embeddings, of which the report has no images to show."""
     sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
-    command = [
-        "compare",
-        "--strategies",
-        "qure,in-batch",
-        "--seeds",
-        "2",
-        "--name",
-        "both",
-        "--runs-dir",
-        str(tmp_path),
-    ]
+    command = ["compare", "--strategies", "qure,in-batch", "--seeds=2", "--name=both", "--runs-dir", str(tmp_path)]
     assert negbench([*command, *sets]) == 0
     told = capsys.readouterr()
     out = told.out
@@ -470,7 +449,6 @@ MISTAKES = [
     (["--margin", "-1"], "--margin -1.0: input should be greater than or equal to 0"),
     (["--alpha", "1e-300"], "--alpha 1e-300: input should be greater than or equal to 0.001"),  # draws end there
     (["--seeds", "1000000000"], "--seeds '1000000000': want at most 1,000"),
-    (["--overwrite", "all"], "--overwrite 'all': input should be 'failed' or 'always'"),
     (["--pairs", "all"], "--pairs has no effect alone: add --until decided"),
     (["--until", "decided"], "--until decided starts with 1 seeds"),
     (["--dial", "train.lr=1,2", "--tuned", "2"], "--dial and --tuned do not go together"),
@@ -500,18 +478,11 @@ def test_titles_tell_cells_apart(vector_sets: list[str], tmp_path: Path) -> None
 
 
 def test_steps(tmp_path: Path) -> None:
-    assert step_of(None, "failed") == "anew"
-    steps = {
-        "finished": {"failed": "reuse", "always": "anew"},
-        "failed": {"failed": "anew", "always": "anew"},
-        "interrupted": {"failed": "resume", "always": "anew"},
-    }
-    files = {"finished": "result.json", "failed": "error.txt", "interrupted": "config.json"}
-    for status, want in steps.items():
-        folder = tmp_path / status
-        folder.mkdir()
-        (folder / files[status]).write_text("{}", encoding="utf-8")
-        assert {how: step_of(RunFolder(folder), how) for how in want} == want  # type: ignore[arg-type]
+    assert step_of(None) == "anew"
+    for file, step in (("result.json", "reuse"), ("error.txt", "anew"), ("config.json", "resume")):
+        folder = RunFolder(tmp_path / step / file)
+        write_json(folder.path / file, {})
+        assert step_of(folder) == step
 
 
 def test_negatives_are_an_axis(vector_sets: list[str], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from negbench.executors import Here
 from negbench.files import read_json
 from negbench.grid.compare import plan_comparison
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.dials import Dial, parse_dial, point_label, points_of
+from negbench.grid.dials import Dial, Dials, parse_dial
 from negbench.options import Compare
 
 DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
@@ -24,17 +24,17 @@ DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
 def test_dials_are_read_as_set_reads() -> None:
     assert parse_dial("dataset.twins=1, 2,4") == Dial("dataset.twins", (1, 2, 4))
     assert parse_dial("train.precision=fp32,bf16") == Dial("train.precision", ("fp32", "bf16"))
-    assert point_label([Dial("a.x", (1,)), Dial("b.y", ("s",))], (1, "s")) == "x=1, y=s"
     for wrong in ("twins=1,2", "dataset.twins", "dataset.twins=", "dataset.twins=1,1", "a.b.c=1"):
         with pytest.raises(OptionError, match="--dial"):
             parse_dial(wrong)
 
 
 def test_points_are_all_combinations() -> None:
-    dials = [Dial("a.x", (1, 2)), Dial("a.y", ("s", "t", "u")), Dial("a.z", (0.5, 1.5))]
-    assert points_of(dials) == list(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
+    dials = Dials.parsed(["a.x=1,2", "a.y=s,t,u", "a.z=0.5,1.5"])
+    assert dials.points == list(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
+    assert Dials.of({"dials": dials.plain()}) == dials
     with pytest.raises(OptionError, match="names a key twice"):
-        points_of([dials[0], Dial("a.x", (3,))])
+        Dials.parsed(["a.x=1,2", "a.x=3"])
 
 
 def test_cells_lie_at_their_points(vector_sets: list[str], tmp_path: Path) -> None:
@@ -46,7 +46,6 @@ def test_cells_lie_at_their_points(vector_sets: list[str], tmp_path: Path) -> No
     assert found.folder.path == tmp_path / "d"
     assert found.folder.about == {
         "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],
-        "points": [[0.003, 1], [0.003, 2], [0.03, 1], [0.03, 2]],
         "undefined": [],
     }
     assert found.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 of them finished before"
@@ -92,27 +91,16 @@ def test_a_point_that_cannot_be_computed_is_left_out_and_named(
 
 
 def test_the_command_computes_every_point_and_finds_it_again(
-    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, vector_flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sets = [part for text in vector_sets for part in ("--set", text)]
-    command = [
-        "compare",
-        "--strategies",
-        "all-corpus,top-k",
-        "--seeds",
-        "2",
-        "--name",
-        "d",
-        "--runs-dir",
-        str(tmp_path),
-    ]
+    command = ["compare", "--strategies", "all-corpus,top-k", "--seeds=2", "--name=d", "--runs-dir", str(tmp_path)]
     dials = [part for text in DIALS for part in ("--dial", text)]
-    assert negbench([*command, *sets, *dials, "--no-report", "--tracking-uri", "none"]) == 0
+    assert negbench([*command, *vector_flags, *dials, "--no-report", "--tracking-uri", "none"]) == 0
     document = read_json(tmp_path / "d" / "comparison.json")
     assert document["kind"] == "comparison"
     for cell in document["cells"]:
         config = read_json(tmp_path / cell["run"] / "config.json")["config"]
         assert cell["point"] == f"lr={config['train']['lr']}, epochs={config['train']['epochs']}"
     capsys.readouterr()
-    assert negbench([*command, *sets, *dials, "--dry-run"]) == 0
+    assert negbench([*command, *vector_flags, *dials, "--dry-run"]) == 0
     assert "16 of them finished before" in capsys.readouterr().out

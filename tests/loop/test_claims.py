@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from negbench.errors import RunError
-from negbench.runfolder import RunFolder, best_of, claimed, runs_of
+from negbench.runfolder import RunFolder, best_of, claimed, new_folder, runs_of
 
 HASH = "0123456789abcdef"
 NAME = f"run-{HASH[:8]}"
@@ -24,7 +24,7 @@ def manifest() -> dict[str, Any]:
 
 
 def holder(runs: str, pipe: Connection, finishes: bool) -> None:
-    with claimed(Path(runs), NAME, HASH, "failed", manifest) as (folder, step):
+    with claimed(Path(runs), NAME, HASH, manifest) as (folder, step):
         pipe.send((folder.run_id, step))
         pipe.recv()
         if finishes:
@@ -44,7 +44,7 @@ def test_the_second_waits_for_the_first(tmp_path: Path, finishes: bool) -> None:
     waiter = multiprocessing.get_context("fork").Process(target=later, args=(ours,))
     waiter.start()
     started = time.monotonic()
-    with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
+    with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert time.monotonic() - started > 0.2  # it waited
         assert (folder.run_id, step) == (NAME, "reuse" if finishes else "resume")
     waiter.join()
@@ -59,19 +59,18 @@ def later(pipe: Connection) -> None:
 
 def test_steps_of_a_claim(tmp_path: Path) -> None:
     assert best_of(tmp_path, HASH) is None
-    with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
+    with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert step == "anew"
         folder.write_error("mend this")
-    with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
+    with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-2", "anew")  # the failed attempt stays, for whoever looks into it
         folder.write_result({"metrics": {"a": 1.0}})
-    with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
+    with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-2", "reuse")
-    with claimed(tmp_path, NAME, HASH, "always", manifest) as (folder, step):
-        assert (folder.run_id, step) == (f"{NAME}-3", "anew")
-        folder.write_result({"metrics": {"a": 2.0}})
-    newest = best_of(tmp_path, HASH)
-    assert newest is not None
-    assert newest.run_id == f"{NAME}-3"
-    with claimed(tmp_path, NAME, "f" * 16, "failed", lambda: {"hash": "f" * 16}) as (folder, step):
+    late = new_folder(tmp_path, NAME)  # a copy, say
+    late.write_manifest(manifest())
+    late.write_result({"metrics": {"a": 2.0}})
+    assert best_of(tmp_path, HASH) == late
+    assert late.run_id == f"{NAME}-3"
+    with claimed(tmp_path, NAME, "f" * 16, lambda: {"hash": "f" * 16}) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-4", "anew")  # another run, whose name is taken

@@ -111,10 +111,6 @@ def test_the_backbone_and_the_generators_are_left_alone(vector_sets: list[str]) 
             ["train.num_negatives=100000", "train.epochs=100000"],
             "x 50,000 epochs between refreshes x 100,000 negatives x",
         ),
-        (["train.num_negatives=1000000000"], "train.num_negatives = 1000000000: input should be less than or equal to"),
-        (["train.epochs=1000000000"], "train.epochs = 1000000000: input should be less than or equal to"),
-        (["train.batch_size=1000000000"], "train.batch_size = 1000000000: input should be less than or equal to"),
-        (["compute.feature_memory_gib=1e9"], "compute.feature_memory_gib = 1000000000.0: input should be less than"),
         (["backbone.dim=1000000000000"], "out of memory ("),
     ],
 )
@@ -131,12 +127,11 @@ def test_more_than_the_machine_is_refused_at_once(
 
 
 def test_a_grid_is_refused_before_its_first_cell(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "machine_memory", lambda: 2**12)
-    sets = [part for text in vector_sets for part in ("--set", text)]
     grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
-    assert negbench([*grid, *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
+    assert negbench([*grid, *vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
     assert "of memory, this machine has 1 MiB (" in capsys.readouterr().err
     assert not list(tmp_path.glob("*/metrics.jsonl"))
 

@@ -100,19 +100,7 @@ def test_the_demo_in_bf16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     small |= {f"dataset.{part}": 24 for part in ("train_images", "train_queries", "val_images", "val_queries")}
     sets = [part for key, value in small.items() for part in ("--set", f"{key}={value}")]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
-    command = [
-        "compare",
-        "--recipe",
-        "demo",
-        "--seeds",
-        "2",
-        "--max-seeds",
-        "2",
-        "--name",
-        "d",
-        "--set",
-        "train.precision=bf16",
-    ]
+    command = ["compare", "--recipe=demo", "--seeds=2", "--max-seeds=2", "--name=d", "--set=train.precision=bf16"]
     assert negbench([*command, *sets, *place]) == 0, capsys.readouterr().err
     runs = [RunFolder(path.parent) for path in tmp_path.glob("*/config.json")]
     assert len(runs) >= 5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from negbench import identity
 from negbench.backbones.precomputed import Precomputed
 from negbench.config import RunConfig, resolved
 from negbench.contracts import Backbone, ScoreView, Strategy, TextBatch
@@ -33,7 +31,7 @@ from negbench.loop import record as made
 from negbench.loop import train as loop
 from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.schedule import cosine, stages_of
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import RunResult, State
@@ -866,31 +864,6 @@ def test_checkpoints_pause_in_proportion_to_what_they_cost(
     assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
 
 
-def test_overwrite_of_an_interrupted_run(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Left as it is, gone on with, or computed anew beside it."""
-    epochs: list[int] = []
-    real = loop.train_epoch
-
-    def counted(run: Any, moving: Any, state: State, batches: Any) -> Any:
-        epochs.append(state.epoch)
-        if len(epochs) == 3:
-            raise KeyboardInterrupt
-        return real(run, moving, state, batches)
-
-    monkeypatch.setattr(loop, "train_epoch", counted)
-    config, bench = config_of(vector_sets, strategy="in-batch", loss="info-nce"), Bench.open(tmp_path, "none")
-    with pytest.raises(KeyboardInterrupt):
-        run_config(config, bench)
-    anew = run_config(config, bench, overwrite="always")
-    assert epochs == [0, 1, 2, *range(4)]
-    assert anew.run_id.endswith("-2")
-    shutil.rmtree(anew.path)
-    assert f"{run_config(config, bench).run_id}-2" == anew.run_id
-    assert epochs[7:] == [2, 3]
-
-
 def test_the_time_before_an_interruption_counts(
     vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
@@ -906,21 +879,7 @@ def test_the_time_before_an_interruption_counts(
     assert seconds["train"] > saved["state"]["seconds"]["train"]
 
 
-# --- identity and durability -----------------------------------------------------------------------------------------
-
-
-def test_the_hash_knows_code_data_seed_and_options(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def hash_of(*more: str) -> str:
-        flags = {"strategy": {"name": "top-k"}}
-        return plan_run(load_config(flags=flags, sets=[*vector_sets, *more]), Scenes()).hash
-
-    base = hash_of()
-    assert hash_of() == base
-    assert hash_of("compute.threads=2") == base  # where it is computed is not what it is
-    moved = [hash_of(text) for text in ("seed=1", "train.lr=0.04", "strategy.k=7", "eval.select=dev", "loss.tau=0.1")]
-    monkeypatch.setattr(identity, "code_version", lambda *_: "another")
-    moved.append(hash_of())
-    assert len({base, *moved}) == 7
+# --- durability ------------------------------------------------------------------------------------------------------
 
 
 def test_every_file_reaches_the_disk_before_it_gets_its_name(

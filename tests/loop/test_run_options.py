@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,9 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import runs
-from negbench.loop import train as loop
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench
 from negbench.loop.types import RunResult
-from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
@@ -36,23 +35,11 @@ def run(config: RunConfig, where: Path) -> RunResult:
 
 @pytest.mark.parametrize("more", [OWN, ("train.num_negatives=5",)], ids=["temperatures", "thinned"])
 def test_resumed_runs_go_on_with_their_temperatures_and_draws(
-    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+    tmp_path: Path, toy_sets: list[str], interrupted: Callable[..., Bench], more: tuple[str, ...]
 ) -> None:
     config = config_of("hycole", toy_sets, *more)
     straight = run(config, tmp_path / "straight")
-    real = loop.train_epoch
-
-    def interrupted(run: Any, moving: Any, state: Any, batches: Any) -> Any:
-        if state.epoch == 1:
-            raise KeyboardInterrupt
-        return real(run, moving, state, batches)
-
-    monkeypatch.setattr(loop, "train_epoch", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "halves")
-    monkeypatch.undo()
-    assert RunFolder(tmp_path / "halves" / straight.run_id).status == "interrupted"
-    resumed = run(config, tmp_path / "halves")
+    resumed = runs.run_config(config, interrupted(config, tmp_path / "halves", 1))
     for name in ("metrics", "temperatures", "draws", "negatives_seen", "behaviour"):
         assert resumed.details[name] == straight.details[name]
     assert resumed.folder.metrics() == straight.folder.metrics()

@@ -12,11 +12,10 @@ from torch import Tensor
 from negbench.contracts import AspectScores, Slot
 from negbench.data.scene import allowed_triples
 from negbench.errors import OptionError
-from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, loss_of_slots
+from negbench.loop.slots import Beside, Corrupted, check_triples, loss_of_slots
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.losses.info_nce import InfoNCE
 from negbench.losses.margin_kl import MarginKL
-from negbench.strategies.in_batch_cube import InBatchCube
 
 # S_R, S_M, S_T of HyCoLe eq. 3 for a batch of two, the positives 0.6 and 0.2 on each diagonal
 MATRICES: dict[Slot, list[list[float]]] = {
@@ -35,29 +34,6 @@ def slots_of(matrices: dict[Slot, list[list[float]]]) -> dict[Slot, Corrupted]:
 def value(loss: InfoNCE | BradleyTerry | MarginKL, how: str, slots: dict[Slot, Corrupted], beside: Beside) -> float:
     positive = torch.tensor([0.6, 0.2])
     return float(loss_of_slots(loss, how, positive, slots, torch.tensor(TAU), beside))  # type: ignore[arg-type]
-
-
-def test_icm_is_one_softmax_for_each_slot_added() -> None:
-    """nce(S_R) + nce(S_M) + nce(S_T), each by hand: -log(e^(s_ii/tau) / (e^(s_i1/tau) + e^(s_i2/tau)))."""
-    rows = [
-        [math.log1p(math.exp((0.1 - 0.6) / TAU)), math.log1p(math.exp((-0.3 - 0.2) / TAU))],
-        [math.log1p(math.exp((0.4 - 0.6) / TAU)), math.log1p(math.exp((0.0 - 0.2) / TAU))],
-        [math.log1p(math.exp((-0.2 - 0.6) / TAU)), math.log1p(math.exp((0.5 - 0.2) / TAU))],
-    ]
-    want = sum(sum(row) / 2 for row in rows)
-    got = value(InfoNCE(), "sum", slots_of(MATRICES), Beside())
-    assert got == pytest.approx(want, rel=1e-6)
-    assert got == pytest.approx(0.313262 + 0.513015 + 0.610694, abs=1e-5)  # the three matrices' own values
-    library = sum(
-        torch.nn.functional.cross_entropy(torch.tensor(m) / TAU, torch.arange(2)).item() for m in MATRICES.values()
-    )
-    assert got == pytest.approx(library, rel=1e-6)
-
-
-def test_joint_is_one_softmax_of_all_slots() -> None:
-    first = math.log1p(sum(math.exp((s - 0.6) / TAU) for s in (0.1, 0.4, -0.2)))
-    second = math.log1p(sum(math.exp((s - 0.2) / TAU) for s in (-0.3, 0.0, 0.5)))
-    assert value(InfoNCE(), "joint", slots_of(MATRICES), Beside()) == pytest.approx((first + second) / 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("loss", [InfoNCE(), BradleyTerry(), MarginKL()])
@@ -140,20 +116,6 @@ def test_an_image_that_answers_one_query_is_barred_from_its_triples_alone() -> N
     assert not allowed[0, 0, 2]
     assert allowed[2, 2, 0]
     assert int(allowed.sum()) == 4**3 - 5
-
-
-@pytest.mark.parametrize("k", [1, 3, 100, None])
-def test_the_hardest_triples_are_those_of_every_query(k: int | None) -> None:
-    cube = torch.randn(4, 4, 4, generator=torch.Generator().manual_seed(0)) - 2
-    allowed = allowed_triples(same("abcd"), same("wxyz"), same("ijkl"))
-    found = corrupted_triples(InBatchCube(k=k), cube, allowed)
-    ordered = sorted(
-        (float(cube[a, b, c]) for a, b, c in itertools.product(range(4), repeat=3) if not a == b == c), reverse=True
-    )
-    wanted = ordered[:k]
-    assert found.scores.shape == found.mask.shape == (4, len(wanted))
-    for row in found.scores.tolist():
-        assert sorted(row, reverse=True) == pytest.approx(wanted)
 
 
 def test_too_many_triples_are_refused_with_the_arithmetic() -> None:

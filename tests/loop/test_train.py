@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from negbench.config import RunConfig
-from negbench.errors import NegbenchError, RunError
+from negbench.errors import NegbenchError
 from negbench.loop import runs
 from negbench.loop.runs import Bench
 from negbench.loop.types import RunResult
@@ -61,36 +61,6 @@ def test_a_run_leaves_the_global_generators_alone(tmp_path: Path, toy_sets: list
     assert torch.equal(torch.get_rng_state(), before[2])
 
 
-@pytest.mark.parametrize("loss", ["bradley-terry", "info-nce", "margin-kl"])
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "all-corpus",
-        "top-k",
-        "after-target",
-        "qure",
-        "cirqrs",
-        "dqe",
-        "hycole",
-        "in-batch",
-        "oracle-after-target",
-        "oracle-all",
-    ],
-)
-def test_every_strategy_runs_with_every_loss(tmp_path: Path, vector_sets: list[str], strategy: str, loss: str) -> None:
-    result = run(config_of(strategy, vector_sets, "train.epochs=2", loss=loss), tmp_path)
-    assert all(0 <= value <= 1 for value in result.metrics.values())
-    assert result.details["behaviour"]["pool_size"] > 0
-    assert result.details["negatives_seen"] > 0
-
-
-def test_oracle_all_never_draws_what_is_relevant(tmp_path: Path, vector_sets: list[str]) -> None:
-    oracle = run(config_of("oracle-all", vector_sets), tmp_path).details["behaviour"]
-    plain = run(config_of("all-corpus", vector_sets), tmp_path).details["behaviour"]
-    assert oracle["false_negative_rate_draws"] == oracle["false_negative_rate_pool"] == 0
-    assert plain["false_negative_rate_pool"] > 0
-
-
 def test_a_run_leaves_its_files(tmp_path: Path, toy_sets: list[str]) -> None:
     result = run(config_of("qure", toy_sets), tmp_path)
     curve = [p["val/average/recall_at_10"] for p in result.folder.metrics() if "val/average/recall_at_10" in p]
@@ -130,9 +100,3 @@ def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(
         run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path)
     assert seen == [("interrupted", before + 1)] * 2
     assert torch.get_num_threads() == before
-
-
-def test_two_processes_cannot_compute_one_folder(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    with folder.lock(), pytest.raises(RunError, match="by another process"), folder.lock():
-        pytest.fail("both held it")

@@ -8,18 +8,8 @@ from torch.nn.functional import kl_div
 
 from negbench.contracts import AspectScores
 from negbench.losses.bradley_terry import BradleyTerry
-from negbench.losses.info_nce import InfoNCE
 from negbench.losses.margin_kl import MarginKL
 from negbench.testing import toy_scores
-
-
-def test_hand_values() -> None:
-    # gap -0.3: beyond a margin of 0.2, 0.1 within one of 0.4
-    positive, negatives = torch.tensor([-0.2]), torch.tensor([[-0.5]])
-    kl = math.log1p(math.exp(-0.3 / 0.5))
-    assert MarginKL(tau=0.5, margin=0.2)(positive, negatives).item() == pytest.approx(kl, rel=1e-6)
-    got = MarginKL(tau=0.5, margin=0.4, lambda_rank=3.0)(positive, negatives).item()
-    assert got == pytest.approx(kl + 3 * 0.1, rel=1e-6)
 
 
 def test_one_candidate_is_the_loss_of_qure() -> None:
@@ -48,16 +38,6 @@ def test_many_candidates_are_a_log_sum_exp() -> None:
     pairs = [math.log1p(math.exp((s - scores[0]) / tau)) for s in scores[1:]]
     pair = MarginKL(kl_over="pair", lambda_rank=0.0, tau=tau)(logits[:, 0], logits[:, 1:]).item()
     assert pair == pytest.approx(sum(pairs) / 3, rel=1e-12)
-
-
-def test_hand_values_of_aspects() -> None:
-    positive, negatives = torch.tensor([0.9]), torch.tensor([[-0.9]])
-    colour = AspectScores("colour", torch.tensor([0.1]), torch.tensor([[0.4]]), torch.tensor(2.0))  # 0.25 + 0.3
-    shape = AspectScores("shape", torch.tensor([0.8]), torch.tensor([[0.4]]), torch.tensor(5.0))  # beyond the margin
-    loss = MarginKL(margin_aspect=0.25)
-    plain = loss(positive, negatives)
-    got = loss(positive, negatives, aspects=[colour, shape]) - plain
-    assert got.item() == pytest.approx(2 * 0.55, rel=1e-6)
 
 
 def test_rows_without_a_word_are_left_out_of_the_aspects_mean() -> None:
@@ -109,30 +89,6 @@ def test_against_loops() -> None:
             beside = {"candidates": more.negatives, "candidate_mask": some} if kl_over == "batch" else {}
             got = loss(toy.positive, toy.negatives, mask, toy.weights, aspects=[aspect], **beside)  # type: ignore[arg-type]
             assert got.item() == pytest.approx(want, rel=1e-12)
-
-
-def test_without_margin_term_it_is_bradley_terry_or_info_nce() -> None:
-    toy = toy_scores(seed=1)
-    call = (toy.positive, toy.negatives, toy.mask, toy.weights)
-    torch.testing.assert_close(MarginKL(kl_over="pair", lambda_rank=0.0)(*call), BradleyTerry()(*call))
-    torch.testing.assert_close(MarginKL(lambda_rank=0.0)(*call), InfoNCE()(*call))
-    assert MarginKL(lambda_rank=0.0)(*call) != BradleyTerry()(*call)
-
-
-def test_candidates_are_in_the_softmax_and_in_no_margin() -> None:
-    toy, more = toy_scores(seed=1), toy_scores(seed=2)
-    for lambda_rank in (0.0, 2.0):
-        loss = MarginKL(lambda_rank=lambda_rank)
-        added = loss(toy.positive, toy.negatives, candidates=more.negatives) - loss(toy.positive, toy.negatives)
-        both = InfoNCE()(toy.positive, torch.cat([toy.negatives, more.negatives], dim=1))
-        torch.testing.assert_close(added, both - InfoNCE()(toy.positive, toy.negatives))
-
-
-def test_the_margin_acts_on_scores_before_the_temperature() -> None:
-    positive, negatives = torch.tensor([0.0]), torch.tensor([[0.1]])
-    for tau in (0.01, 1.0):
-        got = MarginKL(tau=tau, margin=0.2)(positive, negatives) - BradleyTerry(tau=tau)(positive, negatives)
-        assert got.item() == pytest.approx(0.3, rel=1e-5)
 
 
 def test_gradients_of_aspects() -> None:

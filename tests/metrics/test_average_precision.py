@@ -52,11 +52,6 @@ def test_uncut_against_scikit_learn() -> None:
             assert float(got[i]) == pytest.approx(average_precision_score(labels, scores[i].numpy()), abs=1e-9)
 
 
-def test_divides_by_the_smaller_of_relevant_and_k() -> None:
-    ranks = Ragged.of([[1, 2, 3, 4], [3], [1, 9]])
-    assert average_precision_at_k(ranks, 2).tolist() == [1.0, 0.0, 0.5]
-
-
 def test_errors() -> None:
     with pytest.raises(OptionError, match="k must be >= 1, got -3"):
         average_precision_at_k(Ragged.of([[1]]), -3)

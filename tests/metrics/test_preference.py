@@ -125,15 +125,6 @@ def test_interval_against_a_naive_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
 
 
-def test_interval_is_wider_where_participants_differ() -> None:
-    values = torch.tensor([float(index < 30) for index in range(60)])
-    alike = clustered_interval(values, torch.arange(60))
-    apart = clustered_interval(values, torch.arange(60) // 10)  # each participant always right or always wrong
-    assert apart[1] - apart[0] > 2 * (alike[1] - alike[0])
-    normal = 1.96 * 0.5 / math.sqrt(60)
-    assert alike == pytest.approx((0.5 - normal, 0.5 + normal), abs=0.02)
-
-
 def test_interval_of_one_participant_is_unknown() -> None:
     for values, clusters in ((torch.ones(3), torch.zeros(3, dtype=torch.int64)), (torch.ones(0), torch.arange(0))):
         found = clustered_interval(values, clusters)

@@ -49,32 +49,17 @@ def test_target_ranks_against_loops() -> None:
                 assert target_ranks(scores, target).tolist() == everything
 
 
-def test_ranks_of_many_relevant_images() -> None:
-    for number in [8, 9, 20]:
-        for levels in [None, 2]:
-            scores = table(number, 6, 40, levels=levels, shift=-3.0)
-            generator = torch.Generator().manual_seed(number)
-            allowed = torch.rand(6, 40, generator=generator) < 0.7
-            relevant = [torch.randperm(40, generator=generator)[:number].tolist() for _ in range(6)]
-            ranks = relevant_ranks(scores, Ragged.of(relevant), allowed)
-            want = [
-                loop_relevant_ranks(s, r, a)
-                for s, r, a in zip(scores.tolist(), relevant, allowed.tolist(), strict=True)
-            ]
-            assert ranks.values.tolist() == [rank for row in want for rank in row]
-
-
 def test_relevant_ranks_against_loops() -> None:
     for seed in range(8):
         for shift in [0.0, -50.0]:
             for levels in [None, 2]:
-                scores = table(seed, 9, 13, levels=levels, shift=shift)
+                scores = table(seed, 9, 30, levels=levels, shift=shift)
                 generator = torch.Generator().manual_seed(seed + 100)
-                lengths = torch.randint(0, 6, (9,), generator=generator).tolist()
-                rows = [torch.randperm(13, generator=generator)[:n].tolist() for n in lengths]
-                allowed = torch.rand(9, 13, generator=generator) < 0.7
+                lengths = torch.randint(0, 6 if seed < 4 else 21, (9,), generator=generator).tolist()
+                rows = [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
+                allowed = torch.rand(9, 30, generator=generator) < 0.7
                 for mask in (None, allowed):
-                    open_to = torch.ones(9, 13, dtype=torch.bool) if mask is None else mask
+                    open_to = torch.ones(9, 30, dtype=torch.bool) if mask is None else mask
                     got = relevant_ranks(scores, Ragged.of(rows), mask)
                     for i, row in enumerate(rows):
                         assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
@@ -84,13 +69,6 @@ def test_infinite_scores_are_ranked() -> None:
     scores = torch.tensor([[float("-inf"), float("-inf"), 0.0, float("inf")]])
     assert relevant_ranks(scores, Ragged.of([[0, 2]])).values.tolist() == [4, 2]
     assert target_ranks(scores, torch.tensor([0])).tolist() == [4]
-
-
-def test_hand_table_with_negative_scores() -> None:
-    scores = torch.tensor([[-0.9, -0.1, -0.5, -0.5], [0.2, -0.3, 0.2, 0.1]])
-    assert target_ranks(scores, torch.tensor([2, 0])).tolist() == [3, 2]
-    without_first = torch.tensor([[True, False, True, True], [True, True, False, True]])
-    assert target_ranks(scores, torch.tensor([2, 0]), without_first).tolist() == [2, 1]
 
 
 def test_one_candidate_is_first_and_no_target_is_zero() -> None:

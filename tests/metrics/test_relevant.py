@@ -71,11 +71,6 @@ def test_false_negatives_by_rank_against_a_loop() -> None:
             assert false_negative_rate(ranks, sizes, band) == pytest.approx(rate, nan_ok=True), band
 
 
-def test_others_leave_the_target_out() -> None:
-    found = others(Ragged.of([[4], [9, 1, 2], [3, 7]]))
-    assert [found.row(row).tolist() for row in range(3)] == [[], [1, 2], [7]]
-
-
 def test_what_cannot_be_told_is_an_error() -> None:
     for metric in (others, lambda ranks: false_negative_rate(ranks, torch.tensor([5, 5]), "1-")):
         with pytest.raises(NegbenchError, match="1 queries have no target"):

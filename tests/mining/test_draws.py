@@ -16,14 +16,6 @@ def seeds(rows: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_without_replacement_a_pool_is_used_up_first(weighted: bool) -> None:
-    pool = torch.ones(50, 6, dtype=torch.bool)
-    drawn = draw(pool.float() if weighted else pool, seeds(50), 12)
-    for row in drawn.tolist():
-        assert sorted(row[:6]) == sorted(row[6:]) == list(range(6))
-
-
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("per_epoch", [1, 2])
 def test_with_replacement_epochs_are_independent(weighted: bool, per_epoch: int) -> None:
     """Within an epoch no repeats; the same image in two epochs as often as chance has it: (pairs of epochs) M^2 / n."""

@@ -418,25 +418,6 @@ def test_uniform_is_never_0_and_never_1(output: int, want: float) -> None:
     assert float(uniform(seed, torch.tensor(0))) == want
 
 
-@pytest.mark.parametrize("draw", [draw_uniform, lambda pool, *rest: draw_weighted(pool.float(), *rest)])
-def test_no_repeat_until_the_pool_is_used_up(draw: Callable[..., Tensor]) -> None:
-    pool = torch.rand(50, 9, generator=torch.Generator().manual_seed(0)) < 0.5
-    pool[:, 4] = True
-    drawn = draw(pool, torch.arange(50), 25)
-    assert drawn.shape == (50, 25)
-    for row in range(50):
-        inside = set(pool[row].nonzero().squeeze(1).tolist())
-        for cycle in _batched(drawn[row].tolist(), len(inside)):
-            assert len(set(cycle)) == len(cycle)
-            assert set(cycle) <= inside
-            assert len(cycle) < len(inside) or set(cycle) == inside
-    large = pool.sum(1) > 5
-    assert any(
-        drawn[i, : pool[i].sum()].tolist() != drawn[i, pool[i].sum() : 2 * pool[i].sum()].tolist()
-        for i in large.nonzero().squeeze(1).tolist()
-    )
-
-
 _SEEDS = splitmix(torch.tensor(2024), torch.arange(24_000))
 _POOL = torch.tensor([True, False, True, True, False, True])
 
@@ -554,14 +535,6 @@ def test_a_strategy_that_breaks_its_contract_is_refused(answer: Callable[[ScoreV
         run(task, Function(answer))
 
 
-def test_only_oracles_see_the_ground_truth() -> None:
-    seen: list[Tensor | None] = []
-    run(toy_task(), Function(lambda view: (seen.append(view.relevant), view.allowed)[1]))
-    assert seen
-    assert all(relevant is None for relevant in seen)
-    assert run(toy_task(), OracleEverything()).false_negative_rate_draws.nan_to_num().max() == 0
-
-
 def test_a_batch_strategy_cannot_be_mined() -> None:
     @dataclass(frozen=True)
     class Batch(BatchStrategy):
@@ -652,18 +625,6 @@ def test_previous_pools_of_another_task_or_none_are_refused(tmp_path: Path) -> N
 
 
 # --- what is reported -----------------------------------------------------------------------------------------------
-
-
-def test_statistics_of_a_hand_made_row() -> None:
-    """Scores 0.9 0.7 | 0.6 (target) | 0.6 0.2 -0.4, one image excluded: five may be drawn."""
-    scores = [[-0.4, 0.6, 0.9, 0.6, 0.2, 0.7, 0.99]]
-    task = scored_task(scores, [1], excluded=Ragged.of([[6]]), relevant=Ragged.of([[1, 2, 6]]))
-    mined = run(task, Function(lambda view: view.allowed & (view.scores > 0.1) & (view.scores < 0.95)), draws=4)
-    assert mined.target_rank.tolist() == [4]  # 0.9, 0.7 and the tie stand before it; the excluded 0.99 does not count
-    assert (mined.band_start.item(), mined.band_end.item()) == (0, 0.75)
-    assert mined.band_mean.item() == pytest.approx((0 + 1 + 2 + 3) / 4 / 4)
-    assert mined.false_negative_rate_pool.item() == mined.false_negative_rate_draws.item() == 0.25
-    assert mined.hardness.item() == pytest.approx(0.6 - (0.9 + 0.7 + 0.6 + 0.2) / 4, abs=1e-6)
 
 
 def test_summary_and_frame_hold_what_was_mined() -> None:

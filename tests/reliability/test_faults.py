@@ -133,15 +133,6 @@ def test_a_writer_is_not_swept_and_a_dead_one_is(tmp_path: Path) -> None:
 # --- the MLflow store -------------------------------------------------------------------------------------------------
 
 
-def test_a_store_that_cannot_be_reached_costs_the_copy(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    found = run_config(config_of(vector_sets), Bench.open(tmp_path, "http://127.0.0.1:9"))
-    assert found.tracking_error is not None
-    assert found.folder.status == "finished"
-
-
 def test_a_store_that_goes_away_midway_costs_the_copy(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Callable[..., None]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
 import shutil
@@ -149,11 +148,10 @@ def test_the_mlflow_copy(vector_sets: list[str], disk: Path, watched: Callable[.
     assert Tracker.open(runs, uri).client().get_run(made).info.status == "FINISHED"
 
 
-def test_the_report(vector_sets: list[str], disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
+def test_the_report(vector_flags: list[str], disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = ["--runs-dir", str(disk / "runs")]
     grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
-    assert negbench([*grid, *sets, *place, "--tracking-uri", "none"]) == 0
+    assert negbench([*grid, *vector_flags, *place, "--tracking-uri", "none"]) == 0
     for left in (0, 2**14, 2**17):
         fill(disk, left)
         capsys.readouterr()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from pathlib import Path
 
@@ -106,31 +105,18 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_file_of_any_command_holds_it(
-    elsewhere: Path, vector_sets: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    elsewhere: Path, vector_flags: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run, a comparison with its report, a study, a second look: every file that they write is read."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
-    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
     place = ["--runs-dir", "runs", "--tracking-uri", URI]
     study = ["study", "--strategy", "dqe", "--trials", "2", "--name", "s", "--seeds", "1", "--final-seeds", "0"]
     for command in (
-        ["run", "--strategy", "qure", *sets, *place],
-        [
-            "compare",
-            "--strategies",
-            "qure,dqe",
-            "--losses",
-            "bradley-terry",
-            "--seeds",
-            "1",
-            "--name",
-            "c",
-            *sets,
-            *place,
-        ],
-        ["run", "--strategy", "qure", *sets, *place],
+        ["run", "--strategy", "qure", *vector_flags, *place],
+        ["compare", "--strategies", "qure,dqe", "--loss=bradley-terry", "--seeds=1", "--name=c", *vector_flags, *place],
+        ["run", "--strategy", "qure", *vector_flags, *place],
         ["report", "c", "--runs-dir", "runs"],
-        [*study, *sets, *place],
+        [*study, *vector_flags, *place],
         ["doctor", *place],
     ):
         assert negbench(command) == 0, (command, capfd.readouterr().err)
@@ -144,26 +130,14 @@ def test_no_file_of_any_command_holds_it(
 
 
 def test_a_store_that_fails_is_named_without_it(
-    vector_sets: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    vector_flags: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLflow's own messages hold the whole address."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", URI]
-    grid = [
-        "compare",
-        "--strategies",
-        "qure",
-        "--losses",
-        "bradley-terry",
-        "--seeds",
-        "1",
-        "--name",
-        "c",
-        "--no-report",
-    ]
-    assert negbench(["run", "--strategy", "qure", *sets, *place]) == 0
-    assert negbench([*grid, *sets, *place]) == 0
+    grid = ["compare", "--strategies", "qure", "--loss=bradley-terry", "--seeds=1", "--name=c", "--no-report"]
+    assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
+    assert negbench([*grid, *vector_flags, *place]) == 0
     for command in (["ui"], ["doctor"]):
         assert negbench([*command, *place]) == 2
     out, err = capfd.readouterr()
@@ -174,13 +148,12 @@ def test_a_store_that_fails_is_named_without_it(
 
 
 def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(
-    elsewhere: Path, vector_sets: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    elsewhere: Path, vector_flags: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = list[tuple[list[str], dict[str, str]]]()
     monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append((command, environment)))
-    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
     place = ["--runs-dir", "runs", "--tracking-uri", URI]
-    assert negbench(["run", "--strategy", "qure", *sets, *place]) == 0
+    assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
     assert negbench(["ui", *place]) == 0
     ((command, environment),) = started
     assert command[command.index("--host") + 1] == "127.0.0.1"

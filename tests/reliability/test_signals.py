@@ -263,7 +263,7 @@ def test_workers_end_with_a_comparison_and_nothing_stays_running(start: Callable
 
 
 def test_what_kill_9_left_running_is_ended_by_the_next_command(
-    start: Callable[..., Any], vector_sets: list[str], tmp_path: Path
+    start: Callable[..., Any], vector_flags: list[str], tmp_path: Path
 ) -> None:
     process = start(*GRID, "--seeds", "1")
     (folder,) = wait_for_checkpoints(tmp_path, 1, process)
@@ -273,14 +273,12 @@ def test_what_kill_9_left_running_is_ended_by_the_next_command(
     with folder.lock():  # somebody is at it
         assert Tracker.open(tmp_path).mend() == ["duel"]
     assert statuses(tmp_path) == {"RUNNING": 1, "KILLED": 1}
-    short = itertools.chain(*(["--set", text] for text in vector_sets))
-    assert negbench(["run", "--strategy", "all-corpus", *short, "--runs-dir", str(tmp_path)]) == 0
+    assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
     assert statuses(tmp_path) == {"KILLED": 2, "FINISHED": 1}
 
 
-def test_a_copy_that_was_cut_off_is_made_again(vector_sets: list[str], tmp_path: Path) -> None:
-    short = list(itertools.chain(*(["--set", text] for text in vector_sets)))
-    assert negbench(["run", "--strategy", "all-corpus", *short, "--runs-dir", str(tmp_path)]) == 0
+def test_a_copy_that_was_cut_off_is_made_again(vector_flags: list[str], tmp_path: Path) -> None:
+    assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
     tracker, folder = Tracker.open(tmp_path), RunFolder(next(tmp_path.glob("all-corpus-*")))
     client = tracker.client()
     (made,) = client.search_runs(["1"])

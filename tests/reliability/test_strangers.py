@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import itertools
 import os
 import signal
 import socket
@@ -71,11 +70,10 @@ def test_python_m_negbench_leaves_the_current_folder_to_nobody(strange: Path) ->
 
 @pytest.mark.slow
 def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alone(
-    strange: Path, vector_sets: list[str], tmp_path: Path
+    strange: Path, vector_flags: list[str], tmp_path: Path
 ) -> None:
-    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
     runs = ["--runs-dir", str(tmp_path / "runs")]
-    assert negbench(["run", "--strategy", "qure", *sets, *runs]) == 0
+    assert negbench(["run", "--strategy", "qure", *vector_flags, *runs]) == 0
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).with_name("negbench")), "ui", *runs, "--port", str(port)]

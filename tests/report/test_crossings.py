@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -10,16 +9,16 @@ import numpy as np
 import pytest
 
 from negbench.analysis import crossings as along
-from negbench.analysis.crossings import Crossing, Dials, crossings_of, dials_answer, points_frame
+from negbench.analysis.crossings import Crossing, crossings_of, dials_answer, points_frame
 from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
+from negbench.grid.dials import Dial, Dials
 from negbench.scoring.stored import Values
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 
 
 def of(**dials: list[Any]) -> Dials:
-    points = [list(point) for point in itertools.product(*dials.values())]
-    return Dials.of({"dials": [{"key": f"dataset.{k}", "values": v} for k, v in dials.items()], "points": points})
+    return Dials(tuple(Dial(f"dataset.{key}", tuple(values)) for key, values in dials.items()))
 
 
 def table(point: str, **values: Any) -> VerdictTable:
@@ -35,11 +34,9 @@ def test_points_are_read_and_named() -> None:
     found = of(twins=[1, 2], tokens=["s", "t"])
     assert found.label((1, "s")) == "twins=1, tokens=s"
     assert found.label((1, "s"), without=0) == "tokens=s"
-    assert found.whole
     assert [axis.numeric for axis in found.axes] == [True, False]
     assert found.lines_along(0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")]]
-    assert not Dials(found.axes, found.points[:3]).whole
-    assert not Dials.of({"cells": []}).axes
+    assert not Dials.of({"cells": []}).points
 
 
 def test_the_best_and_those_that_share_first_place() -> None:

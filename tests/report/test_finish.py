@@ -45,7 +45,7 @@ def cells(compared: Path) -> Callable[..., Cells]:
 def test_dials(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
     """Points that are the two losses: the same verdicts as of two tables, heat map and lines, one answer."""
     rows = cells("bradley-terry", point="k=1") + cells("info-nce", point="k=2", loss="bradley-terry")
-    axes: dict[str, Any] = {"dials": [{"key": "dataset.k", "values": [1, 2]}], "points": [[1], [2]]}
+    axes: dict[str, Any] = {"dials": [{"key": "dataset.k", "values": [1, 2]}]}
     axes["undefined"] = [{"point": "k=3", "strategy": "dqe", "reason": "k is too large"}]
     out = ended(compared, "dials", rows, **axes)
     assert "2 points (average recall, 2 seeds, " in out

@@ -12,7 +12,7 @@ from rich.console import Console
 from negbench.analysis.answer import _regime, answer
 from negbench.analysis.columns import REGIME, texts
 from negbench.analysis.leader import regime_of
-from negbench.analysis.regime_card import in_words, run_frame
+from negbench.analysis.regime_card import in_words
 from negbench.config import build_config, resolved
 from negbench.display import Grid
 from negbench.grid.comparison import Group
@@ -126,13 +126,6 @@ def test_the_answer_ends_with_the_regime_of_the_last_refresh(tmp_path: Path) -> 
     for run in groups[1].runs:
         run.write_result({k: v for k, v in run.result.items() if "regime" not in k})  # of an earlier version
     assert _regime([Group(groups[1].labels, groups[1].runs)]) == []
-
-
-def test_a_run_shows_every_card(tmp_path: Path) -> None:
-    (run,) = group_of(tmp_path, "qure", 4).runs
-    frame = run_frame(run.result)
-    assert list(frame.columns) == ["number", "epoch 0", "epoch 2", "end"]
-    assert frame[frame["number"] == "rank"].iloc[0].tolist() == ["rank", "14.5", "4.0", "1.0"]
 
 
 def test_files_of_earlier_versions_are_no_error(tmp_path: Path) -> None:

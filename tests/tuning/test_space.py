@@ -168,7 +168,7 @@ def test_a_bare_name_is_the_strategys_option_first() -> None:
     assert found["train.num_negatives"] == (1, 3)
     assert "schedule.n_def" not in found
     assert "hybrid.beta" in knobs_of(build_space(base_of("qure"), search=["beta=0.5:1"]))  # it has no such option
-    plan = plan_study(Study(strategy="dqe", fix=("beta=0.7", "n_def")))
+    plan = plan_study(Study(strategy="dqe", sets=("strategy.beta=0.7",), fix=("beta", "n_def")))
     assert plan.spec.config.strategy.options["beta"] == 0.7
     assert set(knobs_of(plan.spec.space)) == {"strategy.alpha", "schedule.warmup", "train.num_negatives"}
     for flag, told in (("--search", {"search": ["alhpa=0:1"]}), ("--fix", {"fix": ["alhpa"]})):
@@ -218,11 +218,12 @@ def recipe_of(folder: Path, text: str) -> Path:
 
 def test_recipes_are_overridden_by_flags(tmp_path: Path) -> None:
     recipe = recipe_of(
-        tmp_path, '[strategy]\nname = "dqe"\n[study]\nseeds = 3\nfix = ["schedule.n_def=3"]\ntrials = 5\n'
+        tmp_path, '[strategy]\nname = "dqe"\n[schedule]\nn_def = 3\n[study]\nseeds = 3\nfix = ["n_def"]\ntrials = 5\n'
     )
     plan = plan_study(Study(trials=9, recipe=recipe))
     assert (plan.trials, plan.spec.seeds, plan.fresh) == (9, (0, 1, 2), (3, 4, 5))
     assert plan.spec.config.schedule.n_def == 3
+    assert "schedule.n_def" not in knobs_of(plan.spec.space)
     assert plan.spec.config.eval.dev_fraction == 0.2
     text = '[strategy]\nname = "qure"\n[study]\nsampler = "grid"\nsearch = ["schedule.n_def=3|6"]\n'
     plan = plan_study(Study(recipe=recipe_of(tmp_path, text)))

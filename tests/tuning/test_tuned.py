@@ -62,11 +62,10 @@ def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets: list[s
 
 @pytest.mark.slow
 def test_a_comparison_at_equal_tuning(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sets = [part for text in vector_sets for part in ("--set", text)]
     command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "2", "--name", "c"]
-    command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", *sets, "--tuned"]
+    command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", *vector_flags, "--tuned"]
     assert negbench([*command, "3", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "tuning: 3 trials for each of 2 strategies" in out
