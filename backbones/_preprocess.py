@@ -27,7 +27,7 @@ Interpolation = Literal["bicubic", "bilinear"]
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Callable: PIL image of any mode -> [3, size, size] float32 pixels. Deterministic; small to pickle for workers.
+    """Callable: PIL image of any mode -> [3, size, size] float32 pixels. Deterministic.
 
     Args:
         pad: "target" pads an image whose sides differ by `target_ratio` or more with zeros until they differ by just

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -33,8 +34,8 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, check_option
 from negbench.data.contents import SETTLED, content_hashes
-from negbench.data.images import decoded
 from negbench.data.reading import MappedRows, StoredFeatures
+from negbench.datasets.image_files import THREADS, decoded
 from negbench.errors import DataError, NegbenchError
 from negbench.files import atomic_write, cache_dir, locked
 from negbench.room import Need, check_disk
@@ -149,7 +150,7 @@ class FeatureStore:
             backbone: moved to `device`; runs in evaluation mode without gradients, each module's mode restored.
             device: default: where the backbone is.
             batch_size: images per call of `image_features`.
-            workers: processes that decode; None: none below 256 images, else up to 4. See `Backbone.transform`.
+            workers: threads that decode; None or 0: 4.
             progress: called with the number of images that are newly settled (stored before, or encoded now); the
                 numbers add up to `len(images)`.
 
@@ -371,15 +372,16 @@ class _Job:
         unreadable: list[str] = []
         try:
             with self.backbone.evaluating(), torch.inference_mode():
-                paths, pinned = [path for _, _, path in items], self.device.type == "cuda"
-                for batch in decoded(paths, self.backbone.transform, self.batch_size, self.workers, pinned=pinned):
-                    unreadable += batch.unreadable
-                    if len(unreadable) >= _MOST_UNREADABLE:
-                        break
-                    if batch.pixels is not None:
-                        chosen = [items[position] for position in batch.positions]
-                        self._add([content for content, _, _ in chosen], self._encode(batch.pixels, chosen))
-                        progress(len(chosen))
+                paths = [path for _, _, path in items]
+                read = decoded(paths, self.backbone.transform, threads=self.workers or THREADS)
+                pairs = zip(items, read, strict=True)
+                while (batch := list(islice(pairs, self.batch_size))) and len(unreadable) < _MOST_UNREADABLE:
+                    unreadable += [str(pixels) for _, pixels in batch if isinstance(pixels, DataError)]
+                    good = {item: pixels for item, pixels in batch if isinstance(pixels, Tensor)}
+                    if good:
+                        features = self._encode(torch.stack(list(good.values())), list(good))
+                        self._add([content for content, _, _ in good], features)
+                        progress(len(good))
         finally:
             self._flush()  # also on Ctrl-C, or an image outside the range: what is encoded is kept
         if unreadable:

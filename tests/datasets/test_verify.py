@@ -145,8 +145,6 @@ def test_options_are_checked(file: Path) -> None:
         verify("triplets", {"fil": file})
     with pytest.raises(OptionError, match="images is set by the check itself"):
         verify("triplets", {"file": file, "images": False})
-    with pytest.raises(OptionError, match="workers must be >= 0"):
-        check(file, workers=-1)
     with pytest.raises(OptionError, match="file must be given"):
         verify("triplets", {})
 
