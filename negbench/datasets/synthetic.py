@@ -56,12 +56,11 @@ class Synthetic(FashionIQFormat):
         train_queries: int | None = None,
         val_images: int | None = None,
         val_queries: int | None = None,
-        near_misses: float | None = None,
         label_noise: float | None = None,
     ) -> Self:
         """Read one split; without `root` the data set is built under the cache when it is first asked for.
 
-        The last eight options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
+        The last seven options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
         `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
@@ -77,7 +76,6 @@ class Synthetic(FashionIQFormat):
             train_queries: of each category.
             val_images: of each category.
             val_queries: of each category.
-            near_misses: mean number of images per query that miss exactly one attribute.
             label_noise: share of the train queries whose annotated target is wrong.
 
         Raises:
@@ -93,7 +91,6 @@ class Synthetic(FashionIQFormat):
             "train_queries": train_queries,
             "val_images": val_images,
             "val_queries": val_queries,
-            "near_misses": near_misses,
             "label_noise": label_noise,
         }
         folder, spec = _find(root, {name: value for name, value in wishes.items() if value is not None})

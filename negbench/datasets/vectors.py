@@ -81,7 +81,6 @@ class VectorWorld(Dataset):
         allow_missing: bool = False,
         world: int | None = None,
         twins: float = 4.5,
-        near_misses: float | None = None,
         label_noise: float = 0.0,
         look: float = 0.0,
         train_images: int = 1000,
@@ -97,8 +96,6 @@ class VectorWorld(Dataset):
             world: which one is drawn, >= 0; None: 0, and in a run the run's seed.
             twins: mean number of relevant images per query, the target included; 1 .. a quarter of the images. They are
                 alike but for their noise (see the backbone's `noise`).
-            near_misses: mean number of images per query that miss exactly one of the target's six attributes, >= 0;
-                None leaves it to chance. How many there can be depends on images and twins: an error says it.
             label_noise: share of the train queries whose annotated target is wrong, 0 .. 1: it does not satisfy the
                 query, while the text still asks for the right one. Val labels are right; a dev part carved from train
                 has its share of the noise.
@@ -121,8 +118,7 @@ class VectorWorld(Dataset):
             )
         check_option("root", root, root is None, "left out: data set 'vectors' reads no files")
         check_option("look", look, 0 <= look <= 0.95, "in 0..0.95")
-        check_option("near_misses", near_misses, not look or near_misses is None, "left out where look is not 0")
-        spec = Spec(world or 0, twins, train_images, train_queries, val_images, val_queries, near_misses, label_noise)
+        spec = Spec(world or 0, twins, train_images, train_queries, val_images, val_queries, label_noise)
         part = plan(spec, split, GROUP, in_lines=look > 0)
         names = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]
         names = [f"{name}-{line}x{look}" for name, line in zip(names, part.lines, strict=True)] if look else names

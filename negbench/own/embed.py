@@ -111,7 +111,7 @@ def _check_room(found: Found, overwrite: bool) -> None:
     there = [path for path in ours.values() if path.exists()]
     if there and not overwrite:
         raise OptionError(f"{there[0]} is there already: `negbench init` goes on with it, --overwrite computes it anew")
-    for role, (file, _) in found.vectors.items():
+    for role, file in found.vectors.items():
         if file != ours[role]:
             raise OptionError(f"{file} holds embeddings of {role} already: move it away, else there would be two")
     try:

@@ -51,10 +51,10 @@ def test_rows_are_those_of_the_files(tmp_path, texts):
         assert backbone.identity.tokens_per_image == tokens
 
 
-def test_numbers_as_ids_half_precision_and_another_key(tmp_path, texts):
+def test_numbers_as_ids_half_precision_and_another_name(tmp_path, texts):
     half = IMAGES.astype(np.float16)
     np.savez(tmp_path / "i.npz", ids=np.array([1, 2, 3, 4]), v=half)
-    backbone = Precomputed.load(images=tmp_path / "i.npz", texts=texts, image_key="v")
+    backbone = Precomputed.load(images=tmp_path / "i.npz", texts=texts)
     assert torch.equal(backbone.features_of(["3", "1"]), torch.from_numpy(half).float()[[2, 0]][:, None])
 
 
@@ -117,6 +117,7 @@ def test_bad_options(tmp_path, images, texts):
     ("arrays", "message"),
     [
         ({"ids": np.array(IDS)}, r"has no 'features', only 'ids'"),
+        ({"ids": np.array(IDS), "a": IMAGES, "b": IMAGES}, r"has no 'features', only 'ids', 'a', 'b'"),
         ({"features": IMAGES}, r"has no 'ids', only 'features'"),
         ({"ids": np.array(IDS), "features": IMAGES[:3]}, r"N = 4 images, and none of them 0; got \[3, 6\]"),
         ({"ids": np.array(IDS), "features": IMAGES[:, :0]}, r"none of them 0; got \[4, 0\]"),
