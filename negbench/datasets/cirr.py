@@ -9,11 +9,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from torch import Tensor
 
-from negbench.contracts import Query, check_option
+from negbench.contracts import Query
 from negbench.datasets._read import (
     DATA_VARIABLE,
     Reader,
@@ -36,8 +36,6 @@ from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import target_ranks
 
 PAPER = "Liu et al., Image Retrieval on Real-life Images with Pre-trained Vision-and-Language Models, ICCV 2021"
-
-Corpus = Literal["images", "targets"]
 
 SPLITS = ("train", "val", "test1")
 VERSION = "rc2"  # of the annotation files; part of their names
@@ -76,30 +74,24 @@ class Cirr(Submittable):
         split: str = "val",
         images: bool = True,
         allow_missing: bool = False,
-        corpus: Corpus = "images",
     ) -> Self:
         """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
-        The gallery is the split file, whole and alone. A query's subset is its image group without the reference: five
-        images, so that chance is 20 % at 1. Images are found by id anywhere below `root`, in both trees that are in
-        circulation.
+        The gallery, and the mining corpus of train, is the split file, whole and alone. A query's subset is its image
+        group without the reference: five images, so that chance is 20 % at 1. Images are found by id anywhere below
+        `root`, in both trees that are in circulation.
 
         Args:
             root: folder that holds `captions` and `image_splits`.
             split: train, val or test1 (whose targets are closed: see `submission`).
-            corpus: mining corpus of train: all images of the split file, or each training target once (the groups then
-                hold only what is in the corpus).
         """
         check_choice("split", split, SPLITS)
-        check_option("corpus", corpus, corpus in ("images", "targets"), "images or targets")
-        kind = card(split, corpus)
+        kind = card(split)
         reader = Reader.find(root, kind, marker=f"captions/cap.{VERSION}.{split}.json", tree=TREE)
         path = reader.root / "image_splits" / f"split.{VERSION}.{split}.json"
         ids = [image_id(name, f"{path}: key {quoted(name)}") for name in typed(reader.json(path), dict, str(path))]
         make = partial(_query, split=split, gallery=set(ids))
         queries = reader.queries(reader.root / f"captions/cap.{VERSION}.{split}.json", "pairid", make)
-        if split == "train" and corpus == "targets":
-            ids = list(dict.fromkeys(query.target for query in queries if query.target is not None))
         found = ImageFiles.scan(reader.root, files=_files(reader, root), tree=TREE) if images else None
         data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
         return data.loaded(found, reader.root, allow_missing=allow_missing)
@@ -149,9 +141,8 @@ class Cirr(Submittable):
         }
 
 
-def card(split: str, corpus: Corpus = "images") -> DatasetCard:
+def card(split: str) -> DatasetCard:
     """Card of CIRR's split; on train the gallery is the mining corpus."""
-    of_targets = split == "train" and corpus == "targets"
     return DatasetCard(
         name="cirr",
         protocol=VERSION,
@@ -159,12 +150,12 @@ def card(split: str, corpus: Corpus = "images") -> DatasetCard:
         source="https://github.com/Cuberick-Orion/CIRR (branch cirr_dataset)",
         licence="MIT (annotations); the images are NLVR2's, under its terms",
         citation=PAPER,
-        gallery="distinct training targets" if of_targets else "all images of the split file",
+        gallery="all images of the split file",
         exclude_reference=True,
         text_template="the caption, stripped",
         metrics=tuple(_METRICS),
         main="average",
-        expected={} if of_targets else {split: {GROUP: _SIZES[split]}},
+        expected={split: {GROUP: _SIZES[split]}},
     )
 
 
