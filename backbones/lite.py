@@ -22,13 +22,13 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from negbench.backbones._composed import check_seed
+from negbench.backbones._composed import HiddenWidth, Seed, SharedWidth
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
-from negbench.contracts import BackboneIdentity, check_option
+from negbench.contracts import BackboneIdentity
 from negbench.errors import NegbenchError, WeightsError, missing_package
 from negbench.files import sha256_of
 
@@ -89,11 +89,11 @@ class Lite(GivenFeatures):
     def load(
         cls,
         *,
-        dim: int = 128,
-        hidden: int = 512,
+        dim: SharedWidth = 128,
+        hidden: HiddenWidth = 512,
         fusion: FusionKind = "gated",
         fusion_init: FusionInit = "sum",
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> Self:
         """Read the weights of the installed package.
 
@@ -109,8 +109,6 @@ class Lite(GivenFeatures):
             WeightsError: the weights are not those whose hash we know.
             OptionError: an option out of range.
         """
-        check_seed(seed)
-        check_option("backbone.dim", dim, 8 <= dim <= 1024, "in 8..1024")
         return cls(*_tower(), dim, hidden, fusion, fusion_init, seed)
 
     def train(self, mode: bool = True) -> Self:

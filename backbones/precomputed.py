@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
+from negbench.backbones._composed import Seed
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
@@ -87,8 +89,8 @@ class Precomputed(GivenFeatures):
         texts: Path | None = None,
         fusion: FusionKind = "gated",
         fusion_init: FusionInit = "sum",
-        dim: int | None = None,
-        seed: int = 0,
+        dim: PositiveInt | None = None,
+        seed: Seed = 0,
     ) -> Self:
         """Read the two files.
 
@@ -109,7 +111,6 @@ class Precomputed(GivenFeatures):
         for name, path in (("images", images), ("texts", texts)):
             check_option(name, path, path is not None, "the .npz file with their embeddings")
             files.append(Path(path or ""))
-        check_option("dim", dim, dim is None or dim >= 1, ">= 1 or left out")
         tables = _read(files[0], "image"), _read(files[1], "text")
         width = tables[0][1].shape[-1] if dim is None else dim
         source = (files[0].name, sha256_of(files[0])), (files[1].name, sha256_of(files[1]))

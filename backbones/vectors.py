@@ -20,17 +20,18 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
-from negbench.backbones._composed import check_seed
+from negbench.backbones._composed import AttributeWeight, HiddenWidth, Seed, SharedWidth
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
-from negbench.contracts import BackboneIdentity, check_option
+from negbench.contracts import BackboneIdentity
 from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, codes_of, values
 from negbench.datasets._wording import VOCABULARY, phrases, words
 from negbench.datasets.vectors import attributes_of, look_of
@@ -50,7 +51,7 @@ _NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no 
 
 @dataclass(frozen=True)
 class VectorOptions:
-    """Options of `Vectors`, checked; the meaning of each stands at `Vectors.load`."""
+    """Options of `Vectors`; the meaning of each stands at `Vectors.load`."""
 
     dim: int
     tokens: int
@@ -61,17 +62,6 @@ class VectorOptions:
     attribute_weights: bool | float
     world: int
     seed: int
-
-    def __post_init__(self) -> None:
-        check_seed(self.seed)
-        for name, low, high, shown in (
-            ("world", 0, 2**63 - 1, "0..2^63-1"),
-            ("dim", 8, 1024, "8..1024"),
-            ("tokens", 1, MAX_TOKENS, f"1..{MAX_TOKENS}"),
-            ("noise", 0, 10, "0..10"),
-        ):
-            value = getattr(self, name)
-            check_option(f"backbone.{name}", value, low <= value <= high, f"in {shown}")
 
 
 class Vectors(GivenFeatures):
@@ -115,15 +105,15 @@ class Vectors(GivenFeatures):
     def load(
         cls,
         *,
-        dim: int = 64,
-        tokens: int = 4,
-        noise: float = 0.7,
-        hidden: int = 0,
+        dim: SharedWidth = 64,
+        tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 4,
+        noise: Annotated[float, Field(ge=0, le=10)] = 0.7,
+        hidden: HiddenWidth = 0,
         fusion: FusionKind = "sum",
         fusion_init: FusionInit = "sum",
-        attribute_weights: bool | float = False,
-        world: int | None = None,
-        seed: int = 0,
+        attribute_weights: AttributeWeight = False,
+        world: Annotated[int, Field(ge=0, lt=2**63)] | None = None,
+        seed: Seed = 0,
     ) -> Self:
         """Draw the frozen part and the initial weights.
 

@@ -159,8 +159,6 @@ class FeatureStore:
             NegbenchError: a full disk, features outside the range of float16, a backbone that is fine-tuned.
         """
         started = time.perf_counter()
-        check_option("batch_size", batch_size, batch_size >= 1, ">= 1")
-        check_option("workers", workers, workers is None or workers >= 0, ">= 0")
         if not backbone.frozen_images:
             raise NegbenchError(f"{type(backbone).__name__} trains its image tower: its features are not stored")
         lacking = {self._content[image]: image for image in self.missing(images)}

@@ -13,7 +13,9 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._fashioniq_files import TEMPLATES, joined
@@ -82,7 +84,7 @@ class VectorWorld(Dataset):
         world: int | None = None,
         twins: float = 4.5,
         label_noise: float = 0.0,
-        look: float = 0.0,
+        look: Annotated[float, Field(ge=0, le=0.95)] = 0.0,
         train_images: int = 1000,
         train_queries: int = 500,
         val_images: int = 1000,
@@ -117,7 +119,6 @@ class VectorWorld(Dataset):
                 "--dataset synthetic"
             )
         check_option("root", root, root is None, "left out: data set 'vectors' reads no files")
-        check_option("look", look, 0 <= look <= 0.95, "in 0..0.95")
         spec = Spec(world or 0, twins, train_images, train_queries, val_images, val_queries, label_noise)
         part = plan(spec, split, GROUP, in_lines=look > 0)
         names = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]

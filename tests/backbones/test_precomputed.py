@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from negbench.backbones.precomputed import Precomputed
-from negbench.errors import DataError, OptionError, UnknownNameError
+from negbench.errors import DataError, OptionError
 
 IDS = ["b7", "a1", "a2", "c"]
 TEXTS = ["is red", "Is red", "has «longer» sleeves, and is blue", "", "x" * 300]
@@ -107,10 +107,6 @@ def test_bad_options(tmp_path, images, texts):
         Precomputed.load(images=images, texts=tmp_path / "texts.csv")
     with pytest.raises(DataError, match=r"none\.npz: there is no such file"):
         Precomputed.load(images=tmp_path / "none.npz", texts=texts)
-    with pytest.raises(OptionError, match="dim must be >= 1 or left out, got 0"):
-        Precomputed.load(images=images, texts=texts, dim=0)
-    with pytest.raises(UnknownNameError, match="gated"):
-        Precomputed.load(images=images, texts=texts, fusion="gate")
 
 
 @pytest.mark.parametrize(

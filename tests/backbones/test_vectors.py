@@ -13,7 +13,7 @@ from negbench.contracts import Backbone, relevance
 from negbench.datasets._garments import ATTRIBUTES, values
 from negbench.datasets._wording import clauses, phrases
 from negbench.datasets.vectors import VectorWorld, attributes_of
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError
 
 TWINS = ("dress-train-0-a31203-00017", "dress-train-0-a31203-00018")
 OTHER = "dress-train-0-a31202-00019"  # another print
@@ -170,15 +170,3 @@ def test_a_model_can_fit_its_training_queries() -> None:
     assert fitted(Vectors.load(**settings, hidden=512), world, 60) >= 0.95
     assert fitted(Vectors.load(**settings, hidden=0), world, 60) < 0.5
     assert fitted(Vectors.load(**{**settings, "noise": 0.0}, hidden=512), world, 60) < 0.5  # twins are alike
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("dim", 7), ("dim", 1025), ("tokens", 0), ("tokens", 33), ("noise", -0.1), ("noise", 11.0),
-        ("hidden", -1), ("world", -1), ("seed", 2**32),
-    ],
-)  # fmt: skip
-def test_an_impossible_value_is_quoted(option: str, value: Any) -> None:
-    with pytest.raises(OptionError, match=rf"{option} must be .* got {value}"):
-        load(**{option: value})
