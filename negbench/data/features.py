@@ -54,13 +54,11 @@ _MOST_UNREADABLE = 100
 
 @dataclass(frozen=True)
 class EncodeReport:
-    """What `FeatureStore.ensure` did: images encoded by this call, images found stored, and what the encoding took."""
+    """What `FeatureStore.ensure` did: images encoded by this call, images found stored, and how long it took."""
 
     encoded: int
     reused: int
     seconds: float  # of the whole call
-    images_per_second: float  # of the encoding alone; 0 where nothing was encoded
-    bytes: int  # written
 
 
 def encoding_estimate(images: int, rows: int, width: int) -> int:
@@ -162,29 +160,21 @@ class FeatureStore:
         if not backbone.frozen_images:
             raise NegbenchError(f"{type(backbone).__name__} trains its image tower: its features are not stored")
         lacking = {self._content[image]: image for image in self.missing(images)}
-        encoded, spent = 0, 0.0
+        encoded = 0
         if lacking:
             with self.writing():
                 lacking = {content: image for content, image in lacking.items() if content not in self._row}
                 progress(len(images) - len(lacking))
-                begun = time.perf_counter()
                 if lacking:
                     need = ((len(lacking), "images"), (self.image_bytes, "bytes"))
                     mend = "make room, or set NEGBENCH_CACHE to a folder on a larger disk"
                     check_disk([Need("stored features", need, mend)], self.folder)
                     job = _Job(self, backbone, torch.device(device or _device_of(backbone)), batch_size, workers)
                     encoded = job.run([(c, image, Path(images[image])) for c, image in lacking.items()], progress)
-                spent = time.perf_counter() - begun
             self._refresh()
         else:
             progress(len(images))
-        return EncodeReport(
-            encoded=encoded,
-            reused=len(images) - encoded,
-            seconds=time.perf_counter() - started,
-            images_per_second=encoded / spent if encoded else 0.0,
-            bytes=encoded * self.image_bytes,
-        )
+        return EncodeReport(encoded, reused=len(images) - encoded, seconds=time.perf_counter() - started)
 
     def rows(self, ids: Sequence[str]) -> Tensor:
         """[len(ids)] int64, row of each image in this store as it is now (a later `ensure` may renumber).

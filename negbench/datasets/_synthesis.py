@@ -7,7 +7,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,6 @@ class Spec:
         train_queries: queries of each category.
         val_images: as `train_images`.
         val_queries: as `train_queries`.
-        label_noise: share of the train queries whose annotated target is wrong, 0 .. 1: an image of the same corpus
-            that does not satisfy the query, while the text still asks for the right one. Val labels are right; a dev
-            part carved from train has its share of the noise.
 
     Raises:
         OptionError: a value out of range; fewer than 8 images or 1 query, or `twins` outside 1 .. a quarter of the
@@ -69,7 +66,6 @@ class Spec:
     train_queries: int = 1000
     val_images: int = 600
     val_queries: int = 700  # 2,100 in all: scoring costs little beside training
-    label_noise: float = 0.0
 
     def __post_init__(self) -> None:
         check_option("world", self.world, self.world >= 0, ">= 0")
@@ -77,7 +73,6 @@ class Spec:
             check_option(name, getattr(self, name), least <= getattr(self, name) <= 10**6, f"in {least}..1,000,000")
         most = min(self.train_images, self.val_images) / 4
         check_option("twins", self.twins, 1 <= self.twins <= most, f"in 1..{most:g} (a quarter of the images)")
-        check_option("label_noise", self.label_noise, 0 <= self.label_noise <= 1, "in 0..1")
 
     def images(self, split: str) -> int:
         """Images of each category of a split."""
@@ -96,12 +91,7 @@ class Spec:
     def folder(self) -> str:
         """Name of its folder in the cache."""
         sizes = f"{self.train_images}-{self.train_queries}-{self.val_images}-{self.val_queries}"
-        return f"synthetic-v{GENERATOR}-world{self.world}-twins{self.twins:g}-{sizes}{self.marks}"
-
-    @property
-    def marks(self) -> str:
-        """The last dial, for names; empty where it stands as by default."""
-        return f"-noise{self.label_noise:g}" if self.label_noise else ""
+        return f"synthetic-v{GENERATOR}-world{self.world}-twins{self.twins:g}-{sizes}"
 
 
 @dataclass(frozen=True)
@@ -133,9 +123,8 @@ class WorldPart:
         split: train or val.
         images: ids.
         attributes: of each image.
-        queries: (reference, right target) as positions in `images`; the captions tell one from the other.
+        queries: (reference, target) as positions in `images`; the captions tell one from the other.
         captions: two of each query.
-        annotated: each query's target as annotated: the right one but for the queries with label noise.
         lines: each image's line, where garments come in lines; else empty.
     """
 
@@ -145,17 +134,16 @@ class WorldPart:
     attributes: list[Attributes]
     queries: list[tuple[int, int]]
     captions: list[tuple[str, str]]
-    annotated: list[int]
     lines: Sequence[int] = ()
 
     def relevant(self) -> list[list[str]]:
-        """Per query: the annotated target, then every other image whose attributes are the right target's."""
+        """Per query: the target, then every other image whose attributes are the target's."""
         alike: dict[Attributes, list[int]] = {}
         for index, attributes in enumerate(self.attributes):
             alike.setdefault(attributes, []).append(index)
         return [
-            [self.images[annotated], *(self.images[i] for i in alike[self.attributes[target]] if i != annotated)]
-            for (_, target), annotated in zip(self.queries, self.annotated, strict=True)
+            [self.images[target], *(self.images[i] for i in alike[self.attributes[target]] if i != target)]
+            for _, target in self.queries
         ]
 
 
@@ -181,10 +169,8 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     captions = [caption_pair(stream, attributes[reference], attributes[target]) for reference, target in queries]
     digits = max(4, len(str(len(owner))))
     images = [f"{category}-{split}-{spec.fingerprint}-{index:0{digits}}" for index in range(len(owner))]
-    annotated = [target for _, target in queries]
     shared = [lines[group] for group in owner] if in_lines else ()
-    part = WorldPart(category, split, images, attributes, queries, captions, annotated, shared)
-    return replace(part, annotated=_annotated(spec, part)) if split == "train" and spec.label_noise else part
+    return WorldPart(category, split, images, attributes, queries, captions, shared)
 
 
 def garment(spec: Spec, part: WorldPart, index: int) -> Garment:
@@ -257,17 +243,6 @@ def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> l
             found[drawn] = line
             first.setdefault(line, drawn)
     return list(found)
-
-
-def _annotated(spec: Spec, part: WorldPart) -> list[int]:
-    """Targets as annotated. The wrong ones of a smaller noise are wrong at a larger one too, and the same images."""
-    annotated = [target for _, target in part.queries]
-    order = Stream(spec.world, "labels", part.category).shuffled(range(len(annotated)))
-    for query in order[: round(spec.label_noise * len(annotated))]:
-        stream, (reference, target) = Stream(spec.world, "labels", part.category, query), part.queries[query]
-        while part.attributes[annotated[query]] == part.attributes[target] or annotated[query] == reference:
-            annotated[query] = stream.below(len(part.images))
-    return annotated
 
 
 def _queries(
@@ -367,7 +342,7 @@ def _write_annotations(folder: Path, parts: list[WorldPart]) -> dict[str, str]:
         contents[f"image_splits/split.{name}"] = part.images
         contents[f"captions/cap.{name}"] = [
             {"target": part.images[target], "candidate": part.images[reference], "captions": list(pair)}
-            for (reference, _), target, pair in zip(part.queries, part.annotated, part.captions, strict=True)
+            for (reference, target), pair in zip(part.queries, part.captions, strict=True)
         ]
         contents[f"tags/asin2attr.{name}"] = {
             image: attribute_words(attributes) for image, attributes in zip(part.images, part.attributes, strict=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +14,10 @@ from torch import Tensor
 
 from negbench.contracts import Query
 from negbench.datasets._read import (
-    DATA_VARIABLE,
     Reader,
     check_choice,
     get,
     image_id,
-    list_files,
     quoted,
     strings,
     typed,
@@ -49,7 +46,7 @@ TREE = (
     "train/0/ID.png ... train/99/ID.png (or train/ID.png), dev/ID.png, test1/ID.png, below img_raw or not (any folder "
     "will do, the name counts)"
 )
-IMAGE_FOLDERS = ("img_raw", "train", "dev", "test1")
+IMAGE_FOLDERS = ("img_raw", "train", "dev", "test1")  # CLIP4Cir's tree has them beside `cirr`, the annotations
 
 # entries of the caption files; images of the split files (the paper's table 2 has 4,184 val pairs, which its authors
 # correct to 4,181, and 2,316 test images, of which split.rc2.test1.json holds 2,315)
@@ -92,7 +89,7 @@ class Cirr(Submittable):
         ids = [image_id(name, f"{path}: key {quoted(name)}") for name in typed(reader.json(path), dict, str(path))]
         make = partial(_query, split=split, gallery=set(ids))
         queries = reader.queries(reader.root / f"captions/cap.{VERSION}.{split}.json", "pairid", make)
-        found = ImageFiles.scan(reader.root, files=_files(reader, root), tree=TREE) if images else None
+        found = ImageFiles.scan(reader.root, files=reader.files_beside(*IMAGE_FOLDERS), tree=TREE) if images else None
         data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
         return data.loaded(found, reader.root, allow_missing=allow_missing)
 
@@ -188,13 +185,3 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
             f"target '{query.target}' among them"
         )
     return query
-
-
-def _files(reader: Reader, root: Path | None) -> Sequence[Path]:
-    """Files below the folder, and below the image folders beside it where the root that was given is its parent.
-
-    CLIP4Cir's tree has `cirr` (annotations), `train`, `dev` and `test1` side by side.
-    """
-    given = Path(os.environ.get(DATA_VARIABLE, "")) if root is None else root
-    beside = [given / name for name in IMAGE_FOLDERS if given != reader.root and (given / name).is_dir()]
-    return [*reader.files, *(path for folder in beside for path in list_files(folder))]

@@ -31,7 +31,7 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("mit-states", {}),
     ("synthetic", {}),
     ("triplets", {}),
-    ("vectors", {"label_noise": 0.5}),
+    ("vectors", {}),
 ]
 
 

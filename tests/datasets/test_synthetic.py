@@ -102,7 +102,6 @@ def test_too_many_different_garments() -> None:
     ("option", "value"),
     [
         ("twins", 0.9), ("twins", 7.0), ("val_images", 7), ("train_queries", 0), ("world", -1), ("twins", float("nan")),
-        ("label_noise", 1.1), ("label_noise", float("nan")),
         ("train_images", 10**9),
     ],
 )  # fmt: skip
@@ -220,24 +219,6 @@ def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path: Path, monke
 
 
 # --- loader --------------------------------------------------------------------------------------------------------
-
-
-def test_label_noise_in_the_files(folder: Path, tmp_path: Path) -> None:
-    spec = dataclasses.replace(TINY, label_noise=0.2, world=5)
-    noisy = ensure(tmp_path, spec)
-    told = read(noisy / "attributes.json")
-    assert isinstance(told, dict)
-    data = Synthetic.load(root=noisy, split="train", label_noise=0.2)
-    wrong = [query for query in data.queries if any(told[i] != told[query.target] for i in query.relevant)]
-    assert len(wrong) == 3 * 6
-    for query in wrong:
-        assert query.relevant[0] == query.target
-        assert all(told[image] == told[query.relevant[1]] != told[query.target] for image in query.relevant[1:])
-    val = Synthetic.load(root=noisy, split="val")
-    assert all(told[image] == told[query.target] for query in val.queries for image in query.relevant)
-    assert val.card.protocol == "twins2.5-40x30x24x20-noise0.2"
-    assert spec.folder == "synthetic-v2-world5-twins2.5-40-30-24-20-noise0.2"
-    assert TINY.folder == "synthetic-v2-world0-twins2.5-40-30-24-20"
 
 
 def test_training_queries_carry_descriptions(folder: Path) -> None:

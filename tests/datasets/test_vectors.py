@@ -74,29 +74,6 @@ def test_twins() -> None:
         assert np.mean(lengths) == pytest.approx(twins, rel=0.06)
 
 
-def test_label_noise_moves_targets_of_train_queries_alone() -> None:
-    clean, some, more = (load(label_noise=noise) for noise in (0.0, 0.25, 0.5))
-    assert clean.images == some.images
-    right = {query.id: query.target for query in clean.queries}
-    wrong = [{q.id for q in data.queries if q.target != right[q.id]} for data in (clean, some, more)]
-    assert [len(ids) for ids in wrong] == [0, 30, 60]
-    assert wrong[1] < wrong[2]
-    for old, new in zip(clean.queries, more.queries, strict=True):
-        assert (new.id, new.reference, new.text) == (old.id, old.reference, old.text)
-        assert new.relevant[0] == new.target
-        if new.id in wrong[2]:
-            assert set(new.relevant[1:]) == set(old.relevant)
-            assert new.target not in (*old.relevant, new.reference)
-        else:
-            assert new == old
-    assert load(split="val", label_noise=0.5).queries == load(split="val").queries
-
-
-def test_a_wrong_target_is_never_the_reference() -> None:
-    data = load(train_images=16, twins=2.0, label_noise=1.0)
-    assert all(query.target != query.reference for query in data.queries)
-
-
 def test_lines_are_pairs_three_attributes_apart() -> None:
     for split, twins in (("train", 4.5), ("train", 1.0), ("val", 2.0)):
         data = load(split=split, twins=twins, look=0.7)
@@ -138,7 +115,6 @@ def test_seeds_make_other_worlds() -> None:
     assert not set(one.images) & set(other.images)
     assert one.identity != other.identity == load(world=1).identity
     assert one.card.protocol == "twins4.5-160x120x120x80"
-    assert load(label_noise=0.1).card.protocol == "twins4.5-160x120x120x80-noise0.1"
 
 
 def test_privileged_texts_are_those_of_train() -> None:
@@ -153,9 +129,8 @@ def test_privileged_texts_are_those_of_train() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("twins", 0.5), ("twins", 40.0), ("twins", float("nan")), ("label_noise", 1.5), ("label_noise", -0.1),
-        ("train_images", 7), ("val_queries", 0), ("world", -1),
-        ("split", "test"), ("root", "/somewhere"),
+        ("twins", 0.5), ("twins", 40.0), ("twins", float("nan")), ("train_images", 7), ("val_queries", 0),
+        ("world", -1), ("split", "test"), ("root", "/somewhere"),
     ],
 )  # fmt: skip
 def test_an_impossible_value_is_quoted(option: str, value: Any) -> None:
