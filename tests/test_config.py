@@ -111,7 +111,7 @@ def test_bad_recipe(tmp_path: Path, content: bytes | None, message: str) -> None
         (["strategy.variant=both"], OptionError, "strategy.variant = 'both'"),
         (["backbone.seed=3"], OptionError, "backbone.seed is set by the run itself"),
         (["dataset.split=test"], OptionError, "dataset.split is set by the run itself"),
-        (["loss.tau=-1"], OptionError, "loss.tau = -1: input should be greater than 0"),
+        (["loss.tau=-1"], OptionError, "tau must be greater than 0"),
         (["schedule.refresh_epochs=[3, 2]"], OptionError, "must rise"),
     ],
 )

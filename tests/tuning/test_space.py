@@ -142,7 +142,7 @@ CANNOT_BE = [
     ("eval.every=1:3", "cannot be searched"),
     ("seed=1:3", "cannot be searched"),
     ("dataset.name=a|b", "cannot be searched"),
-    ("strategy.alpha=-0.5:0.3", "strategy.alpha = -0.5: input should be greater than or equal to 0"),
+    ("strategy.alpha=-0.5:0.3", "alpha must be greater than or equal to 0"),
     ("train.min_lr_ratio=1|[1]", "want a number, a text, true or false, got"),
     ("train.lr=", "want KEY=low:high"),
     ("train.lr=1:2:3", "want KEY=low:high"),
