@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from negbench.datasets.cirr import Cirr
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError
 from negbench.testing.datasets import SIGNS, toy_table
 
 Files = dict[str, Any]
@@ -145,11 +145,6 @@ def test_training_corpus(root: Path) -> None:
     train, dev = data.split_dev(0.3, 0)
     assert len(train.queries) == 2
     assert "average" in dev.evaluate(toy_table(dev, 0))
-
-
-def test_options(root: Path) -> None:
-    with pytest.raises(OptionError, match="split must be one of train, val, test1, got 'test'"):
-        load(root, split="test")
 
 
 def loop_metrics(data: Cirr, scores: Tensor) -> dict[str, float]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from negbench.contracts import Query
 from negbench.datasets._tirg import Labels, TrainingPairs
 from negbench.datasets.fashion200k import LANGUAGE, Fashion200K, modification
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError
 from negbench.testing.datasets import SIGNS, toy_table
 
 TRAIN = [
@@ -301,8 +301,3 @@ def test_no_training_pair(tmp_path: Path, flaws: ModuleType) -> None:
     root = flaws.write(tmp_path, {"labels/train.txt": label_file([("a", "one two"), ("b", "three four")])})
     with pytest.raises(DataError, match="no two classes of images are one word apart"):
         load(root, split="train")
-
-
-def test_unknown_options_are_quoted(root: Path) -> None:
-    with pytest.raises(OptionError, match=r"split must be .*'dev'"):
-        load(root, split="dev")

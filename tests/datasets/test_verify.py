@@ -147,10 +147,3 @@ def test_options_are_checked(file: Path) -> None:
         verify("triplets", {"file": file, "images": False})
     with pytest.raises(OptionError, match="file must be given"):
         verify("triplets", {})
-
-
-def test_workers_find_the_same(file: Path) -> None:
-    (file.parent / "images/val1.png").write_bytes(b"no picture")
-    here, there = check(file), check(file, workers=2)
-    assert here == there
-    assert kinds(there) == [("undecodable", "", ("val1",))]
