@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from negbench.backbones._fusion import make_linear, unit
-from negbench.contracts import SubQuery, check_option
+from negbench.contracts import SubQuery
 
 ASPECTS = ("colour", "shape")
 INITIAL_WEIGHT = 0.1
@@ -140,7 +140,6 @@ class AttributeWeights(nn.Module):
 
     def __init__(self, dim: int, token_dim: int, generator: torch.Generator, initial: bool | float = True) -> None:
         super().__init__()
-        check_option("attribute_weights", initial, initial > 0, "true, false or an initial weight > 0")
         self.keys = nn.ParameterDict({a: make_linear(token_dim, dim, generator, bias=False).weight for a in ASPECTS})
         self.values = nn.ModuleDict({a: make_linear(token_dim, dim, generator) for a in ASPECTS})
         raw = math.log(math.expm1(INITIAL_WEIGHT if initial is True else initial))  # softplus of it is the weight

@@ -23,7 +23,7 @@ from negbench.backbones._captions import (
     read_vocabulary,
     vocabulary_file,
 )
-from negbench.backbones._composed import Composed, Init, check_choice, check_seed
+from negbench.backbones._composed import Composed, Init
 from negbench.backbones._hashing import key_sha256, tensors_sha256
 from negbench.backbones._lavis import (
     Layout,
@@ -58,7 +58,7 @@ INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 @dataclass(frozen=True)
 class BlipOptions:
-    """Options of both families, checked; the meaning of each stands at `Blip.load` and `Blip2.load`."""
+    """Options of both families; the meaning of each stands at `Blip.load` and `Blip2.load`."""
 
     precision: Precision = "fp32"
     target_ratio: float = 1.25
@@ -67,13 +67,6 @@ class BlipOptions:
     captions: Captions = "blip_caption"  # of BLIP
     freeze_images: bool = False  # of BLIP; BLIP-2's tower is frozen in any case
     pooling: Pooling = "query"  # of BLIP-2
-
-    def __post_init__(self) -> None:
-        check_choice("backbone.precision", self.precision, Precision)
-        check_option("backbone.target_ratio", self.target_ratio, self.target_ratio >= 1, ">= 1")
-        check_seed(self.seed)
-        check_choice("backbone.pooling", self.pooling, Pooling)
-        check_choice("backbone.captions", self.captions, Captions)
 
 
 @dataclass(frozen=True)
@@ -196,8 +189,6 @@ class BlipFamily(Composed):
     @classmethod
     def _source(cls, weights: str | None, config: Mapping[str, Any] | None, init: Init, size: str) -> Source | None:
         """Where the weights are; None of random ones."""
-        check_choice("backbone.init", init, Init)
-        check_option("backbone.size", size, size in cls.random_sizes, " or ".join(cls.random_sizes))
         if init == "random":
             check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
             return None

@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from negbench.backbones._attributes import AttributeWeights
 from negbench.backbones._fusion import Fusion
 from negbench.backbones._hashing import count_parameters, module_sha256
 from negbench.backbones._preprocess import Preprocess
-from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
+from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch
 
+# types of options, with their ranges: the registry checks them
 Init = Literal["pretrained", "random"]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what every generator takes
+TargetRatio = Annotated[float, Field(ge=1)]
+SharedWidth = Annotated[int, Field(ge=8, le=1024)]
+HiddenWidth = Annotated[int, Field(ge=0, le=65536)]
+AttributeWeight = bool | PositiveFloat
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 
@@ -27,17 +34,6 @@ def bounded(free: Tensor) -> Tensor:
     Where the bound holds, the gradient is that of the value without it, so that the temperature can rise again.
     """
     return free + (free.clamp(min=MIN_TEMPERATURE) - free).detach()
-
-
-def check_choice(name: str, value: str, choices: Any) -> None:
-    """Raise OptionError unless `value` is one of a Literal's."""
-    known = get_args(choices)
-    check_option(name, value, value in known, f"{', '.join(known[:-1])} or {known[-1]}")
-
-
-def check_seed(seed: int) -> None:
-    """Raise OptionError unless `seed` is one that every generator takes."""
-    check_option("backbone.seed", seed, 0 <= seed < 2**32, "in 0..2^32-1")
 
 
 class Composed(Backbone):

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from negbench.contracts import check_option
-from negbench.errors import UnknownNameError
-
 FusionKind = Literal["gated", "sum"]
 FusionInit = Literal["xavier", "sum"]
-FUSIONS: tuple[str, ...] = get_args(FusionKind)
 
 
 def unit(x: Tensor) -> Tensor:
@@ -165,7 +161,7 @@ class WideFusion(Fusion):
 
 
 def make_fusion(
-    kind: str, dim: int, generator: torch.Generator, initial: FusionInit = "xavier", hidden: int = 0
+    kind: FusionKind, dim: int, generator: torch.Generator, initial: FusionInit = "xavier", hidden: int = 0
 ) -> Fusion:
     """Fusion module of width `dim`, its initial weights drawn from `generator` (on the CPU).
 
@@ -174,18 +170,8 @@ def make_fusion(
         dim: width D of both inputs and of the output.
         generator: the only source of randomness.
         initial: of "gated", see there.
-        hidden: width of a hidden layer beside it (`WideFusion`), at most 65536; 0 adds none.
-
-    Raises:
-        UnknownNameError: any other `kind`.
-        OptionError: any other `initial`, or a width out of range.
+        hidden: width of a hidden layer beside it (`WideFusion`); 0 adds none.
     """
-    check_option("backbone.fusion_init", initial, initial in get_args(FusionInit), "xavier or sum")
-    check_option("backbone.hidden", hidden, 0 <= hidden <= 65536, "in 0..65536")
     if hidden:
         return WideFusion(make_fusion(kind, dim, generator, initial), hidden, generator)
-    if kind == "gated":
-        return GatedFusion(dim, generator, initial)
-    if kind == "sum":
-        return SumFusion(dim)
-    raise UnknownNameError("fusion", kind, FUSIONS)
+    return GatedFusion(dim, generator, initial) if kind == "gated" else SumFusion(dim)

@@ -16,8 +16,6 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from negbench.contracts import check_option
-
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
@@ -27,7 +25,7 @@ Interpolation = Literal["bicubic", "bilinear"]
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Callable: PIL image of any mode -> [3, size, size] float32 pixels. Deterministic; small to pickle for workers.
+    """Callable: PIL image of any mode -> [3, size, size] float32 pixels. Deterministic.
 
     Args:
         pad: "target" pads an image whose sides differ by `target_ratio` or more with zeros until they differ by just
@@ -37,9 +35,6 @@ class Preprocess:
         mean: of the three channels, in 0..1.
         std: of the three channels, > 0.
         interpolation: of the resize.
-
-    Raises:
-        OptionError: an option outside its range.
     """
 
     pad: Pad = "target"
@@ -48,10 +43,6 @@ class Preprocess:
     mean: tuple[float, float, float] = CLIP_MEAN
     std: tuple[float, float, float] = CLIP_STD
     interpolation: Interpolation = "bicubic"
-
-    def __post_init__(self) -> None:
-        check_option("pad", self.pad, self.pad in ("target", "square", "none"), "target, square or none")
-        check_option("target_ratio", self.target_ratio, self.target_ratio >= 1, ">= 1")
 
     def __call__(self, image: Image.Image) -> Tensor:
         """PIL image -> [3, size, size] float32."""

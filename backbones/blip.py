@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from negbench.backbones._blip import BlipFamily, BlipOptions, Captions, Precision
 from negbench.backbones._captions import built_in_vocabulary
-from negbench.backbones._composed import Init
+from negbench.backbones._composed import AttributeWeight, Init, Seed, TargetRatio
 from negbench.backbones._fusion import unit
 from negbench.backbones._lavis import LAYOUTS, BlipSizes, Layout, State, blip_sizes, read_checkpoint
 from negbench.backbones._weights import Advice, Source
@@ -86,9 +86,9 @@ class Blip(BlipFamily):
         captions: Captions = "blip_caption",
         freeze_images: bool = False,
         precision: Precision = "fp32",
-        target_ratio: float = 1.25,
-        attribute_weights: bool | float = False,
-        seed: int = 0,
+        target_ratio: TargetRatio = 1.25,
+        attribute_weights: AttributeWeight = False,
+        seed: Seed = 0,
     ) -> Self:
         """Backbone from published, own or random weights.
 

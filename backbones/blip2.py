@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from negbench.backbones._blip import BlipFamily, BlipOptions, Pooling, Precision
 from negbench.backbones._captions import built_in_vocabulary
-from negbench.backbones._composed import Init
+from negbench.backbones._composed import AttributeWeight, Init, Seed, TargetRatio
 from negbench.backbones._fusion import unit
 from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, Layout, State, blip2_sizes, read_blip2
 from negbench.backbones._weights import Advice, Source
@@ -102,9 +102,9 @@ class Blip2(BlipFamily):
         size: Size = "vit_g",
         pooling: Pooling = "query",
         precision: Precision = "fp32",
-        target_ratio: float = 1.25,
-        attribute_weights: bool | float = False,
-        seed: int = 0,
+        target_ratio: TargetRatio = 1.25,
+        attribute_weights: AttributeWeight = False,
+        seed: Seed = 0,
     ) -> Self:
         """Backbone from published, own or random weights.
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_clip_pieces
-from negbench.backbones._composed import Init, TwoTowers, bounded, check_choice, check_seed
+from negbench.backbones._composed import AttributeWeight, Init, Seed, TargetRatio, TwoTowers, bounded
 from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._open_clip import (
@@ -61,10 +62,6 @@ class ClipOptions:
     seed: int
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
-        wide = isinstance(self.projection, bool) or self.projection >= 1
-        check_option("backbone.projection", self.projection, wide, "true, false or a width >= 1")
-        check_option("backbone.gamma", self.gamma, self.gamma is None or self.gamma > 0, "> 0")
         if self.frozen and (self.gamma is not None or self.grad_checkpointing):
             name = "gamma" if self.gamma is not None else "grad_checkpointing"
             raise OptionError(f"backbone.{name} is for fine-tuning: leave it out, or set backbone.frozen=false")
@@ -149,14 +146,14 @@ class Clip(TwoTowers):
         size: Size = "model",
         fusion: FusionKind = "gated",
         fusion_init: FusionInit = "xavier",
-        projection: bool | int = False,
+        projection: bool | PositiveInt = False,
         frozen: bool = True,
-        gamma: float | None = None,
+        gamma: PositiveFloat | None = None,
         grad_checkpointing: bool = False,
         pad: Pad = "target",
-        target_ratio: float = 1.25,
-        attribute_weights: bool | float = False,
-        seed: int = 0,
+        target_ratio: TargetRatio = 1.25,
+        attribute_weights: AttributeWeight = False,
+        seed: Seed = 0,
     ) -> Self:
         """Backbone from published, own or random weights.
 
@@ -296,9 +293,6 @@ class Clip(TwoTowers):
 def _blueprint(
     model: str | None, weights: str | None, activation: Activation, init: Init, size: Size, seed: int
 ) -> Blueprint:
-    check_choice("backbone.init", init, Init)
-    check_choice("backbone.size", size, Size)
-    check_choice("backbone.activation", activation, Activation)
     if init == "random":
         check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
         return random_blueprint(model, size == "toy", activation, seed)

@@ -16,19 +16,20 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from PIL.Image import Image
+from pydantic import Field
 from torch import Tensor
 
-from negbench.backbones._composed import check_seed
+from negbench.backbones._composed import HiddenWidth, Seed, SharedWidth
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
-from negbench.contracts import BackboneIdentity, check_option
+from negbench.contracts import BackboneIdentity
 from negbench.errors import NegbenchError, WeightsError, missing_package
 from negbench.files import sha256_of
 
@@ -98,12 +99,12 @@ class Lite(GivenFeatures):
     def load(
         cls,
         *,
-        dim: int = 128,
-        hidden: int = 512,
+        dim: SharedWidth = 128,
+        hidden: HiddenWidth = 512,
         fusion: FusionKind = "gated",
         fusion_init: FusionInit = "sum",
-        gamma: float = 0.0,
-        seed: int = 0,
+        gamma: Annotated[float, Field(ge=0, le=10)] = 0.0,
+        seed: Seed = 0,
     ) -> Self:
         """Read the weights of the installed package.
 
@@ -121,9 +122,6 @@ class Lite(GivenFeatures):
             WeightsError: the weights are not those whose hash we know.
             OptionError: an option out of range.
         """
-        check_seed(seed)
-        check_option("backbone.dim", dim, 8 <= dim <= 1024, "in 8..1024")
-        check_option("backbone.gamma", gamma, 0 <= gamma <= 10, "in 0..10")
         return cls(_tower(), dim, hidden, fusion, fusion_init, gamma, seed)
 
     def train(self, mode: bool = True) -> Self:

@@ -3,7 +3,7 @@
 No encoder is needed, and no pixels: the engine takes `features_of(ids)` instead of the feature store. One file holds
 the images' embeddings, one those of every text that the run uses, spelled as the data set gives them (`query.text`, and
 `reference_text`, `target_text` where a strategy corrupts those). Both are .npz: an array of ids (`ids`; for texts
-`texts`) and an array of vectors (`features`, or what the key option names).
+`texts`) and one of vectors (`features`, or whatever the only other array is called).
 
 Vectors are [N, C], or [N, L, C] for several per image; `negbench embed` writes both files by an encoder. What is
 trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate or a sum for the fusion.
@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
+from negbench.backbones._composed import Seed
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
@@ -85,20 +87,16 @@ class Precomputed(GivenFeatures):
         *,
         images: Path | None = None,
         texts: Path | None = None,
-        image_key: str = "features",
-        text_key: str = "features",
         fusion: FusionKind = "gated",
         fusion_init: FusionInit = "sum",
-        dim: int | None = None,
-        seed: int = 0,
+        dim: PositiveInt | None = None,
+        seed: Seed = 0,
     ) -> Self:
         """Read the two files.
 
         Args:
             images: .npz with the images' embeddings; must be given.
             texts: likewise with the texts' embeddings; must be given.
-            image_key: array of `images` that holds the vectors.
-            text_key: likewise of `texts`.
             fusion: "gated" (HyCoLe eq. 2) or "sum".
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
             dim: width of the shared space; None takes that of the images. A projection between equal widths begins as
@@ -113,8 +111,7 @@ class Precomputed(GivenFeatures):
         for name, path in (("images", images), ("texts", texts)):
             check_option(name, path, path is not None, "the .npz file with their embeddings")
             files.append(Path(path or ""))
-        check_option("dim", dim, dim is None or dim >= 1, ">= 1 or left out")
-        tables = _read(files[0], "image", image_key), _read(files[1], "text", text_key)
+        tables = _read(files[0], "image"), _read(files[1], "text")
         width = tables[0][1].shape[-1] if dim is None else dim
         source = (files[0].name, sha256_of(files[0])), (files[1].name, sha256_of(files[1]))
         return cls(*tables, width=width, fusion=fusion, fusion_init=fusion_init, seed=seed, source=source)
@@ -147,14 +144,14 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
 _Table = tuple[dict[str, int], Tensor]  # name -> row, and the rows
 
 
-def _read(path: Path, what: str, key: str) -> _Table:
+def _read(path: Path, what: str) -> _Table:
     """Names and vectors of one file: [N, L, C] of images, [n, C_t] of texts."""
     if path.suffix != ".npz":
         raise OptionError(f"{what}s must be a .npz file, got '{path}'")
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
     try:
-        names, vectors = _arrays(path, what, key)
+        names, vectors = _arrays(path, what)
     except DataError:
         raise
     except Exception as error:  # zipfile's, numpy's, torch's
@@ -164,7 +161,7 @@ def _read(path: Path, what: str, key: str) -> _Table:
     if not fits or not vectors.numel():
         want = "[N, C] or [N, L, C]" if what == "image" else "[N, C]"
         raise DataError(
-            f"{path}: '{key}' must be {want} float with N = {len(names)} {what}s, and none of them 0; "
+            f"{path}: its vectors must be {want} float with N = {len(names)} {what}s, and none of them 0; "
             f"got {list(vectors.shape)} {vectors.dtype}"
         )
     row = {name: index for index, name in enumerate(names)}
@@ -183,11 +180,13 @@ def _read(path: Path, what: str, key: str) -> _Table:
     return row, vectors[:, None] if what == "image" and vectors.ndim == 2 else vectors
 
 
-def _arrays(path: Path, what: str, key: str) -> tuple[list[str], Tensor]:
+def _arrays(path: Path, what: str) -> tuple[list[str], Tensor]:
     import numpy as np
 
     wanted = "ids" if what == "image" else "texts"
     with np.load(path, allow_pickle=False) as file:
+        others = [name for name in file.files if name != wanted]
+        key = others[0] if len(others) == 1 else "features"
         for name in (wanted, key):
             if name not in file.files:
                 raise DataError(f"{path} has no '{name}', only {', '.join(map(repr, file.files[:10])) or 'nothing'}")

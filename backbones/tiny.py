@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
-from negbench.backbones._composed import TwoTowers, check_seed
+from negbench.backbones._composed import AttributeWeight, Seed, TwoTowers
 from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._preprocess import Preprocess
@@ -221,8 +221,8 @@ class Tiny(TwoTowers):
         weights: str = "shipped",
         fusion: FusionKind = "gated",
         fusion_init: FusionInit = "sum",
-        seed: int = 0,
-        attribute_weights: bool | float = False,
+        seed: Seed = 0,
+        attribute_weights: AttributeWeight = False,
     ) -> Self:
         """Build the backbone.
 
@@ -240,7 +240,6 @@ class Tiny(TwoTowers):
             UnknownNameError: another fusion.
             OptionError: an option out of range.
         """
-        check_seed(seed)
         if weights == "random":
             encoders = Encoders(())
             # another stream than the trained part's, which so is the same for every choice of `weights`

@@ -1,6 +1,6 @@
 """Features drawn for the data set `vectors` instead of encoded: a world of one's own whose every property is a dial.
 
-Every value of every attribute has a random unit vector e in R^C, C = `dim`. With weights w_a = `decay`^a over the
+Every value of every attribute has a random unit vector e in R^C, C = `dim`. With weights w_a = 0.9^a over the
 attributes, scaled to unit length together, token l of an image is::
 
     x_l = sum_a w_a e(a, value) + noise * g_l / sqrt(C)          g_l ~ N(0, I), of the image's id alone
@@ -8,7 +8,7 @@ attributes, scaled to unit length together, token l of an image is::
 so that the tokens of an image are as many noisy views of its attributes, and no two images are alike, twins included.
 Where the data set's garments come in lines, the sum is sqrt(1 - look^2) times itself plus look times a random unit
 vector of the line. A text is the sum over the phrases in it that name a value of w_a t(a, value), where the cosine of t
-and e is `alignment`. Words that name no value (hints such as "darker", or what the captions never say) have vectors of
+and e is 0.3. Words that name no value (hints such as "darker", or what the captions never say) have vectors of
 their own. All that is frozen. Trained on top: a projection of each side, the fusion with any hidden layer, the
 temperature and, on demand, DQE-CIR's attribute weights (see `_given.GivenFeatures`).
 """
@@ -20,17 +20,18 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
-from negbench.backbones._composed import check_seed
+from negbench.backbones._composed import AttributeWeight, HiddenWidth, Seed, SharedWidth
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
-from negbench.contracts import BackboneIdentity, check_option
+from negbench.contracts import BackboneIdentity
 from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, codes_of, values
 from negbench.datasets._wording import VOCABULARY, phrases, words
 from negbench.datasets.vectors import attributes_of, look_of
@@ -40,6 +41,8 @@ PAPER = "ours"
 
 BUCKETS = 64  # vectors shared by the words that no caption holds
 MAX_TOKENS = 32  # BLIP-2's number of queries
+DECAY = 0.9  # weight of each attribute over that of the one before
+ALIGNMENT = 0.3  # cosine of the text's and the images' vector of a value: how well untrained encoders agree
 
 _PHRASES = phrases()
 _LONGEST = max(map(len, _PHRASES))
@@ -48,32 +51,17 @@ _NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no 
 
 @dataclass(frozen=True)
 class VectorOptions:
-    """Options of `Vectors`, checked; the meaning of each stands at `Vectors.load`."""
+    """Options of `Vectors`; the meaning of each stands at `Vectors.load`."""
 
     dim: int
     tokens: int
     noise: float
-    decay: float
-    alignment: float
     hidden: int
     fusion: FusionKind
     fusion_init: FusionInit
     attribute_weights: bool | float
     world: int
     seed: int
-
-    def __post_init__(self) -> None:
-        check_seed(self.seed)
-        for name, low, high, shown in (
-            ("world", 0, 2**63 - 1, "0..2^63-1"),
-            ("dim", 8, 1024, "8..1024"),
-            ("tokens", 1, MAX_TOKENS, f"1..{MAX_TOKENS}"),
-            ("noise", 0, 10, "0..10"),
-            ("decay", 0.1, 1, "0.1..1"),
-            ("alignment", 0, 1, "0..1"),
-        ):
-            value = getattr(self, name)
-            check_option(f"backbone.{name}", value, low <= value <= high, f"in {shown}")
 
 
 class Vectors(GivenFeatures):
@@ -95,10 +83,10 @@ class Vectors(GivenFeatures):
         super().__init__((dim, dim), dim, options.fusion, options.fusion_init, generator, hidden)
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
         self.options = options
-        self._values, table = _encoders(dim, options.decay, options.alignment, torch.Generator().manual_seed(world))
+        self._values, table = _encoders(dim, torch.Generator().manual_seed(world))
         self.text_table: Tensor
         self.register_buffer("text_table", table, persistent=False)
-        frozen = {name: getattr(options, name) for name in ("dim", "tokens", "noise", "decay", "world")}
+        frozen = {name: getattr(options, name) for name in ("dim", "tokens", "noise", "world")}
         self._feature_key = key_sha256({"backbone": "vectors", **frozen})
         self._identity = BackboneIdentity(
             name="vectors",
@@ -109,7 +97,7 @@ class Vectors(GivenFeatures):
             preprocessing="none: features drawn by id",
             composition=self._composition(f"{options.fusion} fusion" + (f" + {hidden} hidden" if hidden else "")),
             activation="relu" if hidden else "",
-            details={**frozen, "alignment": options.alignment},
+            details=frozen,
             **self._measured(),
         )
 
@@ -117,17 +105,15 @@ class Vectors(GivenFeatures):
     def load(
         cls,
         *,
-        dim: int = 64,
-        tokens: int = 4,
-        noise: float = 0.7,
-        decay: float = 0.9,
-        alignment: float = 0.3,
-        hidden: int = 0,
+        dim: SharedWidth = 64,
+        tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 4,
+        noise: Annotated[float, Field(ge=0, le=10)] = 0.7,
+        hidden: HiddenWidth = 0,
         fusion: FusionKind = "sum",
         fusion_init: FusionInit = "sum",
-        attribute_weights: bool | float = False,
-        world: int | None = None,
-        seed: int = 0,
+        attribute_weights: AttributeWeight = False,
+        world: Annotated[int, Field(ge=0, lt=2**63)] | None = None,
+        seed: Seed = 0,
     ) -> Self:
         """Draw the frozen part and the initial weights.
 
@@ -137,11 +123,6 @@ class Vectors(GivenFeatures):
             tokens: of an image, 1 .. 32, each with noise of its own; an image's score is the maximum over them.
             noise: length of an image's own part over that of its attributes, 0 .. 10: it tells the target from its
                 twins, and hides the attributes. At 0 twins are alike, and a target is at best tied with them.
-            decay: weight of each attribute over that of the one before (colour, sleeve, neckline, pattern, length,
-                print), 0.1 .. 1: 1 weighs all alike, so that scores fall step by step; at 0.5 they fall off cliffs,
-                where colour and sleeve stop being right.
-            alignment: cosine of the text's and the images' vector of a value, 0 .. 1: how well the frozen encoders
-                agree before training.
             hidden: capacity: width of the hidden layer beside the fusion, 0 (none) .. 65536.
             fusion: "gated" (HyCoLe eq. 2) or "sum".
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
@@ -155,11 +136,7 @@ class Vectors(GivenFeatures):
             UnknownNameError: another fusion.
             OptionError: an option out of range.
         """
-        return cls(
-            VectorOptions(
-                dim, tokens, noise, decay, alignment, hidden, fusion, fusion_init, attribute_weights, world or 0, seed
-            )
-        )
+        return cls(VectorOptions(dim, tokens, noise, hidden, fusion, fusion_init, attribute_weights, world or 0, seed))
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
         """[len(ids), tokens, dim] float32 on the CPU, each a function of its id and the frozen part alone.
@@ -219,16 +196,16 @@ def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
     return found
 
 
-def _encoders(dim: int, decay: float, alignment: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _encoders(dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """The frozen vectors: [attributes, values, dim] of images, [n, dim] of a text's tokens."""
-    weights = decay ** torch.arange(len(ATTRIBUTES), dtype=torch.float32)
+    weights = DECAY ** torch.arange(len(ATTRIBUTES), dtype=torch.float32)
     weights = weights / weights.norm()
     choices = {name: values(CATEGORIES[0], name) for name in ATTRIBUTES}
     shape = (len(ATTRIBUTES), max(map(len, choices.values())), dim)
     images, other = (unit(torch.randn(shape, generator=generator)) for _ in range(2))
-    # what is orthogonal to the image's vector, so that the cosine is `alignment`
+    # what is orthogonal to the image's vector, so that the cosine is ALIGNMENT
     other = unit(other - (other * images).sum(-1, keepdim=True) * images)
-    texts = weights[:, None, None] * (alignment * images + math.sqrt(1 - alignment**2) * other)
+    texts = weights[:, None, None] * (ALIGNMENT * images + math.sqrt(1 - ALIGNMENT**2) * other)
     size = 2 + len(_PHRASES) + BUCKETS
     table = unit(torch.randn(size, dim, generator=generator)) / math.sqrt(len(ATTRIBUTES))
     table[0] = 0

@@ -69,7 +69,7 @@ class VerifyData(PluginOptions, DataOptions):
     split: tuple[str, ...] = option((), "Split to check, repeatable [default: train and val].")
     sets: tuple[str, ...] = option((), "Option of the data set.", flags=("--set",), metavar="KEY=VALUE")
     annotations: bool = option(False, "Counts and targets alone, no images.")
-    workers: int = option(0, "Threads that decode images; 0 is one.", ge=0)
+    workers: int = option(4, "Threads that decode images.", ge=1)
     out: Path | None = option(None, "JSON file for everything found.")
 
 

@@ -149,7 +149,7 @@ class ComputeConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(1, ge=0, le=1024)  # of linear algebra on the CPU; 0 leaves torch's own choice
     encode_batch_size: int = Field(128, ge=1, le=_ROWS)
-    # processes that decode images; None: up to 4 where there are many images
+    # threads that decode images; None or 0: 4
     workers: int | None = Field(None, ge=0, le=1024)
     feature_memory_gib: float = Field(4.0, gt=0, le=1e6)  # features up to this size lie in memory, larger ones on disk
 

@@ -240,7 +240,8 @@ def checked_options(
     """Options with their types checked (an int passes for a float, a string for a Path, a list for a tuple)."""
     defaults = option_defaults(constructor)
     try:
-        hints = typing.get_type_hints(constructor)
+        # Ranges come along, but for a class: strategies and losses check theirs when they are built.
+        hints = typing.get_type_hints(constructor, include_extras=not isinstance(constructor, type))
     except NameError as error:
         raise NegbenchError(f"{_SINGULAR[kind]} '{name}': the types of its options cannot be read: {error}") from error
     checked = {}

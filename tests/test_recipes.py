@@ -418,7 +418,7 @@ def test_encode_and_audit_take_recipes(
 def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
     """Their own flags say what the table [compare] says there."""
     run = load_config(recipe=Path("world"), flags={"strategy": {"name": "top-k"}})
-    study = plan_study(Study(strategy="top-k", recipe=Path("map-noise"))).spec.config
+    study = plan_study(Study(strategy="top-k", recipe=Path("map-twins-fit"))).spec.config
     for config in (run, study):
         assert (config.dataset.model_dump()["train_images"], config.strategy.name) == (500, "top-k")
 

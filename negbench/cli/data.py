@@ -129,10 +129,7 @@ def encode(given: Mapping[str, Any]) -> None:
 
     with stages("") as display, display.stage("encode") as advance:
         report = fill(config, asked.splits.split(","), say=typer.echo, progress=advance)
-    typer.echo(
-        f"encoded {report.encoded:,} at {report.images_per_second:,.1f} images/s; "
-        f"{report.reused:,} were stored before; {report.seconds:,.1f} s in all, {report.bytes / 2**20:,.1f} MiB written"
-    )
+    typer.echo(f"encoded {report.encoded:,}; {report.reused:,} were stored before; {report.seconds:,.1f} s in all")
 
 
 def _print(found: Verification, out: Path | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import types
 import typing
 from dataclasses import dataclass
 from typing import Any
@@ -55,8 +56,8 @@ def _type_text(hint: Any) -> str:
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(str, parts))
-    if parts and type(None) in parts:
-        return " or ".join([*(_type_text(part) for part in parts if part is not type(None)), "none"])
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join("none" if part is type(None) else _type_text(part) for part in parts)
     return getattr(hint, "__name__", str(hint)) if not parts else str(hint).replace("typing.", "")
 
 

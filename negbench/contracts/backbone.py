@@ -50,7 +50,7 @@ class Backbone(nn.Module, ABC):
 
     frozen_images: bool = True
     learned_from: tuple[str, ...] = ()  # data sets whose images alone its weights know; empty: none is named
-    # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic, and pickles small, for worker processes
+    # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic; called in threads
     transform: Callable[[Image], Tensor]
     # what a run uses where neither flag nor recipe says otherwise; keys are those of RunConfig's section [train]
     recommended: ClassVar[Mapping[str, float | int]] = {}

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -33,8 +34,8 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, check_option
 from negbench.data.contents import SETTLED, content_hashes
-from negbench.data.images import decoded
 from negbench.data.reading import MappedRows, StoredFeatures
+from negbench.datasets.image_files import THREADS, decoded
 from negbench.errors import DataError, NegbenchError
 from negbench.files import atomic_write, cache_dir, locked
 from negbench.room import Need, check_disk
@@ -53,13 +54,11 @@ _MOST_UNREADABLE = 100
 
 @dataclass(frozen=True)
 class EncodeReport:
-    """What `FeatureStore.ensure` did: images encoded by this call, images found stored, and what the encoding took."""
+    """What `FeatureStore.ensure` did: images encoded by this call, images found stored, and how long it took."""
 
     encoded: int
     reused: int
     seconds: float  # of the whole call
-    images_per_second: float  # of the encoding alone; 0 where nothing was encoded
-    bytes: int  # written
 
 
 def encoding_estimate(images: int, rows: int, width: int) -> int:
@@ -149,7 +148,7 @@ class FeatureStore:
             backbone: moved to `device`; runs in evaluation mode without gradients, each module's mode restored.
             device: default: where the backbone is.
             batch_size: images per call of `image_features`.
-            workers: processes that decode; None: none below 256 images, else up to 4. See `Backbone.transform`.
+            workers: threads that decode; None or 0: 4.
             progress: called with the number of images that are newly settled (stored before, or encoded now); the
                 numbers add up to `len(images)`.
 
@@ -158,34 +157,24 @@ class FeatureStore:
             NegbenchError: a full disk, features outside the range of float16, a backbone that is fine-tuned.
         """
         started = time.perf_counter()
-        check_option("batch_size", batch_size, batch_size >= 1, ">= 1")
-        check_option("workers", workers, workers is None or workers >= 0, ">= 0")
         if not backbone.frozen_images:
             raise NegbenchError(f"{type(backbone).__name__} trains its image tower: its features are not stored")
         lacking = {self._content[image]: image for image in self.missing(images)}
-        encoded, spent = 0, 0.0
+        encoded = 0
         if lacking:
             with self.writing():
                 lacking = {content: image for content, image in lacking.items() if content not in self._row}
                 progress(len(images) - len(lacking))
-                begun = time.perf_counter()
                 if lacking:
                     need = ((len(lacking), "images"), (self.image_bytes, "bytes"))
                     mend = "make room, or set NEGBENCH_CACHE to a folder on a larger disk"
                     check_disk([Need("stored features", need, mend)], self.folder)
                     job = _Job(self, backbone, torch.device(device or _device_of(backbone)), batch_size, workers)
                     encoded = job.run([(c, image, Path(images[image])) for c, image in lacking.items()], progress)
-                spent = time.perf_counter() - begun
             self._refresh()
         else:
             progress(len(images))
-        return EncodeReport(
-            encoded=encoded,
-            reused=len(images) - encoded,
-            seconds=time.perf_counter() - started,
-            images_per_second=encoded / spent if encoded else 0.0,
-            bytes=encoded * self.image_bytes,
-        )
+        return EncodeReport(encoded, reused=len(images) - encoded, seconds=time.perf_counter() - started)
 
     def rows(self, ids: Sequence[str]) -> Tensor:
         """[len(ids)] int64, row of each image in this store as it is now (a later `ensure` may renumber).
@@ -371,15 +360,16 @@ class _Job:
         unreadable: list[str] = []
         try:
             with self.backbone.evaluating(), torch.inference_mode():
-                paths, pinned = [path for _, _, path in items], self.device.type == "cuda"
-                for batch in decoded(paths, self.backbone.transform, self.batch_size, self.workers, pinned=pinned):
-                    unreadable += batch.unreadable
-                    if len(unreadable) >= _MOST_UNREADABLE:
-                        break
-                    if batch.pixels is not None:
-                        chosen = [items[position] for position in batch.positions]
-                        self._add([content for content, _, _ in chosen], self._encode(batch.pixels, chosen))
-                        progress(len(chosen))
+                paths = [path for _, _, path in items]
+                read = decoded(paths, self.backbone.transform, threads=self.workers or THREADS)
+                pairs = zip(items, read, strict=True)
+                while (batch := list(islice(pairs, self.batch_size))) and len(unreadable) < _MOST_UNREADABLE:
+                    unreadable += [str(pixels) for _, pixels in batch if isinstance(pixels, DataError)]
+                    good = {item: pixels for item, pixels in batch if isinstance(pixels, Tensor)}
+                    if good:
+                        features = self._encode(torch.stack(list(good.values())), list(good))
+                        self._add([content for content, _, _ in good], features)
+                        progress(len(good))
         finally:
             self._flush()  # also on Ctrl-C, or an image outside the range: what is encoded is kept
         if unreadable:

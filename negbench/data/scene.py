@@ -21,6 +21,7 @@ from torch import Tensor
 from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.datasets.dataset import Dataset
+from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError, NegbenchError
 from negbench.files import cache_dir
 from negbench.metrics.ragged import Ragged
@@ -283,15 +284,20 @@ def _source(
     display: Display,
 ) -> tuple[FeatureSource, int]:
     """Where features come from, and how many images were encoded for it."""
-    from negbench.data import features, images
+    from negbench.data import features
 
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
     files = files_of(parts)
     if not backbone.frozen_images:
-        pixels = images.PixelSource([files[image] for image in ids], backbone, device=device)
-        return pixels.__getitem__, 0
+        paths = [files[image] for image in ids]
+
+        def pixels(rows: Tensor) -> Tensor:
+            read = decoded([paths[row] for row in rows.tolist()], backbone.transform)
+            return torch.stack(list(readable(read))).to(device)
+
+        return pixels, 0
     store, budget = features.store_of(backbone), int(config.compute.feature_memory_gib * 2**30)
     held = min(len(ids) * store.image_bytes, budget)
     features_held = Need("features held in memory", ((held, "bytes"),), "lower compute.feature_memory_gib")

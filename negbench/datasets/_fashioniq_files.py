@@ -52,9 +52,6 @@ class FashionIQOptions:
 
     def __post_init__(self) -> None:
         check_choice("split", self.split, SPLITS)
-        check_choice("protocol", self.protocol, ("original", "val"))
-        check_choice("caption_mode", self.caption_mode, tuple(TEMPLATES))
-        check_choice("corpus", self.corpus, ("targets", "images"))
         names = self.categories
         good = bool(names) and set(names) <= set(CATEGORIES) and len(set(names)) == len(names)
         check_option("categories", names, good, f"one or more of {', '.join(CATEGORIES)}, each once")

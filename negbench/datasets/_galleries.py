@@ -235,7 +235,6 @@ class Galleries:
         self, score_block: ScoreBlock, k: int, mask: Callable[[Tensor, Tensor, int], Tensor | None], block: int = 256
     ) -> Top:
         """`top` among the images that `mask` ([b] rows, `Block.local`, n) -> [b, n] bool leaves; None: all."""
-        check_option("k", k, k >= 1, ">= 1")
         found = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
         values = torch.full(found.shape, -torch.inf)
         for rows, columns, local, scores in self._blocks(score_block, block):
@@ -249,7 +248,6 @@ class Galleries:
 
     def _blocks(self, score_block: ScoreBlock, block: int) -> Iterator[Block]:
         """Scores of every query against its own gallery, group by group, at most `block` queries at a time."""
-        check_option("block", block, block >= 1, ">= 1")
         for group, columns in enumerate(self.groups.values()):
             local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
             local[columns] = torch.arange(len(columns))

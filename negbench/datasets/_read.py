@@ -90,6 +90,11 @@ class Reader:
         """Every file below the root, walked once."""
         return list_files(self.root)
 
+    def files_beside(self, *names: str) -> list[Path]:
+        """`files`, and those below folders of these names beside the root: benchmarks' images may lie there."""
+        beside = (self.root.parent / name for name in names if name != self.root.name)
+        return [*self.files, *(path for folder in beside if folder.is_dir() for path in list_files(folder))]
+
     def first(self, *names: str) -> Path | None:
         """The first of these file names that is anywhere below the root; of several, the first in sorted order."""
         by_name = {path.name: path for path in reversed(self.files)}

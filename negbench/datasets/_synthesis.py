@@ -7,13 +7,12 @@ import json
 import shutil
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from negbench.contracts import check_option
 from negbench.datasets._garments import (
@@ -39,8 +38,6 @@ SPLITS = ("train", "val")
 
 _HUFFMAN = 2  # zlib's Z_HUFFMAN_ONLY: for noisy pixels the fastest, and the smallest
 _CHANGES = (1, 1, 1, 2, 2, 2, 2, 3, 3)  # how many attributes a query changes, by weight
-_CANDIDATES = 12  # of which the next garment is chosen where near misses are asked for
-_SWAPS = 4000  # of two groups' sizes, tried to the same end
 _APART = 3  # attributes in which the two garments of a line differ: as many as a query changes at most
 _MOST = 0.9  # of the possible garments that a world may use: the last ones are hard to come by
 
@@ -57,11 +54,6 @@ class Spec:
         train_queries: queries of each category.
         val_images: as `train_images`.
         val_queries: as `train_queries`.
-        near_misses: mean over the queries of the number of images that miss exactly one of the target's attributes,
-            >= 0, met to within 0.05 or 2 %; None leaves it to chance (4.6 a train query by default).
-        label_noise: share of the train queries whose annotated target is wrong, 0 .. 1: an image of the same corpus
-            that does not satisfy the query, while the text still asks for the right one. Val labels are right; a dev
-            part carved from train has its share of the noise.
 
     Raises:
         OptionError: a value out of range; fewer than 8 images or 1 query, or `twins` outside 1 .. a quarter of the
@@ -74,8 +66,6 @@ class Spec:
     train_queries: int = 1000
     val_images: int = 600
     val_queries: int = 700  # 2,100 in all: scoring costs little beside training
-    near_misses: float | None = None
-    label_noise: float = 0.0
 
     def __post_init__(self) -> None:
         check_option("world", self.world, self.world >= 0, ">= 0")
@@ -83,8 +73,6 @@ class Spec:
             check_option(name, getattr(self, name), least <= getattr(self, name) <= 10**6, f"in {least}..1,000,000")
         most = min(self.train_images, self.val_images) / 4
         check_option("twins", self.twins, 1 <= self.twins <= most, f"in 1..{most:g} (a quarter of the images)")
-        check_option("near_misses", self.near_misses, (self.near_misses or 0) >= 0, ">= 0, or left out")
-        check_option("label_noise", self.label_noise, 0 <= self.label_noise <= 1, "in 0..1")
 
     def images(self, split: str) -> int:
         """Images of each category of a split."""
@@ -103,13 +91,7 @@ class Spec:
     def folder(self) -> str:
         """Name of its folder in the cache."""
         sizes = f"{self.train_images}-{self.train_queries}-{self.val_images}-{self.val_queries}"
-        return f"synthetic-v{GENERATOR}-world{self.world}-twins{self.twins:g}-{sizes}{self.marks}"
-
-    @property
-    def marks(self) -> str:
-        """The last two dials, for names; empty where they stand as by default."""
-        near = "" if self.near_misses is None else f"-near{self.near_misses:g}"
-        return near + (f"-noise{self.label_noise:g}" if self.label_noise else "")
+        return f"synthetic-v{GENERATOR}-world{self.world}-twins{self.twins:g}-{sizes}"
 
 
 @dataclass(frozen=True)
@@ -141,9 +123,8 @@ class WorldPart:
         split: train or val.
         images: ids.
         attributes: of each image.
-        queries: (reference, right target) as positions in `images`; the captions tell one from the other.
+        queries: (reference, target) as positions in `images`; the captions tell one from the other.
         captions: two of each query.
-        annotated: each query's target as annotated: the right one but for the queries with label noise.
         lines: each image's line, where garments come in lines; else empty.
     """
 
@@ -153,17 +134,16 @@ class WorldPart:
     attributes: list[Attributes]
     queries: list[tuple[int, int]]
     captions: list[tuple[str, str]]
-    annotated: list[int]
     lines: Sequence[int] = ()
 
     def relevant(self) -> list[list[str]]:
-        """Per query: the annotated target, then every other image whose attributes are the right target's."""
+        """Per query: the target, then every other image whose attributes are the target's."""
         alike: dict[Attributes, list[int]] = {}
         for index, attributes in enumerate(self.attributes):
             alike.setdefault(attributes, []).append(index)
         return [
-            [self.images[annotated], *(self.images[i] for i in alike[self.attributes[target]] if i != annotated)]
-            for (_, target), annotated in zip(self.queries, self.annotated, strict=True)
+            [self.images[target], *(self.images[i] for i in alike[self.attributes[target]] if i != target)]
+            for _, target in self.queries
         ]
 
 
@@ -174,31 +154,23 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
         spec: the world.
         split: train or val.
         category: of the garments.
-        in_lines: garments come in pairs that differ in three attributes, and a query turns one into the other; what
-            `spec` says of near misses then does not count.
+        in_lines: garments come in pairs that differ in three attributes, and a query turns one into the other.
 
     Raises:
-        OptionError: more different garments are needed than the attributes can make, or than have so many near misses.
+        OptionError: more different garments are needed than the attributes can make.
     """
     stream = Stream(spec.world, "plan", split, category)
     sizes = _group_sizes(stream, spec.images(split), spec.twins)
     lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))] if in_lines else [0] * len(sizes)
-    if in_lines:
-        garments = _garments_in_lines(stream, category, lines)
-    elif spec.near_misses is None:
-        garments = _garments(stream, category, len(sizes))
-    else:
-        garments, sizes = _garments_near(stream, category, sizes, spec.near_misses)
+    garments = _garments_in_lines(stream, category, lines) if in_lines else _garments(stream, category, len(sizes))
     owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
     queries = _queries(stream, garments, owner, sizes, lines, spec.queries(split))
     attributes = [garments[group] for group in owner]
     captions = [caption_pair(stream, attributes[reference], attributes[target]) for reference, target in queries]
     digits = max(4, len(str(len(owner))))
     images = [f"{category}-{split}-{spec.fingerprint}-{index:0{digits}}" for index in range(len(owner))]
-    annotated = [target for _, target in queries]
     shared = [lines[group] for group in owner] if in_lines else ()
-    part = WorldPart(category, split, images, attributes, queries, captions, annotated, shared)
-    return replace(part, annotated=_annotated(spec, part)) if split == "train" and spec.label_noise else part
+    return WorldPart(category, split, images, attributes, queries, captions, shared)
 
 
 def garment(spec: Spec, part: WorldPart, index: int) -> Garment:
@@ -273,79 +245,11 @@ def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> l
     return list(found)
 
 
-def _garments_near(
-    stream: Stream, category: str, sizes: list[int], near_misses: float
-) -> tuple[list[Attributes], list[int]]:
-    """Different garments, one for each of `sizes`, and their sizes: an image has `near_misses` near misses on average.
-
-    Garments are added one by one, each one to three attributes from one that is there: of several candidates the one
-    that brings the neighbours (one attribute apart) per garment closest to what is wanted. Then sizes are swapped
-    between garments as long as that helps.
-    """
-    count, images = len(sizes), sum(sizes)
-    _check_possible(category, count)
-    wanted = near_misses * count / images  # neighbours of a garment
-    found = [sample_attributes(stream, category)]
-    known, codes, edges = {found[0]}, _codes(found), 0
-    while len(found) < count:
-        drawn = [mutate(stream, stream.pick(found), stream.between(1, 3)) for _ in range(_CANDIDATES)]
-        candidates = [garment for garment in drawn if garment not in known]
-        if not candidates:
-            continue
-        gains = [int(((codes != code).sum(1) == 1).sum()) for code in _codes(candidates)]
-        excess = [abs(2 * (edges + gain) - wanted * (len(found) + 1)) for gain in gains]
-        best = excess.index(min(excess))
-        found.append(candidates[best])
-        known.add(candidates[best])
-        codes, edges = np.concatenate([codes, _codes(candidates[best : best + 1])]), edges + gains[best]
-    near = ((codes[:, None] != codes[None]).sum(2) == 1).astype(np.int64)
-    mean = _swap_sizes(stream, near, sizes, round(near_misses * images)) / images
-    if abs(mean - near_misses) > max(0.05, 0.02 * near_misses):
-        raise OptionError(
-            f"near_misses = {near_misses:g}: {count:,} different garments of category {category} come as near as "
-            f"{mean:.2g} a query; ask for that, or for more or fewer images or twins"
-        )
-    return found, sizes
-
-
-def _swap_sizes(stream: Stream, near: NDArray[np.int64], sizes: list[int], wanted: int) -> int:
-    """Swap entries of `sizes`, in place, to bring sizes' near sizes as close to `wanted` as it gets; returns it."""
-    now = np.array(sizes)
-    total = int(now @ near @ now)
-    for _ in range(_SWAPS):
-        if total == wanted:
-            break
-        one, other = stream.below(len(sizes)), stream.below(len(sizes))
-        new = now.copy()
-        new[[one, other]] = now[[other, one]]
-        change = int((near[one] - near[other]) @ (now + new)) * int(new[one] - now[one])
-        if abs(total + change - wanted) < abs(total - wanted):
-            now, total = new, total + change
-    sizes[:] = now.tolist()
-    return total
-
-
-def _codes(garments: Sequence[Attributes]) -> NDArray[np.int16]:
-    """[n, 6]: every attribute's value as its number."""
-    return np.array([codes_of(garment) for garment in garments], np.int16)
-
-
-def _annotated(spec: Spec, part: WorldPart) -> list[int]:
-    """Targets as annotated. The wrong ones of a smaller noise are wrong at a larger one too, and the same images."""
-    annotated = [target for _, target in part.queries]
-    order = Stream(spec.world, "labels", part.category).shuffled(range(len(annotated)))
-    for query in order[: round(spec.label_noise * len(annotated))]:
-        stream, (reference, target) = Stream(spec.world, "labels", part.category, query), part.queries[query]
-        while part.attributes[annotated[query]] == part.attributes[target] or annotated[query] == reference:
-            annotated[query] = stream.below(len(part.images))
-    return annotated
-
-
 def _queries(
     stream: Stream, garments: list[Attributes], owner: list[int], sizes: list[int], lines: Sequence[int], count: int
 ) -> list[tuple[int, int]]:
     """(reference, target) of every query, as images of one line; targets evenly over all images."""
-    codes, line = _codes(garments), np.array(lines)
+    codes, line = np.array([codes_of(garment) for garment in garments]), np.array(lines)
     members: list[list[int]] = [[] for _ in garments]
     for image, group in enumerate(owner):
         members[group].append(image)
@@ -398,7 +302,8 @@ def check(folder: Path) -> Manifest:
         generator, files = int(raw["generator"]), dict(raw["files"])
         if generator != GENERATOR:
             raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: {mend}")
-        manifest = Manifest(generator, Spec(**raw["spec"]), files, str(raw["pixels"]))
+        spec = Spec(**{each.name: raw["spec"][each.name] for each in fields(Spec)})
+        manifest = Manifest(generator, spec, files, str(raw["pixels"]))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(
             f"{folder} has no {MANIFEST}: leave root out, and the data set is built in the cache"
@@ -437,7 +342,7 @@ def _write_annotations(folder: Path, parts: list[WorldPart]) -> dict[str, str]:
         contents[f"image_splits/split.{name}"] = part.images
         contents[f"captions/cap.{name}"] = [
             {"target": part.images[target], "candidate": part.images[reference], "captions": list(pair)}
-            for (reference, _), target, pair in zip(part.queries, part.annotated, part.captions, strict=True)
+            for (reference, target), pair in zip(part.queries, part.captions, strict=True)
         ]
         contents[f"tags/asin2attr.{name}"] = {
             image: attribute_words(attributes) for image, attributes in zip(part.images, part.attributes, strict=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -21,8 +21,6 @@ from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import sorted_rows
-
-T = TypeVar("T", bound=Hashable)
 
 GROUP = "all"
 SPLITS = ("train", "val", "test")
@@ -195,7 +193,7 @@ class Language:
     """How a benchmark speaks of classes.
 
     Args:
-        families: class -> (family, word taken out), one or more: see `Edits`.
+        families: class -> (family, word taken out), one or more: see `TrainingPairs`.
         modification: (source's class, target's class) -> text of the query.
         description: class -> privileged text.
     """
@@ -207,81 +205,16 @@ class Language:
 
 # --- training pairs ----------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Edits(Generic[T]):
-    """All (source, target) pairs of images whose classes are one edit apart, held without listing them.
-
-    A family is a set of classes that become equal when one word is taken out: captions that share the rest of their
-    words, or states of one noun. Two of its classes are neighbours where the word taken out differs. What is stored
-    grows with the number of memberships (words in all captions), not with the number of pairs.
-
-    Args:
-        labels: class of each image.
-        targets: class -> indices of its images that may be targets.
-        families: class -> families in which it has a neighbour, each with the word that the class has in it.
-        members: family -> its classes that have a target, each with its word.
-    """
-
-    labels: Sequence[T]
-    targets: Mapping[T, Sequence[int]]
-    families: Mapping[T, Sequence[tuple[Hashable, str]]]
-    members: Mapping[Hashable, Sequence[tuple[T, str]]]
-
-    @classmethod
-    def between(
-        cls,
-        labels: Sequence[T],
-        split: Callable[[T], Iterable[tuple[Hashable, str]]],
-        targets: Callable[[int], bool] = lambda image: True,
-    ) -> Edits[T]:
-        """Index the classes of images.
-
-        Args:
-            labels: class of each image.
-            split: class -> (family, word taken out), one or more.
-            targets: index of an image -> whether it may be a target.
-
-        Raises:
-            DataError: no class has a neighbour.
-        """
-        images: dict[T, list[int]] = {}
-        for image, label in enumerate(labels):
-            if targets(image):
-                images.setdefault(label, []).append(image)
-        places = {label: dict.fromkeys(split(label)) for label in dict.fromkeys(labels)}
-        members: dict[Hashable, list[tuple[T, str]]] = {}
-        for label in images:
-            for family, word in places[label]:
-                members.setdefault(family, []).append((label, word))
-        families = {
-            label: [(f, word) for f, word in own if any(other != word for _, other in members.get(f, ()))]
-            for label, own in places.items()
-        }
-        if not any(families.values()):
-            raise DataError("no two classes of images are one word apart: there is no training pair")
-        return cls(labels, images, families, members)
-
-    def draw(self, count: int, chance: random.Random) -> list[tuple[int, int]]:
-        """`count` training pairs, indices of images, with repeats as chance has it, in the order of TIRG's sampler.
-
-        A random image that has a neighbour; a random family of its class and a random class of that family, both again
-        until the word differs; a random image of that class.
-        """
-        sources = [image for image, label in enumerate(self.labels) if self.families[label]]
-        return [(source, self._target(source, chance)) for source in chance.choices(sources, k=count)]
-
-    def _target(self, source: int, chance: random.Random) -> int:
-        while True:
-            family, word = chance.choice(self.families[self.labels[source]])
-            label, other = chance.choice(self.members[family])
-            if other != word:
-                return chance.choice(self.targets[label])
+Class = tuple[str, str]  # kind and caption
 
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Training pairs of a split: drawn when it is loaded, and again for every epoch.
+    """All (source, target) pairs of images whose classes are one edit apart, drawn without listing them.
+
+    A family is a set of classes of one kind that become equal when one word is taken out: captions that share the rest
+    of their words, or states of one noun. Two of its classes are neighbours where the word taken out differs. What is
+    stored grows with the number of memberships (words in all captions), not with the number of pairs.
 
     Args:
         labels: of the training images.
@@ -299,30 +232,72 @@ class TrainingPairs:
         return len(self.labels.images)
 
     @cached_property
-    def edits(self) -> Edits[tuple[str, str]]:
-        """All pairs that there are. Raises DataError where there is none."""
-        labels = self.labels
-        kinds = labels.kinds or [""] * len(labels.images)
-        return Edits.between(
-            list(zip(kinds, labels.captions, strict=True)),
-            lambda label: [((label[0], family), word) for family, word in self.language.families(label[1])],
-            lambda image: labels.images[image] not in self.apart,
-        )
+    def classes(self) -> list[Class]:
+        """Of each image."""
+        kinds = self.labels.kinds or [""] * self.count
+        return list(zip(kinds, self.labels.captions, strict=True))
+
+    @cached_property
+    def targets(self) -> dict[Class, list[int]]:
+        """Class -> places of its images that may be targets."""
+        found: dict[Class, list[int]] = {}
+        for place, (image, own) in enumerate(zip(self.labels.images, self.classes, strict=True)):
+            if image not in self.apart:
+                found.setdefault(own, []).append(place)
+        return found
+
+    @cached_property
+    def members(self) -> dict[Class, list[tuple[Class, str]]]:
+        """Family -> its classes that have a target, each with the word taken out of it."""
+        found: dict[Class, list[tuple[Class, str]]] = {}
+        for own in self.targets:
+            for family, word in self._families_of(own):
+                found.setdefault(family, []).append((own, word))
+        return found
+
+    @cached_property
+    def families(self) -> dict[Class, list[tuple[Class, str]]]:
+        """Class -> families in which it has a neighbour, each with its word. DataError where there is no pair."""
+        found = {
+            own: [(f, word) for f, word in self._families_of(own) if any(w != word for _, w in self.members.get(f, ()))]
+            for own in dict.fromkeys(self.classes)
+        }
+        if not any(found.values()):
+            raise DataError("no two classes of images are one word apart: there is no training pair")
+        return found
+
+    def _families_of(self, own: Class) -> dict[tuple[Class, str], None]:
+        kind, caption = own
+        return dict.fromkeys(((kind, family), word) for family, word in self.language.families(caption))
 
     def draw(self, count: int, *epoch_and_seed: int) -> list[Query]:
         """`count` training queries with privileged texts: a function of the epoch and the run's seed, or of neither.
+
+        With repeats as chance has it, in the order of TIRG's sampler: a random image that has a neighbour; a random
+        family of its class and a random class of that family, both again until the word differs; a random image of
+        that class.
 
         Raises:
             DataError: no two classes are one word apart.
         """
         chance = random.Random("/".join(map(str, (0, *epoch_and_seed))))  # by a string: the same on every machine
         prefix = f"train-{epoch_and_seed[0]}" if epoch_and_seed else "train"
-        captions, words = self.labels.captions, self.language
+        images, captions, words = self.labels.images, self.labels.captions, self.language
+        sources = [place for place, own in enumerate(self.classes) if self.families[own]]
         queries = []
-        for number, (source, target) in enumerate(self.edits.draw(count, chance)):
-            images = self.labels.images[source], self.labels.images[target]
+        for number, source in enumerate(chance.choices(sources, k=count)):
+            target = self._target(source, chance)
             before, after = captions[source], captions[target]
-            query = self.labels.query(f"{prefix}-{number:07d}", images, (before, after), words)
+            query = self.labels.query(
+                f"{prefix}-{number:07d}", (images[source], images[target]), (before, after), words
+            )
             told = words.description(before), words.description(after)
             queries.append(dataclasses.replace(query, reference_text=told[0], target_text=told[1]))
         return queries
+
+    def _target(self, source: int, chance: random.Random) -> int:
+        while True:
+            family, word = chance.choice(self.families[self.classes[source]])
+            own, other = chance.choice(self.members[family])
+            if other != word:
+                return chance.choice(self.targets[own])

@@ -71,6 +71,12 @@ _PRINT_FORMS = {
     "heart": (Clause("has", "a heart on it"), Clause("has", "a heart print"), Clause("has", "a heart graphic")),
     "logo": (Clause("has", "a logo on it"), Clause("has", "writing on it"), Clause("has", "a text logo")),
 }
+_FORMS: Mapping[str, Mapping[str, tuple[Clause, ...]]] = {  # of what is said alike of every category
+    "sleeve": _SLEEVE_FORMS,
+    "neckline": _NECKLINE_FORMS,
+    "pattern": _PATTERN_FORMS,
+    "print": _PRINT_FORMS,
+}
 _NOUNS = {
     "dress": ("dress", "gown"),
     "shirt": ("shirt", "tee shirt"),
@@ -105,14 +111,7 @@ def clauses(attributes: Attributes, attribute: str) -> tuple[Clause, ...]:
         return tuple(
             Clause(verb, form.format(colour)) for colour in _COLOUR_WORDS[value] for verb, form in _COLOUR_FORMS
         )
-    forms = {
-        "sleeve": _SLEEVE_FORMS,
-        "neckline": _NECKLINE_FORMS,
-        "pattern": _PATTERN_FORMS,
-        "length": _LENGTH_FORMS[attributes.category],
-        "print": _PRINT_FORMS,
-    }
-    return forms[attribute][value]
+    return (_LENGTH_FORMS[attributes.category] if attribute == "length" else _FORMS[attribute])[value]
 
 
 def phrases() -> dict[tuple[str, ...], tuple[str, str] | None]:
@@ -120,14 +119,8 @@ def phrases() -> dict[tuple[str, ...], tuple[str, str] | None]:
 
     Without a leading "a", and of colours the colour's own words: "more red" and "a red color" both hold ("red",).
     """
-    forms: dict[str, Mapping[str, tuple[Clause, ...]]] = {
-        "sleeve": _SLEEVE_FORMS,
-        "neckline": _NECKLINE_FORMS,
-        "pattern": _PATTERN_FORMS,
-        "print": _PRINT_FORMS,
-    }
     named = [(phrase, ("colour", value)) for value, own in _COLOUR_WORDS.items() for phrase in own]
-    for attribute, table in [*forms.items(), *(("length", table) for table in _LENGTH_FORMS.values())]:
+    for attribute, table in [*_FORMS.items(), *(("length", table) for table in _LENGTH_FORMS.values())]:
         named += [(clause.phrase, (attribute, value)) for value, own in table.items() for clause in own]
     hints = [(clause.phrase, None) for own in _VAGUE.values() for clause in own]
     return {tuple(words(phrase.removeprefix("a "))): value for phrase, value in [*hints, *named]}
@@ -211,8 +204,7 @@ def _vocabulary() -> tuple[str, ...]:
     texts += [noun for nouns in _NOUNS.values() for noun in nouns]
     texts += [word for synonyms in _COLOUR_WORDS.values() for word in synonyms]
     texts += [form.phrase for form in _COLOUR_FORMS]
-    tables: tuple[Mapping[str, tuple[Clause, ...]], ...]
-    tables = (_SLEEVE_FORMS, _NECKLINE_FORMS, _PATTERN_FORMS, _PRINT_FORMS, _VAGUE, *_LENGTH_FORMS.values())
+    tables = (*_FORMS.values(), _VAGUE, *_LENGTH_FORMS.values())
     texts += [clause.phrase for table in tables for forms in table.values() for clause in forms]
     return tuple(sorted({word for text in texts for word in words(text)}))
 

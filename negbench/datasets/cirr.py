@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from torch import Tensor
 
-from negbench.contracts import Query, check_option
+from negbench.contracts import Query
 from negbench.datasets._read import (
-    DATA_VARIABLE,
     Reader,
     check_choice,
     get,
     image_id,
-    list_files,
     quoted,
     strings,
     typed,
@@ -37,8 +34,6 @@ from negbench.metrics.ranks import target_ranks
 
 PAPER = "Liu et al., Image Retrieval on Real-life Images with Pre-trained Vision-and-Language Models, ICCV 2021"
 
-Corpus = Literal["images", "targets"]
-
 SPLITS = ("train", "val", "test1")
 VERSION = "rc2"  # of the annotation files; part of their names
 GROUP = "all"
@@ -51,7 +46,7 @@ TREE = (
     "train/0/ID.png ... train/99/ID.png (or train/ID.png), dev/ID.png, test1/ID.png, below img_raw or not (any folder "
     "will do, the name counts)"
 )
-IMAGE_FOLDERS = ("img_raw", "train", "dev", "test1")
+IMAGE_FOLDERS = ("img_raw", "train", "dev", "test1")  # CLIP4Cir's tree has them beside `cirr`, the annotations
 
 # entries of the caption files; images of the split files (the paper's table 2 has 4,184 val pairs, which its authors
 # correct to 4,181, and 2,316 test images, of which split.rc2.test1.json holds 2,315)
@@ -76,31 +71,25 @@ class Cirr(Submittable):
         split: str = "val",
         images: bool = True,
         allow_missing: bool = False,
-        corpus: Corpus = "images",
     ) -> Self:
         """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
-        The gallery is the split file, whole and alone. A query's subset is its image group without the reference: five
-        images, so that chance is 20 % at 1. Images are found by id anywhere below `root`, in both trees that are in
-        circulation.
+        The gallery, and the mining corpus of train, is the split file, whole and alone. A query's subset is its image
+        group without the reference: five images, so that chance is 20 % at 1. Images are found by id anywhere below
+        `root`, in both trees that are in circulation.
 
         Args:
             root: folder that holds `captions` and `image_splits`.
             split: train, val or test1 (whose targets are closed: see `submission`).
-            corpus: mining corpus of train: all images of the split file, or each training target once (the groups then
-                hold only what is in the corpus).
         """
         check_choice("split", split, SPLITS)
-        check_option("corpus", corpus, corpus in ("images", "targets"), "images or targets")
-        kind = card(split, corpus)
+        kind = card(split)
         reader = Reader.find(root, kind, marker=f"captions/cap.{VERSION}.{split}.json", tree=TREE)
         path = reader.root / "image_splits" / f"split.{VERSION}.{split}.json"
         ids = [image_id(name, f"{path}: key {quoted(name)}") for name in typed(reader.json(path), dict, str(path))]
         make = partial(_query, split=split, gallery=set(ids))
         queries = reader.queries(reader.root / f"captions/cap.{VERSION}.{split}.json", "pairid", make)
-        if split == "train" and corpus == "targets":
-            ids = list(dict.fromkeys(query.target for query in queries if query.target is not None))
-        found = ImageFiles.scan(reader.root, files=_files(reader, root), tree=TREE) if images else None
+        found = ImageFiles.scan(reader.root, files=reader.files_beside(*IMAGE_FOLDERS), tree=TREE) if images else None
         data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
         return data.loaded(found, reader.root, allow_missing=allow_missing)
 
@@ -149,9 +138,8 @@ class Cirr(Submittable):
         }
 
 
-def card(split: str, corpus: Corpus = "images") -> DatasetCard:
+def card(split: str) -> DatasetCard:
     """Card of CIRR's split; on train the gallery is the mining corpus."""
-    of_targets = split == "train" and corpus == "targets"
     return DatasetCard(
         name="cirr",
         protocol=VERSION,
@@ -159,12 +147,12 @@ def card(split: str, corpus: Corpus = "images") -> DatasetCard:
         source="https://github.com/Cuberick-Orion/CIRR (branch cirr_dataset)",
         licence="MIT (annotations); the images are NLVR2's, under its terms",
         citation=PAPER,
-        gallery="distinct training targets" if of_targets else "all images of the split file",
+        gallery="all images of the split file",
         exclude_reference=True,
         text_template="the caption, stripped",
         metrics=tuple(_METRICS),
         main="average",
-        expected={} if of_targets else {split: {GROUP: _SIZES[split]}},
+        expected={split: {GROUP: _SIZES[split]}},
     )
 
 
@@ -197,13 +185,3 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
             f"target '{query.target}' among them"
         )
     return query
-
-
-def _files(reader: Reader, root: Path | None) -> Sequence[Path]:
-    """Files below the folder, and below the image folders beside it where the root that was given is its parent.
-
-    CLIP4Cir's tree has `cirr` (annotations), `train`, `dev` and `test1` side by side.
-    """
-    given = Path(os.environ.get(DATA_VARIABLE, "")) if root is None else root
-    beside = [given / name for name in IMAGE_FOLDERS if given != reader.root and (given / name).is_dir()]
-    return [*reader.files, *(path for folder in beside for path in list_files(folder))]

@@ -17,9 +17,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self, get_args
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from negbench.contracts import Query, check_option
@@ -34,7 +35,8 @@ from negbench.metrics.query_ranks import QueryRanks
 
 PAPER = "ours; emoji of Noto (Apache-2.0), Twemoji (CC-BY-4.0), OpenMoji (CC-BY-SA-4.0) and Fluent (MIT)"
 
-ARTISTS = tuple(PACKAGES)
+Artist = Literal["noto", "twemoji", "openmoji", "fluent"]
+ARTISTS: tuple[Artist, ...] = get_args(Artist)
 SPLITS = ("train", "val")
 GROUP = "emoji"
 RECALLS = (1, 5, 10, 50)
@@ -95,11 +97,11 @@ class EmojiPictures(Dataset):
         split: str = "val",
         images: bool = True,
         allow_missing: bool = False,
-        artists: tuple[str, ...] = ARTISTS,
-        references: tuple[str, ...] = (),
+        artists: tuple[Artist, ...] = ARTISTS,
+        references: tuple[Artist, ...] = (),
         style: str = "kept",
-        train_queries: int = 8000,
-        val_queries: int = 1500,
+        train_queries: PositiveInt = 8000,
+        val_queries: PositiveInt = 1500,
         seed: int = 0,
     ) -> Self:
         """Read one split; the pictures are drawn beside the packages when they are first asked for.
@@ -124,16 +126,12 @@ class EmojiPictures(Dataset):
         """
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
         for name, given in (("artists", artists), ("references", references)):
-            for artist in given:
-                check_choice(name, artist, ARTISTS)
             check_option(name, given, len(set(given)) == len(given), "artists, each once")
         check_option("artists", artists, bool(artists), "one artist or several")
         check_choice("style", style, ("kept", "free", *artists))
         sources = references or artists
         if style == "kept":
             check_option("references", references, set(sources) <= set(artists), "among artists where style is kept")
-        for name, count in (("train_queries", train_queries), ("val_queries", val_queries)):
-            check_option(name, count, count >= 1, ">= 1")
         options = PictureChoice(artists, sources, style, train_queries if split == "train" else val_queries, seed)
         kind = card(options)
         reader = Reader.find(root, kind, marker=f"{artists[0]}/icons.json", tree=TREE)

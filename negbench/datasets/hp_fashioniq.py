@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._preferences import MEASURES, PARTS, SET_SIZE, Judgement, PreferenceFormat
-from negbench.datasets._read import Reader, get, image_id, list_files, quoted, strings, typed
+from negbench.datasets._read import Reader, get, image_id, quoted, strings, typed
 from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import columns_of
 from negbench.datasets.image_files import ImageFiles
@@ -90,7 +90,7 @@ class HPFashionIQ(PreferenceFormat):
         queries = [query for query, _ in read]
         galleries = columns_of({GROUP: _named(read)})
         data = cls(CARD, split, queries, *galleries, reader.content, judgements=judgements)
-        found = ImageFiles.scan(reader.root, files=_image_files(reader.root)) if images else None
+        found = ImageFiles.scan(reader.root, files=reader.files_beside("fashioniq")) if images else None
         data = data.loaded(found, reader.root / FILE, allow_missing=allow_missing)
         kept = [query for query in data.queries if set(data.missing).isdisjoint(judgements[query.id].images)]
         if not kept:
@@ -109,13 +109,6 @@ class HPFashionIQ(PreferenceFormat):
 # --- files -------------------------------------------------------------------------------------------------------
 
 _Read = list[tuple[Query, Judgement]]
-
-
-def _image_files(folder: Path) -> list[Path]:
-    """Files below the judgements' folder, and below `fashioniq` where all benchmarks lie side by side."""
-    beside = folder.parent / "fashioniq"
-    more = list_files(beside) if beside != folder and beside.is_dir() else []
-    return [*list_files(folder), *more]
 
 
 def _read(reader: Reader, path: Path) -> _Read:

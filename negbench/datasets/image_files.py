@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from negbench.datasets._read import list_files, quoted
 from negbench.errors import DataError
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp"})
+THREADS = 4  # that decode images, unless the user says otherwise
+_AHEAD = 64  # images decoded before they are asked for
+
+T = TypeVar("T")
 
 
 def stem(path: PurePath) -> str:
@@ -118,6 +124,46 @@ def read_image(path: Path) -> Image:
     except Exception as error:  # a damaged file can make PIL raise anything
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path} is not a readable image: fetch it again ({why})") from error
+
+
+def decoded(paths: Iterable[Path], use: Callable[[Image], T], *, threads: int = THREADS) -> Iterator[T | DataError]:
+    """Decode image files in threads, a little ahead of whoever takes them.
+
+    Args:
+        paths: image files.
+        use: called with each decoded image, in one of the threads.
+        threads: >= 1.
+
+    Yields:
+        What `use` returned for each file, in their order; for one that cannot be decoded the DataError that names it.
+    """
+
+    def read(path: Path) -> T | DataError:
+        try:
+            image = read_image(path)
+        except DataError as error:
+            return error
+        return use(image)
+
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="negbench-decode")
+    waiting: deque[Future[T | DataError]] = deque()
+    try:
+        for path in paths:
+            waiting.append(pool.submit(read, path))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # a caller who stops early waits for the images in hand alone
+
+
+def readable(found: Iterable[T | DataError]) -> Iterator[T]:
+    """What `decoded` yields, but its first DataError is raised."""
+    for each in found:
+        if isinstance(each, DataError):
+            raise each
+        yield each
 
 
 # --- ids that hold a path ----------------------------------------------------------------------------------------

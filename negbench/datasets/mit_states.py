@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from negbench.contracts import Query
-from negbench.datasets._read import Reader, check_choice, quoted
+from negbench.datasets._read import Reader, quoted
 from negbench.datasets._tirg import (
     ClassDataset,
     Labels,
@@ -72,7 +72,6 @@ class MitStates(ClassDataset):
                 class that it asks for has images (HyCoLe, whose test samples are pairs of images). Both are reported.
         """
         split = resolve_split(split)
-        check_choice("weighting", weighting, ("query", "pair"))
         kind = card(weighting)
         reader = Reader(Reader.find(root, kind, marker="images", tree=TREE).root / "images")
         labels = _labels(reader, split)

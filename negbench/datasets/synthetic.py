@@ -32,10 +32,7 @@ _CUTOFF = 10  # of mAP
 
 @dataclass(frozen=True, eq=False)
 class Synthetic(FashionIQFormat):
-    """Rendered garments; an image is relevant to a query exactly when all its attributes are the target's.
-
-    With label noise, of a train query with a wrong target these are the images that would be right, after the target.
-    """
+    """Rendered garments; an image is relevant to a query exactly when all its attributes are the target's."""
 
     exchangeable: ClassVar[bool] = True
 
@@ -56,12 +53,10 @@ class Synthetic(FashionIQFormat):
         train_queries: int | None = None,
         val_images: int | None = None,
         val_queries: int | None = None,
-        near_misses: float | None = None,
-        label_noise: float | None = None,
     ) -> Self:
         """Read one split; without `root` the data set is built under the cache when it is first asked for.
 
-        The last eight options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
+        The last six options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
         `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
@@ -77,8 +72,6 @@ class Synthetic(FashionIQFormat):
             train_queries: of each category.
             val_images: of each category.
             val_queries: of each category.
-            near_misses: mean number of images per query that miss exactly one attribute.
-            label_noise: share of the train queries whose annotated target is wrong.
 
         Raises:
             DataError: the folder is none of ours, is damaged, or cannot be written.
@@ -93,8 +86,6 @@ class Synthetic(FashionIQFormat):
             "train_queries": train_queries,
             "val_images": val_images,
             "val_queries": val_queries,
-            "near_misses": near_misses,
-            "label_noise": label_noise,
         }
         folder, spec = _find(root, {name: value for name, value in wishes.items() if value is not None})
         return cls.from_files(folder, card(spec, options), options)
@@ -111,7 +102,7 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
     """Card of the data set made from `spec`, as read with these options."""
     sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
     usual = (Spec.train_images, Spec.train_queries, Spec.val_images, Spec.val_queries)
-    marks = ("" if sizes == usual else f"-{'x'.join(map(str, sizes))}") + spec.marks
+    marks = "" if sizes == usual else f"-{'x'.join(map(str, sizes))}"
     precisions = tuple(f"{name}/map_at_{_CUTOFF}" for name in (*options.categories, "average"))
     return DatasetCard(
         name="synthetic",

@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
+from pydantic import Field, NonNegativeInt
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._triplet_files import TripletRow, TripletTable, read_names, read_triplets
@@ -47,8 +48,8 @@ class Triplets(Dataset):
         file: Path | None = None,
         columns: str = "",
         gallery: Path | None = None,
-        val_fraction: float = 0.2,
-        seed: int = 0,
+        val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2,
+        seed: NonNegativeInt = 0,
         exclude_reference: bool = False,
     ) -> Self:
         """Read one split of a file; `images` and `allow_missing` are `Dataset.load`'s.
@@ -70,8 +71,6 @@ class Triplets(Dataset):
         """
         if file is None:
             raise OptionError("file must be given: --dataset FILE.jsonl (.csv) or dataset.file")
-        check_option("val_fraction", val_fraction, 0 < val_fraction < 1, "between 0 and 1")
-        check_option("seed", seed, seed >= 0, ">= 0")
         table = read_triplets(file, columns)
         rows, part = _of_split(table, split, val_fraction, seed, file)
         added, content = list[str](), table.content

@@ -4,7 +4,7 @@ An image is its id, which names its attributes and a number of its own: "dress-t
 3, 1, 2, 0 and 3 of the attributes colour, sleeve, neckline, pattern, length and print, in the order of
 `_garments.values`; "...-00017-12x0.7" is also of line 12, whose look has the weight 0.7. The backbone draws an image's
 features from its id, so no file is read, rendered or encoded, and a training run takes about a second. Every dial moves
-one thing: images keep their ids while label noise or the number of queries changes.
+one thing: images keep their ids while the number of queries changes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._fashioniq_files import TEMPLATES, joined
@@ -63,10 +65,7 @@ def look_of(image: str) -> tuple[str, float]:
 
 @dataclass(frozen=True, eq=False)
 class VectorWorld(Dataset):
-    """Garments as attributes; an image is relevant to a query exactly when all its attributes are the target's.
-
-    With label noise, of a train query with a wrong target these are the images that would be right, after the target.
-    """
+    """Garments as attributes; an image is relevant to a query exactly when all its attributes are the target's."""
 
     has_images: ClassVar[bool] = False
     exchangeable: ClassVar[bool] = True
@@ -81,9 +80,7 @@ class VectorWorld(Dataset):
         allow_missing: bool = False,
         world: int | None = None,
         twins: float = 4.5,
-        near_misses: float | None = None,
-        label_noise: float = 0.0,
-        look: float = 0.0,
+        look: Annotated[float, Field(ge=0, le=0.95)] = 0.0,
         train_images: int = 1000,
         train_queries: int = 500,
         val_images: int = 1000,
@@ -97,11 +94,6 @@ class VectorWorld(Dataset):
             world: which one is drawn, >= 0; None: 0, and in a run the run's seed.
             twins: mean number of relevant images per query, the target included; 1 .. a quarter of the images. They are
                 alike but for their noise (see the backbone's `noise`).
-            near_misses: mean number of images per query that miss exactly one of the target's six attributes, >= 0;
-                None leaves it to chance. How many there can be depends on images and twins: an error says it.
-            label_noise: share of the train queries whose annotated target is wrong, 0 .. 1: it does not satisfy the
-                query, while the text still asks for the right one. Val labels are right; a dev part carved from train
-                has its share of the noise.
             look: weight of what the garments of a line have in common beside their attributes, 0 .. 0.95. Above 0
                 garments come in lines of two, three attributes apart, and a query turns one into the other. A score row
                 then has two cliffs, below the right images and below the rest of their line; 0: no lines.
@@ -120,9 +112,7 @@ class VectorWorld(Dataset):
                 "--dataset synthetic"
             )
         check_option("root", root, root is None, "left out: data set 'vectors' reads no files")
-        check_option("look", look, 0 <= look <= 0.95, "in 0..0.95")
-        check_option("near_misses", near_misses, not look or near_misses is None, "left out where look is not 0")
-        spec = Spec(world or 0, twins, train_images, train_queries, val_images, val_queries, near_misses, label_noise)
+        spec = Spec(world or 0, twins, train_images, train_queries, val_images, val_queries)
         part = plan(spec, split, GROUP, in_lines=look > 0)
         names = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]
         names = [f"{name}-{line}x{look}" for name, line in zip(names, part.lines, strict=True)] if look else names
@@ -142,7 +132,7 @@ def card(spec: Spec, look: float = 0.0) -> DatasetCard:
     sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
     return DatasetCard(
         name="vectors",
-        protocol=f"twins{spec.twins:g}-{'x'.join(map(str, sizes))}{spec.marks}{f'-look{look:g}' if look else ''}",
+        protocol=f"twins{spec.twins:g}-{'x'.join(map(str, sizes))}{f'-look{look:g}' if look else ''}",
         version=str(GENERATOR),
         source="made when it is loaded",
         licence="Apache-2.0",
@@ -175,8 +165,8 @@ def _queries(part: WorldPart) -> list[Query]:
             reference_text=texts[reference],
             target_text=texts[target],
         )
-        for number, ((reference, _), target, captions, relevant) in enumerate(
-            zip(part.queries, part.annotated, part.captions, part.relevant(), strict=True)
+        for number, ((reference, target), captions, relevant) in enumerate(
+            zip(part.queries, part.captions, part.relevant(), strict=True)
         )
     ]
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from negbench.contracts import check_option
 from negbench.datasets.dataset import Dataset
-from negbench.datasets.image_files import ImageFiles, read_image
+from negbench.datasets.image_files import THREADS, ImageFiles, decoded
 from negbench.errors import DataError, OptionError
 from negbench.registry import registry
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 DEFAULT_SPLITS = ("train", "val")  # what a run reads
 
@@ -68,7 +69,7 @@ def verify(
     *,
     splits: Sequence[str] = (),
     images: bool = True,
-    workers: int = 0,
+    workers: int = THREADS,
     progress: Progress | None = None,
 ) -> Verification:
     """Check one data set.
@@ -78,14 +79,13 @@ def verify(
         options: of its `load` (root, ...), without split, images and allow_missing.
         splits: to check; left out, train and val, as far as the data set has them.
         images: whether image files are checked; without, counts and targets alone.
-        workers: threads that decode images; 0 is one.
+        workers: threads that decode images, >= 1.
         progress: called with (images checked, images in all).
 
     Raises:
         DataError: no split can be read.
         OptionError: an option that is not the data set's.
     """
-    check_option("workers", workers, workers >= 0, ">= 0")
     taken = {"split", "images", "allow_missing"} & set(options)
     if taken:
         raise OptionError(f"{sorted(taken)[0]} is set by the check itself: leave it out")
@@ -142,26 +142,19 @@ def _located(found: Verification, split: str, data: Dataset, files: ImageFiles) 
 def _check_images(found: Verification, files: Mapping[str, Path], workers: int, progress: Progress | None) -> None:
     """Decode every file once, and find images of equal pixels."""
     same: dict[str, list[str]] = {}
-    pool = ThreadPoolExecutor(workers or 1)
-    try:
-        for image, (pixels, error) in zip(files, pool.map(_decode, files.values()), strict=True):
-            found.images += 1
-            if error:
-                found.problems.append(Problem("undecodable", error, (image,)))
-            else:
-                same.setdefault(pixels, []).append(image)
-            if progress is not None:
-                progress(found.images, len(files))
-    finally:
-        pool.shutdown(cancel_futures=True)  # Ctrl-C waits for the images in hand alone
+    for image, pixels in zip(files, decoded(files.values(), _pixels, threads=workers), strict=True):
+        found.images += 1
+        if isinstance(pixels, DataError):
+            found.problems.append(Problem("undecodable", str(pixels), (image,)))
+        else:
+            same.setdefault(pixels, []).append(image)
+        if progress is not None:
+            progress(found.images, len(files))
     copies = (images for images in same.values() if len(images) > 1)
     found.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(each)}", tuple(each)) for each in copies)
 
 
-def _decode(path: Path) -> tuple[str, str]:
-    """SHA-256 of a picture's size and pixels, or why it cannot be decoded."""
-    try:
-        shown = read_image(path).convert("RGBA")
-    except DataError as error:
-        return "", str(error)
-    return hashlib.sha256(f"{shown.size}".encode() + shown.tobytes()).hexdigest(), ""
+def _pixels(image: Image) -> str:
+    """SHA-256 of a picture's size and pixels."""
+    shown = image.convert("RGBA")
+    return hashlib.sha256(f"{shown.size}".encode() + shown.tobytes()).hexdigest()

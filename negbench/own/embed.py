@@ -6,9 +6,9 @@ import importlib
 import inspect
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from negbench import display
 from negbench.command_options import Embed
 from negbench.contracts import Backbone
+from negbench.datasets.image_files import ImageFiles, decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.files import atomic_write
 from negbench.own.init import Found, load_split, survey
@@ -28,11 +29,8 @@ from negbench.room import device_named
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from negbench.datasets.image_files import ImageFiles
-
 IMAGES, TEXTS = "images.npz", "texts.npz"
 _LIBRARIES = "negbench.backbones._encoders"  # imported when an encoder is asked for, as a plug-in is
-_THREADS = 4  # that decode images
 _WANT = "open_clip:MODEL[:PRETRAINED], transformers:NAME or FILE.py:NAME"
 _METHODS = ("encode_image", "encode_text")
 
@@ -113,7 +111,7 @@ def _check_room(found: Found, overwrite: bool) -> None:
     there = [path for path in ours.values() if path.exists()]
     if there and not overwrite:
         raise OptionError(f"{there[0]} is there already: `negbench init` goes on with it, --overwrite computes it anew")
-    for role, (file, _) in found.vectors.items():
+    for role, file in found.vectors.items():
         if file != ours[role]:
             raise OptionError(f"{file} holds embeddings of {role} already: move it away, else there would be two")
     try:
@@ -123,18 +121,11 @@ def _check_room(found: Found, overwrite: bool) -> None:
 
 
 def _decoded(files: dict[str, ImageFiles], size: int) -> Iterator[tuple[list[str], list[Image]]]:
-    """(ids, RGB images) of each batch, the next one decoded while the last is encoded."""
-    ids, rgb = list(files), importlib.import_module(_LIBRARIES).rgb
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="negbench-decode") as pool:
-
-        def begin(start: int) -> list[Future[Image]]:
-            return [pool.submit(lambda name: rgb(files[name].open(name)), image) for image in ids[start : start + size]]
-
-        waiting = begin(0)
-        for start in range(0, len(ids), size):
-            coming = begin(start + size)
-            yield ids[start : start + size], [each.result() for each in waiting]
-            waiting = coming
+    """(ids, RGB images) of each batch, decoded while those before it are encoded."""
+    ids = list(files)
+    read = readable(decoded([files[name].path(name) for name in ids], importlib.import_module(_LIBRARIES).rgb))
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size], list(islice(read, size))
 
 
 # --- encoders ------------------------------------------------------------------------------------------------------

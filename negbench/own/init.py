@@ -50,7 +50,7 @@ class Found:
         columns: names of the columns of the triplets, where they are not the usual ones.
         images: image files by ending.
         triplets: the file of triplets, and what it holds.
-        vectors: 'images' or 'texts' -> a file of embeddings with names, and the key of its vectors.
+        vectors: 'images' or 'texts' -> a file of embeddings with names.
         present: a line for each thing that was found.
         missing: a line for each thing that is not there, or not right, with the mend.
         warnings: a line for each reason why comparisons will say little (`forewarn`).
@@ -60,7 +60,7 @@ class Found:
     columns: str = ""
     images: Counter[str] = field(default_factory=Counter)
     triplets: tuple[Path, TripletTable] | None = None
-    vectors: dict[str, tuple[Path, str]] = field(default_factory=dict)
+    vectors: dict[str, Path] = field(default_factory=dict)
     present: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -135,15 +135,13 @@ def _vectors(found: Found, file: Path) -> None:
     except Exception:  # whatever a damaged file does: it is none of ours
         return
     role = next((role for role, names in _NAMES.items() if names in keys), None)
-    keys -= set(_NAMES.values())
-    if role is None or not keys:
+    if role is None or len(keys) == 1:
         return
     if role in found.vectors:
-        found.present.append(f"{file.name}: embeddings of {role}, too; the recipe takes {found.vectors[role][0].name}")
+        found.present.append(f"{file.name}: embeddings of {role}, too; the recipe takes {found.vectors[role].name}")
         return
-    key = "features" if "features" in keys else min(keys)
-    found.vectors[role] = file, key
-    found.present.append(f"{file.name}: embeddings of {role}" + f" ('{key}')" * (key != "features"))
+    found.vectors[role] = file
+    found.present.append(f"{file.name}: embeddings of {role}")
 
 
 def _check(found: Found) -> None:
@@ -157,7 +155,7 @@ def _check(found: Found) -> None:
         (there,) = found.vectors
         lacking = "texts" if there == "images" else "images"
         found.missing.append(
-            f"embeddings of {lacking}: save them beside {found.vectors[there][0].name}, e.g. "
+            f"embeddings of {lacking}: save them beside {found.vectors[there].name}, e.g. "
             f"np.savez('{lacking}.npz', {_NAMES[lacking]}=names, features=vectors)"
         )
     if found.missing:
@@ -172,7 +170,7 @@ def _check(found: Found) -> None:
             for each in (train, val):
                 backbone.features_of(each.images)
                 backbone.tokenize([query.text for query in each.queries])
-            with np.load(found.vectors["images"][0], allow_pickle=False) as arrays:
+            with np.load(found.vectors["images"], allow_pickle=False) as arrays:
                 stored = len(arrays["ids"])
     except NegbenchError as error:
         found.missing.append(str(error))
@@ -216,12 +214,7 @@ def _dataset(found: Found) -> dict[str, Any]:
 
 def _backbone(found: Found) -> dict[str, Any]:
     """Options of `precomputed`."""
-    options: dict[str, Any] = {}
-    for role, (file, key) in found.vectors.items():
-        options[role] = str(file)
-        if key != "features":
-            options[f"{role[:-1]}_key"] = key
-    return options
+    return {role: str(file) for role, file in found.vectors.items()}
 
 
 # --- files -------------------------------------------------------------------------------------------------------

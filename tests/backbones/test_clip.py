@@ -210,8 +210,6 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
         ({"size": "toy"}, OptionError, "backbone.size must be left out"),
         ({"gamma": 0.5}, OptionError, "backbone.gamma is for fine-tuning"),
         ({"grad_checkpointing": True}, OptionError, "backbone.grad_checkpointing is for fine-tuning"),
-        ({"projection": 0, "init": "random", "size": "toy"}, OptionError, "projection must be true, false or a width"),
-        ({"attribute_weights": 0.0, "init": "random", "size": "toy"}, OptionError, "initial weight > 0, got 0.0"),
     ],
 )
 def test_mistakes_are_one_line(options: dict[str, Any], error: type[NegbenchError], text: str) -> None:

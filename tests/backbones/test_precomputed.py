@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from negbench.backbones.precomputed import Precomputed
-from negbench.errors import DataError, OptionError, UnknownNameError
+from negbench.errors import DataError, OptionError
 
 IDS = ["b7", "a1", "a2", "c"]
 TEXTS = ["is red", "Is red", "has «longer» sleeves, and is blue", "", "x" * 300]
@@ -51,10 +51,10 @@ def test_rows_are_those_of_the_files(tmp_path, texts):
         assert backbone.identity.tokens_per_image == tokens
 
 
-def test_numbers_as_ids_half_precision_and_another_key(tmp_path, texts):
+def test_numbers_as_ids_half_precision_and_another_name(tmp_path, texts):
     half = IMAGES.astype(np.float16)
     np.savez(tmp_path / "i.npz", ids=np.array([1, 2, 3, 4]), v=half)
-    backbone = Precomputed.load(images=tmp_path / "i.npz", texts=texts, image_key="v")
+    backbone = Precomputed.load(images=tmp_path / "i.npz", texts=texts)
     assert torch.equal(backbone.features_of(["3", "1"]), torch.from_numpy(half).float()[[2, 0]][:, None])
 
 
@@ -107,16 +107,13 @@ def test_bad_options(tmp_path, images, texts):
         Precomputed.load(images=images, texts=tmp_path / "texts.csv")
     with pytest.raises(DataError, match=r"none\.npz: there is no such file"):
         Precomputed.load(images=tmp_path / "none.npz", texts=texts)
-    with pytest.raises(OptionError, match="dim must be >= 1 or left out, got 0"):
-        Precomputed.load(images=images, texts=texts, dim=0)
-    with pytest.raises(UnknownNameError, match="gated"):
-        Precomputed.load(images=images, texts=texts, fusion="gate")
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"ids": np.array(IDS)}, r"has no 'features', only 'ids'"),
+        ({"ids": np.array(IDS), "a": IMAGES, "b": IMAGES}, r"has no 'features', only 'ids', 'a', 'b'"),
         ({"features": IMAGES}, r"has no 'ids', only 'features'"),
         ({"ids": np.array(IDS), "features": IMAGES[:3]}, r"N = 4 images, and none of them 0; got \[3, 6\]"),
         ({"ids": np.array(IDS), "features": IMAGES[:, :0]}, r"none of them 0; got \[4, 0\]"),

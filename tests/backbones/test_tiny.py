@@ -28,7 +28,7 @@ from negbench.backbones.tiny import (
 from negbench.datasets._garments import CATEGORIES, Garment, render, sample_attributes, sample_nuisance
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import VOCABULARY, describe
-from negbench.errors import OptionError, UnknownNameError, WeightsError
+from negbench.errors import WeightsError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pretrain_tiny.py"
 TEXTS = [
@@ -187,13 +187,6 @@ def test_shipped_weights_of_another_content_are_refused(tmp_path: Path, monkeypa
         monkeypatch.setattr(tiny, "SHIPPED", other)
         with pytest.raises(WeightsError, match="is not the file that negbench ships"):
             Tiny.load()
-
-
-def test_options_are_checked() -> None:
-    with pytest.raises(UnknownNameError, match=r"'gatd'.*'gated'"):
-        Tiny.load(fusion="gatd")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"seed must be in 0\.\.2\^32-1, got -1"):
-        Tiny.load(seed=-1)
 
 
 # --- quality of the shipped encoders, on pictures of a stream that nothing else uses ---------------------------------

@@ -13,7 +13,7 @@ from negbench.contracts import Backbone, relevance
 from negbench.datasets._garments import ATTRIBUTES, values
 from negbench.datasets._wording import clauses, phrases
 from negbench.datasets.vectors import VectorWorld, attributes_of
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError
 
 TWINS = ("dress-train-0-a31203-00017", "dress-train-0-a31203-00018")
 OTHER = "dress-train-0-a31202-00019"  # another print
@@ -58,12 +58,11 @@ def test_tokens_are_views_of_one_image() -> None:
     assert (cosines - torch.eye(8)).abs().max() < 0.6
 
 
-@pytest.mark.parametrize("decay", [1.0, 0.5])
-def test_decay_weighs_the_attributes(decay: float) -> None:
+def test_weights_of_the_attributes_fall() -> None:
     ids = ("dress-val-0-000000-0", *(f"dress-val-0-{'0' * a}1{'0' * (5 - a)}-0" for a in range(6)))
-    clean = features(ids, noise=0.0, decay=decay, dim=1024)[:, 0]
+    clean = features(ids, noise=0.0, dim=1024)[:, 0]
     moved = (clean[1:] - clean[0]).norm(dim=-1)  # sqrt 2 times the weight, as far as random vectors are orthogonal
-    wanted = torch.tensor([decay**a for a in range(6)])
+    wanted = torch.tensor([0.9**a for a in range(6)])
     torch.testing.assert_close(moved / moved[0], wanted, rtol=0.1, atol=0)
     assert clean[0].norm() == pytest.approx(1.0, abs=0.15)
 
@@ -102,14 +101,13 @@ def test_every_phrase_names_the_value_that_it_is_said_for() -> None:
     assert {value for value in named.values() if value} >= {(n, v) for n in ATTRIBUTES for v in values("dress", n)}
 
 
-@pytest.mark.parametrize("alignment", [1.0, 0.6])
-def test_a_description_points_at_its_image(alignment: float) -> None:
+def test_a_description_points_at_its_image() -> None:
     world = VectorWorld.load(train_images=40, twins=1.0, train_queries=20, split="train")
-    backbone = load(noise=0.0, alignment=alignment, dim=512)
+    backbone = load(noise=0.0, dim=1024)
     images = backbone.candidates(backbone.features_of([str(query.target) for query in world.queries]))[:, 0]
     texts = backbone.text_queries([str(query.target_text) for query in world.queries])
     cosines = (images * texts).sum(-1)
-    assert cosines.tolist() == pytest.approx([alignment] * 20, abs=0.02 if alignment == 1 else 0.15)
+    assert cosines.tolist() == pytest.approx([0.3] * 20, abs=0.15)
 
 
 def test_phrases_are_found_in_sentences() -> None:
@@ -172,16 +170,3 @@ def test_a_model_can_fit_its_training_queries() -> None:
     assert fitted(Vectors.load(**settings, hidden=512), world, 60) >= 0.95
     assert fitted(Vectors.load(**settings, hidden=0), world, 60) < 0.5
     assert fitted(Vectors.load(**{**settings, "noise": 0.0}, hidden=512), world, 60) < 0.5  # twins are alike
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("dim", 7), ("dim", 1025), ("tokens", 0), ("tokens", 33), ("noise", -0.1), ("noise", 11.0), ("decay", 0.0),
-        ("decay", 1.1), ("alignment", 1.01), ("alignment", float("nan")), ("hidden", -1), ("world", -1),
-        ("seed", 2**32),
-    ],
-)  # fmt: skip
-def test_an_impossible_value_is_quoted(option: str, value: Any) -> None:
-    with pytest.raises(OptionError, match=rf"{option} must be .* got {value}"):
-        load(**{option: value})

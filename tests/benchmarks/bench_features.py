@@ -86,8 +86,8 @@ def encoding(folder: Path, count: int = 256) -> None:
         assert store.ensure(images, backbone, workers=workers).encoded == count
 
     print(f"\nencoding {count} JPEG files of 400 x 600, features 49 x 64")
-    floor, *taken = seconds(loop, partial(ensure, 0), partial(ensure, 2))
-    for label, spent in zip(("plain loop", "ensure, 0 workers", "ensure, 2 workers"), (floor, *taken), strict=True):
+    floor, *taken = seconds(loop, partial(ensure, 1), partial(ensure, 4))
+    for label, spent in zip(("plain loop", "ensure, 1 thread", "ensure, 4 threads"), (floor, *taken), strict=True):
         print(f"{label:<30}{count / spent:>9.0f} images/s {floor / spent:>6.2f} x the loop")
 
 

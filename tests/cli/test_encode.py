@@ -17,11 +17,11 @@ def test_fills_the_store_once(
     assert negbench([*command, "--splits", "val"]) == 0
     out = capsys.readouterr().out
     assert "48 images, 48 to encode, 0.0 MiB in" in out
-    assert "encoded 48 at" in out
+    assert "encoded 48;" in out
     assert negbench(command) == 0
     out = capsys.readouterr().out
     assert "144 images, 96 to encode" in out
-    assert "encoded 96 at" in out
+    assert "encoded 96;" in out
     assert "48 were stored before" in out
     assert negbench(command) == 0
     assert "144 images, 0 to encode" in capsys.readouterr().out
@@ -39,7 +39,7 @@ def test_damage_is_found_and_mended(
     shard.write_bytes(data)
     capsys.readouterr()
     assert negbench(command) == 0
-    assert "encoded 48 at" in capsys.readouterr().out
+    assert "encoded 48;" in capsys.readouterr().out
 
 
 def test_what_stores_nothing_is_one_line(toy_root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,6 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path: Path, capsys: pytest.
     assert read_recipe(folder / "recipe.toml")["plugins"] == [str(folder / "my_strategy.py")]
     assert read_recipe(folder / "recipe.toml")["backbone"] == {
         "name": "precomputed", "images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz"),
-        "text_key": "clip",
     }  # fmt: skip
     assert negbench([*audit, "--queries", "10"]) == 0
     assert "note: backbone" not in capsys.readouterr().err  # vectors of one's own

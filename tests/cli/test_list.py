@@ -24,7 +24,7 @@ def test_one_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert negbench(["list", "backbones", "precomputed"]) == 0
     out = capsys.readouterr().out
     assert "options, as --set backbone.NAME=VALUE or --backbone precomputed:NAME=VALUE:\n" in out
-    assert "  image_key = str, default features\n      array of `images`" in out
+    assert "  dim = int or none, default none\n      width of the shared space" in out
     assert negbench(["list", "strategies", "all-corpus"]) == 0
     assert "no options" in capsys.readouterr().out
 

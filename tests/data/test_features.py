@@ -23,18 +23,14 @@ from negbench.contracts import Backbone
 from negbench.data import contents, features
 from negbench.data.contents import content_hashes
 from negbench.data.features import FeatureStore, encoding_estimate, store_of
-from negbench.data.images import PixelSource
 from negbench.errors import DataError, NegbenchError, OptionError
 
 ROWS, WIDTH, SIDE = 2, 8, 12
 
 
-class Shrink:
-    """A transform that pickles small."""
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        pixels = np.asarray(image.convert("RGB").resize((SIDE, SIDE)), dtype=np.float32) / 255
-        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+def shrink(image: Image.Image) -> Tensor:
+    pixels = np.asarray(image.convert("RGB").resize((SIDE, SIDE)), dtype=np.float32) / 255
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
 class Pooled(Backbone):
@@ -49,7 +45,7 @@ class Pooled(Backbone):
         self.drop = nn.Dropout(0.5)
         self.scale, self.pause = scale, pause
         self.batches: list[int] = []
-        self.transform = Shrink()
+        self.transform = shrink
 
     def image_features(self, pixels: Tensor) -> Tensor:
         self.batches.append(len(pixels))
@@ -73,10 +69,10 @@ def by_loop(backbone: Pooled, images: dict[str, Path]) -> Tensor:
     """One image at a time, float32."""
     backbone.eval()
     with torch.no_grad():
-        return torch.cat([backbone.image_features(Shrink()(Image.open(path))[None]) for path in images.values()])
+        return torch.cat([backbone.image_features(shrink(Image.open(path))[None]) for path in images.values()])
 
 
-def main(root: str, folder: str, shard_rows: str, pause: str, workers: str) -> None:
+def main(root: str, folder: str, shard_rows: str, pause: str) -> None:
     """Encode a folder in this process; prints one line per finished batch and a last one with the report."""
     features._SHARD_BYTES = int(shard_rows) * encoding_estimate(1, ROWS, WIDTH)
     store = FeatureStore(Path(root), "pooled", (ROWS, WIDTH))
@@ -87,7 +83,6 @@ def main(root: str, folder: str, shard_rows: str, pause: str, workers: str) -> N
         images_of(Path(folder)),
         backbone,
         batch_size=2,
-        workers=int(workers),
         progress=lambda count: print(count, flush=True),
     )
     print(json.dumps({"encoded": report.encoded, "reused": report.reused, "batches": backbone.batches}), flush=True)
@@ -141,7 +136,6 @@ def test_equals_the_plain_loop(tmp_path, folder, small_shards, budget):
     store = new_store(tmp_path)
     report = store.ensure(images, backbone, batch_size=5)
     assert (report.encoded, report.reused) == (12, 1)
-    assert report.bytes == 12 * ROWS * WIDTH * 2
     ids = list(images)
     held = store.load(ids, budget_bytes=budget)
     assert held.held is (budget is None)
@@ -229,15 +223,14 @@ def test_a_missing_file_is_named(tmp_path, folder):
         new_store(tmp_path).ensure(images, Pooled())
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_unreadable_images_are_named_and_the_others_stored(tmp_path, folder, workers):
+def test_unreadable_images_are_named_and_the_others_stored(tmp_path, folder):
     (folder / "i04.png").write_bytes((folder / "i04.png").read_bytes()[:60])
     (folder / "i06.png").write_bytes(b"")
     (folder / "i08.png").write_text("<html>404</html>")
     images = images_of(folder)
     store = new_store(tmp_path)
     with pytest.raises(DataError, match=r"i04\.png is not a readable image.*\(and 2 more\)") as caught:
-        store.ensure(images, Pooled(), batch_size=3, workers=workers)
+        store.ensure(images, Pooled(), batch_size=3)
     assert "\n" not in str(caught.value)
     assert new_store(tmp_path).missing(images) == ["i04", "i06", "i08"]
 
@@ -376,7 +369,7 @@ def test_a_reader_keeps_its_rows_when_a_shard_is_replaced(tmp_path, folder, smal
 
 
 def test_killed_in_the_middle_and_resumed(tmp_path, folder, start):
-    process = start(tmp_path / "cache", folder, 4, 0.05, 0)
+    process = start(tmp_path / "cache", folder, 4, 0.05)
     release(process)
     finished = 0
     for line in process.stdout:
@@ -402,7 +395,7 @@ def test_killed_in_the_middle_and_resumed(tmp_path, folder, start):
 
 
 def test_four_processes_on_an_empty_store_encode_each_image_once(tmp_path, folder, start):
-    processes = [start(tmp_path / "cache", folder, 3, 0.05, 0) for _ in range(4)]
+    processes = [start(tmp_path / "cache", folder, 3, 0.05) for _ in range(4)]
     release(*processes)
     reports = []
     for process in processes:
@@ -418,7 +411,7 @@ def test_four_processes_on_an_empty_store_encode_each_image_once(tmp_path, folde
 def test_readers_beside_a_writer_see_whole_shards_only(tmp_path, folder, start):
     (folder / "copy.png").unlink()
     images = images_of(folder)
-    process = start(tmp_path / "cache", folder, 2, 0.05, 0)
+    process = start(tmp_path / "cache", folder, 2, 0.05)
     want = dict(zip(images, by_loop(Pooled(), images), strict=True))
     release(process)
     seen = set()
@@ -433,20 +426,6 @@ def test_readers_beside_a_writer_see_whole_shards_only(tmp_path, folder, start):
         time.sleep(0.01)
     assert process.returncode == 0
     assert len(seen) > 2  # it did look while the store was filling
-
-
-def test_a_dead_worker_is_one_line(tmp_path, folder):
-    backbone = Pooled()
-    backbone.transform = Deadly()
-    with pytest.raises(NegbenchError, match=r"a process that decodes images died.*workers"):
-        new_store(tmp_path).ensure(images_of(folder), backbone, workers=1)
-
-
-class Deadly:
-    """Ends the process that decodes, as the kernel does when memory runs out."""
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        os._exit(9)
 
 
 # --- content hashes --------------------------------------------------------------------------------------------------
@@ -531,18 +510,3 @@ def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder):
         memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
         assert contents._remembered(memory).items() <= known.items()
     assert content_hashes(images, tmp_path) == want
-
-
-# --- pixels ----------------------------------------------------------------------------------------------------------
-
-
-def test_pixel_source(folder):
-    images = list(images_of(folder).values())
-    source = PixelSource(images, Pooled(), threads=2)
-    assert len(source) == 13
-    index = torch.tensor([3, 3, 11, 0])
-    want = torch.stack([Shrink()(Image.open(images[i])) for i in index.tolist()])
-    assert torch.equal(source[index], want)
-    images[2].write_bytes(b"")
-    with pytest.raises(DataError, match=f"{images[2].name} is not a readable image"):
-        source[torch.tensor([2])]

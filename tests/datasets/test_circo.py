@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from negbench.datasets.circo import Circo
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError
 from negbench.testing.datasets import toy_table
 
 Files = dict[str, Any]
@@ -129,11 +129,6 @@ def test_queries_of_the_toy(root: Path) -> None:
         "all val: 3 queries where 220 are published",
         "all val: 7 gallery where 123,403 are published",
     )
-
-
-def test_an_unknown_split(root: Path) -> None:
-    with pytest.raises(OptionError, match="split must be val or test"):
-        load(root, split="train")
 
 
 def server_metrics(annotations: list[dict[str, Any]], lists: dict[str, list[int]]) -> dict[str, float]:

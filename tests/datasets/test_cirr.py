@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from negbench.datasets.cirr import Cirr
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError
 from negbench.testing.datasets import SIGNS, toy_table
 
 Files = dict[str, Any]
@@ -140,23 +140,11 @@ def test_queries_of_the_toy(root: Path) -> None:
 
 
 def test_training_corpus(root: Path) -> None:
-    images = load(root, split="train")
-    assert len(images.images) == 9
-    targets = load(root, split="train", corpus="targets")
-    assert targets.images == ["train-1-0-img0", "train-5-0-img0", "train-3-0-img0"]
-    assert targets.extra_images == ["train-0-0-img0", "train-7-0-img0"]
-    assert targets.identity != images.identity
-    assert targets.remarks == ()
-    train, dev = targets.split_dev(0.3, 0)
+    data = load(root, split="train")
+    assert len(data.images) == 9
+    train, dev = data.split_dev(0.3, 0)
     assert len(train.queries) == 2
     assert "average" in dev.evaluate(toy_table(dev, 0))
-
-
-def test_options(root: Path) -> None:
-    with pytest.raises(OptionError, match="split must be one of train, val, test1, got 'test'"):
-        load(root, split="test")
-    with pytest.raises(OptionError, match="corpus must be images or targets, got 'all'"):
-        load(root, corpus="all")
 
 
 def loop_metrics(data: Cirr, scores: Tensor) -> dict[str, float]:

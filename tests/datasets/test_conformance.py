@@ -15,6 +15,7 @@ import torch
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.datasets.verify import verify
+from negbench.errors import OptionError
 from negbench.registry import registry
 from negbench.testing import DatasetTestCase
 
@@ -22,7 +23,6 @@ PLUGIN = Path(__file__).with_name("pairs_plugin.py")
 JUDGED = ("hp-fashioniq",)  # by the scores of sets, not by ranks
 TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("cirr", {}),
-    ("cirr", {"corpus": "targets"}),
     ("emoji", {}),
     ("emoji", {"style": "free", "artists": ["noto", "fluent"], "references": ["openmoji"]}),
     ("fashion200k", {}),
@@ -31,7 +31,7 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("mit-states", {}),
     ("synthetic", {}),
     ("triplets", {}),
-    ("vectors", {"label_noise": 0.5, "near_misses": 2.0}),
+    ("vectors", {}),
 ]
 
 
@@ -141,6 +141,24 @@ def _flawed(base: Any) -> dict[str, type[Dataset]]:
         "test_a_constant_scorer_finds_nothing": Kind,
         "test_per_query_values_average_to_the_metric": Undeclared,
     }
+
+
+OUT_OF_RANGE = {
+    "emoji": [("artists", ["apple"]), ("train_queries", 0)],
+    "fashioniq": [("protocol", "VAL"), ("caption_mode", "single"), ("corpus", "all")],
+    "mit-states": [("weighting", "image")],
+    "triplets": [("val_fraction", 1.0), ("seed", -1)],
+    "vectors": [("look", 0.96), ("look", -0.1)],
+}
+
+
+def test_a_value_out_of_range_is_one_line_that_quotes_it() -> None:
+    for name, mistakes in OUT_OF_RANGE.items():
+        for option, value in mistakes:
+            with pytest.raises(OptionError) as caught:
+                registry.make("datasets", name, **{option: value})
+            assert str(caught.value).startswith(f"dataset.{option} = {value!r}: ")
+            assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", _flawed(object))

@@ -182,8 +182,6 @@ def test_evaluate_checks_its_scores() -> None:
         data.evaluate(scores)
     with pytest.raises(NegbenchError, match=r"the scorer returned \(1, 1\)"):
         data.rank(lambda rows, columns: torch.zeros(1, 1))
-    with pytest.raises(OptionError, match="block must be >= 1, got 0"):
-        data.rank(lambda rows, columns: torch.zeros(1, 1), block=0)
 
 
 def test_closed_labels() -> None:

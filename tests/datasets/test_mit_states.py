@@ -124,8 +124,6 @@ def test_weighting_chooses_main_metric_and_protocol(root: Path) -> None:
     assert one.identity.startswith("mit-states@tirg-")
     assert pair.identity.startswith("mit-states@hycole-")
     assert one.queries == pair.queries
-    with pytest.raises(OptionError, match="weighting must be one of query, pair, got 'image'"):
-        load(root, weighting="image")
 
 
 def test_empty_files(root: Path) -> None:

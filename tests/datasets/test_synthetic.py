@@ -93,15 +93,6 @@ def test_queries_change_one_to_three_attributes_and_say_so() -> None:
     assert min(counts.values()) > 0.1 * len(part.queries)
 
 
-@pytest.mark.parametrize("near_misses", [0.0, 2.0, 10.0])
-def test_near_misses_is_the_mean_number_of_images_that_miss_one_attribute(near_misses: float) -> None:
-    part = plan(Spec(near_misses=near_misses), "val", "shirt")
-    codes = np.array([dataclasses.astuple(attributes) for attributes in part.attributes])
-    equal = (codes[[target for _, target in part.queries]][:, None] == codes[None]).sum(2)
-    assert (equal == 6).sum(1).mean() == pytest.approx(near_misses, rel=0.05, abs=0.1)  # the category is equal too
-    assert (equal == 7).sum(1).mean() == pytest.approx(4.5, rel=0.02)
-
-
 def test_too_many_different_garments() -> None:
     with pytest.raises(OptionError, match=r"different garments of category dress .* more twins"):
         plan(Spec(twins=1, train_images=9600), "train", "dress")
@@ -111,7 +102,6 @@ def test_too_many_different_garments() -> None:
     ("option", "value"),
     [
         ("twins", 0.9), ("twins", 7.0), ("val_images", 7), ("train_queries", 0), ("world", -1), ("twins", float("nan")),
-        ("near_misses", -1.0), ("near_misses", float("inf")), ("label_noise", 1.1), ("label_noise", float("nan")),
         ("train_images", 10**9),
     ],
 )  # fmt: skip
@@ -229,26 +219,6 @@ def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path: Path, monke
 
 
 # --- loader --------------------------------------------------------------------------------------------------------
-
-
-def test_label_noise_in_the_files(folder: Path, tmp_path: Path) -> None:
-    spec = dataclasses.replace(TINY, label_noise=0.2, near_misses=3.0, world=5)
-    noisy = ensure(tmp_path, spec)
-    told = read(noisy / "attributes.json")
-    assert isinstance(told, dict)
-    data = Synthetic.load(root=noisy, split="train", label_noise=0.2)
-    wrong = [query for query in data.queries if any(told[i] != told[query.target] for i in query.relevant)]
-    assert len(wrong) == 3 * 6
-    for query in wrong:
-        assert query.relevant[0] == query.target
-        assert all(told[image] == told[query.relevant[1]] != told[query.target] for image in query.relevant[1:])
-    val = Synthetic.load(root=noisy, split="val")
-    assert all(told[image] == told[query.target] for query in val.queries for image in query.relevant)
-    assert val.card.protocol == "twins2.5-40x30x24x20-near3-noise0.2"
-    assert spec.folder == "synthetic-v2-world5-twins2.5-40-30-24-20-near3-noise0.2"
-    assert TINY.folder == "synthetic-v2-world0-twins2.5-40-30-24-20"
-    with pytest.raises(OptionError, match=r"near_misses = 2.0, but the data set at .* has 3.0"):
-        Synthetic.load(root=noisy, near_misses=2.0)
 
 
 def test_training_queries_carry_descriptions(folder: Path) -> None:

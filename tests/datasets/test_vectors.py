@@ -53,7 +53,7 @@ def test_another_id_is_refused(image: str) -> None:
         attributes_of(image)
 
 
-@pytest.mark.parametrize("options", [{}, {"twins": 1.0}, {"near_misses": 6.0, "world": 3}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"twins": 1.0}, {"world": 3}], ids=str)
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_relevant_is_who_has_every_attribute(split: str, options: dict[str, Any]) -> None:
     data = load(split=split, **options)
@@ -72,45 +72,6 @@ def test_twins() -> None:
     for twins in (1.0, 2.0, 4.5, 9.0):
         lengths = [len(query.relevant) for query in load(twins=twins).queries]
         assert np.mean(lengths) == pytest.approx(twins, rel=0.06)
-
-
-@pytest.mark.parametrize(("near_misses", "twins"), [(0.0, 4.5), (6.0, 4.5), (3.0, 1.0)])
-def test_near_misses_miss_exactly_one_attribute(near_misses: float, twins: float) -> None:
-    data = load(near_misses=near_misses, twins=twins)
-    of_images = [sum(shared(image, other) == 5 for other in data.images) for image in data.images]
-    assert np.mean(of_images) == pytest.approx(near_misses, abs=max(0.05, 0.02 * near_misses))
-    found = [of_images[data.column_of[str(query.target)]] for query in data.queries]
-    assert np.mean(found) == pytest.approx(near_misses, abs=max(0.2, 0.1 * near_misses))
-    assert np.mean([len(query.relevant) for query in data.queries]) == pytest.approx(twins, rel=0.06)
-
-
-def test_near_misses_that_no_world_has() -> None:
-    with pytest.raises(OptionError, match=r"near_misses = 90: .* come as near as \d+ a query") as caught:
-        load(near_misses=90.0)
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_label_noise_moves_targets_of_train_queries_alone() -> None:
-    clean, some, more = (load(label_noise=noise) for noise in (0.0, 0.25, 0.5))
-    assert clean.images == some.images
-    right = {query.id: query.target for query in clean.queries}
-    wrong = [{q.id for q in data.queries if q.target != right[q.id]} for data in (clean, some, more)]
-    assert [len(ids) for ids in wrong] == [0, 30, 60]
-    assert wrong[1] < wrong[2]
-    for old, new in zip(clean.queries, more.queries, strict=True):
-        assert (new.id, new.reference, new.text) == (old.id, old.reference, old.text)
-        assert new.relevant[0] == new.target
-        if new.id in wrong[2]:
-            assert set(new.relevant[1:]) == set(old.relevant)
-            assert new.target not in (*old.relevant, new.reference)
-        else:
-            assert new == old
-    assert load(split="val", label_noise=0.5).queries == load(split="val").queries
-
-
-def test_a_wrong_target_is_never_the_reference() -> None:
-    data = load(train_images=16, twins=2.0, label_noise=1.0)
-    assert all(query.target != query.reference for query in data.queries)
 
 
 def test_lines_are_pairs_three_attributes_apart() -> None:
@@ -134,8 +95,6 @@ def test_lines_change_nothing_where_there_are_none() -> None:
     assert load(look=0.0).identity == load().identity
     assert look_of(load().images[0]) == ("", 0.0)
     assert load(look=0.7).card.protocol == "twins4.5-160x120x120x80-look0.7"
-    with pytest.raises(OptionError, match="near_misses must be left out where look is not 0, got 3"):
-        load(look=0.7, near_misses=3.0)
 
 
 def test_twenty_thousand_images() -> None:
@@ -156,7 +115,6 @@ def test_seeds_make_other_worlds() -> None:
     assert not set(one.images) & set(other.images)
     assert one.identity != other.identity == load(world=1).identity
     assert one.card.protocol == "twins4.5-160x120x120x80"
-    assert load(near_misses=2.0, label_noise=0.1).card.protocol == "twins4.5-160x120x120x80-near2-noise0.1"
 
 
 def test_privileged_texts_are_those_of_train() -> None:
@@ -171,9 +129,8 @@ def test_privileged_texts_are_those_of_train() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("twins", 0.5), ("twins", 40.0), ("twins", float("nan")), ("near_misses", -1.0), ("near_misses", float("inf")),
-        ("label_noise", 1.5), ("label_noise", -0.1), ("train_images", 7), ("val_queries", 0), ("world", -1),
-        ("look", 0.96), ("look", -0.1), ("split", "test"), ("root", "/somewhere"),
+        ("twins", 0.5), ("twins", 40.0), ("twins", float("nan")), ("train_images", 7), ("val_queries", 0),
+        ("world", -1), ("split", "test"), ("root", "/somewhere"),
     ],
 )  # fmt: skip
 def test_an_impossible_value_is_quoted(option: str, value: Any) -> None:

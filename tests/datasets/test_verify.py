@@ -145,14 +145,5 @@ def test_options_are_checked(file: Path) -> None:
         verify("triplets", {"fil": file})
     with pytest.raises(OptionError, match="images is set by the check itself"):
         verify("triplets", {"file": file, "images": False})
-    with pytest.raises(OptionError, match="workers must be >= 0"):
-        check(file, workers=-1)
     with pytest.raises(OptionError, match="file must be given"):
         verify("triplets", {})
-
-
-def test_workers_find_the_same(file: Path) -> None:
-    (file.parent / "images/val1.png").write_bytes(b"no picture")
-    here, there = check(file), check(file, workers=2)
-    assert here == there
-    assert kinds(there) == [("undecodable", "", ("val1",))]
