@@ -24,8 +24,8 @@ def register(app: typer.Typer) -> None:
         "ui",
         Ui,
         ui,
-        help="Copy the finished runs that the MLflow store lacks, then serve MLflow's pages on 127.0.0.1; prints the "
-        "address of a comparison's runs.",
+        help="Copy finished runs that the MLflow store lacks, serve MLflow's pages on 127.0.0.1, and print the address "
+        "of a comparison: bar charts of its strategies, the best first.",
         examples=[
             "negbench ui demo",
             "negbench ui",
