@@ -390,6 +390,9 @@ class Report(RunsOptions, PluginOptions):
 
     name: str = option(..., "A comparison, or claims.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
+    against: str | None = option(
+        None, "Another comparison: write a page of the rows that both have, and of the settings that differ."
+    )
 
 
 Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]

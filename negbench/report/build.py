@@ -61,7 +61,7 @@ def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything but what the table names is held "
         "fixed: initial weights, batches and epochs are the same for every strategy of a seed.",
-        header=_header(groups),
+        header=header_of(groups),
         answer=tuple(found.answer()),
         facts=_facts(groups),
         chapters=chapters(
@@ -267,7 +267,7 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
 # --- facts -------------------------------------------------------------------------------------------------------
 
 
-def _header(groups: Sequence[Group]) -> tuple[str, ...]:
+def header_of(groups: Sequence[Group]) -> tuple[str, ...]:
     """Data, seeds, epochs, when the last run ended, and the version."""
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]
