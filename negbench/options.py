@@ -344,7 +344,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
     datasets: Any = option(
         None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
     )
-    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until those of the first look.", cli=str)
+    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
     pairs: Literal["baseline", "all"] = option(
         "baseline", "With --until: decide each strategy against the baseline, or all pairs."
     )
@@ -372,7 +372,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
         metavar="grid|VALUE",
         cli=str,
     )
-    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the grid].")
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
     baseline: str | None = option(
         None, "Strategy that all others are compared with [default: in-batch, else all-corpus]."
     )
@@ -403,7 +403,7 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     """Options of `negbench study`."""
 
     trials: int | None = option(None, "Trials in all; a higher number continues [default: 40].", ge=1, le=1_000_000)
-    seeds: int = option(1, "Runs per trial, whose mean counts.", ge=1, le=MANY_SEEDS)
+    seeds: int = option(1, "Runs per trial; their mean counts.", ge=1, le=MANY_SEEDS)
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
     )
@@ -417,8 +417,10 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     )
     final_seeds: int = option(
         3,
-        "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none.",
+        "Fresh seeds to compare the best trial with the default; 0: none; with --until, seeds at the first look.",
         ge=0,
         le=MANY_SEEDS,
     )
-    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the settings].", recipe=False)
+    name: FolderName | None = option(
+        None, "Folder and MLflow experiment [default: named after the options].", recipe=False
+    )

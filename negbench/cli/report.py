@@ -5,29 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.options import Report
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "report",
-        Report,
-        report,
-        help="Write one HTML file with the tables and figures of a comparison or of claims, or put two comparisons "
-        "side by side.",
-        examples=[
-            "negbench report demo",
-            "negbench report demo --galleries 5",
-            "negbench report demo --against earlier",
-        ],
-    )
-
-
+@command.of(
+    Report,
+    "negbench report demo",
+    "negbench report demo --galleries 5",
+    "negbench report demo --against earlier",
+    help="Write one HTML file with the tables and figures of a comparison or of claims, or put two comparisons "
+    "side by side.",
+)
 def report(given: Mapping[str, Any]) -> dict[str, Any]:
     """Build the page and print where it lies."""
     from negbench import files
@@ -46,7 +35,8 @@ def report(given: Mapping[str, Any]) -> dict[str, Any]:
         found = against(runs, asked.name, asked.against)
         document, (page, *others) = found.plain(), write_against(runs, found)
         for frame, title in ((found.frame(), found.answer()), (found.settings_frame(), "settings that differ")):
-            shown.print(Grid(frame, title, rest=str(page), words=tuple(frame.columns)))
+            if len(frame):
+                shown.print(Grid(frame, title, rest=str(page), words=tuple(frame.columns)))
     shown.print(str(page), highlight=False, soft_wrap=True)
     for folder, what in (("tables", "md, tex, csv"), ("figures", "png")):
         count = sum(path.parent.name == folder for path in others)
