@@ -23,7 +23,7 @@ class _Asked(Claims):
     _Asked,
     "negbench claims --only 5,8,17 --seeds 3",
     "negbench claims --recipe world --until decided --workers 2",
-    "negbench claims --compare demo",
+    "negbench claims --recipe world --compare papers",
     help="Test what the papers claim about negatives: each is supported, refuted, undecided or not testable here. "
     "Computes the runs that are missing. Rerun the command to resume.",
 )
