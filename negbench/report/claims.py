@@ -86,12 +86,12 @@ def _forest(tests: Sequence[Test], others: int) -> Chart:
         axes.grid(visible=False, axis="y")
 
     text = (
-        "Estimate and interval of each test, labelled with its claim's number. The grey arrow stands at the bound and "
+        "Estimate and interval of each test, after its claim's number. The grey arrow stands at the bound and points "
     )
     text += (
-        f"points to where the claim says that the effect lies. n = {len(tests)} tests; the table has {others} more, "
+        f"to where the claim says that the effect lies. n = {len(tests)} tests; the table has {others} more, in other "
     )
-    text += "in other units or without a result."
+    text += "units or without a result."
     legend = tuple((marker, color, word) for word, (color, marker) in _VERDICTS.items() if word != "not testable")
     panel = Panel("", draw, 0.2 * len(tests) + 0.3)
     return Chart("effects", "Measured effects in points", text, (panel,), 1, legend, full=True)
