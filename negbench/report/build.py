@@ -94,10 +94,8 @@ def _leader(
     text = "Percent: mean ± standard deviation over seeds. Rows with equally many negatives per query and step stand "
     text += "together, the best first. FN: share known to be relevant."
     tested = " Difference: in points; interval and p-value hold for the whole table. Beaten by: from tests of all "
-    tested += (
-        "pairs. Detectable: the true difference that would be found with a power of 80 %. Over all: every data set "
-    )
-    tested += "and backbone has the same weight."
+    tested += "pairs. Detectable: the true difference that would be found with a power of 80 %. Over all: data sets "
+    tested += "and backbones have equal weights."
     best = tuple(metric_column(name).title for name in found.groups[0].results[0]["metrics"])
     for key, where, table in _by_dataset(tables):
         words = text + tested * bool(found.rows)

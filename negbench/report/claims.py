@@ -85,13 +85,9 @@ def _forest(tests: Sequence[Test], others: int) -> Chart:
         axes.axvline(0, color=GREY, linewidth=1)
         axes.grid(visible=False, axis="y")
 
-    text = (
-        "Estimate and interval of each test, after its claim's number. The grey arrow stands at the bound and points "
-    )
-    text += (
-        f"to where the claim says that the effect lies. n = {len(tests)} tests; the table has {others} more, in other "
-    )
-    text += "units or without a result."
+    text = "Estimate and interval of each test, after its claim's number. The grey arrow stands at the bound and "
+    text += f"points to where the claim says that the effect lies. n = {len(tests)} tests; the table has "
+    text += f"{others} more, in other units or without a result."
     legend = tuple((marker, color, word) for word, (color, marker) in _VERDICTS.items() if word != "not testable")
     panel = Panel("", draw, 0.2 * len(tests) + 0.3)
     return Chart("effects", "Measured effects in points", text, (panel,), 1, legend, full=True)
