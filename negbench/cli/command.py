@@ -76,7 +76,7 @@ class Listing(TyperGroup):
 
 
 @dataclass(frozen=True)
-class Group:
+class CommandGroup:
     """Commands behind one name; each is named like its function."""
 
     help: str

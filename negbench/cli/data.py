@@ -142,4 +142,4 @@ def _print(found: Verification, out: Path | None) -> None:
         typer.echo(f"wrote {out}")
 
 
-data = command.Group("Fetch and check data sets, and store their features.", (verify, encode, fetch))
+data = command.CommandGroup("Fetch and check data sets, and store their features.", (verify, encode, fetch))

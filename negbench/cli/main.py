@@ -16,7 +16,7 @@ from negbench.errors import NegbenchError, missing_package, out_of_memory
 from negbench.registry import blamed
 from negbench.signals import Stopped, stop_on_signals
 
-# group in the help -> its commands: one file each, which has a `Command` or `Group` of its name
+# group in the help -> its commands: one file each, which has a `Command` or `CommandGroup` of its name
 _GROUPS = {
     "Start": ("init", "embed", "data", "doctor"),
     "Compare": ("run", "compare", "study", "claims"),
