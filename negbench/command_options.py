@@ -50,14 +50,14 @@ class Embed(Options):
     encoder: Any = option(
         ...,
         "open_clip:MODEL[:PRETRAINED] or transformers:NAME (a dual encoder); NAME is a folder or a name of the hub. Or "
-        "FILE.py:NAME, an object of your own (or what makes it without arguments) with encode_image(list of RGB PIL "
+        "FILE.py:NAME, an object of your own (or a function or class that makes one) with encode_image(list of RGB PIL "
         "images) and encode_text(list of strings), both to [n, C].",
         cli=str,
         metavar="SPEC",
     )
     batch_size: int = option(32, "Images or texts at a time.", ge=1)
     device: str | None = option(None, "Device, e.g. cpu or cuda [default: cuda where there is one].")
-    gallery: Path | None = option(None, "Encode these, too: one image per line.", metavar="FILE")
+    gallery: Path | None = option(None, "File of further images to encode, one per line.", metavar="FILE")
     columns: str = option("", "As for negbench init.", metavar="OURS=THEIRS,...")
     overwrite: bool = option(False, "Replace existing files.")
 
@@ -66,9 +66,9 @@ class VerifyData(PluginOptions, DataOptions):
     """Options of `negbench data verify`."""
 
     dataset: str = option(..., "Data set, or triplets: FILE.jsonl or .csv.", argument=True)
-    split: tuple[str, ...] = option((), "Split to check, repeatable [default: train and val].")
+    split: tuple[str, ...] = option((), "Split to check; repeat for more [default: train and val].", metavar="SPLIT")
     sets: tuple[str, ...] = option((), "Option of the data set.", flags=("--set",), metavar="KEY=VALUE")
-    annotations: bool = option(False, "Counts and targets alone, no images.")
+    annotations: bool = option(False, "Check counts and targets only, no images.")
     workers: int = option(4, "Threads that decode images.", ge=1)
     out: Path | None = option(None, "JSON file for everything found.")
 
@@ -77,7 +77,7 @@ class FetchData(Options):
     """Options of `negbench data fetch`."""
 
     dataset: Literal["emoji"] = option(..., "Data set: emoji.", argument=True)
-    out: Path | None = option(None, "Folder for its packages [default: NEGBENCH_DATA, else ./data, and in it emoji].")
+    out: Path | None = option(None, "Folder for its packages [default: emoji in NEGBENCH_DATA, else data/emoji].")
 
 
 class EncodeData(ModelOptions):
@@ -98,8 +98,8 @@ class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
 
     only: str | None = option(None, "Comma-separated claim numbers, or papers (qure, ...) [default: all].")
     listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
-    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until those of the first look.", cli=str)
-    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the runs].")
+    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
 
 
 # --- negatives -----------------------------------------------------------------------------------------------------
@@ -109,8 +109,8 @@ class SubjectOptions(ModelOptions, RunsOptions):
     """A split as a model scores it: an untrained backbone, or a finished run."""
 
     run: str | None = option(None, "A finished run: its data set and its trained weights.", metavar="RUN")
-    split: str = option("train", "Whose queries and corpus.")
-    refresh: int = option(0, "Refresh count that strategies with a schedule get, from 0.", ge=0)
+    split: str = option("train", "Split of the queries and of the corpus.")
+    refresh: int = option(0, "For strategies whose pools change with the refresh: its number, from 0.", ge=0)
     seed: int = option(0, "Seed of draws, samples and untrained weights.", ge=0)
 
     @model_validator(mode="after")
@@ -125,14 +125,14 @@ class Audit(SubjectOptions):
 
     strategies: Any = option(
         None,
-        "'all' (that need no guide and go with any loss), or comma-separated names; options as top-k:k=50 "
+        "Comma-separated names, options as top-k:k=50; all: every strategy that needs no guide and works with any loss "
         "[default: all, or the run's].",
         flags=("--strategy",),
         cli=str,
     )
     judge: str | None = option(
         None,
-        "Calls images that look like the target false negatives; FILE: a TREC run file of its scores.",
+        "Backbone that calls images like the target false negatives, or a TREC run file of its scores.",
         metavar="BACKBONE[:OPTION=VALUE]|FILE",
     )
     threshold: float = option(0.9, "Cosine to the target (or score) above which an image counts as a false negative.")
@@ -205,15 +205,15 @@ class Mine(SubjectOptions):
 class Evaluate(DatasetOptions, RunsOptions):
     """Options of `negbench evaluate`: a run on any data set, or ready-made rankings without a model."""
 
-    run: str | None = option(None, "Run, by id or a part of it that only one has, or its folder.", argument=True)
+    run: str | None = option(None, "A run: its id, a part of it that no other run has, or its folder.", argument=True)
     ranks: Path | None = option(
         None,
-        "Not a run: {query: [ids]} or ranx' {query: {id: score}} (.json), or a TREC run.",
+        "Rankings to score instead of a run: {query: [ids]} or ranx' {query: {id: score}} (.json), or a TREC run.",
         metavar="FILE",
     )
     split: str = option("val", "Split of the data set.")
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
-    submission: Path | None = option(None, "Write the files of the benchmark's test server.", metavar="DIR")
+    submission: Path | None = option(None, "Write the files that the benchmark's test server takes.", metavar="DIR")
     trec: Path | None = option(None, "Write the 1000 best images as a TREC run file.", metavar="FILE")
 
     @model_validator(mode="after")
@@ -239,4 +239,4 @@ class List(PluginOptions):
     kind: PluginKind | None = option(
         None, "strategies, losses, backbones, datasets, systems or recipes [default: all]", argument=True
     )
-    name: str | None = option(None, "One of them, of which every option is explained.", argument=True)
+    name: str | None = option(None, "Explain all options of this one.", argument=True)

@@ -319,7 +319,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     datasets: Any = option(
         None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
     )
-    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until those of the first look.", cli=str)
+    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
     pairs: Literal["baseline", "all"] = option(
         "baseline", "With --until: decide each strategy against the baseline, or all pairs."
     )
@@ -347,7 +347,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
         metavar="grid|VALUE",
         cli=str,
     )
-    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the grid].")
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
     baseline: str | None = option(
         None, "Strategy that all others are compared with [default: in-batch, else all-corpus]."
     )
@@ -365,6 +365,9 @@ class Report(RunsOptions, PluginOptions):
 
     name: str = option(..., "A comparison, or claims.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
+    against: str | None = option(
+        None, "Another comparison: write a page of the rows that both have, and of the settings that differ."
+    )
 
 
 Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]
@@ -376,7 +379,7 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
 
     in_recipe: ClassVar[bool] = True
     trials: int | None = option(None, "Trials in all; a higher number continues [default: 40].", ge=1, le=1_000_000)
-    seeds: int = option(1, "Runs per trial, whose mean counts.", ge=1, le=MANY_SEEDS)
+    seeds: int = option(1, "Runs per trial; their mean counts.", ge=1, le=MANY_SEEDS)
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
     )
@@ -388,8 +391,8 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     )
     final_seeds: int = option(
         3,
-        "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none.",
+        "Fresh seeds to compare the best trial with the default; 0: none; with --until, seeds at the first look.",
         ge=0,
         le=MANY_SEEDS,
     )
-    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the settings].")
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")

@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlencode
 
 from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
@@ -40,6 +41,14 @@ _PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _TAG_LIMIT = 5000  # characters of a tag's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
+_DESCRIPTION = "mlflow.note.content"  # Markdown, of a run and of an experiment
+_SUMMARIES = "tags.`negbench.kind` = 'summary'"
+_COMPARED = {  # of the pages' address: the strategies alone, the best first, as bars
+    "searchFilter": _SUMMARIES,
+    "orderByKey": "metrics.`verdict/mean`",
+    "orderByAsc": "false",
+    "compareRunsMode": "CHART",
+}
 _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
 
 
@@ -158,7 +167,7 @@ class Tracker:
             file.write(here)
 
     def address(self, name: str | None = None) -> str:
-        """Path within MLflow's pages of an experiment's runs.
+        """Path within MLflow's pages of an experiment's runs; of a finished comparison, bar charts of its strategies.
 
         Args:
             name: of the experiment; default: that of the newest run.
@@ -177,7 +186,10 @@ class Tracker:
         if found is None:
             names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
             raise RunError(f"there is no experiment '{name or ''}' in {self.shown}: known are {names}")
-        return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning"
+        with self.answering():
+            compared = client.search_runs([found.experiment_id], _SUMMARIES, max_results=1)
+        view = {"workflowType": "machine_learning"} | (_COMPARED if compared else {})
+        return f"/#/experiments/{found.experiment_id}/runs?{urlencode(view)}"
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -390,8 +402,9 @@ class Tracker:
             for summary in summaries:
                 _log_summary(client, experiment, parent, summary)
             client.set_terminated(parent)
-            if answer:  # Markdown, the description
-                client.set_tag(parent, "mlflow.note.content", answer[:_TAG_LIMIT])
+            if answer:
+                client.set_tag(parent, _DESCRIPTION, answer[:_TAG_LIMIT])
+                client.set_experiment_tag(experiment, _DESCRIPTION, answer[:_TAG_LIMIT])
             for path in artifacts:
                 client.log_artifact(parent, str(path), "figures" if path.parent.name == "figures" else None)
 

@@ -5,27 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.command_options import Audit
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "audit",
-        Audit,
-        audit,
-        help="Show what strategies would draw, without training: false negatives, hardness, diversity, fallbacks.",
-        examples=[
-            "negbench audit --strategy qure,top-k --backbone tiny --dataset synthetic --out audit",
-            "negbench audit --run RUN --judge clip",
-        ],
-    )
-
-
+@command.of(
+    Audit,
+    "negbench audit --strategy qure,top-k --backbone tiny --dataset synthetic --out audit",
+    "negbench audit --run RUN --judge clip",
+    help="Show what strategies would draw, without training: false negatives, hardness, diversity, fallbacks.",
+)
 def audit(given: Mapping[str, Any]) -> dict[str, Any]:
     """Audit and print."""
     from negbench.analysis.regime_card import in_words

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.command_options import Claims
 from negbench.options import option
@@ -16,25 +14,18 @@ from negbench.options import option
 class _Asked(Claims):
     """Options of the command line."""
 
-    dry_run: bool = option(False, "Stop after the plan, which says what is finished, and what it takes to decide.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "claims",
-        _Asked,
-        claims,
-        help="Test what the papers claim about negatives: each is supported, refuted, undecided or not testable here. "
-        "Computes the runs that are missing. Rerun the command to resume.",
-        examples=[
-            "negbench claims --only 5,8,17 --seeds 3",
-            "negbench claims --recipe world --until decided --workers 2",
-        ],
+    dry_run: bool = option(
+        False, "Print the plan, what is finished, and how many seeds would decide each claim; then stop."
     )
 
 
+@command.of(
+    _Asked,
+    "negbench claims --only 5,8,17 --seeds 3",
+    "negbench claims --recipe world --until decided --workers 2",
+    help="Test what the papers claim about negatives: each is supported, refuted, undecided or not testable here. "
+    "Computes the runs that are missing. Rerun the command to resume.",
+)
 def claims(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Judge and print."""
     from negbench import files

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
+from negbench.cli.output import with_output
 from negbench.options import (
     DataOptions,
     Options,
@@ -23,39 +25,68 @@ from negbench.options import (
 )
 
 
-def add(
-    app: typer.Typer,
-    name: str,
-    model: type[Options],
-    call: Callable[..., Any],
-    *,
-    help: str,
-    examples: Sequence[str] = (),
-    panel: str | None = None,
-) -> None:
-    """Add command `name`, which calls `call` with the flags given, by field; flags that are left out are not passed.
+@dataclass(frozen=True)
+class Command:
+    """A command of the terminal.
 
-    Args:
-        app: that the command is added to.
-        name: of the command.
+    Attributes:
         model: its options; fields declared with `cli=False` have no flag.
-        call: takes the given fields as one mapping, and parses them with `model.parsed`.
-        help: what it does, in whole sentences.
         examples: command lines, printed below the help.
-        panel: group of commands in `negbench --help`.
+        help: what it does, in whole sentences.
+        call: takes the fields that were given as one mapping, and parses them with `model.parsed`.
     """
-    parameters = [_parameter(field, model) for field in _ordered(model)]
 
-    def command(**given: Any) -> Any:
-        return call({field: value for field, value in given.items() if value not in (None, [], ())})
+    model: type[Options]
+    examples: tuple[str, ...]
+    help: str
+    call: Callable[..., Any]
 
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        parameters, return_annotation=inspect.signature(call, eval_str=True).return_annotation
-    )
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    command.__name__ = name
-    cls = type(f"_{name.title()}", (_Grouped,), {"examples": tuple(examples)})
-    app.command(name, cls=cls, help=help, rich_help_panel=panel)(command)
+    def add(self, app: typer.Typer, name: str) -> None:
+        """Add it to an app; flags that are left out are not passed on."""
+        parameters = [_parameter(field, self.model) for field in _ordered(self.model)]
+
+        def command(**given: Any) -> Any:
+            return self.call({field: value for field, value in given.items() if value not in (None, [], ())})
+
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            parameters, return_annotation=inspect.signature(self.call, eval_str=True).return_annotation
+        )
+        command.__name__ = name
+        cls = type(f"_{name.title()}", (_Grouped,), {"examples": self.examples})
+        app.command(name, cls=cls, help=self.help)(with_output(command))
+
+
+def of(model: type[Options], *examples: str, help: str) -> Callable[[Callable[..., Any]], Command]:
+    """Decorator that makes a function the command of these options."""
+    return lambda call: Command(model, examples, help, call)
+
+
+class Listing(TyperGroup):
+    """Its help lists commands by sections, each with its whole text."""
+
+    sections: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # default: one of all commands
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group."""
+        for title, names in (self.sections or {"Commands": tuple(self.commands)}).items():
+            rows = [(name, self.commands[name]) for name in (name.rstrip("_") for name in names)]
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(limit=300)) for name, command in rows])
+
+
+@dataclass(frozen=True)
+class CommandGroup:
+    """Commands behind one name; each is named like its function."""
+
+    help: str
+    commands: tuple[Command, ...]
+
+    def add(self, app: typer.Typer, name: str) -> None:
+        """Add it to an app."""
+        group = typer.Typer(cls=Listing, help=self.help, no_args_is_help=True, rich_markup_mode=None)
+        for command in self.commands:
+            command.add(group, command.call.__name__)
+        app.add_typer(group, name=name)
 
 
 class _Grouped(TyperCommand):

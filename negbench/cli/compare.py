@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.options import Compare, option
 
@@ -14,26 +12,17 @@ from negbench.options import Compare, option
 class _Asked(Compare):
     """Options of the command line."""
 
-    dry_run: bool = option(False, "Stop after the plan, which says what is finished, and what seeds would resolve.")
+    dry_run: bool = option(False, "Print the plan, what is finished, and what more seeds would detect; then stop.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "compare",
-        _Asked,
-        compare,
-        help="Compute every combination once, then print tables and an answer. Rerun the command to resume.",
-        examples=[
-            "negbench compare --strategies cir --losses bradley-terry --seeds 3",
-            "negbench compare --recipe world --dial dataset.twins=1,2,4 --strategies qure,in-batch",
-            "negbench compare --systems all --strategies cir --seeds 5 --workers 2",
-            "negbench compare --strategies qure,dqe --tuned 40",
-        ],
-    )
-
-
+@command.of(
+    _Asked,
+    "negbench compare --strategies cir --losses bradley-terry --seeds 3",
+    "negbench compare --recipe world --dial dataset.twins=1,2,4 --strategies qure,in-batch",
+    "negbench compare --systems all --strategies cir --seeds 5 --workers 2",
+    "negbench compare --strategies qure,dqe --tuned 40",
+    help="Compute every combination once, then print tables and an answer. Rerun the command to resume.",
+)
 def compare(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Plan, compute, print."""
     from negbench import api

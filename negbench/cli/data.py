@@ -18,38 +18,11 @@ if TYPE_CHECKING:
 SHOWN = 10  # problems of one kind on the terminal
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    group = typer.Typer(
-        help="Fetch and check data sets, and store their features.", no_args_is_help=True, rich_markup_mode=None
-    )
-    command.add(
-        group,
-        "verify",
-        VerifyData,
-        verify,
-        help="Check counts, images (missing, empty, undecodable, copies) and targets; exit code 1 where something is "
-        "wrong.",
-    )
-    command.add(
-        group,
-        "encode",
-        EncodeData,
-        encode,
-        help="Store a backbone's image features of a data set, once for all runs. Rerun the command to resume.",
-        examples=["negbench data encode --backbone blip2 --dataset fashioniq --data-root DIR --set compute.workers=8"],
-    )
-    command.add(
-        group,
-        "fetch",
-        FetchData,
-        fetch,
-        help="Fetch a data set's packages with npm (pinned versions, our hashes, no scripts) and draw its pictures.",
-        examples=["negbench data fetch emoji"],
-    )
-    app.add_typer(group, name="data")
-
-
+@command.of(
+    FetchData,
+    "negbench data fetch emoji --out data/emoji",
+    help="Fetch a data set's packages with npm (pinned versions, our hashes, no scripts) and draw its pictures.",
+)
 def fetch(given: Mapping[str, Any]) -> None:
     """Fetch, draw, and say whose pictures they are."""
     import os
@@ -74,6 +47,11 @@ def fetch(given: Mapping[str, Any]) -> None:
     typer.echo(f"use them with --dataset emoji --data-root {out}")
 
 
+@command.of(
+    VerifyData,
+    "negbench data verify fashioniq --data-root DIR",
+    help="Check counts, targets and images (missing, empty, undecodable, copies). Exit code 1: something is wrong.",
+)
 def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     """Check and print."""
     from dataclasses import asdict
@@ -112,6 +90,11 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
+@command.of(
+    EncodeData,
+    "negbench data encode --backbone blip2 --dataset fashioniq --data-root DIR --set compute.workers=8",
+    help="Store a backbone's image features of a data set, once for all runs. Rerun the command to resume.",
+)
 def encode(given: Mapping[str, Any]) -> None:
     """Store the features with progress, and print how many."""
     from negbench.config import build_config, resolved
@@ -154,3 +137,6 @@ def _print(found: Verification, out: Path | None) -> None:
         typer.echo("clean")
     if out is not None:
         typer.echo(f"wrote {out}")
+
+
+data = command.CommandGroup("Fetch and check data sets, and store their features.", (verify, encode, fetch))

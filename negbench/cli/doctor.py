@@ -13,21 +13,12 @@ from negbench.cli import command, output
 from negbench.command_options import Doctor
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "doctor",
-        Doctor,
-        doctor,
-        help="Check versions, devices, disk, stores and every stored file; clear what killed processes left.",
-        examples=[
-            "negbench doctor",
-            "negbench doctor --runs-dir other/runs",
-        ],
-    )
-
-
+@command.of(
+    Doctor,
+    "negbench doctor",
+    "negbench doctor --runs-dir other/runs",
+    help="Check versions, devices, disk, stores and every stored file; remove what killed processes left behind.",
+)
 def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
     """Print a line for each check; exit code 2 where something is wrong."""
     from negbench.errors import NegbenchError

@@ -6,28 +6,17 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.command_options import Embed
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "embed",
-        Embed,
-        embed,
-        help="Encode every image and text of a folder's triplets with an encoder of your own, and write images.npz and "
-        "texts.npz there; negbench init then writes a recipe that uses them.",
-        examples=[
-            "negbench embed my-data --encoder open_clip:ViT-B-32:openai",
-            "negbench embed my-data --encoder transformers:google/siglip-base-patch16-224",
-        ],
-    )
-
-
+@command.of(
+    Embed,
+    "negbench embed my-data --encoder open_clip:ViT-B-32:openai",
+    "negbench embed my-data --encoder transformers:google/siglip-base-patch16-224",
+    help="Encode every image and text of a folder's triplets with an encoder of your own, and write images.npz and "
+    "texts.npz there; negbench init then writes a recipe that uses them.",
+)
 def embed(given: Mapping[str, Any]) -> dict[str, Any]:
     """Embed, print."""
     from negbench.own.embed import embed_folder

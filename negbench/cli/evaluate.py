@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.command_options import Evaluate
 
@@ -17,22 +15,13 @@ if TYPE_CHECKING:
     from negbench.scoring.result import Scores
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "evaluate",
-        Evaluate,
-        evaluate,
-        help="Score a finished run on any data set, or ready-made rankings without any model.",
-        examples=[
-            "negbench evaluate RUN --dataset cirr --split test1 --submission DIR",
-            "negbench evaluate RUN --dataset fashioniq",
-            "negbench evaluate --ranks rankings.json --dataset circo",
-        ],
-    )
-
-
+@command.of(
+    Evaluate,
+    "negbench evaluate RUN --dataset cirr --split test1 --submission DIR",
+    "negbench evaluate RUN --dataset fashioniq",
+    "negbench evaluate --ranks rankings.json --dataset circo",
+    help="Score a finished run on any data set, or ready-made rankings without any model.",
+)
 def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
     """Score and print."""
     from negbench.scoring import benchmark

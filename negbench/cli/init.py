@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.command_options import Init
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "init",
-        Init,
-        init,
-        help="Inspect a folder of triplets and images or embeddings: list what is there and what is missing, write "
-        "a commented recipe and an example strategy, and print the next commands.",
-        examples=["negbench init my-data", "negbench init my-data --columns reference=ref,text=caption"],
-    )
-
-
+@command.of(
+    Init,
+    "negbench init my-data",
+    "negbench init my-data --columns reference=ref,text=caption",
+    help="Inspect a folder of triplets and images or embeddings: list what is there and what is missing, write "
+    "a commented recipe and an example strategy, and print the next commands.",
+)
 def init(given: Mapping[str, Any]) -> dict[str, Any]:
     """Look, write, print."""
     from negbench.errors import DataError

@@ -22,22 +22,13 @@ if TYPE_CHECKING:
 KINDS = get_args(PluginKind)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "list",
-        List,
-        list_,
-        help="List strategies, losses, backbones, datasets, systems or recipes with sources; NAME: its options.",
-        examples=[
-            "negbench list backbones precomputed",
-            "negbench list",
-            "negbench list strategies",
-        ],
-    )
-
-
+@command.of(
+    List,
+    "negbench list backbones precomputed",
+    "negbench list",
+    "negbench list strategies",
+    help="List strategies, losses, backbones, datasets, systems or recipes with their sources, or explain one.",
+)
 def list_(given: Mapping[str, Any]) -> dict[str, Any]:
     """Print the registry."""
     asked = List.parsed(given)

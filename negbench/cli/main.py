@@ -6,18 +6,17 @@ import errno
 import gc
 import importlib
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from negbench import __version__
-from negbench.cli import output
+from negbench.cli import command, output
 from negbench.errors import NegbenchError, missing_package, out_of_memory
 from negbench.registry import blamed
 from negbench.signals import Stopped, stop_on_signals
 
-# group in the help -> its commands: one file each, which has `register(app)`
+# group in the help -> its commands: one file each, which has a `Command` or `CommandGroup` of its name
 _GROUPS = {
     "Start": ("init", "embed", "data", "doctor"),
     "Compare": ("run", "compare", "study", "claims"),
@@ -26,20 +25,9 @@ _GROUPS = {
 }
 
 
-class _Grouped(TyperGroup):
-    """Lists the commands of the help by their groups."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each group."""
-        for title, names in _GROUPS.items():
-            rows = [(name, self.commands[name]) for name in (name.rstrip("_") for name in names)]
-            with formatter.section(title):
-                formatter.write_dl([(name, command.get_short_help_str(limit=300)) for name, command in rows])
-
-
 app = typer.Typer(
     name="negbench",
-    cls=_Grouped,
+    cls=type("_Root", (command.Listing,), {"sections": _GROUPS}),
     help="Which negatives should a composed-image-retrieval model be trained against? Compare strategies fairly.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -65,11 +53,7 @@ def _root(
 
 for _names in _GROUPS.values():
     for _name in _names:
-        importlib.import_module(f"negbench.cli.{_name}").register(app)
-for _group in (app, *(group.typer_instance for group in app.registered_groups)):
-    for _command in _group.registered_commands if _group is not None else ():
-        if _command.callback is not None:
-            _command.callback = output.with_output(_command.callback)
+        getattr(importlib.import_module(f"negbench.cli.{_name}"), _name).add(app, _name.rstrip("_"))
 
 
 # New objects before a garbage collection, and how often the young are collected before the older. Imports leave a

@@ -5,30 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.command_options import Mine
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "mine",
-        Mine,
-        mine,
-        help="Mine negatives for a trainer of your own: from embeddings in files (no model, no training), or for a "
-        "data set as a finished run (--run) or an untrained backbone scores it.",
-        examples=[
-            "negbench mine --queries q.npy --images i.npy --targets t.parquet --strategy qure --draws 5 "
-            "--out negatives.parquet",
-            "negbench mine --recipe my-data/recipe.toml --strategy qure --draws 5 --format sentence-transformers "
-            "--out pairs.jsonl",
-        ],
-    )
-
-
+@command.of(
+    Mine,
+    "negbench mine --queries q.npy --images i.npy --targets t.parquet --strategy qure --draws 5 "
+    "--out negatives.parquet",
+    "negbench mine --recipe my-data/recipe.toml --strategy qure --draws 5 --format sentence-transformers "
+    "--out pairs.jsonl",
+    help="Mine negatives for a trainer of your own: from embeddings in files (no model, no training), or for a "
+    "data set as a finished run (--run) or an untrained backbone scores it.",
+)
 def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     """Mine, write, print."""
     from negbench.own.negatives import write_negatives

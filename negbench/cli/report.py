@@ -5,38 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
-from negbench.cli import command
+from negbench.cli import command, output
 from negbench.options import Report
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "report",
-        Report,
-        report,
-        help="Write one HTML file with the tables and figures of a comparison or of claims.",
-        examples=[
-            "negbench report demo",
-            "negbench report demo --galleries 5",
-        ],
-    )
-
-
-def report(given: Mapping[str, Any]) -> None:
+@command.of(
+    Report,
+    "negbench report demo",
+    "negbench report demo --galleries 5",
+    "negbench report demo --against earlier",
+    help="Write one HTML file with the tables and figures of a comparison or of claims, or put two comparisons "
+    "side by side.",
+)
+def report(given: Mapping[str, Any]) -> dict[str, Any]:
     """Build the page and print where it lies."""
     from negbench import files
     from negbench.layers import plugin_layer
     from negbench.report.build import write_report
 
-    asked = Report.parsed(given)
+    asked, shown = Report.parsed(given), output.console()
     plugin_layer(asked.plugin)
-    page, *others = write_report(files.runs_dir(asked.runs_dir), asked.name, asked.galleries)
-    typer.echo(str(page))
+    runs, document = files.runs_dir(asked.runs_dir), dict[str, Any]()
+    if asked.against is None:
+        page, *others = write_report(runs, asked.name, asked.galleries)
+    else:
+        from negbench.display import Grid
+        from negbench.report.against import against, write_against
+
+        found = against(runs, asked.name, asked.against)
+        document, (page, *others) = found.plain(), write_against(runs, found)
+        for frame, title in ((found.frame(), found.answer()), (found.settings_frame(), "settings that differ")):
+            if len(frame):
+                shown.print(Grid(frame, title, rest=str(page), words=tuple(frame.columns)))
+    shown.print(str(page), highlight=False, soft_wrap=True)
     for folder, what in (("tables", "md, tex, csv"), ("figures", "png")):
         count = sum(path.parent.name == folder for path in others)
         if count:
-            typer.echo(f"{page.parent / folder}: {count} files ({what})")
+            shown.print(f"{page.parent / folder}: {count} files ({what})", highlight=False, soft_wrap=True)
+    return document | {"page": page, "files": others}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.options import Run
 
@@ -14,22 +12,13 @@ if TYPE_CHECKING:
     from negbench.loop.types import RunResult
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "run",
-        Run,
-        run,
-        help="Train and score one run; prints its metrics and where it is stored. Rerun the command to resume.",
-        examples=[
-            "negbench run --strategy qure --backbone tiny --dataset synthetic",
-            "negbench run --strategy qure --backbone blip2 --dataset fashioniq",
-            "negbench run --system dqe --backbone clip --dataset cirr --seed 1",
-        ],
-    )
-
-
+@command.of(
+    Run,
+    "negbench run --strategy qure --backbone tiny --dataset synthetic",
+    "negbench run --strategy qure --backbone blip2 --dataset fashioniq",
+    "negbench run --system dqe --backbone clip --dataset cirr --seed 1",
+    help="Train and score one run; prints its metrics and where it is stored. Rerun the command to resume.",
+)
 def run(given: Mapping[str, Any]) -> dict[str, Any]:
     """Compute and print."""
     asked, console = Run.parsed(given), output.console()

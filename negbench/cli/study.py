@@ -5,29 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from negbench.cli import command, output
 from negbench.options import Study
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "study",
-        Study,
-        study,
-        help="Search a strategy's knobs on a dev part of train; then run the best beside the default on fresh seeds, "
-        "scored on val. Rerun the command to resume, also from other machines.",
-        examples=[
-            "negbench study --strategy dqe --backbone tiny --dataset synthetic --trials 40",
-            "negbench study --recipe band-table",
-            "negbench study --strategy top-k --search strategy.k=10:500:log --sampler random",
-        ],
-    )
-
-
+@command.of(
+    Study,
+    "negbench study --strategy dqe --backbone tiny --dataset synthetic --trials 40",
+    "negbench study --recipe band-table",
+    "negbench study --strategy top-k --search strategy.k=10:500:log --sampler random",
+    help="Search a strategy's knobs on a dev part of train; then run the best beside the default on fresh seeds, "
+    "scored on val. Rerun the command to resume, also from other machines.",
+)
 def study(given: Mapping[str, Any]) -> dict[str, Any]:
     """Compute and print."""
     from negbench import api

@@ -17,23 +17,14 @@ from negbench.command_options import Ui
 _HOSTS = "127.0.0.1,127.0.0.1:*,localhost,localhost:*"  # MLflow's own list has every private address, too
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command.add(
-        app,
-        "ui",
-        Ui,
-        ui,
-        help="Copy the finished runs that the MLflow store lacks, then serve MLflow's pages on 127.0.0.1; prints the "
-        "address of a comparison's runs.",
-        examples=[
-            "negbench ui demo",
-            "negbench ui",
-            "negbench ui --runs-dir other/runs --port 5001",
-        ],
-    )
-
-
+@command.of(
+    Ui,
+    "negbench ui demo",
+    "negbench ui",
+    "negbench ui --runs-dir other/runs --port 5001",
+    help="Copy finished runs that the MLflow store lacks, serve MLflow's pages on 127.0.0.1, and print the address "
+    "of a comparison: bar charts of its strategies, the best first.",
+)
 def ui(given: Mapping[str, Any]) -> None:
     """Replace this process by MLflow's server."""
     from negbench import files

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
 
 RECIPE, PLUGIN = "recipe.toml", "my_strategy.py"
-_SEAL = (
-    "# made by `negbench init`, which makes it anew as long as you leave it as it is: "  # and the digest of the rest
-)
+_SEAL = "# written by `negbench init`, which rewrites this file as long as you do not edit it: "  # then a digest
 _TABLES = (".jsonl", ".csv")
 _NAMES = {"images": "ids", "texts": "texts"}
 _COUNTED = 100_000  # files looked at

@@ -61,7 +61,7 @@ def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything but what the table names is held "
         "fixed: initial weights, batches and epochs are the same for every strategy of a seed.",
-        header=_header(groups),
+        header=header_of(groups),
         answer=tuple(found.answer()),
         facts=_facts(groups),
         chapters=chapters(
@@ -91,11 +91,11 @@ def _leader(
     if not found.rows:
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
     shown += [chart for runs in parts if (chart := figures.forest(runs)) is not None]
-    text = "Percent: mean ± standard deviation over seeds. Rows of equally many negatives per query and step stand "
+    text = "Percent: mean ± standard deviation over seeds. Rows with equally many negatives per query and step stand "
     text += "together, the best first. FN: share known to be relevant."
-    tested = " Difference in points, with an interval and a p-value for the whole table; `beaten by` is of all pairs; "
-    tested += "detectable: the true difference that would be found with a power of 80 %. Over all: every data set and "
-    tested += "backbone weighs the same."
+    tested = " Difference: in points; interval and p-value hold for the whole table. Beaten by: from tests of all "
+    tested += "pairs. Detectable: the true difference that would be found with a power of 80 %. Over all: data sets "
+    tested += "and backbones have equal weights."
     best = tuple(metric_column(name).title for name in found.groups[0].results[0]["metrics"])
     for key, where, table in _by_dataset(tables):
         words = text + tested * bool(found.rows)
@@ -149,10 +149,10 @@ def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
     ]
     text = (
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
-        "count both the queries and the seeds, and hold for all rows of a table at once: `better` and `worse` exactly "
-        "where the interval excludes 0. `equal`: it lies inside the margin, so a difference would not matter; "
-        "`undecided`: neither a difference nor its absence is shown. `these models`: of the trained models on other "
-        f"queries, whatever other seeds would give. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
+        "account for queries and seeds, and hold for all rows of a table at once: `better` and `worse` if the interval "
+        "excludes 0; `equal` if it lies inside the margin, so that a difference would not matter; `undecided` "
+        "otherwise. `these models`: for these trained models on other queries, ignoring the "
+        f"variation over seeds. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
     return PageSection("tests", "Tests", text, tuple(tables))
 
@@ -179,8 +179,8 @@ def _published(parts: Sequence[Runs]) -> PageSection:
             title = f"Published on {identity}, split {rows[0].split}"
             tables[identity] = Table(f"published-{identity}", title, frame, text)
     text = (
-        "Numbers of other people, as printed, in percent. They come of other code, backbones and schedules, and often "
-        "of an epoch chosen on this very split, so they are no rows of the tables above."
+        "Numbers from papers, as printed, in percent. They come from other code, backbones and schedules, and often "
+        "from an epoch chosen on this very split, so they are not rows of the tables above."
     )
     return PageSection("published", "Published numbers", text, tuple(tables.values()))
 
@@ -267,7 +267,7 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
 # --- facts -------------------------------------------------------------------------------------------------------
 
 
-def _header(groups: Sequence[Group]) -> tuple[str, ...]:
+def header_of(groups: Sequence[Group]) -> tuple[str, ...]:
     """Data, seeds, epochs, when the last run ended, and the version."""
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]

@@ -79,14 +79,14 @@ def _forest(tests: Sequence[Test], others: int) -> Chart:
             axes.plot([value], [y], marker, color=color, markersize=5.5)
             if y and test["id"] != tests[y - 1]["id"]:
                 axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
-        labels = [f"{test['test'].partition(' (')[0]}   {test['id']:>2}" for test in tests]
+        labels = [f"{test['id']}  {test['test'].partition(' (')[0]}" for test in tests]
         axes.set_yticks(range(len(tests)), labels)
         axes.set(ylim=(len(tests) - 0.4, -0.6), xlabel=POINTS.name)
         axes.axvline(0, color=GREY, linewidth=1)
         axes.grid(visible=False, axis="y")
 
-    text = "Estimate and interval of each test, behind its name the number of the claim. The grey arrow stands at the "
-    text += f"bound and points to where the claim says that the effect lies. n = {len(tests)} tests; the table has "
+    text = "Estimate and interval of each test, after its claim's number. The grey arrow stands at the bound and "
+    text += f"points to where the claim says that the effect lies. n = {len(tests)} tests; the table has "
     text += f"{others} more, in other units or without a result."
     legend = tuple((marker, color, word) for word, (color, marker) in _VERDICTS.items() if word != "not testable")
     panel = Panel("", draw, 0.2 * len(tests) + 0.3)

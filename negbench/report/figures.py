@@ -252,28 +252,24 @@ def training(runs: Runs) -> Chart | None:
 
 def false_negatives(runs: Runs) -> Chart | None:
     """False-negative rate of the draws at each refresh; None where nothing but the target is known to be relevant."""
-    title, text = "False negatives among the draws", "Share of the drawn negatives that are known to be relevant."
-    label = "false negatives (%)"
-    return _per_refresh(runs, "false-negatives", title, "false_negative_rate_draws", 100.0, label, text)
-
-
-def _per_refresh(runs: Runs, key: str, title: str, name: str, factor: float, label: str, text: str) -> Chart | None:
     found: dict[str, list[Line]] = {}
     for loss, groups in runs.by_loss():
         for group in groups:
             at: dict[int, list[float]] = {}
             for row in (row for result in group.results for row in result["behaviour_by_refresh"]):
-                if row.get(name) is not None:
-                    at.setdefault(int(row["epoch"]), []).append(factor * row[name])
-            x = sorted(at)
-            values = np.array([[float(np.mean(at[epoch])) for epoch in x]])
-            line = (group.labels["strategy"], runs.index(group), [float(e) for e in x], values, [float(e) for e in x])
+                if (rate := row.get("false_negative_rate_draws")) is not None:
+                    at.setdefault(int(row["epoch"]), []).append(100 * rate)
+            x = [float(epoch) for epoch in sorted(at)]
+            values = np.array([[float(np.mean(at[epoch])) for epoch in sorted(at)]])
+            line = (group.labels["strategy"], runs.index(group), x, values, x)
             found.setdefault(loss, []).extend([line] if x else [])
     every = [value for lines in found.values() for line in lines for value in line[3].ravel()]
     if not every:
         return None
     wide = bool(min(every) > 0 and max(every) > 20 * min(every))
-    return _epoch_chart(runs.key(key), title, text + " The vertical axis is logarithmic." * wide, found, label, wide)
+    text = "Share of the drawn negatives that are known to be relevant." + " The vertical axis is logarithmic." * wide
+    title, key = "False negatives among the draws", runs.key("false-negatives")
+    return _epoch_chart(key, title, text, found, "false negatives (%)", wide)
 
 
 def _false_negative_rate(group: Group) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -177,19 +176,18 @@ def _grid(frame: pd.DataFrame, title: str, rest: Path) -> Grid:
 
 
 def _summary(group: Group, rows: Sequence[VerdictRow], axes: Sequence[str]) -> SummaryRun:
-    """Means and deviations of all that the cells logged at their end, the parameters that they share, the verdict.
+    """Means of all that the cells logged at their end, final metrics' deviations, shared parameters, the verdict.
 
-    It is named by the labels on these axes.
+    It is named by the labels on these axes. MLflow draws a section of charts for each prefix of names, in the order of
+    the alphabet: final, mined, regime_end, sd, used, verdict.
     """
     finals = [final_values(result) for result in group.results]
-    metrics: dict[str, float] = {"seeds": float(len(finals))}
+    metrics: dict[str, float] = {"verdict/seeds": float(len(finals))}
     for key in dict.fromkeys(name for values in finals for name in values):
-        values = [v[key] for v in finals if key in v and math.isfinite(v[key])]
-        if values:
-            short = key.removeprefix("final/")
-            metrics[short] = float(np.mean(values))
-            if len(values) > 1:
-                metrics[f"sd/{short}"] = float(np.std(values, ddof=1))
+        values = [v[key] for v in finals if key in v]
+        metrics[key] = float(np.mean(values))
+        if len(values) > 1 and key.startswith("final/"):
+            metrics[key.replace("final/", "sd/")] = float(np.std(values, ddof=1))
     flats = [run.config.flat() for run in group.runs]
     shared: dict[str, Any] = {k: v for k, v in flats[0].items() if all(f.get(k) == v for f in flats)}
     tags = dict(group.labels)
@@ -198,5 +196,5 @@ def _summary(group: Group, rows: Sequence[VerdictRow], axes: Sequence[str]) -> S
     if row is not None:
         tags |= {"verdict": row.verdict, "baseline": row.baseline, "tested": row.metric}
         tags |= {"beaten by": ", ".join(row.beaten_by)}
-        metrics |= logged(row_line(row))
+        metrics |= {f"verdict/{key}": value for key, value in logged(row_line(row)).items()}
     return SummaryRun(" ".join(group.labels[axis] for axis in axes if axis in group.labels), tags, shared, metrics)

@@ -78,11 +78,11 @@ def test_the_page_shows_every_claim(computed: Path, words_of: Callable[[Path], s
         assert f'class="verdict {claim["verdict"]}">{claim["verdict"]}<' in cells
         assert all(str(claim[key]) in cells for key in ("words", "published", "source"))
         assert all(line in cells for line in claim["measured"])  # type: ignore[attr-defined]
-    tests = [test for claim in found.values() for test in claim["tests"]]  # type: ignore[attr-defined]
-    drawn = [test for test in tests if test["unit"] == "points" and test["low"] is not None]
+    tests = [(number, test) for number, claim in found.items() for test in claim["tests"]]  # type: ignore[attr-defined]
+    drawn = [(number, test) for number, test in tests if test["unit"] == "points" and test["low"] is not None]
     assert f"n = {len(drawn)} tests; the table has {len(tests) - len(drawn)} more" in text
     svg = base64.b64decode(re.findall(r"image/svg\+xml;base64,([^\"]+)", text)[0]).decode()
-    assert all(f">{test['test'].partition(' (')[0]}" in svg for test in drawn)
+    assert all(f">{number}  {test['test'].partition(' (')[0]}" in svg for number, test in drawn)
     before = page.read_bytes()
     page.unlink()
     assert negbench(["report", "c", "--runs-dir", str(computed)]) == 0

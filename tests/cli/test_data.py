@@ -96,19 +96,3 @@ def test_verify_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
         err = capsys.readouterr().err
         assert message in err
         assert err.count("\n") == 1
-
-
-def test_a_run_on_one_s_own_triplets(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sets = [
-        "train.epochs=2",
-        "train.batch_size=4",
-        "schedule.n_def=2",
-        "backbone.weights='random'",
-        "dataset.val_fraction=0.3",
-    ]
-    arguments = ["run", "--strategy", "qure", "--dataset", str(file), "--runs-dir", str(tmp_path / "runs")]
-    arguments += ["--tracking-uri", "none", *[part for text in sets for part in ("--set", text)]]
-    assert negbench(arguments) == 0
-    assert "R@10" in capsys.readouterr().out
-    [result] = (tmp_path / "runs").glob("*/result.json")
-    assert set(json.loads(result.read_text())["metrics"]) == {f"recall_at_{k}" for k in (1, 5, 10, 50)}

@@ -29,18 +29,6 @@ def test_one_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no options" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["list", "backbones", "clp"], "unknown backbone 'clp': did you mean 'clip'?"),
-        (["list", "qure"], "KIND 'qure': input should be 'strategies', 'losses'"),
-    ],
-)
-def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert negbench(arguments) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("arguments", [["list"], ["list", "backbones", "precomputed"]])
 def test_on_a_terminal_nothing_is_wider_than_that(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -117,11 +117,13 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     sets = [part for text in (*toy_sets, "train.epochs=1") for part in ("--set", text)]
-    grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", "--name", "demo", *sets]
-    assert negbench(["compare", *grid]) == 0
+    grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", *sets]
+    for name, more in (("earlier", ["--no-report"]), ("demo", [])):
+        assert negbench(["compare", *grid, "--name", name, *more]) == 0
     (report,) = (words for words in OURS if words[0] == "report")
     assert negbench(report) == 0
-    assert (tmp_path / "runs" / "demo" / "report" / "index.html").exists()
+    for folder in ("report", "against-earlier"):
+        assert (tmp_path / "runs" / "demo" / folder / "index.html").exists()
     started: list[list[str]] = []
     monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append(command))
     (ui,) = (words for words in OURS if words[0] == "ui")

@@ -309,16 +309,18 @@ def test_the_command_ends_with_tables_and_summary_runs(
             if r.data.tags["negbench.kind"] == "cell" and r.data.tags["strategy"] == summary.data.tags["strategy"]
         ]
         assert summary.info.run_name == summary.data.tags["strategy"]
-        assert summary.data.metrics["recall_at_10"] == pytest.approx(np.mean(cells))
+        assert summary.data.metrics["final/recall_at_10"] == pytest.approx(np.mean(cells))
         assert summary.data.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
     rows = {row["strategy"]: row for row in read_json(tmp_path / "both" / "statistics.json")["rows"] if row["main"]}
     tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
     assert tested["in-batch"].tags["verdict"] == "baseline"
     assert tested["qure"].tags["verdict"] == rows["qure"]["verdict"]
     assert tested["qure"].tags["baseline"] == "in-batch"
-    for metric, column in (("p_adjusted", "p_adjusted"), ("difference", "difference"), ("diff_low", "diff_low")):
-        assert tested["qure"].metrics[metric] == pytest.approx(rows["qure"][column])
-    assert "difference" not in tested["in-batch"].metrics
+    for column in ("p_adjusted", "difference", "diff_low"):
+        assert tested["qure"].metrics[f"verdict/{column}"] == pytest.approx(rows["qure"][column])
+    assert "verdict/difference" not in tested["in-batch"].metrics
+    (answer, *_) = (tmp_path / "both" / "answer.md").read_text(encoding="utf-8").splitlines()
+    assert experiment.tags["mlflow.note.content"].splitlines()[0] == answer
     assert f"/experiments/{experiment.experiment_id}/runs" in Tracker.open(tmp_path).address("both")
 
 

@@ -113,10 +113,17 @@ def printed(server: str, runs: Path) -> str:
     return address
 
 
-def test_the_printed_address_opens_the_runs_of_the_comparison(page: Page, printed: str) -> None:
+def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer(
+    page: Page, printed: str, runs: Path
+) -> None:
     page.goto(printed)
-    page.get_by_text("matching runs").first.wait_for()
-    page.get_by_role("link", name=NAME, exact=True).first.wait_for()
+    found = stored(runs)["summary"]
+    ranked = sorted(found, key=lambda run: -run.data.metrics["verdict/mean"])
+    page.get_by_role("link", name=ranked[0].info.run_name, exact=True).first.wait_for()
+    names = page.locator("a[href*='/runs/']").all_inner_texts()  # no cell, no parent; the best first
+    assert names == [run.info.run_name for run in ranked]
+    page.get_by_text("final/average/recall_at_10", exact=True).wait_for()  # the first section of charts
+    page.get_by_text((runs / NAME / "answer.md").read_text(encoding="utf-8")[:40]).first.wait_for()
     page.get_by_role("link", name="Models", exact=True).wait_for()  # the pages for training, not for GenAI
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from dataclasses import replace
@@ -416,15 +415,3 @@ def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
     joined = over_all(tables)[0].values["m"]["s"]
     assert joined.clusters is not None
     assert len(set(joined.clusters)) == 20 + 200  # where there are none, every query is its own
-
-
-def test_statistics_csv_reads_back(tmp_path: Path) -> None:
-    import io
-
-    import pandas as pd
-
-    rows = [r for t in tables_of([group_of(tmp_path, n, 0.1) for n in ("a", "bb")]) for r in rows_of(t, Rules())]
-    text = pd.DataFrame([row.plain() for row in rows]).to_csv(index=False)
-    read = list(csv.DictReader(io.StringIO(text)))
-    assert [r["strategy"] for r in read] == ["a", "bb"] * 3
-    assert float(read[1]["difference"]) == pytest.approx(rows[1].difference)

@@ -1,0 +1,144 @@
+"""A comparison against another one: the rows that both have side by side, and the settings that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from negbench.analysis.columns import DIFFERENCE, MEAN
+from negbench.analysis.findings import Findings, stored
+from negbench.analysis.leader import FOLDED, row_line
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import label_of, percent
+from negbench.errors import RunError
+from negbench.grid.comparison import AXES, Group
+from negbench.report.build import header_of
+from negbench.report.page import Page, PageSection, Table, chapters, write_page
+
+
+@dataclass(frozen=True)
+class Against:
+    """What two comparisons have in common, and in what they differ.
+
+    Attributes:
+        names: of the two, the reported one first.
+        rows: pairs of verdicts on the main metric of the first.
+        settings: setting -> its values in either, where these are not the same.
+        axes: by which rows are paired: the strategy, and whatever has several values in either.
+    """
+
+    names: tuple[str, str]
+    rows: tuple[tuple[VerdictRow, VerdictRow], ...]
+    settings: Mapping[str, tuple[str, str]]
+    axes: tuple[str, ...]
+
+    def answer(self) -> str:
+        """How many verdicts changed, and which."""
+        changed = [f"{_place(vars(a), self.axes)} ({_verdicts(a, b)})" for a, b in self.rows if a.verdict != b.verdict]
+        text = f"Of {len(self.rows)} rows in both, {len(changed) or 'no'} verdict{'s' * (len(changed) != 1)} changed"
+        return f"{text}{': ' * bool(changed)}{', '.join(changed)}."
+
+    def frame(self) -> pd.DataFrame:
+        """Mean with its interval and difference to the baseline in either, by how much the mean moved, verdicts."""
+        shown = []
+        for pair in self.rows:
+            line = {axis: getattr(pair[0], axis) for axis in self.axes}
+            for column in (MEAN, DIFFERENCE):
+                sides = zip(self.names, pair, strict=True)
+                line |= {f"{name}: {column.title}": column.text(row_line(row)) for name, row in sides}
+            moved = pair[0].mean - pair[1].mean
+            shown.append(line | {"moved": "+" * (moved >= 0) + percent(moved, 2), "verdict": _verdicts(*pair)})
+        return pd.DataFrame(shown)
+
+    def settings_frame(self) -> pd.DataFrame:
+        """A row for each setting that differs."""
+        return pd.DataFrame([(key, *values) for key, values in self.settings.items()], columns=["setting", *self.names])
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        rows = [dict(zip(self.names, (a.plain(), b.plain()), strict=True)) for a, b in self.rows]
+        return {"answer": self.answer(), "rows": rows, "settings": self.settings_frame().to_dict("records")}
+
+
+def against(runs: Path, name: str, other: str) -> Against:
+    """Pair the rows of two comparisons.
+
+    Raises:
+        RunError: one of them is absent or has no tests, or they have no row in common.
+    """
+    mine, theirs = (stored(runs, each) for each in (name, other))
+    axes = ("strategy", *(axis for axis in AXES if axis != "strategy" and _several(axis, mine, theirs)))
+    known = {(row.metric, _place(vars(row), axes)): row for row in theirs.rows}
+    keys = [(row, (row.metric, _place(vars(row), axes))) for row in mine.main]
+    pairs = tuple((row, known[key]) for row, key in keys if key in known)
+    if not pairs:
+        raise RunError(
+            f"'{name}' and '{other}' have no row in common: no strategy was tested on the same metric in both"
+        )
+    return Against((name, other), pairs, _differing(mine, theirs, axes), axes)
+
+
+def _several(axis: str, *sides: Findings) -> bool:
+    return any(len({getattr(row, axis) for row in found.rows}) > 1 for found in sides)
+
+
+def _place(labels: Mapping[str, Any], axes: tuple[str, ...]) -> str:
+    """Of a row or a group: 'qure, info-nce'."""
+    return ", ".join(str(labels.get(axis, "")) for axis in axes)
+
+
+def _verdicts(mine: VerdictRow, theirs: VerdictRow) -> str:
+    """'worse', or 'undecided → worse' where the other comparison had another one."""
+    return " → ".join(dict.fromkeys((theirs.verdict, mine.verdict)))
+
+
+def _differing(mine: Findings, theirs: Findings, axes: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Settings of the cells whose rows are paired, and the baseline, where they differ."""
+    differing: dict[str, tuple[list[str], list[str]]] = {}
+    groups = {_place(group.labels, axes): group for group in theirs.groups}
+    pairs = [(group, groups[place]) for group in mine.groups if (place := _place(group.labels, axes)) in groups]
+    for pair in pairs:
+        seeds = [{config.seed for config in group.configs} for group in pair]
+        a, b = (_values(group, seeds[0] & seeds[1]) for group in pair)
+        for key in (key for key in a | b if a.get(key) != b.get(key)):
+            for side, values in zip(differing.setdefault(key, ([], [])), (a, b), strict=True):
+                side += [value for value in values.get(key, ("-",)) if value not in side]
+    return {key: (", ".join(a), ", ".join(b)) for key, (a, b) in differing.items()}
+
+
+def _values(group: Group, shared: set[int]) -> dict[str, list[str]]:
+    """Its seeds; setting -> different values, over the seeds that the other has too: some settings follow the seed."""
+    found: dict[str, list[str]] = {}
+    for run in (run for run in group.runs if not shared or run.config.seed in shared):
+        kept = run.manifest
+        line = run.config.flat() | {f"versions.{name}": version for name, version in kept["versions"].items()}
+        line |= {"data": kept["dataset"]["val"], "code": kept["code"], "weights": kept["backbone"]["sha256"][:12]}
+        for key, value in line.items():
+            found.setdefault(key, []).extend([str(value)] * (str(value) not in found.get(key, ())))
+    return found | {"seed": [str(config.seed) for config in group.configs]}
+
+
+def write_against(runs: Path, found: Against) -> list[Path]:
+    """Write the page into the folder of the first, `against-OTHER`; returns its paths, `index.html` first."""
+    (name, other), row = found.names, found.rows[0]
+    text = (
+        f"{label_of(row[0].metric)}, in percent; differences to {' and '.join(dict.fromkeys(r.baseline for r in row))} "
+    )
+    text += f"in points, with the simultaneous intervals of each comparison; moved: the mean in {name} minus that in "
+    text += f"{other}, in points; verdict: in {other} → in {name}."
+    tables = [Table("against", f"{name} against {other}", found.frame(), text, FOLDED)]
+    if found.settings:
+        tables.append(Table("settings", "Settings that differ", found.settings_frame(), wrapped=found.names))
+    page = Page(
+        title=f"negbench: {name} against {other}",
+        subtitle="Two comparisons side by side. Every test is within its own comparison.",
+        header=tuple(f"{each}: {', '.join(header_of(stored(runs, each).groups))}" for each in found.names),
+        answer=(found.answer(),),
+        facts=tuple((each, str(runs / each)) for each in found.names),
+        chapters=chapters(result=[PageSection("against", "Side by side", "", tuple(tables))]),
+    )
+    return write_page(runs / name / f"against-{other}", page)
