@@ -258,9 +258,10 @@ def _queries(
     for number in range(count):
         target = by_size[(2 * number + 1) * len(owner) // (2 * count)]
         distance = np.where(line == line[owner[target]], (codes != codes[owner[target]]).sum(1), 0)
-        near = [np.flatnonzero(distance == changes).tolist() for changes in (1, 2, 3)]
-        changes = stream.pick([c for c in _CHANGES if near[c - 1]])
-        queries.append((stream.pick(members[stream.pick(near[changes - 1])]), target))
+        possible = [changes for changes in _CHANGES if changes in distance]
+        changes = stream.pick(possible or [int(distance[distance > 0].min())])  # of a lone garment: all that is nearest
+        group = stream.pick(np.flatnonzero(distance == changes).tolist())
+        queries.append((stream.pick(members[group]), target))
     return stream.shuffled(queries)
 
 

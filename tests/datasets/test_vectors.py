@@ -160,3 +160,10 @@ def test_metrics_are_brute_force() -> None:
         precisions.append(sum(found) / min(len(query.relevant), 10))
     assert values["recall_at_5"] == pytest.approx(np.mean(hits))
     assert values["map_at_10"] == pytest.approx(np.mean(precisions))
+
+
+def test_a_garment_without_near_ones_has_queries_from_the_nearest() -> None:
+    """The only one of worlds 0 to 59, of 60 images, in which a target has no garment one to three attributes away."""
+    world = load(world=10, train_images=60, train_queries=300, val_images=600, twins=3.0)
+    assert len(world.queries) == 300
+    assert all(query.reference != query.target for query in world.queries)
