@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
+from negbench.copies import TOKEN, announced, noted, run_of
 from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
-from negbench.files import atomic_write, locked, read_json, write_json
+from negbench.files import atomic_write, locked, write_json
 from negbench.runfolder import RunFolder, final_values
 from negbench.signals import Stopped
 
@@ -35,7 +35,6 @@ _PATIENCE = 10  # seconds for a store to answer
 _FORGET = 60.0  # seconds in which a store that did not answer is not asked again
 _SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and what was said
 _NOTE = "mlflow.json"  # in a folder: where its copy is
-_TOKEN = "negbench.token"  # a run's tag, in its note before the run is made
 _ALIVE = ".alive"  # lock of a parent run's folder
 _PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
 _PARAM_LIMIT = 6000  # characters of a parameter's value
@@ -248,7 +247,7 @@ class Tracker:
         Raises:
             RunError: a run that is not finished, or a store that fails.
         """
-        kept, details = _noted(folder.path / _NOTE) or {}, folder.result
+        kept, details = noted(folder.path / _NOTE) or {}, folder.result
         log = RunLog(self, folder)
         log.start(folder.config.flat(), kept.get("tags", {}))
         log.artifacts(details)
@@ -280,7 +279,7 @@ class Tracker:
         """Whether the store has a whole copy of a run, or had one that was deleted."""
         from mlflow.exceptions import MlflowException
 
-        kept = _noted(folder.path / _NOTE)
+        kept = noted(folder.path / _NOTE)
         if kept is None or kept["uri"] != self.shown:
             return False
         with self.answering(), suppress(MlflowException):  # it is not there
@@ -300,10 +299,10 @@ class Tracker:
         places = [experiment.experiment_id for experiment in client.search_experiments()]
         found = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
         running = {run.info.run_id: run.info.run_id for run in found}
-        running |= {run.data.tags.get(_TOKEN, run.info.run_id): run.info.run_id for run in found}
+        running |= {run.data.tags.get(TOKEN, run.info.run_id): run.info.run_id for run in found}
         notes = [*self.root.glob(f"*/{_NOTE}"), *self.root.glob(f"*/trials/*/{_NOTE}")]
         for note in notes if running else ():
-            kept, folder = _noted(note), RunFolder(note.parent)
+            kept, folder = noted(note), RunFolder(note.parent)
             run_id = "" if kept is None else running.get(kept["run_id"] or kept["token"], "")
             if kept is None or kept["uri"] != self.shown or not run_id:
                 continue
@@ -318,17 +317,11 @@ class Tracker:
                 mended.append(folder.run_id)
         return mended
 
-    def _announced(self, note: Path, **more: Any) -> dict[str, Any]:
-        """Write the note of a run that is about to be made: a kill -9 before its id is there leaves it its token."""
-        kept = {"uri": self.shown, "run_id": "", "token": uuid.uuid4().hex, **more}
-        write_json(note, kept)
-        return kept
-
     # --- the run that others hang under ---------------------------------------------------------------------------
 
     def knows(self, note: Path) -> bool:
         """Whether this store has the run that a file of `parent` remembers, or keeps no copy; asks no server."""
-        kept = _noted(note)
+        kept = noted(note)
         there = self.uri != default_uri(self.root) or (self.root / "mlflow.db").exists()
         return not self.enabled or (there and kept is not None and kept["uri"] == self.shown)
 
@@ -348,14 +341,14 @@ class Tracker:
         if not self.enabled:
             return None
         with self._tolerated(f"no MLflow run for '{name}'"), locked(note.with_suffix(".lock")):
-            client, kept = self.client(), _noted(note)
-            if kept is not None and kept["uri"] == self.shown and (run_id := _run_of(client, kept)):
+            client, kept = self.client(), noted(note)
+            if kept is not None and kept["uri"] == self.shown and (run_id := run_of(client, kept)):
                 with suppress(MlflowException):  # somebody has deleted it: make another
                     client.update_run(run_id, status="RUNNING")
                     write_json(note, {**kept, "run_id": run_id})
                     return run_id
-            experiment, kept = self.experiment(client, name), self._announced(note)
-            tags = {_TOKEN: kept["token"], "mlflow.runName": name, **_origin(), **tags}
+            experiment, kept = self.experiment(client, name), announced(note, self.shown)
+            tags = {TOKEN: kept["token"], "mlflow.runName": name, **_origin(), **tags}
             run_id = str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
             write_json(note, {**kept, "run_id": run_id})
             return run_id
@@ -376,7 +369,7 @@ class Tracker:
                 status = "KILLED"
                 raise
             finally:
-                kept = _noted(note)
+                kept = noted(note)
                 if kept is not None and kept["uri"] == self.shown:
                     with suppress(Exception):  # `mend` does it later
                         self.client().set_terminated(kept["run_id"], status=status)
@@ -392,7 +385,7 @@ class Tracker:
         if not self.enabled or not note.exists():  # no note: the store failed when the parent was to be made
             return
         with self._tolerated(f"'{name}' has no summary runs"), locked(note.with_suffix(".lock")):
-            client, kept = self.client(), _noted(note)
+            client, kept = self.client(), noted(note)
             if kept is None:
                 return
             experiment, parent = self.experiment(client, name), str(kept["run_id"])
@@ -456,11 +449,11 @@ class RunLog:
         client = self.tracker.client()
         experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         note = self.folder.path / _NOTE
-        earlier = _noted(note)
-        if earlier is not None and earlier["uri"] == self.tracker.shown and (run_id := _run_of(client, earlier)):
+        earlier = noted(note)
+        if earlier is not None and earlier["uri"] == self.tracker.shown and (run_id := run_of(client, earlier)):
             _delete(client, run_id)
-        kept, name = self.tracker._announced(note, tags=dict(tags)), self.folder.run_id
-        named = {_TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **_origin(), **tags}
+        kept, name = announced(note, self.tracker.shown, tags=dict(tags)), self.folder.run_id
+        named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **_origin(), **tags}
         run = client.create_run(experiment, tags=named, run_name=name)
         self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
         write_json(note, {**kept, "run_id": self.run_id})
@@ -505,25 +498,6 @@ def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float,
     items = [Metric(name, float(value), now, step) for name, value, step in points]
     for start in range(0, len(items), 1000):
         client.log_batch(run_id, metrics=items[start : start + 1000])
-
-
-def _noted(note: Path) -> dict[str, Any] | None:
-    """What a folder remembers of its copy; None where there is none, or where it is damaged: a copy is made again."""
-    try:
-        value = read_json(note) if note.exists() else None
-    except NegbenchError:
-        return None
-    whole = isinstance(value, dict) and value.keys() >= {"uri", "run_id"} and (value["run_id"] or "token" in value)
-    return value if whole else None
-
-
-def _run_of(client: MlflowClient, kept: Mapping[str, Any]) -> str:
-    """Id of the run that a note is of, found by its token where only that was written; '' where none was made."""
-    if kept["run_id"]:
-        return str(kept["run_id"])
-    places = [experiment.experiment_id for experiment in client.search_experiments()]
-    found = client.search_runs(places, f"tags.`{_TOKEN}` = '{kept['token']}'")
-    return str(found[0].info.run_id) if found else ""
 
 
 def _origin() -> dict[str, str]:

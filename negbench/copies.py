@@ -1,0 +1,47 @@
+"""What a folder notes of its copy in an MLflow store; the note is there before the copy is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from negbench.errors import NegbenchError
+from negbench.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+MOVES_SCORES = False  # of copies
+
+TOKEN = "negbench.token"  # tag of an MLflow run, noted before the run is made
+
+
+def announced(note: Path, uri: str, **more: Any) -> dict[str, Any]:
+    """Write the note of an MLflow run that is about to be made.
+
+    After a kill -9 between the making of the run and the note of its id, `run_of` finds it by its token.
+    """
+    kept = {"uri": uri, "run_id": "", "token": uuid.uuid4().hex, **more}
+    write_json(note, kept)
+    return kept
+
+
+def noted(note: Path) -> dict[str, Any] | None:
+    """What a folder remembers of its copy; None where there is none, or where it is damaged: a copy is made again."""
+    try:
+        value = read_json(note) if note.exists() else None
+    except NegbenchError:
+        return None
+    whole = isinstance(value, dict) and value.keys() >= {"uri", "run_id"} and (value["run_id"] or "token" in value)
+    return value if whole else None
+
+
+def run_of(client: MlflowClient, kept: Mapping[str, Any]) -> str:
+    """Id of the MLflow run that a note is of; '' where none was made."""
+    if kept["run_id"]:
+        return str(kept["run_id"])
+    places = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = client.search_runs(places, f"tags.`{TOKEN}` = '{kept['token']}'")
+    return str(found[0].info.run_id) if found else ""
