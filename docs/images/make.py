@@ -76,6 +76,7 @@ def premises(given: list[Path]) -> None:
         axes.axhspan(-1, 1, color=GREY, alpha=0.12, linewidth=0)
         metric = {"map_at_10": "mAP@10", "recall_at_10": "R@10"}[table["metric"].iloc[0]]
         axes.set(title=title, xlabel=label, ylabel=f"points of {metric}")
+        axes.margins(x=0.12, y=0.15)
     handles = [plt.Line2D([], [], color=colour, marker="o", linestyle="") for colour in COLOURS.values()]
     figure.legend(handles, list(COLOURS), loc="outside lower center", ncols=len(COLOURS), fontsize=8)
     figure.savefig(Path(__file__).with_name("premises.png"), dpi=110)
