@@ -223,7 +223,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     planned, rules, searches = plan_compare(asked, console)
     how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri}
     until: dict[str, Any] = {"looks": rules.looks, "how": how}
-    until["undecided"] = open_strategies(planned.folder.path, rules)
+    until["undecided"] = open_strategies(planned.folder, rules)
     until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
     if planned.rates is not None:
         computed(planned.trials, planned.rates.cells, **how)
@@ -234,6 +234,8 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     if searches:
         tuned, errors = _tuned(planned, searches, outcomes, until)
         outcomes += tuned
+    else:
+        planned.folder.settle(outcomes)
     # what comes after the cells is imported after them
     from negbench.report.finish import finish
     from negbench.report.loaded import Comparison
@@ -323,6 +325,7 @@ def _tuned(
     folder = dataclasses.replace(folder, about={**folder.about, **about})
     seeds = dict.fromkeys(config.seed for config in planned.configs)
     outcomes = computed_until(folder, more(list(seeds)), more, **until, before=before)
+    folder.settle([*before, *outcomes])
     return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
 
 

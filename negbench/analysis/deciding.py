@@ -40,15 +40,16 @@ def computed_until(
     """Compute cells, and those of more seeds where there are looks.
 
     What is computed follows from the finished cells alone, so a command that is killed and rerun ends as it would have;
-    a budget excepted. A group leaves once all that it is for is decided, or where a cell of it failed.
+    a budget excepted. A group leaves once all that it is for is decided, or where a cell of it failed. The last look's
+    cells are for the caller to `settle`: comparison.json may name those of an earlier command, too.
 
     Args:
         folder: of the comparison.
         cells: of the first look.
         more: the cells of other seeds.
         looks: when they are looked at; None: once.
-        undecided: from the outcomes and the groups that run: those of them that must go on, and in words what is
-            undecided.
+        undecided: from all outcomes, those of `before` too, and the groups that run: those of them that must go on,
+            and in words what is undecided.
         how: executor and tracking_uri, as `computed` takes them.
         say: told after every look what is decided, what is open, and what that would cost.
         before: outcomes of other cells of the comparison.
@@ -61,7 +62,7 @@ def computed_until(
         return outcomes
     running = {place_of(cell.labels) for cell in cells}
     for number, count in enumerate(looks.counts, 1):
-        left, words = undecided(outcomes, running)
+        left, words = undecided([*before, *outcomes], running)
         running = {*left} - {place_of(outcome.cell.labels) for outcome in outcomes if outcome.error}
         say(f"look {number}, {count} seeds: {words}")
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
@@ -72,11 +73,13 @@ def computed_until(
     return outcomes
 
 
-def open_strategies(folder: Path, rules: Rules) -> Callable[[Sequence[Outcome], Places], tuple[Places, str]]:
+def open_strategies(
+    folder: ComparisonFolder, rules: Rules
+) -> Callable[[Sequence[Outcome], Places], tuple[Places, str]]:
     """For `computed_until`: the strategies of a comparison that have a pair to be decided, and what that would cost."""
 
     def undecided(outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
-        found = standing(folder.parent, folder.name, rules)
+        found = standing(folder.path.parent, folder.document(outcomes), rules)
         rows = [row for row in found.rows if place_of(vars(row)) in running]
         words = open_pairs(found.groups, rows) or "all pairs are decided"
         return {place_of(vars(row)) for row in rows if row.undecided}, words
@@ -97,7 +100,7 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         if cell.step(runs) == "reuse":
             found.setdefault(place_of(cell.labels), []).append(cell)
     groups = [Group(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in found.values()]
-    lines, tables = [], tables_of(groups, rules)
+    lines, tables = [], tables_of(groups, rules, main_only=True)
     for table in tables:
         values = table.values.get(table.main, {})
         nested = any(each.nested for each in values.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from negbench.analysis.tuned_gain import (
 from negbench.analysis.verdicts import Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
 from negbench.files import read_json, write_json
-from negbench.grid.comparison import Group, groups_of
+from negbench.grid.comparison import Group, grouped, groups_of
 from negbench.grid.dials import Dials
 
 FILE = "statistics.json"
@@ -125,7 +125,7 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
         RunError: no such comparison, no finished cell, or runs whose ranks are of different queries.
         UnknownNameError: a data set has no such metric.
     """
-    groups, corners, document = _opened(runs, name)
+    groups, corners, document = _stored(runs, name)
     systems: Mapping[str, Any] = document.get("systems") or {}
     tables = tables_of(groups, rules, systems.get("own"))
     joined = [] if document.get("dials") else over_all(tables)
@@ -140,11 +140,17 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     )
 
 
-def standing(runs: Path, name: str, rules: Rules) -> Findings:
-    """A comparison that goes on, with the verdicts that it has to reach: those on the main metric of every table."""
-    groups, _, document = _opened(runs, name)
-    tables = tables_of(groups, rules, (document.get("systems") or {}).get("own"))
-    return Findings(groups, document, tuple(row for t in tables for row in rows_of(t, rules, [t.main])))
+def standing(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
+    """A comparison that goes on, with the verdicts that it has to reach: those on the main metric of every table.
+
+    Args:
+        runs: runs folder.
+        document: what comparison.json says of the cells that are computed (`ComparisonFolder.document`).
+        rules: how they are compared.
+    """
+    groups, _ = _parted(grouped(runs, document["cells"]), document)
+    tables = tables_of(groups, rules, (document.get("systems") or {}).get("own"), main_only=True)
+    return Findings(groups, document, tuple(row for table in tables for row in rows_of(table, rules)))
 
 
 def stored(runs: Path, name: str) -> Findings:
@@ -154,7 +160,7 @@ def stored(runs: Path, name: str) -> Findings:
         RunError: no such comparison, or no finished cell.
         NegbenchError: a file of another version.
     """
-    groups, _, document = _opened(runs, name)
+    groups, _, document = _stored(runs, name)
     path = runs / name / FILE
     if not path.exists():
         return Findings(groups, document)
@@ -171,11 +177,16 @@ def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
     return {key: float("nan") if value is None else value for key, value in found.items()}
 
 
-def _opened(runs: Path, name: str) -> tuple[tuple[Group, ...], list[Group], Mapping[str, Any]]:
+def _stored(runs: Path, name: str) -> tuple[tuple[Group, ...], list[Group], Mapping[str, Any]]:
     """The groups of a comparison, those of the corners between its systems, and comparison.json."""
     groups, document = groups_of(runs, name), read_json(runs / name / "comparison.json")
+    return *_parted(groups, document), document
+
+
+def _parted(groups: Sequence[Group], document: Mapping[str, Any]) -> tuple[tuple[Group, ...], list[Group]]:
+    """A comparison's own groups, and those of the corners between its systems."""
     systems: Mapping[str, Any] = document.get("systems") or {}
     labels = {corner["label"] for corners in systems.get("corners", {}).values() for corner in corners}
     corners = [group for group in groups if group.labels.get("system") in labels]
     own = [group for group in groups if not systems or group.labels.get("system") in systems.get("names", ())]
-    return tuple(own), corners, document
+    return tuple(own), corners

@@ -246,6 +246,8 @@ def tables_of(
     groups: Sequence[Group],
     rules: Rules = Rules(),
     own: Mapping[str, str] | None = None,  # frozen
+    *,
+    main_only: bool = False,
 ) -> list[VerdictTable]:
     """Per-query values of all groups on the headline metrics, the one that verdicts are about first.
 
@@ -253,6 +255,7 @@ def tables_of(
         groups: of a comparison.
         rules: whose metric it is.
         own: system -> label of its own strategy, the baseline of its tables.
+        main_only: leave the other headline metrics out.
 
     Raises:
         UnknownNameError: a data set has no such metric.
@@ -267,7 +270,8 @@ def tables_of(
         labels = {axis: value for axis, value in zip(PLACE, place, strict=True) if value}
         result, dataset = members[0].results[0], labels["dataset"]
         main = rules.main(result["main_metric"], list(result["metrics"]))
-        metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
+        others = [] if main_only else headline_metrics(list(result["metrics"]))
+        metrics = list(dict.fromkeys([main, *others]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
             for name, mine in values_of(group.runs, metrics, seen.setdefault(dataset, {})).items():
@@ -335,15 +339,15 @@ def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
 # --- judging -----------------------------------------------------------------------------------------------------
 
 
-def rows_of(table: VerdictTable, rules: Rules, metrics: Sequence[str] | None = None) -> list[VerdictRow]:
-    """Statistics of one table, metric by metric (all, or these), the strategies by label.
+def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
+    """Statistics of one table, metric by metric, the strategies by label.
 
     A metric whose values cannot be tested (a gallery group with a single query) has no rows.
     """
     rows: list[VerdictRow] = []
     baseline = table.baseline(rules)
-    for metric in table.values if metrics is None else metrics:
-        values, key = table.values[metric], "/".join([*table.place, metric])
+    for metric, values in table.values.items():
+        key = "/".join([*table.place, metric])
         try:
             found = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=key)
         except ValueError:  # the only one left to a table that was read here: too few queries in a stratum

@@ -90,6 +90,7 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     how = {"executor": executor, "tracking_uri": asked.tracking_uri}
     looks = work.looks if asked.until else None
     outcomes = computed_until(folder, work.plan.cells, work.more, looks, work.undecided, how, say=say)
+    folder.settle(outcomes)
     findings, about = work.findings(outcomes), work.about
     return JudgedClaims(findings, about, write_findings(findings, folder.path, about), outcomes)
 

@@ -78,15 +78,28 @@ class ComparisonFolder:
 
     def write(self, outcomes: Iterable[Outcome]) -> None:
         """comparison.json: which run holds which cell, and `about`."""
-        files.write_json(self.path / "comparison.json", self._document(outcomes))
+        files.write_json(self.path / "comparison.json", self.document(outcomes))
 
-    def says(self, outcomes: Iterable[Outcome]) -> bool:
-        """Whether comparison.json says so already."""
+    def settle(self, outcomes: Iterable[Outcome]) -> None:
+        """Write comparison.json, unless it names these cells and no others."""
+        if not self.holds(outcomes, exactly=True):
+            self.write(outcomes)
+
+    def holds(self, outcomes: Iterable[Outcome], *, exactly: bool = False) -> bool:
+        """Whether comparison.json names these cells; unless `exactly`, it may name others, too, as of a later look."""
         path = self.path / "comparison.json"
-        wanted = json.loads(json.dumps(self._document(outcomes)))  # tuples as JSON has them
-        return path.exists() and bool(files.read_json(path) == wanted)
+        if not path.exists():
+            return False
+        there = files.read_json(path)
+        wanted = json.loads(json.dumps(self.document(outcomes)))  # tuples as JSON has them
+        if exactly:
+            return bool(there == wanted)
+        cells = {json.dumps(row) for row in there["cells"]}
+        about = all(there.get(key) == value for key, value in wanted.items() if key != "cells")
+        return about and all(json.dumps(row) in cells for row in wanted["cells"])
 
-    def _document(self, outcomes: Iterable[Outcome]) -> dict[str, Any]:
+    def document(self, outcomes: Iterable[Outcome]) -> dict[str, Any]:
+        """What comparison.json says of these cells."""
         rows: list[dict[str, Any]] = [
             {**o.cell.labels, "seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
             for o in outcomes
@@ -236,16 +249,21 @@ def groups_of(runs: Path, name: str) -> list[Group]:
     if not (book.path / "comparison.json").exists():
         known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
         raise RunError(f"there is no comparison '{name}' in {runs}: known are {', '.join(known) or 'none'}")
+    if not (found := grouped(runs, book.cells())):
+        raise RunError(f"comparison '{name}' has no finished cell yet")
+    return found
+
+
+def grouped(runs: Path, cells: Iterable[Mapping[str, Any]]) -> list[Group]:
+    """Finished cells of comparison.json's, seed by seed within their group."""
     found: dict[tuple[str, ...], list[tuple[int, RunFolder]]] = {}
-    for row in book.cells():
+    for row in cells:
         if row["run"] is not None and (runs / row["run"] / "result.json").exists():
             found.setdefault(place_of(row), []).append((row["seed"], RunFolder(runs / row["run"])))
-    if not found:
-        raise RunError(f"comparison '{name}' has no finished cell yet")
     return [
         Group(
             {k: v for k, v in zip(AXES, place, strict=True) if v},
-            tuple(folder for _, folder in sorted(cells, key=lambda c: c[0])),
+            tuple(folder for _, folder in sorted(runs_of, key=lambda pair: pair[0])),
         )
-        for place, cells in found.items()
+        for place, runs_of in found.items()
     ]

@@ -46,7 +46,7 @@ def computed(
     distinct = {cell.hash: cell for cell in cells}.values()
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
     finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs) == "reuse"]
-    if len(finished) == len(cells) and folder.says([*before, *finished]):
+    if len(finished) == len(cells) and folder.holds([*before, *finished]):
         tracked = Tracker.open(runs, tracking_uri).knows(folder.path / "mlflow.json")
         if tracked or not os.access(folder.path, os.W_OK):
             return finished  # nothing to compute, and nothing to write

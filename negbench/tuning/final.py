@@ -99,8 +99,9 @@ def compare_best(
     comparison = ComparisonFolder(runs / final_name(book.name), {"kind": "final"})
     rules = Rules(next(iter(points)), looks=looks)
     check_place(comparison.path, "final")
-    undecided = open_strategies(comparison.path, rules)
+    undecided = open_strategies(comparison, rules)
     outcomes = computed_until(comparison, cells_of(fresh), cells_of, looks, undecided, how, say=say)
+    comparison.settle(outcomes)
     if lost := [outcome.error for outcome in outcomes if outcome.error]:
         raise NegbenchError(f"{len(lost)} of {len(outcomes)} runs of the best and the default failed: {lost[0]}")
     return rules

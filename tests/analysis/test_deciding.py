@@ -239,12 +239,22 @@ def test_killed_halfway_with_two_workers_it_ends_with_the_same_table(
         assert first == second, name
 
 
-def test_given_again_it_leaves_no_run_of_mlflow_running(straight: Path, vector_sets: list[str], tmp_path: Path) -> None:
-    """Its first look computes nothing, but has fewer cells than the folder; the page that stays closes no parent."""
+def test_given_again_it_writes_nothing_and_leaves_no_run_of_mlflow_running(
+    straight: Path, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its first look has fewer cells than the folder, and is told from them alone."""
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    for _ in range(2):
+    told, files = [], []
+    for _ in range(3):  # at first the store lacks the runs
         assert command(flags_of(vector_sets, tmp_path, "--tracking-uri", uri)) == 0
+        told.append([line for line in capsys.readouterr().out.splitlines() if "finished before" not in line])
+        files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()})
+    assert files[1] == files[2]
+    assert told[1] == told[2]
+    assert any(line.startswith("look 2") for line in told[2])
+    assert command(flags_of(vector_sets, tmp_path, "--tracking-uri", uri, "--max-seeds", "3")) == 0
+    assert {seed for seeds in cells_of(tmp_path).values() for seed in seeds} == {0, 1, 2}
     client = Tracker.open(tmp_path, uri).client()
     found = client.search_runs([each.experiment_id for each in client.search_experiments()])
     assert {run.info.status for run in found} == {"FINISHED"}
