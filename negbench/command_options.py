@@ -121,31 +121,16 @@ class SubjectOptions(ModelOptions, RunsOptions):
 
 
 class Audit(SubjectOptions):
-    """Options of `negbench audit`: what strategies would draw, without training."""
+    """Options of `negbench audit`: what corpus strategies would draw, without training."""
 
     strategies: Any = option(
         None,
-        "Comma-separated names, options as top-k:k=50; all: every strategy that needs no guide and works with any loss "
-        "[default: all, or the run's].",
+        "Comma-separated corpus strategies, options as top-k:k=50 [default: all that need no guide, or the run's].",
         flags=("--strategy",),
         cli=str,
     )
-    judge: str | None = option(
-        None,
-        "Backbone that calls images like the target false negatives, or a TREC run file of its scores.",
-        metavar="BACKBONE[:OPTION=VALUE]|FILE",
-    )
-    threshold: float = option(0.9, "Cosine to the target (or score) above which an image counts as a false negative.")
-    queries: int = option(1000, "Queries sampled, at least 2; 0 takes all.", ge=0)
+    queries: int = option(1000, "Queries sampled; 0 takes all.", ge=0)
     draws: int = option(10, "Negatives drawn for each query.", ge=2, le=100_000)
-    out: Path | None = option(None, "Write audit.csv and audit.json there.", metavar="DIR")
-
-    @field_validator("queries")
-    @classmethod
-    def _several(cls, value: int) -> int:
-        if value == 1:
-            raise ValueError("must be 0 (all) or at least 2")
-        return value
 
 
 class Mine(SubjectOptions):

@@ -241,7 +241,7 @@ def test_an_object_is_asked_in_batches_and_left_as_it_was(pictures: Path) -> Non
     rows = package.audit(
         package.Audit(strategies="qure", backbone=found.backbone, dataset=found.dataset, queries=10)
     ).rows
-    assert rows[0].pool_size > 0
+    assert rows[0]["pool_size"] > 0
 
 
 def test_what_an_object_raises_is_named(pictures: Path) -> None:
