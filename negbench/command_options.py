@@ -12,6 +12,7 @@ from negbench.options import (
     DatasetOptions,
     FolderName,
     ModelOptions,
+    Names,
     Options,
     PluginOptions,
     RunsOptions,
@@ -123,7 +124,7 @@ class SubjectOptions(ModelOptions, RunsOptions):
 class Audit(SubjectOptions):
     """Options of `negbench audit`: what corpus strategies would draw, without training."""
 
-    strategies: Any = option(
+    strategies: Names | None = option(
         None,
         "Comma-separated corpus strategies, options as top-k:k=50 [default: all that need no guide, or the run's].",
         flags=("--strategy",),

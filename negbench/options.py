@@ -18,6 +18,9 @@ from negbench.files import checked_name
 
 MOVES_SCORES = False
 
+Named = str | Mapping[str, Any]  # a plug-in: NAME, NAME:option=value, or a table {"name": ..., option: ...}
+Names = Named | Sequence[Named]  # several, as 'a,b' or as a list
+
 
 def option(
     default: Any = None,
@@ -236,26 +239,26 @@ class DataOptions(Options):
 
 
 class DatasetOptions(SetOptions, DataOptions):
-    """A data set: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
+    """A data set: a name, NAME:option=value, or a table {"name": ..., option: ...}."""
 
-    dataset: Any = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
+    dataset: Named | None = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
 
 
 class ModelOptions(DatasetOptions, SettingsOptions):
     """A backbone, named likewise, and a data set."""
 
-    backbone: Any = option(None, "Model family [default: tiny].", cli=str)
+    backbone: Named | None = option(None, "Model family [default: tiny].", cli=str)
 
 
 class RunSettings(ModelOptions):
     """All plug-ins of one run."""
 
-    strategy: Any = option(
+    strategy: Named | None = option(
         None,
         "Negative-sampling strategy (see `list strategies`); options as qure:variant=release.",
         cli=str,
     )
-    loss: Any = option(None, "Loss [default: bradley-terry].", cli=str)
+    loss: Named | None = option(None, "Loss [default: bradley-terry].", cli=str)
     seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].")
 
 
@@ -299,24 +302,24 @@ class Run(RunSettings, TrackedOptions):
 class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, TrackedOptions):
     """Options of `negbench compare`: the axes, whose every combination is a cell, and how strategies are compared.
 
-    A plug-in is a name, NAME:option=value, a table {"name": ..., option: ...}, or an object; several are a list.
+    A plug-in is a name, NAME:option=value, or a table {"name": ..., option: ...}; several are a list.
     """
 
     in_recipe: ClassVar[bool] = True
-    strategies: Any = option(
+    strategies: Names = option(
         "cir",
         "Comma-separated names, options as qure:variant=release; cir: the papers' strategies and their opponents; all: "
         "every strategy that needs no guide and works with any loss.",
         flags=("--strategies", "--strategy"),
         cli=str,
     )
-    losses: Any = option(
+    losses: Names | None = option(
         None, "Comma-separated loss names [default: bradley-terry].", flags=("--losses", "--loss"), cli=str
     )
-    backbones: Any = option(
+    backbones: Names | None = option(
         None, "Comma-separated backbone names [default: tiny].", flags=("--backbones", "--backbone"), cli=str
     )
-    datasets: Any = option(
+    datasets: Names | None = option(
         None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
     )
     seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
@@ -332,7 +335,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
         flags=("--dial",),
         metavar="KEY=VALUE,VALUE",
     )
-    systems: Any = option(
+    systems: Names | None = option(
         None,
         "Comma-separated published systems, or all: train each with every strategy's negatives (see `list systems`).",
         cli=str,
