@@ -84,8 +84,6 @@ class FetchData(Options):
 class EncodeData(ModelOptions):
     """Options of `negbench data encode`."""
 
-    splits: str = option("train,val", "Comma-separated splits of the data set.")
-
 
 class Doctor(TrackedOptions):
     """Options of `negbench doctor`."""

@@ -100,7 +100,7 @@ def test_an_audit_in_python_is_that_of_the_command(vector_sets: list[str], capsy
 
 
 def test_what_no_configuration_can_name_is_one_line() -> None:
-    with pytest.raises(NegbenchError, match=r"backbone .<object .*: input should be a valid string") as told:
+    with pytest.raises(NegbenchError, match=r"backbone <object .*: input should be a valid string") as told:
         negbench.run(strategy="qure", backbone=object())  # type: ignore[arg-type]
     assert "\n" not in str(told.value)
     with pytest.raises(NegbenchError, match=r"strategies \[3\]: input should be a valid string"):

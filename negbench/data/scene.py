@@ -306,7 +306,7 @@ def _source(
     batch = ((min(config.compute.encode_batch_size, len(ids)), "images"), (size, "values"), (4, "bytes"))
     check_memory([Need("a batch of images to encode", batch, "lower compute.encode_batch_size")])
     with display.stage("encode", total=len(ids)) as advance:
-        report = store.ensure(
+        encoded = store.ensure(
             {image: files[image] for image in ids},
             backbone,
             device=device,
@@ -315,7 +315,7 @@ def _source(
             progress=advance,
         )
     loaded = store.load(ids, device=device, budget_bytes=budget)
-    return loaded.__getitem__, report.encoded
+    return loaded.__getitem__, encoded
 
 
 def files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
