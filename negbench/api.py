@@ -296,25 +296,22 @@ def embed(asked: Embed) -> EmbeddedFolder:
 
     Raises:
         NegbenchError: a user's mistake: triplets or images that are missing, an encoder that cannot be loaded or that
-            returns something else. What an object of yours raises is left as it is.
+            returns something else.
     """
     from negbench.own.embed import embed_folder
 
     return embed_folder(asked)
 
 
-def load(name: str | Path, runs_dir: Path | None = None) -> Comparison | StudyResult | RunResult:
-    """A comparison, a study or a finished run by its name, a part of a run's name, or its folder.
+def load(name: str, runs_dir: Path | None = None) -> Comparison | StudyResult | RunResult:
+    """A comparison, a study or a finished run by its name, or a part of a run's name.
 
     Raises:
         RunError: there is none of this name, or it is not finished.
     """
     from negbench.report.loaded import load as loaded
 
-    path = Path(name)
-    if path.is_dir() and len(path.parts) > 1:
-        return loaded(path.parent, path.name)
-    return loaded(files.runs_dir(runs_dir), str(name))
+    return loaded(files.runs_dir(runs_dir), name)
 
 
 def _silent() -> Any:

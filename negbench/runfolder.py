@@ -154,15 +154,15 @@ class RunFolder:
         manifest = self.manifest
         with self._intact("config.json"):
             config = RunConfig.model_validate(manifest["config"])
-            own = [registry.own_file(file, sha256) for file, sha256 in _plugins(manifest).items()]
+            own = [registry.own_file(sha256) for sha256 in manifest["plugins"].values()]
         return config.model_copy(update={"plugins": tuple(str(path) for path in own if path is not None)})
 
     def check_plugins(self) -> None:
         """Raise RunError where the user has not given each file of plug-ins that the run was made with."""
-        for file, sha256 in _plugins(self.manifest).items():
-            if registry.own_file(file, sha256) is None:
-                content = f" (want the content of then, SHA-256 {sha256[:12]}...)" if sha256 else ""
-                raise RunError(f"run {self.run_id} was made with a file of plug-ins: give --plugin {file}{content}")
+        for file, sha256 in self.manifest["plugins"].items():
+            if registry.own_file(sha256) is None:
+                content = f"want the content of then, SHA-256 {sha256[:12]}..."
+                raise RunError(f"run {self.run_id} was made with a file of plug-ins: give --plugin {file} ({content})")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Metrics, behaviour and cost; marks the run finished and drops its checkpoint."""
@@ -380,12 +380,6 @@ def new_folder(runs: Path, name: str) -> RunFolder:
         seal(path)
         return RunFolder(path)
     raise RunError(f"10,000 runs named {name} in {runs}: clear some away")
-
-
-def _plugins(manifest: Mapping[str, Any]) -> dict[str, str | None]:
-    """File of plug-ins that a run was made with -> SHA-256 of its content, None where that was not kept."""
-    kept = manifest.get("plugins", {})
-    return {str(file): kept.get(file) for file in manifest["config"]["plugins"]}
 
 
 def final_values(details: Mapping[str, Any]) -> dict[str, float]:

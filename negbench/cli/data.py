@@ -59,7 +59,6 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from negbench import files
     from negbench.datasets.verify import verify as check
     from negbench.layers import dataset_layer, parse_set, plugin_layer
 
@@ -79,10 +78,8 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     document = asdict(found)
-    if asked.out is not None:
-        files.write_json(asked.out, document)
     if not output.wants_json():
-        _print(found, asked.out)
+        _print(found)
     if found.problems:
         if output.wants_json():
             typer.echo(json.dumps(document, indent=2))
@@ -118,7 +115,7 @@ def encode(given: Mapping[str, Any]) -> None:
     typer.echo(f"{count:,} images: {encoded:,} encoded, {count - encoded:,} stored before")
 
 
-def _print(found: Verification, out: Path | None) -> None:
+def _print(found: Verification) -> None:
     for each in found.splits:
         gallery = " / ".join(f"{name} {size:,}" for name, size in each.gallery.items())
         counts = "" if each.published else " (no published counts to compare with)"
@@ -135,11 +132,9 @@ def _print(found: Verification, out: Path | None) -> None:
             where = f"{problem.split}: " if problem.split else ""
             typer.echo(f"  {where}{problem.detail}")
         if len(problems) > SHOWN:
-            typer.echo(f"  ... {len(problems) - SHOWN:,} more; --out FILE or --json has all")
+            typer.echo(f"  ... {len(problems) - SHOWN:,} more; --json has all")
     if not found.problems:
         typer.echo("clean")
-    if out is not None:
-        typer.echo(f"wrote {out}")
 
 
 data = command.CommandGroup("Fetch and check data sets, and store their features.", (verify, encode, fetch))

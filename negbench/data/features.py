@@ -2,7 +2,7 @@
 
 Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
 
-    features/hashes.txt                what each image file held when it was last read: check, sha256, size, mtime, path
+    features/hashes.json               what each image file held when it was last read: path, size, mtime, sha256
     features/KEY/00007-3f2a91c4.safetensors
     features/KEY/.lock                 held by the one writer
 

@@ -141,7 +141,6 @@ def _of_files(asked: Mine) -> MinedNegatives:
             _array("--queries", asked.queries),
             _array("--images", asked.images),
             table["target"].to_numpy(),
-            groups=None if asked.groups is None else _array("--groups", asked.groups),
             **known,
             progress=advance,
         )

@@ -61,7 +61,6 @@ def open_subject(
     options: Audit,
     display: Display,
     run: RunFolder | None = None,
-    scenes: Scenes | None = None,
     reads: Collection[PlaneName] = (),
 ) -> Subject:
     """Load data and model, encode what the feature store lacks, embed.
@@ -72,14 +71,13 @@ def open_subject(
         options: how many queries, and the seed of the sample.
         display: shows the stages.
         run: finished run, whose trained weights are taken; None leaves the backbone untrained.
-        scenes: shares what was loaded before.
         reads: planes that the strategies need (`planes_read`).
 
     Raises:
         DataError: queries without a target, or files that are missing.
         NegbenchError: weights that do not fit.
     """
-    scenes = scenes or Scenes()
+    scenes = Scenes()
     with threads(config.compute.threads):
         device = device_of(config)
         backbone = scenes.backbone(config)
