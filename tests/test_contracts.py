@@ -208,8 +208,9 @@ def test_loss_refuses_what_does_not_fit() -> None:
         _Seen()(positive, negatives, torch.ones(2, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"weights must be \(2, 3\), got \(2,\)"):
         _Seen()(positive, negatives, None, positive)
+    aspect = AspectScores("colour", positive, negatives, torch.tensor(1.0), positive > 0)
     with pytest.raises(ValueError, match="_Seen has no term for aspects"):
-        _Seen()(positive, negatives, aspects=[AspectScores("colour", positive, negatives, torch.tensor(1.0))])
+        _Seen()(positive, negatives, aspects=[aspect])
     with pytest.raises(ValueError, match="_Seen has no use for candidates"):
         _Seen()(positive, negatives, candidates=negatives)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -286,7 +285,7 @@ def _source(
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
-    files = files_of(parts)
+    files = {image: part.files.path(image) for part in parts if part.files for image in part.all_images}
     if not backbone.frozen_images:
         paths = [files[image] for image in ids]
 
@@ -313,18 +312,6 @@ def _source(
         )
     loaded = store.load(ids, device=device, budget_bytes=budget)
     return loaded.__getitem__, encoded
-
-
-def files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
-    """Image id -> file. Benchmarks that share images (FashionIQ's and HP-FashionIQ's) may hold a copy each."""
-    files: dict[str, Path] = {}
-    for part in parts:
-        for image in part.all_images if part.files else ():
-            path = part.files.path(image)  # type: ignore[union-attr]
-            if image in files and path != files[image] and path.stat().st_size != files[image].stat().st_size:
-                raise DataError(f"image {image} is {files[image]} and, in {part.identity}, {path}: another picture")
-            files.setdefault(image, path)
-    return files
 
 
 # --- what a process loads once -------------------------------------------------------------------------------------
