@@ -212,7 +212,7 @@ class ResolvedConfig(RunConfig):
     def identity(self) -> dict[str, Any]:
         """What determines the outcome: not where it is computed, nor how the schedule's epochs came about.
 
-        The content of plug-in files is part of the code (`negbench.identity.code_version`), their place is not.
+        The content of plug-in files is part of the code (`negbench.loop.identity.code_version`), their place is not.
         """
         found = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
         # where a file of scores lies is no part of it (its content is: `plan_run`), nor is what is not asked for

@@ -154,12 +154,12 @@ class RunFolder:
         manifest = self.manifest
         with self._intact("config.json"):
             config = RunConfig.model_validate(manifest["config"])
-            own = [registry.own_file(sha256) for sha256 in manifest["plugins"].values()]
+            own = [registry.own_file(sha256) for sha256 in manifest.get("plugins", {}).values()]
         return config.model_copy(update={"plugins": tuple(str(path) for path in own if path is not None)})
 
     def check_plugins(self) -> None:
         """Raise RunError where the user has not given each file of plug-ins that the run was made with."""
-        for file, sha256 in self.manifest["plugins"].items():
+        for file, sha256 in self.manifest.get("plugins", {}).items():
             if registry.own_file(sha256) is None:
                 content = f"want the content of then, SHA-256 {sha256[:12]}..."
                 raise RunError(f"run {self.run_id} was made with a file of plug-ins: give --plugin {file} ({content})")

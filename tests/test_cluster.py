@@ -35,8 +35,8 @@ from negbench.tracking import Tracker
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
 
-from negbench import cluster  # noqa: E402
-from negbench.cluster import Ray  # noqa: E402
+from negbench.executors import cluster  # noqa: E402
+from negbench.executors.cluster import Ray  # noqa: E402
 from tests.cluster_tasks import meet, span, task  # noqa: E402
 
 
