@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from negbench import config as config_module
-from negbench import identity, syntax
+from negbench import syntax
 from negbench.config import ResolvedConfig, build_config, resolved
-from negbench.identity import code_version, config_hash, counted
+from negbench.loop import identity
+from negbench.loop.identity import code_version, config_hash, counted
 from negbench.registry import KINDS, Registry, registry
 
 Edit = Callable[[str, str, str], None]
@@ -22,7 +23,7 @@ EXEMPT = {
     "negbench.config",
     "negbench.errors",
     "negbench.files",
-    "negbench.identity",
+    "negbench.loop.identity",
     "negbench.layers",
     "negbench.runfolder",
     "negbench.loop.observe",

@@ -91,14 +91,11 @@ BEHAVIOUR = (
 AUDIT = (
     FALSE_DRAWS,
     FALSE_POOL,
-    Column("judged_rate_draws", "judged draws %", "%", 2),
-    Column("judged_rate_pool", "judged pool %", "%", 2),
     POOL,
     HARDNESS,
     *BAND,
     Column("diversity", "diversity", digits=3),
     *FALLBACKS,
-    Column("empty", "empty rows"),
 )
 COST = (
     NEGATIVES,

@@ -86,14 +86,11 @@ def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def audit_table(found: AuditResult) -> Grid:
     """`audit_frame` with what was looked at."""
     known = "by the data set's ground truth" if found.truth else "unknown: nothing beyond the target is known here"
-    if found.judge:
-        known += f"; judged: {found.judge}"
-    queries = max((row.queries for row in found.rows), default=0)
     return Grid(
-        audit_frame([vars(row) for row in found.rows]),
-        f"audit: {found.backbone}, {found.model}, on {found.dataset}: {queries:,} queries, "
+        audit_frame(found.rows),
+        f"audit: {found.backbone}, {found.model}, on {found.dataset}: {found.options['queries']:,} queries, "
         f"{found.options['draws']} draws each",
         f"false negatives {known}; band: rank percentile of the pool; diversity: 1 - mean cosine of the draws; "
         "fallbacks: queries with an empty pool",
-        rest="--out",
+        rest="--json",
     )

@@ -15,7 +15,7 @@ from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, RunError
-from negbench.files import parsed_json
+from negbench.files import read_json
 from negbench.layers import merged
 from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
@@ -148,7 +148,7 @@ def read_rankings(path: Path) -> dict[str, Ranking]:
     """Query id -> ranking, from a `.json` file or else a TREC run file."""
     if path.suffix != ".json":
         return {**read_trec(path)}
-    value = parsed_json(path)
+    value = read_json(path, "write it anew")
     if not isinstance(value, dict):
         raise NegbenchError(f"{path}: want an object of query ids and lists of image ids, got a {type(value).__name__}")
     return value

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import Backbone, cross_queries, paired_relevance
+from negbench.contracts import Backbone, paired_relevance
 from negbench.data.scene import Scene, Scenes, Split
 from negbench.datasets._synthesis import Spec, ensure
 from negbench.display import Display
@@ -67,7 +67,7 @@ def floor_in_batch(model: Backbone, reference: Tensor, tokens: Mapping[str, Tens
 def floor_hycole(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
     """The batch's other members, one cross-entropy a slot; every reference is composed with every text."""
     target = model.candidates(images[:, 0])[:, 0]
-    cross = cross_queries(model, reference, tokens)
+    cross = model.cross_queries(reference, tokens)
     by_target = cross.diagonal().T @ target.T
     others = [by_target, torch.einsum("ijd,id->ij", cross, target), torch.einsum("jid,id->ij", cross, target)]
     logits = torch.stack(others) / model.temperature

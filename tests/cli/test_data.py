@@ -59,16 +59,17 @@ def test_verify_annotations_alone(file: Path, capsys: pytest.CaptureFixture[str]
     assert negbench(["data", "verify", str(file), "--annotations"]) != 0
 
 
-def test_verify_lists_problems(file: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_verify_lists_problems(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for n in range(12):
         (file.parent / f"i{n}.png").write_bytes(b"no picture")
     (file.parent / "i3.png").unlink()
-    out = tmp_path / "found.json"
-    assert negbench(["data", "verify", str(file), "--out", str(out), "--set", "seed=3", "--workers", "1"]) == 1
+    command = ["data", "verify", str(file), "--set", "seed=3", "--workers", "1"]
+    assert negbench(command) == 1
     text = capsys.readouterr().out
     assert "i3: no file" in text
-    assert "... 1 more; --out FILE or --json has all" in text
-    written: dict[str, Any] = json.loads(out.read_text())
+    assert "... 1 more; --json has all" in text
+    assert negbench([*command, "--json"]) == 1
+    written: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert {tuple(p["images"]) for p in written["problems"] if p["kind"] == "missing"} == {("i3",)}
     assert sum(p["kind"] == "undecodable" for p in written["problems"]) == 11
     assert "seed 3" not in written["splits"][0]["identity"]

@@ -85,15 +85,15 @@ def call(capsys: pytest.CaptureFixture[str], run: RunFolder, monkeypatch: pytest
         if code:
             assert len(err.splitlines()) == 1
             assert err.startswith("negbench: error: ")
-        return err if code else out
+        return err if code else out + err
 
     return invoke
 
 
 def metrics_in(printed: str) -> dict[str, str]:
     """Metric, with its part in front, -> value."""
-    lines = [line for line in printed.splitlines() if line.startswith(("┃", "│"))]
-    (_, *parts), *rows = ([cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines)
+    lines = printed[printed.index("metric") :].splitlines()
+    (_, *parts), *rows = [re.split(" {2,}", line) for line in lines if "  " in line]
     cells = {(part, name): value for name, *values in rows for part, value in zip(parts, values, strict=True)}
     return {
         (name if part == "all" else f"{part} {name}"): value for (part, name), value in cells.items() if value != "-"

@@ -25,7 +25,6 @@ def folder(tmp_path: Path) -> Path:
     np.save(tmp_path / "i.npy", random.normal(size=(N, D)).astype(np.float32))
     targets = random.integers(N, size=Q)
     np.save(tmp_path / "t.npy", targets)
-    np.save(tmp_path / "g.npy", np.array(["a", "b", "c"])[np.arange(N) % 3])
     lists = {
         "excluded": [[int(t + 1) % N] for t in targets],
         "relevant": [[int(t + 2) % N] if t % 2 else [] for t in targets],
@@ -42,7 +41,7 @@ def _command(folder: Path, **flags: object) -> list[str]:
 
 @pytest.mark.parametrize("targets", ["t.npy", "t.parquet"])
 def test_writes_what_the_miner_finds(folder: Path, targets: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert negbench(_command(folder, targets=folder / targets, seed=3, refresh=1, groups=folder / "g.npy")) == 0
+    assert negbench(_command(folder, targets=folder / targets, seed=3, refresh=1)) == 0
     out = capsys.readouterr().out
     assert "20 queries, 5 negatives each, from pools of" in out
     assert f"wrote {folder / 'out.parquet'}" in out
@@ -52,7 +51,7 @@ def test_writes_what_the_miner_finds(folder: Path, targets: str, capsys: pytest.
         known["excluded"] = [[int(t + 1) % N] for t in columns]
         known["relevant"] = [[int(t + 2) % N] if t % 2 else [] for t in columns]
     want = Miner("simans:k=9", draws=5, seed=3, refreshes=1).refresh(
-        np.load(folder / "q.npy"), np.load(folder / "i.npy"), columns, groups=np.arange(N) % 3, **known
+        np.load(folder / "q.npy"), np.load(folder / "i.npy"), columns, **known
     )
     frame = pd.read_parquet(folder / "out.parquet")
     assert frame["target"].tolist() == columns.tolist()

@@ -102,7 +102,7 @@ def test_audit_mine_and_evaluate_as_json(
     sets = [part for text in vector_sets[:-4] for part in ("--set", text)]
     audit = document(["audit", "--strategy", "qure,top-k", "--queries", "10", *sets], capsys)
     assert [row["strategy"] for row in audit["rows"]] == ["qure", "top-k"]
-    assert audit["rows"][0]["judged_rate_pool"] is None  # NaN is not JSON
+    assert audit["rows"][0]["overlap"] is None  # NaN is not JSON
     rng = np.random.default_rng(0)
     for name, shape in (("q", (9, 4)), ("i", (20, 4))):
         np.save(tmp_path / f"{name}.npy", rng.normal(size=shape))

@@ -68,7 +68,8 @@ def test_weights_of_one_slot_stay_with_it() -> None:
 @pytest.mark.parametrize("how", ["sum", "joint"])
 def test_aspects_and_candidates_belong_to_the_target_slot(how: str) -> None:
     scores = torch.tensor([[0.3, 0.25], [0.1, 0.4]])
-    aspect = AspectScores("colour", scores.diagonal(), scores, torch.tensor(2.0))  # margin 0.2: 0.15 and 0
+    present = torch.ones(2, dtype=torch.bool)
+    aspect = AspectScores("colour", scores.diagonal(), scores, torch.tensor(2.0), present)  # margin 0.2: 0.15 and 0
     candidates = torch.tensor([[0.7], [-0.4]])
     loss = MarginKL(lambda_rank=0.0, margin_aspect=0.2)
     plain = value(loss, how, slots_of(MATRICES), Beside())

@@ -93,10 +93,10 @@ def test_against_loops() -> None:
 
 def test_gradients_of_aspects() -> None:
     toy, other = toy_scores(3, 3, seed=2), toy_scores(3, 3, seed=3)
-    weight = torch.tensor(0.4, dtype=torch.float64)
+    weight, every = torch.tensor(0.4, dtype=torch.float64), torch.ones(3, dtype=torch.bool)
 
     def value(*tensors: torch.Tensor) -> torch.Tensor:
-        return MarginKL()(toy.positive, toy.negatives, toy.mask, aspects=[AspectScores("shape", *tensors)])
+        return MarginKL()(toy.positive, toy.negatives, toy.mask, aspects=[AspectScores("shape", *tensors, every)])
 
     inputs = tuple(t.clone().requires_grad_() for t in (other.positive, other.negatives, weight))
     assert torch.autograd.gradcheck(value, inputs)
@@ -104,6 +104,6 @@ def test_gradients_of_aspects() -> None:
 
 def test_an_aspect_that_does_not_fit_is_named() -> None:
     toy = toy_scores(3, 2)
-    aspect = AspectScores("shape", toy.positive, toy.negatives[:, :1], torch.tensor(1.0))
+    aspect = AspectScores("shape", toy.positive, toy.negatives[:, :1], torch.tensor(1.0), toy.positive > 0)
     with pytest.raises(ValueError, match=r"aspect 'shape' must be \(3,\) and \(3, 2\), got \(3,\) and \(3, 1\)"):
         MarginKL()(toy.positive, toy.negatives, aspects=[aspect])

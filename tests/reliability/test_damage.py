@@ -210,7 +210,7 @@ def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monke
         return store.load(list(images))[torch.arange(len(images))]
 
     want = features()
-    files = [next(tmp_path.rglob("*.safetensors")), tmp_path / "features" / "hashes.txt"]
+    files = [next(tmp_path.rglob("*.safetensors")), tmp_path / "features" / "hashes.json"]
     for file in files:
         content = file.read_bytes()
         for wrong in damages(content, 3):

@@ -230,7 +230,7 @@ def test_final_runs_go_on_until_the_best_is_decided(
     storage = ("--storage", f"sqlite:///file:{tmp_path}/s.db?uri=true&password=hidden")
     recipe = tmp_path / "r.toml"
     recipe.write_text("[study]\nuntil = 'decided'\nmax_seeds = 3\n", encoding="utf-8")
-    grid = ("--search", "train.lr=0.000001|0.03", "--fix", "num_negatives", "--sampler", "grid", *storage)
+    grid = ("--search", "train.lr=0.000001|0.03", "--fix", "train.num_negatives", "--sampler", "grid", *storage)
     sets = [part for text in (*vector_sets, "train.lr=0.000001", "train.epochs=2") for part in ("--set", text)]
     asked = ["study", "--strategy", "all-corpus", "--recipe", str(recipe), *grid, *sets, "--runs-dir", str(tmp_path)]
     assert negbench([*asked, "--name", "s", "--final-seeds", "2", "--tracking-uri", "none"]) == 0
