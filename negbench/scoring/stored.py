@@ -23,7 +23,6 @@ from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring.rankings import Ranking, count_cut_subsets, ranks_of_rankings
 from negbench.scoring.result import Scores, benchmark_scores
-from negbench.scoring.trec import read_trec
 
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
 _BY_RUN = ("split", "images")  # options of `load` that are decided here
@@ -44,7 +43,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     """The benchmark's metrics of ready-made rankings.
 
     Args:
-        path: `.json` with {query id: [image ids]}, or a TREC run file.
+        path: `.json` with {query id: [image ids]}.
         layers: the section `dataset`.
         split: of the data set.
 
@@ -145,9 +144,7 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: Seen | No
 
 
 def read_rankings(path: Path) -> dict[str, Ranking]:
-    """Query id -> ranking, from a `.json` file or else a TREC run file."""
-    if path.suffix != ".json":
-        return {**read_trec(path)}
+    """Query id -> ranking, from a `.json` file."""
     value = parsed_json(path)
     if not isinstance(value, dict):
         raise NegbenchError(f"{path}: want an object of query ids and lists of image ids, got a {type(value).__name__}")
