@@ -82,14 +82,13 @@ class Design:
 class Summary:
     """One strategy: mean over seeds and queries, sd over seeds of the seed means (nan for one seed), intervals.
 
-    `interval` speaks of the strategy, under other seeds and other queries (or worlds); `models` of these very models on
-    other queries. Each is of this mean alone. Neither leaves [0, 1] where all values lie in it.
+    `interval` speaks of the strategy, under other seeds and other queries (or worlds), and of this mean alone. It does
+    not leave [0, 1] where all values lie in it.
     """
 
     mean: float
     sd: float
     interval: Interval
-    models: Interval
     seeds: int
     queries: int
 
@@ -376,7 +375,7 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
 
 
 def summarise(table: ValueTable) -> dict[str, Summary]:
-    """Mean, sd over seeds and intervals of every strategy; Student's t, and normal for these models."""
+    """Mean, sd over seeds and interval of every strategy; Student's t."""
     level, found, bounds = 1 - table.design.alpha, {}, _scale(table)
     for name in table.names:
         seeds = table.common([name])
@@ -384,14 +383,12 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
         alone, mean = float(noise.covariance[0, 0]), float(means.mean())
         query = alone * noise.share * float(_reproducible(noise, np.ones((1, 1)))[0]) ** 2
         over_seeds = float(means.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
-        models = float(scipy.stats.t.ppf(0.5 + level / 2, noise.df)) * alone**0.5
-        half = models
+        half = float(scipy.stats.t.ppf(0.5 + level / 2, noise.df)) * alone**0.5  # of these very models
         if over_seeds:  # Satterthwaite's degrees of freedom of the sum
             df = (over_seeds + query) ** 2 / (over_seeds**2 / (len(seeds) - 1) + query**2 / noise.df)
             half = max(half, float(scipy.stats.t.ppf(0.5 + level / 2, df)) * (over_seeds + query) ** 0.5)
         sd = float(means.std(ddof=1)) if len(seeds) > 1 else float("nan")
-        strategy, these = (_interval(mean, width, level, bounds) for width in (half, models))
-        found[name] = Summary(mean, sd, strategy, these, len(seeds), table.queries(name))
+        found[name] = Summary(mean, sd, _interval(mean, half, level, bounds), len(seeds), table.queries(name))
     return found
 
 

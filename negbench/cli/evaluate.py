@@ -12,7 +12,7 @@ from negbench.command_options import Evaluate
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from negbench.scoring.result import Scores
+    from negbench.scoring.stored import Scores
 
 
 @command.of(
@@ -39,7 +39,7 @@ def _print(console: Console, found: Scores) -> None:
     """A row a metric, a column for each part (`dress/recall_at_10`); what has no part is of all queries."""
     from rich.table import Table
 
-    from negbench.scoring.result import PERCENT
+    from negbench.scoring.stored import PERCENT
 
     output.remarks(console, found.remarks)
     if found.partial:

@@ -22,7 +22,7 @@ CaptionMode = Literal["joined", "comma"]
 Corpus = Literal["targets", "images"]
 
 CATEGORIES = ("dress", "shirt", "toptee")
-SPLITS = ("train", "val", "test")
+SPLITS = ("train", "val")
 RECALLS = (10, 50)
 TREE = (
     "captions/cap.CATEGORY.SPLIT.json, image_splits/split.CATEGORY.SPLIT.json, "
@@ -55,8 +55,6 @@ class FashionIQOptions:
         names = self.categories
         good = bool(names) and set(names) <= set(CATEGORIES) and len(set(names)) == len(names)
         check_option("categories", names, good, f"one or more of {', '.join(CATEGORIES)}, each once")
-        # `val` unites references and targets, and the test split has no targets
-        check_option("protocol", self.protocol, self.protocol == "original" or self.split != "test", "original on test")
 
     @property
     def gallery_rule(self) -> str:
@@ -168,12 +166,11 @@ def _query(entry: Mapping[str, Any], where: str, name: str, category: str, optio
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
         raise DataError(f"{where}: key 'captions': want 2 captions, got {quoted(list(captions))}")
-    closed = options.split == "test" and "target" not in entry
     return Query(
         id=name,
         reference=image_id(get(entry, "candidate", str, where), f"{where}: key 'candidate'"),
         text=(listed if options.caption_mode == "comma" else joined)(*captions),
-        target=None if closed else image_id(get(entry, "target", str, where), f"{where}: key 'target'"),
+        target=image_id(get(entry, "target", str, where), f"{where}: key 'target'"),
         group=category,
         captions=captions,
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from negbench.metrics.query_ranks import QueryRanks
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Block", "Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of"]
+__all__ = ["Block", "Dataset", "QueryRanks", "ScoreBlock", "Submittable", "Top", "columns_of", "submittable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +206,40 @@ class Dataset(Galleries, ABC):
             self.with_queries((~dev).nonzero()[:, 0], f"train without dev {rule}"),
             self.with_queries(dev.nonzero()[:, 0], f"dev {rule}"),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Submittable(Dataset):
+    """A data set whose benchmark has a test server."""
+
+    @abstractmethod
+    def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
+        """File name -> JSON content of what the benchmark's test server takes.
+
+        Args:
+            score_block: as for `rank`.
+
+        Raises:
+            DataError: only a part of the split or of the gallery is loaded.
+        """
+
+    def ids_of(self, top: Top) -> dict[str, list[str]]:
+        """Query id -> ids of its best images, best first."""
+        rows = zip(self.queries, top.columns.tolist(), strict=True)
+        return {query.id: [self.images[column] for column in row if column >= 0] for query, row in rows}
+
+
+def submittable(dataset: Dataset) -> Submittable:
+    """The data set, if its test server takes what is loaded; otherwise raise DataError."""
+    if not isinstance(dataset, Submittable):
+        raise DataError(f"{dataset.card.name} has no test server: there is no submission to write")
+    missing = [f"{len(dataset.missing)} images are missing"] if dataset.missing else []
+    if lacking := [*missing, *([f"only {dataset.part} is loaded"] if dataset.part else [])]:
+        raise DataError(
+            f"{dataset.card.name} {dataset.split}: a submission needs every query and image, "
+            f"but {' and '.join(lacking)}"
+        )
+    return dataset
 
 
 def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:

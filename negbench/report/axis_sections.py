@@ -190,5 +190,5 @@ def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
         f"Difference in {label_of(rows[0].metric)} (points) to each system with its own negatives, {rows[0].seeds} "
         f"seeds, {rows[0].queries} queries; {READ_SIGNS}; purple is above 0, orange below, grey undecided."
     )
-    panel = heat(strategies, systems, cells, differences=True, undecided=undecided)
+    panel = heat(strategies, systems, cells, undecided)
     return Chart("matrix", "Every system with every strategy's negatives", text, (panel,), 1)

@@ -151,8 +151,7 @@ def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
         "account for queries and seeds, and hold for all rows of a table at once: `better` and `worse` if the interval "
         "excludes 0; `equal` if it lies inside the margin, so that a difference would not matter; `undecided` "
-        "otherwise. `these models`: for these trained models on other queries, ignoring the "
-        f"variation over seeds. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
+        f"otherwise. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
     return PageSection("tests", "Tests", text, tuple(tables))
 

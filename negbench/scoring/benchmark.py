@@ -7,15 +7,13 @@ from pathlib import Path
 
 from negbench.command_options import Evaluate
 from negbench.datasets._preferences import PreferenceFormat
-from negbench.datasets._submission import submittable
-from negbench.datasets.dataset import Dataset
+from negbench.datasets.dataset import Dataset, submittable
 from negbench.display import stages
 from negbench.files import atomic_write, runs_dir
 from negbench.layers import layers_of
 from negbench.runfolder import find_run
-from negbench.scoring.result import Scores, benchmark_scores
 from negbench.scoring.scorers import Encoded, encode_run
-from negbench.scoring.stored import score_file
+from negbench.scoring.stored import Scores, benchmark_scores, score_file
 
 
 @dataclass(frozen=True)

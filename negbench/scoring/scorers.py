@@ -24,15 +24,13 @@ from negbench.data.scene import (
     trained_state,
 )
 from negbench.datasets._preferences import PreferenceFormat
-from negbench.datasets._submission import submittable
-from negbench.datasets.dataset import Dataset, QueryRanks, Top
+from negbench.datasets.dataset import Dataset, QueryRanks, Top, submittable
 from negbench.display import Display
 from negbench.errors import WeightsError
 from negbench.files import atomic_write
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
-from negbench.scoring.result import Scores, judged
-from negbench.scoring.stored import Layers, check_sections, preferences_of
+from negbench.scoring.stored import Layers, Scores, check_sections, judged, preferences_of
 
 _PAIRED = 256  # queries whose images are scored at once, each with its own
 

@@ -1,14 +1,16 @@
-"""Scoring without any model: ready-made rankings, and the stored per-query values of runs."""
+"""Scores with where they come from; scoring without any model: ready-made rankings, stored per-query values of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
 from negbench.config import PluginConfig
 from negbench.data.scene import load_split
@@ -22,10 +24,62 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring.rankings import Ranking, count_cut_subsets, ranks_of_rankings
-from negbench.scoring.result import Scores, benchmark_scores
 
+PERCENT = "%"
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
 _BY_RUN = ("split", "images")  # options of `load` that are decided here
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Metrics of one model, or of stored ranks.
+
+    Attributes:
+        title: what was scored on what.
+        metrics: name -> value; `GROUP/NAME` where a data set has groups.
+        queries: one row a query.
+        main: the metric to look at.
+        unit: of the metrics: PERCENT for shares that print in percent, "" for plain numbers.
+        remarks: one line each.
+        partial: whether images are missing, so that these numbers are not the benchmark's.
+    """
+
+    title: str
+    metrics: dict[str, float]
+    queries: pd.DataFrame
+    main: str
+    unit: str = PERCENT
+    remarks: tuple[str, ...] = ()
+    partial: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: all but the values of each query."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "queries"}
+
+
+def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Scores:
+    """The data set's own metrics of `what`'s ranks."""
+    return Scores(
+        title=f"{what} on {dataset.identity}",
+        metrics=dataset.summarise(ranks),
+        queries=ranks.to_frame(),
+        main=dataset.card.main,
+        remarks=(*dataset.remarks, *remarks),
+        partial=dataset.partial,
+    )
+
+
+def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:
+    """Agreement of [Q, 2] scores of sets with people's choices."""
+    return Scores(
+        title=f"{what} on {dataset.identity}",
+        metrics=dataset.judge(sets),
+        queries=dataset.table(sets),
+        main=dataset.card.main,
+        unit="",
+        remarks=(*dataset.remarks, *remarks),
+        partial=dataset.partial,
+    )
 
 
 def check_sections(layers: Layers, known: tuple[str, ...]) -> None:

@@ -19,8 +19,7 @@ from negbench.display import Display
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
 from negbench.scoring import scorers as scoring
-from negbench.scoring.result import judged
-from negbench.scoring.stored import preferences_of
+from negbench.scoring.stored import judged, preferences_of
 from negbench.systems.system import load_config
 
 

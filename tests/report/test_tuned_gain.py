@@ -10,7 +10,7 @@ LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 
 
 def row(strategy: str, mean: float, beaten_by: tuple[str, ...] = ()) -> VerdictRow:
-    ends = {"sd": 0.0, "low": mean, "high": mean, "models_low": mean, "models_high": mean}
+    ends = {"sd": 0.0, "low": mean, "high": mean}
     known = {"metric": "recall_at_10", "main": True, "seeds": 2, "queries": 9, "baseline": "a", "verdict": "equal"}
     return VerdictRow(**LABELS, **known, **ends, strategy=strategy, mean=mean, beaten_by=beaten_by, negatives=1.0)
 
