@@ -59,16 +59,6 @@ class Design:
     draws: int = 4000
     share: float = 1.0
 
-    def __post_init__(self) -> None:
-        for name, ok, want in (
-            ("alpha", 0 < self.alpha < 1, "between 0 and 1"),
-            ("margin", self.margin >= 0, "at least 0"),
-            ("draws", self.draws >= 1, "at least 1"),
-            ("share", 0 < self.share <= 1, "above 0 and at most 1"),
-        ):
-            if not ok:
-                raise ValueError(f"{name} must be {want}, got {getattr(self, name)!r}")
-
     def verdict(self, interval: Interval) -> Verdict:
         """The one word for a difference: better or worse (0 is outside), equal (inside the margin), undecided."""
         if interval.low > 0:
@@ -156,15 +146,10 @@ class ValueTable:
                 raise ValueError(f"'{name}' must be [seeds, queries] with at least 1 seed and 2 queries")
             if not all(np.isfinite(row).all() for row in rows):
                 raise ValueError(f"'{name}' holds a value that is not finite")
-            if len(numbers) != len(rows) or len(set(numbers)) != len(rows):
-                raise ValueError(f"seeds of '{name}' must be {len(rows)} different numbers, got {numbers}")
             self._rows[name] = dict(zip(numbers, rows, strict=True))
         lengths = {len(row) for rows in self._rows.values() for row in rows.values()}
         if len(lengths) > 1 and not self.design.nested:
             raise ValueError(f"all seeds and strategies must have the same queries, got {sorted(lengths)} of them")
-        for labels in (self.design.strata, self.design.clusters):
-            if labels is not None and lengths != {len(labels)}:
-                raise ValueError(f"strata and clusters need a label for each of the {sorted(lengths)} queries")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -65,10 +65,6 @@ class AuditResult:
         rows = self.frame().drop(columns=["backbone", "dataset", "model", "judge"])
         return f"audit of {self.backbone}, {self.model}, on {self.dataset}\n{rows.to_string(index=False)}"
 
-    def _repr_html_(self) -> str:
-        rows = self.frame().drop(columns=["backbone", "dataset", "model", "judge"])
-        return f"<h4>audit of {self.backbone}, {self.model}, on {self.dataset}</h4>{rows.to_html(index=False)}"
-
 
 # --- the command ---------------------------------------------------------------------------------------------------
 

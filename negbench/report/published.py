@@ -53,33 +53,27 @@ class PublishedRow:
         return f"{self.paper} {self.table}"
 
 
-def rows_for(
-    dataset: str, split: str, protocol: str, metrics: Collection[str], options: Mapping[str, object]
-) -> list[PublishedRow]:
+def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[PublishedRow]:
     """The rows that a run may stand beside: data set, split and protocol are its own, and all their metrics are.
 
     Args:
-        dataset: key of the data set.
-        split: that the run was scored on.
-        protocol: of the data set's card.
+        manifest: config.json of the run; a row's `requires` must be what the run was scored under.
         metrics: names of the run's metrics; a row of which one is missing (one category of three, say) does not fit.
-        options: the run's of the data set, for what a row `requires`.
+
+    Returns:
+        None where images are missing.
     """
+    known, options = manifest["dataset"], manifest["config"]["dataset"]
+    name, _, protocol = known["val"].rpartition("-")[0].partition("@")
+    place = (name, known.get("split", "val"), protocol)  # runs of before wrote no split, and were scored on val
     return [
         row
         for row in published_rows()
-        if (row.dataset, row.split, row.protocol) == (dataset, split, protocol)
+        if (row.dataset, row.split, row.protocol) == place
+        and not known["partial"]
         and set(row.metrics) <= set(metrics)
         and all(options.get(key) in values for key, values in row.requires.items())
     ]
-
-
-def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[PublishedRow]:
-    """`rows_for` a run, from its manifest (config.json) and the names of its metrics; none where images are missing."""
-    known = manifest["dataset"]
-    name, _, protocol = known["val"].rpartition("-")[0].partition("@")
-    split = known.get("split", "val")  # runs of before wrote none, and were scored on val
-    return [] if known["partial"] else rows_for(name, split, protocol, metrics, manifest["config"]["dataset"])
 
 
 @cache
