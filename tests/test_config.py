@@ -310,7 +310,7 @@ def test_a_recipe_of_endless_numbers_is_one_line(tmp_path: Path) -> None:
         ("qure:variant=release", {"name": "qure", "variant": "release"}),
         ("dqe:alpha=0.1: beta = 0.5", {"name": "dqe", "alpha": 0.1, "beta": 0.5}),
         ("clip:weights=a/b:frozen=false", {"name": "clip", "weights": "a/b", "frozen": False}),
-        ("fashioniq:categories=['dress', 'shirt']", {"name": "fashioniq", "categories": ["dress", "shirt"]}),
+        ("emoji:artists=['noto', 'fluent']", {"name": "emoji", "artists": ["noto", "fluent"]}),
     ],
 )
 def test_plugins_as_text(text: str, want: dict[str, object]) -> None:

@@ -8,6 +8,7 @@ from typing import Self
 
 from negbench.datasets._fashioniq_files import (
     CATEGORIES,
+    METRICS,
     TEMPLATES,
     CaptionMode,
     Corpus,
@@ -40,7 +41,6 @@ class FashionIQ(FashionIQFormat):
         protocol: Protocol = "original",
         caption_mode: CaptionMode = "joined",
         corpus: Corpus = "targets",
-        categories: tuple[str, ...] = CATEGORIES,
     ) -> Self:
         """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
@@ -51,9 +51,8 @@ class FashionIQ(FashionIQFormat):
                 the union of references and targets (2,628 / 3,089 / 2,902), on which recall is higher.
             caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains) or `comma` (HyCoLe).
             corpus: mining corpus of train: each training target of the category once, or all images of its split file.
-            categories: which of dress, shirt and toptee to read.
         """
-        options = FashionIQOptions(split, images, allow_missing, protocol, caption_mode, corpus, categories)
+        options = FashionIQOptions(split, images, allow_missing, protocol, caption_mode, corpus)
         return cls.from_files(root, card(options), options)
 
 
@@ -69,7 +68,7 @@ def card(options: FashionIQOptions) -> DatasetCard:
         gallery=options.gallery_rule,
         exclude_reference=False,  # CLIP4Cir's and QuRe's evaluations keep it on FashionIQ
         text_template=TEMPLATES[options.caption_mode],
-        metrics=options.metrics,
+        metrics=METRICS,
         main="average/recall",
         expected={options.split: _published(options)},
     )

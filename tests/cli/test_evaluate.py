@@ -171,13 +171,13 @@ def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> 
     folder = RunFolder(copy)
     state = run.weights()
     name = next(iter(state))
-    for change, message in (
-        ({k: v for k, v in state.items() if k != name}, f"lack {name}: they are not of this backbone"),
-        (state | {"extra": torch.zeros(1)}, "hold the unknown extra"),
-        (state | {name: torch.zeros(3, 3, 3)}, f"have another shape for {name}"),
+    for change, wrong in (
+        ({k: v for k, v in state.items() if k != name}, name),
+        (state | {"extra": torch.zeros(1)}, "extra"),
+        (state | {name: torch.zeros(3, 3, 3)}, name),
     ):
         folder.write_weights(change, {})
-        assert message in call(copy, code=2)
+        assert f"are not of this backbone: of another shape, or on one side only: {wrong}" in call(copy, code=2)
     (copy / "model.safetensors").write_bytes(b"abc")
     assert "is damaged" in call(copy, code=2)
     (copy / "model.safetensors").unlink()

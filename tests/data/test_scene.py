@@ -17,6 +17,7 @@ from negbench.command_options import Audit
 from negbench.config import RunConfig, resolved
 from negbench.data import scene
 from negbench.data.scene import Scenes, trained_state
+from negbench.datasets._fashioniq_files import CATEGORIES
 from negbench.display import Display
 from negbench.executors import Here
 from negbench.grid.cells import SCENES, plan
@@ -238,15 +239,16 @@ def test_the_audit_leaves_out_what_the_run_leaves_out(vector_sets: list[str], tm
 
 
 def write_fashioniq(root: Path, split: str, text: str) -> None:
-    """Annotations of one split: three dresses and two queries, the first with this caption."""
-    ids = [f"{split}-{n}" for n in range(3)]
-    captions = [
-        {"candidate": ids[n], "target": ids[n + 1], "captions": [text if n == 0 else "is red", "is short"]}
-        for n in range(2)
-    ]
-    for name, value in ((f"captions/cap.dress.{split}", captions), (f"image_splits/split.dress.{split}", ids)):
-        (root / f"{name}.json").parent.mkdir(parents=True, exist_ok=True)
-        (root / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+    """Annotations of one split: three images and two queries a category, the first query with this caption."""
+    for name in CATEGORIES:
+        ids = [f"{name}-{split}-{n}" for n in range(3)]
+        captions = [
+            {"candidate": ids[n], "target": ids[n + 1], "captions": [text if n == 0 else "is red", "is short"]}
+            for n in range(2)
+        ]
+        for file, value in ((f"captions/cap.{name}.{split}", captions), (f"image_splits/split.{name}.{split}", ids)):
+            (root / f"{file}.json").parent.mkdir(parents=True, exist_ok=True)
+            (root / f"{file}.json").write_text(json.dumps(value), encoding="utf-8")
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -254,7 +256,7 @@ def test_other_annotations_are_another_run(vector_sets: list[str], tmp_path: Pat
     for each in ("train", "val"):
         write_fashioniq(tmp_path, each, "is blue")
     sets = [text for text in vector_sets if not text.startswith("dataset")]
-    sets += ["dataset.name=fashioniq", f"dataset.root='{tmp_path}'", "dataset.categories=['dress']"]
+    sets += ["dataset.name=fashioniq", f"dataset.root='{tmp_path}'"]
     (config,) = configs(sets, "in-batch")
     before = plan_run(config, Scenes()).hash
     assert plan_run(config, Scenes()).hash == before

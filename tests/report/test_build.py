@@ -109,7 +109,7 @@ def unwrapped(text: str) -> str:
 
 
 def test_every_section_is_there_and_linked(page: Parsed) -> None:
-    text = "leader false-negatives training behaviour regime gallery negatives tests cells"
+    text = "leader false-negatives training behaviour gallery negatives tests cells"
     want = text.split()
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
