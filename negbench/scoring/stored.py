@@ -16,14 +16,14 @@ from negbench.config import PluginConfig
 from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError, NegbenchError, OptionError, RunError
+from negbench.errors import DataError, OptionError, RunError
 from negbench.files import parsed_json
 from negbench.layers import merged
 from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scoring.rankings import Ranking, count_cut_subsets, ranks_of_rankings
+from negbench.scoring.rankings import count_cut_subsets, ranks_of_rankings
 
 PERCENT = "%"
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
@@ -110,12 +110,13 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
         raise OptionError(f"--ranks {path}: name the data set that it ranks with --dataset")
     dataset = load_split(PluginConfig(**section), split, images=False)
     dataset.require_labels()
-    rankings = read_rankings(path)
+    rankings = parsed_json(path)
+    ranks = ranks_of_rankings(dataset, rankings)
     cut = count_cut_subsets(dataset, rankings)
     remark = (
         f"{cut:,} rankings leave out part of their query's subset, which counts as last: subset recall is a lower bound"
     )
-    return benchmark_scores(dataset, ranks_of_rankings(dataset, rankings), str(path), (remark,) if cut else ())
+    return benchmark_scores(dataset, ranks, str(path), (remark,) if cut else ())
 
 
 def preferences_of(dataset: Dataset) -> PreferenceFormat:
@@ -195,11 +196,3 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: Seen | No
         )
         for name in names
     }
-
-
-def read_rankings(path: Path) -> dict[str, Ranking]:
-    """Query id -> ranking, from a `.json` file."""
-    value = parsed_json(path)
-    if not isinstance(value, dict):
-        raise NegbenchError(f"{path}: want an object of query ids and lists of image ids, got a {type(value).__name__}")
-    return value

@@ -218,7 +218,7 @@ def test_files_that_are_no_ranks(call: Call, benchmarks: Path, tmp_path: Path) -
     for path, message in (
         (tmp_path / "absent.json", "cannot read"),
         (written("a.json", "{"), "is damaged"),
-        (written("b.json", "[1]"), "want an object of query ids"),
+        (written("b.json", "[1]"), "must map query ids to lists"),
         (written("c.json", "{}"), "no ranking for query '0' (20 of 20 queries"),
     ):
         assert message in call("--ranks", path, *place, code=2), path
