@@ -182,19 +182,17 @@ class Evaluate(DatasetOptions, RunsOptions):
     run: str | None = option(None, "A run: its id, a part of it that no other run has, or its folder.", argument=True)
     ranks: Path | None = option(
         None,
-        "Rankings to score instead of a run: {query: [ids]} or ranx' {query: {id: score}} (.json), or a TREC run.",
+        "Rankings to score instead of a run: {query: [image ids, best first]} (.json).",
         metavar="FILE",
     )
     split: str = option("val", "Split of the data set.")
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
     submission: Path | None = option(None, "Write the files that the benchmark's test server takes.", metavar="DIR")
-    trec: Path | None = option(None, "Write the 1000 best images as a TREC run file.", metavar="FILE")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        lists = self.submission is not None or self.trec is not None
-        if lists and self.run is None:
-            raise ValueError("--submission and --trec need a run's own scores, not --ranks")
+        if self.submission is not None and self.run is None:
+            raise ValueError("--submission needs a run's own scores, not --ranks")
         if (self.run is None) == (self.ranks is None):
             raise ValueError("name a run to score, or give --ranks FILE: one of the two")
         return self

@@ -504,7 +504,6 @@ def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
 def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
     """The recipe at toy size: two epochs of one step, so that pools are defined anew in between."""
     sets = sets_of(name, root_of)
-    sets += ["dataset.categories=['dress']"] if "fashioniq" in name or name in ROWS else []
     data = load_config(recipe=path_of(ROWS[name][0] if name in ROWS else name), sets=sets).dataset
     queries = len(load_split(data, "train", images=False).queries)
     sets += ["backbone.model=null"] if name.startswith("hycole") else []

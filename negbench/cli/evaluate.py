@@ -12,7 +12,7 @@ from negbench.command_options import Evaluate
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from negbench.scoring.result import Scores
+    from negbench.scoring.stored import Scores
 
 
 @command.of(
@@ -41,7 +41,7 @@ def _print(console: Console, found: Scores) -> None:
 
     from negbench.analysis.words import label_of
     from negbench.display import Grid, notes
-    from negbench.scoring.result import PERCENT
+    from negbench.scoring.stored import PERCENT
 
     notes(found.remarks)
     if found.partial:

@@ -22,7 +22,7 @@ from negbench.contracts import (
     relevance,
 )
 from negbench.errors import NegbenchError
-from negbench.testing.generators import global_generators
+from negbench.testing.worlds import global_generators
 
 MODES = ("RGB", "RGBA", "L", "P", "CMYK", "1", "I;16")
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)

@@ -232,10 +232,6 @@ ABSENT = [
     ("open_clip:ViT-B-33", "unknown model 'ViT-B-33'"),
     ("open_clip:ViT-B-32:opanai", "did you mean 'openai'?"),
     ("open_clip:ViT-B-32:x.pt", "weights: there is no file x.pt"),
-    (
-        "open_clip:hf-hub:org/x@v1",
-        "`hf download org/x --revision v1`, or put its files into FOLDER and give weights=F",
-    ),
     ("open_clip:ViT-B-32:openai:activation=gelu", "was trained with quick_gelu: leave the option out"),
     ("open_clip:ViT-B-32:activation=tanh", "unknown activation 'tanh'"),
     ("open_clip:ViT-B-32:size=toy", "unknown option 'size': known: activation, model, weights"),

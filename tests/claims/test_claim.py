@@ -8,7 +8,7 @@ import pytest
 
 from negbench.claims.claim import Condition, all_claims, chosen, read_claims, settings
 from negbench.claims.evidence import NEEDS
-from negbench.claims.measure import FalseNegatives, Recall
+from negbench.claims.measure import Measure
 from negbench.claims.planning import plan_claims
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
@@ -120,8 +120,8 @@ def test_claims_are_chosen_by_number() -> None:
 
 
 def test_measures_name_their_options() -> None:
-    assert str(Recall()) == "recall"
-    assert str(FalseNegatives("501-")) == "false-negatives (band 501-)"
+    assert str(Measure("recall")) == "recall"
+    assert str(Measure("false-negatives", (("band", "501-"),))) == "false-negatives (band 501-)"
 
 
 def test_the_list_shows_all_claims_in_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from negbench.claims import measure as measures
 from negbench.claims.claim import Claim, ClaimTest, Condition
 from negbench.claims.evidence import Evidence, SettingRun, Untestable
 from negbench.claims.judge import ClaimEstimate, decide, estimate_of, judge
-from negbench.claims.measure import POINTS, Measure, Measured, Unit
+from negbench.claims.measure import POINTS, Formula, Measure, Measured
 from negbench.grid.looks import Looks
 from negbench.runfolder import RunFolder
 
@@ -30,16 +30,16 @@ ONCE = Looks(SEEDS, len(SEEDS))
 class Fixed(Measure):
     """Measured by setting and seed."""
 
-    unit: ClassVar[Unit] = POINTS
+    name: str = "fixed"
     table: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, hash=False)
 
-    def of(self, run: SettingRun) -> Measured:
-        return Measured(np.asarray(self.table[run.setting][run.seed], dtype=np.float64))
+    def of_seeds(self, runs: Sequence[SettingRun]) -> list[Measured]:
+        return [Measured(np.asarray(self.table[run.setting][run.seed], dtype=np.float64)) for run in runs]
 
 
 @pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(measures.MEASURES, "fixed", Fixed)
+    monkeypatch.setitem(measures.FORMULAS, "fixed", Formula(len, POINTS))
 
 
 def evidence(*names: str, same: str = "", seeds: tuple[int, ...] = SEEDS) -> Evidence:
@@ -55,7 +55,7 @@ def trial(
 ) -> ClaimTest:
     values = {name: np.asarray(value, dtype=np.float64) for name, value in table.items()}
     conditions = Condition.parse(supports), Condition.parse(refutes)
-    return ClaimTest(statistic, tuple(table), Fixed(values), other, *conditions)  # type: ignore[arg-type]
+    return ClaimTest(statistic, tuple(table), Fixed(table=values), other, *conditions)  # type: ignore[arg-type]
 
 
 def claim_of(*tests: ClaimTest) -> Claim:
@@ -194,8 +194,8 @@ def test_a_difference_is_paired_by_seed() -> None:
 
 def test_order_is_a_rank_correlation_seed_by_seed() -> None:
     table = {name: [[v, v], [v, v], [v, v]] for name, v in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", -4.0))}
-    other = Fixed({name: -np.asarray(value) for name, value in table.items()})
-    mixed = Fixed({name: np.array([[0.5, 0.5]] * 3) for name in table})
+    other = Fixed(table={name: -np.asarray(value) for name, value in table.items()})
+    mixed = Fixed(table={name: np.array([[0.5, 0.5]] * 3) for name in table})
     assert verdict(trial(table, "order", "< -0.9", "> -0.9", other)) == "supported"
     assert verdict(trial(table, "order", "> 0.9", "< 0.9", other)) == "refuted"
     found = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), ONCE, lacking=None, undefined={})

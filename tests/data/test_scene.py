@@ -15,6 +15,7 @@ from negbench.backbones.vectors import Vectors
 from negbench.config import RunConfig
 from negbench.data import scene
 from negbench.data.scene import Scenes, trained_state
+from negbench.datasets._fashioniq_files import CATEGORIES
 from negbench.display import Display
 from negbench.executors import Here
 from negbench.grid.cells import SCENES, plan
@@ -228,15 +229,16 @@ def test_what_is_left_out_is_no_member_of_a_batch_either(vector_sets: list[str],
 
 
 def write_fashioniq(root: Path, split: str, text: str) -> None:
-    """Annotations of one split: three dresses and two queries, the first with this caption."""
-    ids = [f"{split}-{n}" for n in range(3)]
-    captions = [
-        {"candidate": ids[n], "target": ids[n + 1], "captions": [text if n == 0 else "is red", "is short"]}
-        for n in range(2)
-    ]
-    for name, value in ((f"captions/cap.dress.{split}", captions), (f"image_splits/split.dress.{split}", ids)):
-        (root / f"{name}.json").parent.mkdir(parents=True, exist_ok=True)
-        (root / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+    """Annotations of one split: three images and two queries a category, the first query with this caption."""
+    for name in CATEGORIES:
+        ids = [f"{name}-{split}-{n}" for n in range(3)]
+        captions = [
+            {"candidate": ids[n], "target": ids[n + 1], "captions": [text if n == 0 else "is red", "is short"]}
+            for n in range(2)
+        ]
+        for file, value in ((f"captions/cap.{name}.{split}", captions), (f"image_splits/split.{name}.{split}", ids)):
+            (root / f"{file}.json").parent.mkdir(parents=True, exist_ok=True)
+            (root / f"{file}.json").write_text(json.dumps(value), encoding="utf-8")
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -244,7 +246,7 @@ def test_other_annotations_are_another_run(vector_sets: list[str], tmp_path: Pat
     for each in ("train", "val"):
         write_fashioniq(tmp_path, each, "is blue")
     sets = [text for text in vector_sets if not text.startswith("dataset")]
-    sets += ["dataset.name=fashioniq", f"dataset.root='{tmp_path}'", "dataset.categories=['dress']"]
+    sets += ["dataset.name=fashioniq", f"dataset.root='{tmp_path}'"]
     (config,) = configs(sets, "in-batch")
     before = plan_run(config, Scenes()).hash
     assert plan_run(config, Scenes()).hash == before

@@ -21,7 +21,7 @@ from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.mining.mine import mine
-from negbench.mining.planes import offline_planes, planes_read
+from negbench.mining.planes import offline_planes, planes_read, read_trec
 from negbench.mining.task import mining_task
 from negbench.registry import Plugin, registry
 from negbench.systems.system import load_config
@@ -175,7 +175,8 @@ def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(vector_sets: list[str
     other = f"mining.judge='{tmp_path / 'j.trec'}'"
     train = load_split(resolved(config_of(vector_sets, "plain")).dataset, "train", images=False)
     (tmp_path / "j.trec").write_text(f"{train.queries[0].id} Q0 {train.images[3]} 1 0.5 me\n")
-    run_config(config_of(vector_sets, "watching", f"mining.guide='{own}'", other), Bench.open(tmp_path / "r", "none"))
+    sets = (f"mining.guide='{own}'", other, "schedule.refresh_epochs=[0,1]")
+    run_config(config_of(vector_sets, "watching", *sets), Bench.open(tmp_path / "r", "none"))
     assert torch.equal(SEEN[0].plane("guide"), SEEN[0].scores)  # before any training they are one
     assert not torch.equal(SEEN[-1].plane("guide"), SEEN[-1].scores)
     assert torch.equal(SEEN[0].plane("guide"), SEEN[-2].plane("guide"))  # two groups a refresh
@@ -199,6 +200,22 @@ def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets: list[str], s
         config = opened.config.model_copy(update={"mining": mining})
         with pytest.raises(DataError, match=message):
             offline_planes(("judge",), config, opened.scene, Display())
+
+
+def test_files_that_are_no_scores(tmp_path: Path) -> None:
+    file = tmp_path / "x.trec"
+    with pytest.raises(NegbenchError, match="cannot read"):
+        read_trec(file)
+    for content, message in (
+        (b"0 Q0 i 1 0.5\n", "line 1: want the six fields"),
+        (b"0 Q0 i 1 high me\n", "line 1: want the six fields"),
+        (b"0 Q0 x 1 1 me\n0 Q0 x 2 0.5 me\n", "line 2: image 'x' of query '0' is there twice"),
+        (b"", "holds no ranking"),
+        (b"\xff\xfe", "cannot read"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(NegbenchError, match=message):
+            read_trec(file)
 
 
 def test_pairs_that_change_have_no_plane_that_stays(sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

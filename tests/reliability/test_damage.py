@@ -91,7 +91,7 @@ READERS: dict[str, Callable[[RunFolder], Any]] = {
     "ranks.parquet": lambda folder: folder.ranks(),
     "mining-00.parquet": lambda folder: folder.table("mining-00"),
     "model.safetensors": lambda folder: folder.weights(),
-    "curves-end.npz": lambda folder: Curves.load(folder.path / "curves-end.npz"),
+    "curves-start.npz": lambda folder: Curves.load(folder.path / "curves-start.npz"),
 }
 
 

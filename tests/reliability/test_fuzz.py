@@ -495,11 +495,10 @@ def test_checkpoints(vector_sets: list[str], tmp_path: Path) -> None:
 
 
 def test_ranks(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
-    """Rankings and stored ranks of `evaluate`, and scores of a guide."""
+    """Rankings of `evaluate`, and scores of a guide."""
     data_file = dict(text.split("=", 1) for text in vector_sets)["dataset.file"].strip("'")
     split = negbench.load_dataset("triplets", file=data_file, split="val", images=False)
     lists = {query.id: split.images[:5] for query in split.queries}
-    scored = {query.id: dict(zip(split.images, range(40), strict=False)) for query in split.queries}
     trec = "".join(
         f"{q} Q0 {i} {n + 1} {9 - n} x\n" for q, images in lists.items() for n, i in enumerate(images)
     ).encode()
@@ -509,8 +508,7 @@ def test_ranks(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
     parquet = (folder.path / "ranks.parquet").read_bytes()
     as_json = lambda value: json.dumps(value).encode()  # noqa: E731
     sources = {
-        "json": changed(lists, JSONS).map(as_json) | changed(scored, JSONS).map(as_json) | spoilt(as_json(lists)),
-        "trec": spoilt(trec),
+        "json": changed(lists, JSONS).map(as_json) | spoilt(as_json(lists)),
         "parquet": spoilt(parquet),
         "guide": spoilt(trec),
     }

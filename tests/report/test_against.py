@@ -50,9 +50,9 @@ def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(
     assert settings.pop("train.epochs") == ("2", "1")
     assert {key.split(".")[0] for key in settings} <= {"schedule"}  # no world or weights of the seed that one lacks
     moved = 100 * (two["qure"]["mean"] - one["qure"]["mean"])
-    table = (runs / "two" / "against-one" / "tables" / "against.md").read_text(encoding="utf-8")
-    (row,) = [line for line in table.splitlines() if line.startswith("| qure")]
-    assert row.endswith(f"| {moved:+.2f} | equal → {two['qure']['verdict']} |")
+    table = (runs / "two" / "against-one" / "tables" / "against.csv").read_text(encoding="utf-8")
+    (row,) = [line for line in table.splitlines() if line.startswith("qure")]
+    assert row.endswith(f",{moved:+.2f},equal → {two['qure']['verdict']}")
     assert "equal → " in (runs / "two" / "against-one" / "index.html").read_text(encoding="utf-8")
 
 

@@ -68,7 +68,7 @@ def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was() -
 def test_heat_map_cells() -> None:
     from matplotlib.figure import Figure
 
-    panel = heat(("r1", "r2"), ("c1", "c2"), {(0, 0): (-1.0, "low"), (1, 1): (3.0, "high")}, differences=True)
+    panel = heat(("r1", "r2"), ("c1", "c2"), {(0, 0): (-1.0, "low"), (1, 1): (3.0, "high")})
     axes = Figure().add_subplot()
     panel.draw(axes)
     assert [(t.get_text(), t.get_position()) for t in axes.texts] == [("low", (0, 0)), ("high", (1, 1))]

@@ -121,7 +121,7 @@ def test_rows_are_those_of_the_statistics(tmp_path: Path) -> None:
     for name, found in want.items():  # another stream of random numbers: equal up to their noise
         row = rows[name]
         assert row.minimum_detectable == pytest.approx(found.minimum_detectable, abs=0.01)
-        assert row.p_value == pytest.approx(found.p_value, abs=0.03)
+        assert row.p_adjusted == pytest.approx(found.p_adjusted, abs=0.03)
         assert row.diff_low == pytest.approx(found.interval.low, abs=0.01)
     assert (rows["a"].ranks, rows["in-batch"].ranks, rows["twin"].ranks) == ("1", "2-3", "2-3")
 
@@ -279,7 +279,7 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
 
 def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
     """A row whose numbers are chosen by hand."""
-    ends = {"sd": 0.0, "low": mean, "high": mean, "models_low": mean, "models_high": mean}
+    ends = {"sd": 0.0, "low": mean, "high": mean}
     known = {"metric": "recall_at_10", "main": True, "seeds": 5, "queries": 9, "baseline": "a", "verdict": "undecided"}
     given = {**LABELS, **known, **ends, "negatives": 1.0, "margin": 0.005, "alpha": 0.05, "best": "x", **facts}
     return VerdictRow(strategy=strategy, mean=mean, **given)

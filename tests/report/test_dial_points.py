@@ -1,4 +1,4 @@
-"""Along dials: who is best where, crossings against closed forms."""
+"""Along dials: who is best where."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from negbench.analysis import crossings as along
-from negbench.analysis.crossings import Crossing, crossings_of, dials_answer, points_frame
+from negbench.analysis import dial_points as along
+from negbench.analysis.dial_points import dials_answer, points_frame
 from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
 from negbench.grid.dials import Dial, Dials
 from negbench.scoring.stored import Values
@@ -34,7 +34,6 @@ def test_points_are_read_and_named() -> None:
     found = of(twins=[1, 2], tokens=["s", "t"])
     assert found.label((1, "s")) == "twins=1, tokens=s"
     assert found.label((1, "s"), without=0) == "tokens=s"
-    assert [axis.numeric for axis in found.axes] == [True, False]
     assert found.lines_along(0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")]]
     assert not Dials.of({"cells": []}).points
 
@@ -51,7 +50,7 @@ def test_the_best_and_those_that_share_first_place() -> None:
     assert point[2].behind == pytest.approx(point[0].mean - point[2].mean)
     assert 0 < point[2].behind_low < point[2].behind < point[2].behind_high
     assert math.isnan(point[0].behind)
-    lines = dials_answer(dials, rows, [])
+    lines = dials_answer(dials, rows)
     assert lines[0] == (
         "2 points (R@10, 5 seeds, 1500 queries a point): one strategy beats all others at 1; at 1 several share first "
         "place."
@@ -63,39 +62,3 @@ def test_the_best_and_those_that_share_first_place() -> None:
     assert frame.loc[1, "not beaten"] == "b"
     assert frame.loc[1, "b"].endswith(" (1)")  # its rank
     assert len({frame.loc[1, name].split()[1] for name in "abc"}) == 3
-
-
-def test_zeros_by_hand() -> None:
-    x = [0.0, 1.0, 3.0]
-    found = [along._zero(x, gaps) for gaps in ([-1.0, 1.0, 2.0], [3.0, 1.0, -1.0], [2.0, -2.0, 2.0])]
-    assert found == pytest.approx([0.5, 2.0, 0.5])  # the first of two
-    assert math.isnan(along._zero(x, [-1.0, -2.0, -3.0]))
-
-
-def crossing(means: dict[int, tuple[float, float]], spread: float = 0.0) -> list[Crossing]:
-    """Crossings of two strategies with these means at each value of a dial; each query repeats the mean, plus noise."""
-    generator = np.random.default_rng(1)
-    tables = []
-    for value, pair in means.items():
-        noise = [spread * generator.normal(size=(4, 300)) for _ in pair]
-        tables.append(table(f"x={value}", **{n: m + e for n, m, e in zip("ab", pair, noise, strict=True)}))
-    rows = [row for each in tables for row in rows_of(each, Rules())]
-    return crossings_of(of(x=list(means)), tables, rows)
-
-
-def test_a_crossing_lies_where_the_lines_do() -> None:
-    """a - b is -2, -1, 1 (percent) at 10, 20, 30: it is 0 at 25, and the order is known at 20 and 30."""
-    (found,) = crossing({10: (0.30, 0.32), 20: (0.30, 0.31), 30: (0.32, 0.31)})
-    assert (found.before, found.after) == ("b", "a")
-    assert found.at == pytest.approx(25)
-    assert (found.low, found.high) == (20, 30)
-    assert found.decided
-    assert crossing({10: (0.30, 0.32), 20: (0.30, 0.31)}) == []
-    (noise,) = crossing({10: (0.30, 0.301), 20: (0.301, 0.30)}, spread=0.5)
-    assert not noise.decided
-    assert 10 < noise.at < 20
-    (wide,) = crossing({10: (0.30, 0.32), 20: (0.3, 0.301), 30: (0.32, 0.31)}, spread=0.02)
-    assert (wide.low, wide.high) == (10, 30)  # at 20 neither beats the other
-    shown = along.crossings_frame([noise, found])
-    assert list(shown["verdict"]) == ["decided", "undecided"]
-    assert shown.loc[0, "overtakes"] == "a > b"
