@@ -7,7 +7,6 @@ import torch
 
 from negbench.contracts import Epoch
 from negbench.strategies.no_duplicates import NoDuplicates
-from negbench.testing import as_sets, toy_view
 
 
 def epoch(target: torch.Tensor, size: int, seed: int = 0) -> Epoch:
@@ -36,8 +35,3 @@ def test_the_most_frequent_target_may_fill_all_batches_but_one() -> None:
     for seed in range(30):
         order = NoDuplicates().order(epoch(target, 5, seed))
         assert all((target[chunk] == 7).sum() <= 1 for chunk in order.split(5))
-
-
-def test_the_pool_is_what_is_allowed() -> None:
-    view = toy_view(9, 9, sign="negative", ties=True)
-    assert as_sets(NoDuplicates().pool(view)) == [{j for j in range(9) if view.allowed[i, j]} for i in range(9)]

@@ -15,7 +15,7 @@ WHOLE = (0, -3, 2.5, True)
 REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     **{key: {"k": (*WHOLE, "0%", "101%")} for key in ("top-k", "after-target", "oracle-after-target", "trisampler")},
     **{key: {"k": WHOLE} for key in ("bank", "fnc", "in-batch-cube")},
-    "cirqrs": {"n_neg": WHOLE},
+    "cirqrs": {"n_neg": (*WHOLE, "-1%", "6", "%", "1e1%", "a%", "")},
     "distance-weighted": {"width": (2, 3.5), "cutoff": (0, 1.4), "limit": (2, 0)},
     "dqe": {"alpha": (-0.1, 0.8, math.nan), "beta": (math.nan, 2.5), "scale": ("minmaxx",)},
     "gist": {"margin": (math.nan,), "relative": ("percent", 1)},
