@@ -123,9 +123,16 @@ def test_ranks_against_loops() -> None:
 
 @pytest.mark.parametrize(("exclude", "levels"), [(False, None), (True, 3)])
 def test_relevant_ranks_against_loops(exclude: bool, levels: int | None) -> None:
-    data = toy(more=True, exclude=exclude)
+    data, shapes = toy(more=True, exclude=exclude), []
     scores = scores_of(data, levels=levels)
-    ranks = data.rank(lambda rows, columns: scores[rows][:, columns], block=4)
+
+    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
+        shapes.append((len(rows), len(columns)))
+        return scores[rows][:, columns]
+
+    ranks = data.rank(score_block, block=4)
+    assert max(rows for rows, _ in shapes) <= 4
+    assert {columns for _, columns in shapes} == {9, 11}  # a group's own columns, never all 17
     for index, query in enumerate(data.queries):
         gallery = [data.images[c] for c in data.groups[query.group].tolist()]
         if exclude:
@@ -150,23 +157,6 @@ def test_subset_ranks_against_loops() -> None:
     ]
     assert ranks.subset_rank is not None
     assert ranks.subset_rank.tolist() == want
-
-
-@pytest.mark.parametrize("block", [1, 7])
-def test_blocks_do_not_change_the_ranks(block: int) -> None:
-    data = toy(more=True, subset=True, exclude=True)
-    scores = scores_of(data, levels=4)
-    shapes = []
-
-    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
-        shapes.append((len(rows), len(columns)))
-        return scores[rows][:, columns]
-
-    full = data.rank(lambda rows, columns: scores[rows][:, columns]).to_frame()
-    part = data.rank(score_block, block=block).to_frame()
-    assert full.astype(str).equals(part.astype(str))
-    assert max(rows for rows, _ in shapes) <= block
-    assert {columns for _, columns in shapes} == {9, 11}  # a group's own columns, never all 17
 
 
 def test_evaluate_checks_its_scores() -> None:
@@ -213,9 +203,14 @@ def test_derived_columns() -> None:
     assert not data.redraws
 
 
+NOWHERE = {"queries": [dataclasses.replace(toy().queries[0], target="nowhere")]}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (NOWHERE, "target 'nowhere' of query q00"),
+        ({"queries": toy().queries[:1] * 2}, "query 'q00' is there twice"),
         ({"images": ["i0"] * 17}, "image 'i0' is there twice"),
         ({"groups": {"one": torch.tensor([0, 99]), "two": torch.arange(17)}}, "group 'one' is no set of columns"),
         ({"groups": {"one": torch.tensor([0, 0]), "two": torch.arange(17)}}, "group 'one' is no set of columns"),
@@ -227,14 +222,6 @@ def test_construction_checks(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         dataclasses.replace(toy(), **changes)
     assert "\n" not in str(caught.value)
-
-
-def test_construction_names_the_query() -> None:
-    data = toy()
-    with pytest.raises(DataError, match="target 'nowhere' of query q00"):
-        dataclasses.replace(data, queries=[dataclasses.replace(data.queries[0], target="nowhere")])
-    with pytest.raises(DataError, match="query 'q00' is there twice"):
-        dataclasses.replace(data, queries=[data.queries[0], data.queries[0]])
 
 
 @pytest.mark.parametrize(("fraction", "seed"), [(0.1, 0), (0.5, 1)])

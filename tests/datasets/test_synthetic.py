@@ -17,7 +17,6 @@ from PIL import Image
 
 from negbench.datasets import _synthesis
 from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, render
-from negbench.datasets._stream import Stream
 from negbench.datasets._synthesis import GENERATOR, MANIFEST, SPLITS, check, ensure, garment, plan
 from negbench.datasets._wording import clauses
 from negbench.datasets.fashioniq import FashionIQ
@@ -60,15 +59,6 @@ def test_twins_is_the_mean_number_of_relevant_images(twins: float, split: str) -
     lengths = [len(row) for category in CATEGORIES for row in plan(spec, split, category).relevant()]
     assert np.mean(lengths) == pytest.approx(twins, rel=0.02)
     assert twins == 1 or len(set(lengths)) > 1
-
-
-@pytest.mark.parametrize(("images", "twins"), [(8, 1.0), (8, 2.0), (12, 3.0), (24, 6.0), (40, 4.5), (101, 8.0)])
-def test_group_sizes_sum_to_the_images(images: int, twins: float) -> None:
-    for seed in range(20):
-        sizes = _synthesis._group_sizes(Stream(seed), images, twins)
-        assert sum(sizes) == images
-        assert min(sizes) >= 1
-        assert sum(size * size for size in sizes) / images == pytest.approx(twins, abs=4 / images)
 
 
 def test_relevant_is_brute_force_over_attributes() -> None:
