@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
@@ -30,7 +29,6 @@ from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.metrics.metric import Metric
-from negbench.registry import registry
 from negbench.systems.system import load_config
 
 TAU = 0.5
@@ -426,21 +424,3 @@ def test_terms_reach_what_they_are_made_of(
     if hybrid.alpha:  # the image's own terms cancel: composing texts needs no image
         assert image is None or image.abs().max() < 1e-5
     backbone.zero_grad()
-
-
-def test_a_batch_of_64_crossed_in_chunks_equals_single_compositions() -> None:
-    tiny = registry.make("backbones", "tiny", weights="random").eval()
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(64, 1, tiny.identity.embedding_dim, generator=generator)
-    texts = [f"is {a} with {b}" for a in ("red", "blue", "black", "longer") for b in range(16)]
-    rows, columns = torch.arange(64).repeat_interleave(64), torch.arange(64).repeat(64)
-    tokens = tiny.tokenize(texts)
-    with torch.no_grad():
-        crossed = tiny.cross_queries(features, texts, chunk=1000)
-        single = tiny.queries(features[rows], {name: value[columns] for name, value in tokens.items()})
-        torch.testing.assert_close(crossed, tiny.cross_queries(features, texts, chunk=10**6), atol=1e-6, rtol=1e-5)
-        by_text = tiny.cross_texts(texts, texts, chunk=1000)
-    torch.testing.assert_close(crossed.reshape(64 * 64, -1), single, atol=1e-5, rtol=1e-5)
-    assert by_text.shape == (64, 64, tiny.identity.embedding_dim)
-    torch.testing.assert_close(by_text[5], tiny.compose_texts([texts[5]] * 64, texts), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(F.normalize(crossed, dim=-1), crossed)

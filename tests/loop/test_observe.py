@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -80,14 +79,3 @@ def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(toy_s
     assert cards[0] == cards[1]
     assert len({card["recall_val"] for card in cards[0]}) > 1
     assert all(card["fit_gap"] == card["recall_train"] - card["recall_val"] for card in cards[0])
-
-
-def test_an_untrained_audit_knows_no_gap(toy_sets: list[str]) -> None:
-    options = Audit(queries=20)
-    config = resolved(config_of("qure", toy_sets))
-    card = audit(
-        open_subject(config, "train", options, Display()), {"all": make_strategy("all-corpus")}, options
-    ).regime
-    assert card["queries"] == 20
-    assert math.isnan(card["fit_gap"])
-    assert 0 < card["false_negatives"] < 1

@@ -14,7 +14,6 @@ from negbench.api import make_loss, make_strategy
 from negbench.config import RunConfig, resolved
 from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.errors import OptionError
 from negbench.loop import runs
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench
@@ -107,17 +106,6 @@ def test_with_replacement_an_epoch_may_repeat_a_negative(
     # 31 images: 3 * 16 / 31 of a query's 12 draws are repeats on average, 111 of all
     assert repeats[False] == 0
     assert 60 < repeats[True] < 170
-
-
-def test_mistakes_are_found_before_anything_is_encoded(
-    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(OptionError, match=r"loss\.tau = 0\.1 fixes the temperature"):
-        run(config_of("hycole", toy_sets, "hybrid.temperature=own", "loss.tau=0.1"), tmp_path)
-    with pytest.raises(OptionError, match=r"hybrid\.temperature"):
-        load_config(flags={"strategy": {"name": "hycole"}}, sets=["hybrid.temperature=mine"])
-    assert not (tmp_path / "cache" / "features").exists()
 
 
 def test_thinning_draws_from_the_runs_own_stream(

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from negbench.contracts import AspectScores, Slot
 from negbench.data.scene import allowed_triples
-from negbench.errors import OptionError
-from negbench.loop.slots import Beside, Corrupted, check_triples, loss_of_slots
+from negbench.loop.slots import Beside, Corrupted, loss_of_slots
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.losses.info_nce import InfoNCE
 from negbench.losses.margin_kl import MarginKL
@@ -116,9 +115,3 @@ def test_an_image_that_answers_one_query_is_barred_from_its_triples_alone() -> N
     assert not allowed[0, 0, 2]
     assert allowed[2, 2, 0]
     assert int(allowed.sum()) == 4**3 - 5
-
-
-def test_too_many_triples_are_refused_with_the_arithmetic() -> None:
-    check_triples(64, 64**3, "whole cube")
-    with pytest.raises(OptionError, match=r"whole cube: 128 x 2,097,152 = 268,435,456 numbers \(1\.0 GiB"):
-        check_triples(128, 128**3, "whole cube")

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import ScoreView, Strategy
-from negbench.metrics import compiled, ranks
+from negbench.metrics import compiled
 from negbench.metrics.drops import between_drops
 from negbench.metrics.ranks import (
     at_most,
@@ -245,17 +245,6 @@ def test_drops_that_hardly_differ(apart: int, monkeypatch: pytest.MonkeyPatch) -
         want = between_drops(scores, scores < 0, apart)
         by("compiled", monkeypatch)
         assert torch.equal(between_drops(scores, scores < 0, apart), want)
-
-
-@needs_numba
-def test_compiled_windows_cut_ties_without_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = view_of("tied")
-    place = places(view.scores, view.allowed)
-    by("compiled", monkeypatch)
-    monkeypatch.setattr(ranks, "places", None)
-    for start, stop in ((0, 5), (3, 9), (0, 400), (100, 300), (101, 102)):
-        want = view.allowed & (place >= start) & (place < stop)
-        assert torch.equal(view.window(view.allowed, stop, start), want), (start, stop)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
