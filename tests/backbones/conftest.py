@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -188,24 +186,6 @@ def blip_state(s: Sizes) -> State:
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-def lavis_state(model: Any) -> State:
-    """A model's parameters under LAVIS's keys, as QuRe publishes its own: the reverse of what loading does."""
-    state: State = {}
-    packed: dict[str, list[Tensor]] = {}
-    for name, tensor in model.named_parameters():
-        keys = model.layout.keys(name)
-        part = re.search(r"self_attn\.([qkv])_proj\.", name) if model.layout.qkv == "packed" else None
-        if len(keys) == 2:
-            # the keys' bias adds one constant to all scores of a query, which the softmax takes out again
-            state[keys[0]], _, state[keys[1]] = tensor.detach().chunk(3)
-        elif part:
-            packed.setdefault(keys[0], [tensor.detach()] * 3)["qkv".index(part[1])] = tensor.detach()
-        else:
-            state[keys[0]] = tensor.detach()
-    state |= {key: torch.cat(parts) for key, parts in packed.items()}
-    return {key: tensor.clone() for key, tensor in state.items()}
-
-
 # --- the forward pass ----------------------------------------------------------------------------------------------
 
 
@@ -381,7 +361,7 @@ class Lavis:
     vocabulary = VOCABULARY
 
     def __init__(self, folder: Path) -> None:
-        for part in (blip2_state, blip_state, qformer_state, tower_state, lavis_state, tower, linear, vision):
+        for part in (blip2_state, blip_state, qformer_state, tower_state, tower, linear, vision):
             setattr(self, part.__name__, part)
         for part in (blip2_candidates, blip2_fused, blip2_queries, blip2_texts, sprc_queries):
             setattr(self, part.__name__, part)

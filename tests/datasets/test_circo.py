@@ -97,10 +97,6 @@ def test_the_real_queries_and_a_submission_of_random_scores(
     for index in range(0, 800, 61):
         order = sorted(range(len(gallery)), key=lambda column: -float(scores[index, column]))
         assert files["circo-test.json"][str(index)] == [gallery[c] for c in order[:50]]
-    files["circo-test.json"]["3"][7] = files["circo-test.json"]["3"][8]
-    files["circo-test.json"]["4"][7] = "30"
-    del files["circo-test.json"]["799"]
-    assert submission_faults(files, {str(n) for n in range(800)}, set(gallery)) == ["queries", "3", "4"]
     with pytest.raises(DataError, match=r"no image_info_unlabeled2017\.json below .*: it defines the gallery"):
         load(shared_data / "circo", split="test")
 

@@ -95,15 +95,14 @@ def scores_of(data: Dataset, *, levels: int | None = None, seed: int = 5) -> Ten
     return torch.randint(-levels, 1, shape, generator=generator).float()
 
 
-def loop_rank(data: Dataset, scores: Tensor, index: int, pool: list[str] | None = None) -> tuple[int, int]:
+def loop_rank(data: Dataset, scores: Tensor, index: int) -> tuple[int, int]:
     """(rank of the target, size of the gallery), from ids alone."""
     query = data.queries[index]
     gallery = [data.images[c] for c in data.groups[query.group].tolist()]
     if data.card.exclude_reference:
         gallery = [image for image in gallery if image != query.reference]
     score = dict(zip(data.images, scores[index].tolist(), strict=True))
-    rivals = gallery if pool is None else pool
-    ahead = [image for image in rivals if image != query.target and score[image] >= score[str(query.target)]]
+    ahead = [image for image in gallery if image != query.target and score[image] >= score[str(query.target)]]
     return 1 + len(ahead), len(gallery)
 
 
@@ -145,18 +144,6 @@ def test_relevant_ranks_against_loops(exclude: bool, levels: int | None) -> None
         known = data.relevant
         assert known is not None
         assert [data.images[c] for c in known.row(index).tolist()] == relevant
-
-
-def test_subset_ranks_against_loops() -> None:
-    data = toy(subset=True)
-    scores = scores_of(data, levels=2)
-    ranks = data.rank(lambda rows, columns: scores[rows][:, columns])
-    want = [
-        loop_rank(data, scores, index, [m for m in query.subset if m != query.reference])[0]
-        for index, query in enumerate(data.queries)
-    ]
-    assert ranks.subset_rank is not None
-    assert ranks.subset_rank.tolist() == want
 
 
 def test_evaluate_checks_its_scores() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import multiprocessing
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,57 +142,42 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 # --- first use -----------------------------------------------------------------------------------------------------
 
-FORK = multiprocessing.get_context("fork")  # starting torch anew in every process would take seconds
 
-
-def build(cache: Path, built: Any, drawing: Any, stuck: bool) -> None:
+def build(cache: Path, stuck: bool) -> None:
     """What a process does that needs the data set; runs in a child, so the patches stay there."""
     real = _synthesis._build
 
-    def counted(*args: Any) -> Any:
-        with built.get_lock():
-            built.value += 1
+    def told(*args: Any) -> Any:
+        print("builds", flush=True)
         return real(*args)
 
     def never_done(picture: object) -> None:
-        drawing.set()
+        print("draws", flush=True)
         time.sleep(600)
 
-    _synthesis._build = counted
+    _synthesis._build = told
     if stuck:
         _synthesis.render = never_done  # type: ignore[assignment]
     ensure(cache, TINY)
-
-
-def start(cache: Path, *, built: Any = None, stuck: bool = False) -> Any:
-    """A started process; a stuck one has begun to draw, and holds the lock, when this returns."""
-    drawing = FORK.Event()
-    process = FORK.Process(target=build, args=(cache, built or FORK.Value("i", 0), drawing, stuck), daemon=True)
-    process.start()
-    if stuck:
-        assert drawing.wait(60)
-    return process
 
 
 def folders(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.iterdir() if path.is_dir())
 
 
-def test_processes_that_start_at_once_build_once(tmp_path: Path, folder: Path) -> None:
-    built = FORK.Value("i", 0)
-    processes = [start(tmp_path, built=built) for _ in range(4)]
-    for process in processes:
-        process.join(120)
-        assert process.exitcode == 0
-    assert built.value == 1
+def test_processes_that_start_at_once_build_once(tmp_path: Path, folder: Path, forked: Any) -> None:
+    processes = [forked(partial(build, tmp_path, False)) for _ in range(4)]
+    assert "".join(process.communicate() for process in processes).count("builds") == 1
+    assert [process.returncode for process in processes] == [0] * 4
     assert folders(tmp_path) == [TINY.folder]
     assert check(tmp_path / TINY.folder) == check(folder)
 
 
-def test_a_killed_build_does_not_hurt(tmp_path: Path, folder: Path) -> None:
-    process = start(tmp_path, stuck=True)
+def test_a_killed_build_does_not_hurt(tmp_path: Path, folder: Path, forked: Any) -> None:
+    process = forked(partial(build, tmp_path, True))
+    assert [process.stdout.readline() for _ in range(2)] == ["builds\n", "draws\n"]
     process.kill()
-    process.join()
+    process.wait()
     assert [".building-" in name for name in folders(tmp_path)] == [True]
     assert check(ensure(tmp_path, TINY)) == check(folder)
     assert folders(tmp_path) == [TINY.folder]

@@ -279,16 +279,6 @@ def test_queries_without_a_text_take_no_part(slots: tuple[Slot, ...]) -> None:
     assert float(terms(members([4, 6], slots, rows), backbones).detach()) == 0.0  # nobody has a partner
 
 
-def test_what_a_run_does_not_allow_is_no_negative() -> None:
-    terms = terms_of(HybridConfig(alpha=1.0), ("target",))
-    batch = members([0, 1, 2], ("target",))
-    batch.allowed["target"][0, 2] = False
-    values = [info_nce(cos(20, 30), [cos(20, 40)])]
-    values.append(info_nce(cos(50, 40), [cos(50, 30), cos(50, 110)]))
-    values.append(info_nce(cos(100, 110), [cos(100, 30), cos(100, 40)]))
-    assert float(terms(batch, backbones).detach()) == pytest.approx(sum(values) / 3, rel=1e-5)
-
-
 # --- mistakes ------------------------------------------------------------------------------------------------------
 
 
