@@ -16,7 +16,6 @@ from negbench.contracts import Query
 from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.cirr import Cirr
 from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
-from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.metrics.metric import Metric, hits, precision
 
@@ -276,31 +275,6 @@ def test_card_remarks() -> None:
     assert declared.remarks("train", {"one": Counts(1, 1)}) == ()
     with pytest.raises(ValueError, match="main metric 'x'"):
         card(main="x")
-
-
-def test_what_needs_a_missing_image_goes(tmp_path: Path) -> None:
-    queries = [
-        Query(id="a", reference="r", text="", target="t", group="all", relevant=("t", "m", "u"), subset=("m", "t")),
-        Query(id="b", reference="m", text="", target="t", group="all"),
-        Query(id="c", reference="r", text="", target="m", group="all"),
-        Query(id="d", reference="r", text="", target=None, group="all"),
-    ]
-    images, groups = columns_of({"all": ["t", "m", "u"]})
-    data = Toy(card(expected={"val": {"all": Counts(4, 9)}}), "val", queries, images, groups, "c", remarks=("odd",))
-    for name in "tur":
-        (tmp_path / f"{name}.png").write_bytes(b"x")
-    files = ImageFiles.scan(tmp_path)
-    with pytest.raises(DataError, match=r"1 of 4 images are missing .*: m \(no file\)"):
-        data.loaded(files, tmp_path)
-    found = data.loaded(files, tmp_path, allow_missing=True)
-    assert [q.id for q in found.queries] == ["a", "d"]
-    assert (found.queries[0].relevant, found.queries[0].subset) == (("t", "u"), ("t",))
-    assert (found.images, found.missing, found.files) == (["t", "u"], ("m",), files)
-    assert {name: columns.tolist() for name, columns in found.groups.items()} == {"all": [0, 1]}
-    assert found.remarks == ("all val: 3 gallery where 9 are published", "odd")  # of what the files hold
-    assert data.loaded(None, tmp_path).queries == queries
-    with pytest.raises(DataError, match=rf"toy val: no query is left of {tmp_path} \(0 images missing\)"):
-        dataclasses.replace(data, queries=[]).loaded(None, tmp_path)
 
 
 @pytest.mark.parametrize(("k", "exclude", "block"), [(1, False, 1), (4, True, 4), (100, True, 100)])

@@ -23,28 +23,16 @@ from negbench.datasets._garments import (
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import VOCABULARY, attribute_words, caption_pair, describe, words
 
-CALM = Nuisance(
-    shift=(0, 0),
-    tilt=0,
-    mirror=False,
-    arm=2,
-    scale=256,
-    brightness=256,
-    cast=(256, 256, 256),
-    slope=0,
-    period=100,
-    phase=0,
-    backdrop="plain",
-    backdrop_colours=((216, 216, 220), (216, 216, 220)),
-    backdrop_period=20,
-    noise=0,
-    grain=1,
-)
-
 
 def sample(*name: int | str) -> Garment:
     stream = Stream(*name)
     return Garment(sample_attributes(stream, stream.pick(CATEGORIES)), sample_nuisance(stream))
+
+
+def calm() -> Nuisance:
+    """Upright, undimmed, on a plain ground."""
+    drawn = sample_nuisance(Stream("calm"))
+    return dataclasses.replace(drawn, shift=(0, 0), tilt=0, brightness=256, backdrop="plain", noise=0)
 
 
 def digest_of_samples() -> str:
@@ -75,9 +63,9 @@ def test_pixels_are_the_golden_ones() -> None:
 @pytest.mark.parametrize("category", CATEGORIES)
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
 def test_every_value_is_visible(category: str, attribute: str) -> None:
-    base = Attributes(category, "blue", "short", "round", "plain", "medium", "none")
+    base, nuisance = Attributes(category, "blue", "short", "round", "plain", "medium", "none"), calm()
     pictures = [
-        render(Garment(dataclasses.replace(base, **{attribute: value}), CALM)).astype(int)
+        render(Garment(dataclasses.replace(base, **{attribute: value}), nuisance)).astype(int)
         for value in values(category, attribute)
     ]
     for i, one in enumerate(pictures):

@@ -125,18 +125,6 @@ def test_privileged_texts_are_those_of_train() -> None:
     assert load(split="val").queries[0].target_text is None
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("twins", 0.5), ("twins", 40.0), ("twins", float("nan")), ("train_images", 7), ("val_queries", 0),
-        ("world", -1), ("split", "test"), ("root", "/somewhere"),
-    ],
-)  # fmt: skip
-def test_an_impossible_value_is_quoted(option: str, value: Any) -> None:
-    with pytest.raises(OptionError, match=rf"{option} must be .*{value}"):
-        load(**{option: value})
-
-
 # --- scores --------------------------------------------------------------------------------------------------------
 
 

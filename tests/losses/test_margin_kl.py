@@ -27,21 +27,6 @@ def test_many_candidates_are_a_log_sum_exp() -> None:
     assert pair == pytest.approx(sum(pairs) / 3, rel=1e-12)
 
 
-def test_rows_without_a_word_are_left_out_of_the_aspects_mean() -> None:
-    """Their sub-query is zero and their margin a constant, which would drag the mean towards itself."""
-    positive, negatives = torch.tensor([0.9, 0.9]), torch.tensor([[-0.9], [-0.9]])
-    scores = (torch.tensor([0.1, 0.0]), torch.tensor([[0.4], [0.0]]))
-    weight = torch.tensor(0.7, requires_grad=True)
-    loss = MarginKL(margin_aspect=0.25)
-    plain = loss(positive, negatives)
-    for present, term in (([True, True], (0.55 + 0.25) / 2), ([True, False], 0.55), ([False, False], 0.0)):
-        aspect = AspectScores("colour", *scores, weight, torch.tensor(present))
-        value = loss(positive, negatives, aspects=[aspect])
-        assert (value - plain).item() == pytest.approx(0.7 * term, rel=1e-5, abs=1e-7)
-        # eq. 8 itself pushes the weight down: its gradient is the term, never below 0
-        assert torch.autograd.grad(value, weight)[0].item() == pytest.approx(term, rel=1e-5)
-
-
 def test_against_loops() -> None:
     for seed in range(5):
         for kl_over in ["pair", "batch"]:
