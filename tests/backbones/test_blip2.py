@@ -323,57 +323,41 @@ def test_without_weights_one_line_says_what_to_fetch(weights: str | None) -> Non
         assert part in message
 
 
-def test_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The local cache before it; and no download begins where one request fails."""
     import huggingface_hub
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    calls = []
-
-    def absent(*_: object, **asked: object) -> str:
-        calls.append(asked)
-        raise LocalEntryNotFoundError("not here")
-
-    def unreachable(*_: object, **__: object) -> str:
-        raise ConnectionError("cannot connect\nwith many lines")
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
-    with pytest.raises(WeightsError) as error:
-        Blip2.load(weights="org/absent")
-    # the local cache is asked first, and no download begins where one request fails
-    assert calls[0]["local_files_only"]
-    assert len(calls) == 1
-    assert "cannot connect" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_the_hubs_files_are_fetched_once_the_preferred_name_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    import huggingface_hub
-    from huggingface_hub import constants
-
     asked: list[Any] = []
 
     def download(*_: object, **given: Any) -> str:
-        if given.get("local_files_only"):
-            raise FileNotFoundError
-        asked.append(given["allow_patterns"])
+        asked.append(given.get("allow_patterns") if not given.get("local_files_only") else "the cache")
+        if asked[-1] == "the cache":
+            raise LocalEntryNotFoundError("not here")
         for name in ("b.bin", "config.json"):
             (tmp_path / name).touch()
         return str(tmp_path)
+
+    def unreachable(*_: object, **__: object) -> str:
+        raise ConnectionError("cannot connect\nwith many lines")
 
     files = [SimpleNamespace(rfilename=name) for name in ("c.bin", "b.bin", "config.json")]
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: SimpleNamespace(siblings=files))
-    found = fetch("org/name", ["a.safetensors", "b.bin", "c.bin"], "mend", beside=("*.json",))
-    assert found == tmp_path / "b.bin"
-    assert asked == [["b.bin", "*.json"]]
+    assert fetch("org/name", ["a.safetensors", "b.bin", "c.bin"], "mend", beside=("*.json",)) == tmp_path / "b.bin"
+    assert [each for each in asked if each != "the cache"] == [["b.bin", "*.json"]]
     with pytest.raises(WeightsError, match=r"nor to be fetched \(it has no a.safetensors\): mend"):
         fetch("org/name", ["a.safetensors"], "mend")
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
+    asked.clear()
+    with pytest.raises(WeightsError, match="cannot connect") as error:
+        Blip2.load(weights="org/absent")
+    assert asked == ["the cache"]
+    assert "\n" not in str(error.value)
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

@@ -192,10 +192,14 @@ BOTH: tuple[Slot, ...] = ("target", "query")
 @pytest.mark.parametrize(("alpha", "beta"), [(0.4, 0.0), (0.0, 0.1), (0.4, 0.1)])
 @pytest.mark.parametrize("how", ["sum", "joint"])
 def test_terms_are_those_worked_out_by_loops(slots: tuple[Slot, ...], alpha: float, beta: float, how: str) -> None:
-    terms = terms_of(HybridConfig.model_validate({"alpha": alpha, "beta": beta, "slots": how}), slots)
-    for rows in ([0, 1, 2, 3], [2, 0], [3, 1, 2]):
-        wanted = alpha * tcm(rows, slots, joint=how == "joint") + beta * (match(rows, 0, 3) + match(rows, 2, 4))
-        assert float(terms(members(rows, slots), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+    """Queries without a text take no part."""
+    data = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0), (None, "5", None, 1.0, 2.0)]
+    terms = terms_of(HybridConfig.model_validate({"alpha": alpha, "beta": beta, "slots": how}), slots, data)
+    for rows in ([0, 1, 2, 3], [2, 0], [3, 1, 2], [0, 1, 2, 3, 4, 5, 6]):
+        texts = match(rows, 0, 3, data) + match(rows, 2, 4, data)
+        wanted = alpha * tcm(rows, slots, data, joint=how == "joint") + beta * texts
+        assert float(terms(members(rows, slots, data), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+    assert float(terms(members([4, 6], slots, data), backbones).detach()) == 0.0  # nobody has a partner
 
 
 def test_each_term_has_its_temperature() -> None:
@@ -267,16 +271,6 @@ def test_a_temperature_at_its_bound_can_rise_again() -> None:
     assert float(own("icm").detach()) == pytest.approx(0.01)
     own("icm").backward()
     assert own.log["icm"].grad.item() == pytest.approx(math.exp(-20))
-
-
-@pytest.mark.parametrize("slots", [ALL, BOTH])
-def test_queries_without_a_text_take_no_part(slots: tuple[Slot, ...]) -> None:
-    rows = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0), (None, "5", None, 1.0, 2.0)]
-    terms = terms_of(HybridConfig(alpha=0.4, beta=0.1), slots, rows)
-    everyone = list(range(len(rows)))
-    wanted = 0.4 * tcm(everyone, slots, rows) + 0.1 * (match(everyone, 0, 3, rows) + match(everyone, 2, 4, rows))
-    assert float(terms(members(everyone, slots, rows), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
-    assert float(terms(members([4, 6], slots, rows), backbones).detach()) == 0.0  # nobody has a partner
 
 
 # --- mistakes ------------------------------------------------------------------------------------------------------
