@@ -9,6 +9,7 @@ import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -352,8 +353,30 @@ def blip_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: S
 # --- fixtures ------------------------------------------------------------------------------------------------------
 
 
+PARTS = (
+    *(blip2_state, blip_state, qformer_state, tower_state, tower, linear, vision),
+    *(blip2_candidates, blip2_fused, blip2_queries, blip2_texts, sprc_queries),
+    *(blip_features, blip_queries, blip_text_hidden),
+)
+
+
+class World:
+    """A small model, the state dict that it was loaded from, its inputs, and what it computes."""
+
+    def __init__(self, lavis: Any, sizes: Sizes, state: State, model: Any) -> None:
+        self.lavis, self.sizes, self.state, self.model = lavis, sizes, state, model
+        self.pixels, self.tokens = lavis.pixels(sizes), model.tokenize(CAPTIONS)
+        self.ids, self.mask = self.tokens["input_ids"], self.tokens["attention_mask"]
+        with torch.no_grad():
+            self.features = model.image_features(self.pixels)
+            self.queries = model.queries(self.features, CAPTIONS)
+            self.candidates = model.candidates(self.features)
+
+
 class Lavis:
     """The functions of this file, and files made with them."""
+
+    World = World
 
     Sizes = Sizes
     captions = CAPTIONS
@@ -361,11 +384,7 @@ class Lavis:
     vocabulary = VOCABULARY
 
     def __init__(self, folder: Path) -> None:
-        for part in (blip2_state, blip_state, qformer_state, tower_state, tower, linear, vision):
-            setattr(self, part.__name__, part)
-        for part in (blip2_candidates, blip2_fused, blip2_queries, blip2_texts, sprc_queries):
-            setattr(self, part.__name__, part)
-        for part in (blip_features, blip_queries, blip_text_hidden):
+        for part in PARTS:
             setattr(self, part.__name__, part)
         self.folder = folder
         self.vocab = folder / "vocab.txt"

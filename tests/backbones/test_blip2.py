@@ -51,29 +51,19 @@ def sizes(request: pytest.FixtureRequest, lavis: Any) -> Any:
     return lavis.Sizes(tower=request.param)
 
 
-class World:
-    """A small model, its state dict, its inputs, and what it computes."""
+def world_of(lavis: Any, sizes: Any, **options: Any) -> Any:
+    state = lavis.blip2_state(sizes)
+    return lavis.World(lavis, sizes, state, load(lavis, sizes, state, **options))
 
-    def __init__(self, lavis: Any, sizes: Any, **options: Any) -> None:
-        self.lavis, self.sizes = lavis, sizes
-        self.state = lavis.blip2_state(sizes)
-        self.model = load(lavis, sizes, self.state, **options)
-        self.pixels = lavis.pixels(sizes)
-        self.tokens = self.model.tokenize(lavis.captions)
-        self.ids, self.mask = self.tokens["input_ids"], self.tokens["attention_mask"]
-        with torch.no_grad():
-            self.features = self.model.image_features(self.pixels)
-            self.queries = self.model.queries(self.features, lavis.captions)
-            self.candidates = self.model.candidates(self.features)
 
-    def plain(self) -> Tensor:
-        """Queries of the plain forward pass."""
-        return self.lavis.blip2_queries(self.state, self.features, self.ids, self.mask, self.sizes)
+def plain(world: Any) -> Tensor:
+    """Queries of the plain forward pass."""
+    return world.lavis.blip2_queries(world.state, world.features, world.ids, world.mask, world.sizes)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def world(lavis: Any, sizes: Any) -> World:
-    return World(lavis, sizes)
+def world(lavis: Any, sizes: Any) -> Any:
+    return world_of(lavis, sizes)
 
 
 # --- the released model's own numbers --------------------------------------------------------------------------------
@@ -175,7 +165,7 @@ def test_oracle_loss_and_gradients(oracle: dict[str, Any]) -> None:
 # --- against the forward pass on plain tensors -----------------------------------------------------------------------
 
 
-def test_forward_equals_plain_tensors(world: World) -> None:
+def test_forward_equals_plain_tensors(world: Any) -> None:
     lavis, state, s = world.lavis, world.state, world.sizes
     with torch.no_grad():
         features = lavis.tower(state, world.pixels, s)
@@ -199,10 +189,10 @@ def test_forward_equals_plain_tensors(world: World) -> None:
 
 
 def test_sprc_pooling(lavis: Any, sizes: Any) -> None:
-    world = World(lavis, sizes, pooling="text")
-    plain = lavis.sprc_queries(world.state, world.features, world.ids, world.mask, sizes)
-    assert difference(world.queries, plain) < 1e-5
-    assert difference(world.queries, world.plain()) > 1e-2
+    world = world_of(lavis, sizes, pooling="text")
+    expected = lavis.sprc_queries(world.state, world.features, world.ids, world.mask, sizes)
+    assert difference(world.queries, expected) < 1e-5
+    assert difference(world.queries, plain(world)) > 1e-2
     assert "SPRC" in world.model.identity.composition
 
 
@@ -437,7 +427,7 @@ def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_attribute_weights(lavis: Any, sizes: Any) -> None:
-    plain, model = World(lavis, sizes), load(lavis, sizes, attribute_weights=True)
+    plain, model = world_of(lavis, sizes), load(lavis, sizes, attribute_weights=True)
     tokens = model.tokenize(lavis.captions)
     # captions 0 to 2: red and longer; blue; longer sleeves
     assert [tokens["colour"][row].any().item() for row in range(3)] == [True, True, False]
@@ -454,7 +444,7 @@ def test_attribute_weights(lavis: Any, sizes: Any) -> None:
 
 
 def test_trap_05_vocabulary_size_is_the_tensors(lavis: Any, sizes: Any) -> None:
-    whole = World(lavis, sizes)
+    whole = world_of(lavis, sizes)
     name = "Qformer.bert.embeddings.word_embeddings.weight"
     # "[DEC]", the last row, is never used: a checkpoint without it scores the same
     shorter = {**whole.state, name: whole.state[name][:-1]}
@@ -469,7 +459,7 @@ def test_trap_05_vocabulary_size_is_the_tensors(lavis: Any, sizes: Any) -> None:
     assert Blip2Sizes().vocab_size == 30523
 
 
-def test_trap_06_layer_norm_eps(world: World) -> None:
+def test_trap_06_layer_norm_eps(world: Any) -> None:
     model, eva = world.model, world.sizes.tower == "eva_clip_g"
     eps = {name: part.eps for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)}
     assert eps.pop("ln_vision") == 1e-5
@@ -483,13 +473,13 @@ def test_trap_06_layer_norm_eps(world: World) -> None:
     assert difference(wrong, expected) > 1e-2
 
 
-def test_trap_09_heads_are_not_in_the_tensors(world: World) -> None:
+def test_trap_09_heads_are_not_in_the_tensors(world: Any) -> None:
     with pytest.raises(WeightsError, match=r'vit_heads 16 does not divide vit_hidden_size 24.*config=\{"vit_heads"'):
         Blip2.load(weights=f"lavis:{world.lavis.save(world.state)}")
     assert (Blip2Sizes().vit_heads, Blip2Sizes().qformer_heads) == (16, 12)
 
 
-def test_trap_11_mixed_dtypes_are_upcast(world: World) -> None:
+def test_trap_11_mixed_dtypes_are_upcast(world: Any) -> None:
     mixed = {
         name: tensor.half() if name.startswith("visual_encoder.") and tensor.ndim > 1 and "pos" not in name else tensor
         for name, tensor in world.state.items()
@@ -502,7 +492,7 @@ def test_trap_11_mixed_dtypes_are_upcast(world: World) -> None:
     assert relative(model.image_features(world.pixels), expected) < 1e-5
 
 
-def test_trap_12_precision_of_the_tower_is_its_own(world: World) -> None:
+def test_trap_12_precision_of_the_tower_is_its_own(world: Any) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):  # the caller's autocast does not reach the stored features
         assert torch.equal(world.model.image_features(world.pixels), world.features)
     low = load(world.lavis, world.sizes, world.state, precision="bf16")
@@ -511,7 +501,7 @@ def test_trap_12_precision_of_the_tower_is_its_own(world: World) -> None:
     assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
 
 
-def test_trap_13_file_layouts(world: World) -> None:
+def test_trap_13_file_layouts(world: Any) -> None:
     lavis, s = world.lavis, world.sizes
     own, tower = lavis.qformer_state(s), lavis.save(lavis.tower_state(s), "tower.pth")
     for content in (own, {"model": own, "config": {"a": 1}}, {"epoch": 3, "Blip2Qformer": own}):
@@ -522,7 +512,7 @@ def test_trap_13_file_layouts(world: World) -> None:
         assert model.identity.sha256 == world.model.identity.sha256
 
 
-def test_trap_13_surplus_of_a_tower_file(world: World) -> None:
+def test_trap_13_surplus_of_a_tower_file(world: Any) -> None:
     """A whole tower has a block, a final norm and a head more than BLIP-2 uses; anything else is refused."""
     lavis, s = world.lavis, world.sizes
     s.vit_layers += 1
@@ -552,7 +542,7 @@ def test_trap_14_wrong_tower_is_refused(lavis: Any, sizes: Any) -> None:
         Blip2.load(weights=f"lavis:{own},tower={tower}", config=lavis.config(sizes))
 
 
-def test_trap_16_captions_are_processed(world: World) -> None:
+def test_trap_16_captions_are_processed(world: Any) -> None:
     messy = ["Is red: and  LONGER.", "Blue Dress!", "with longer sleeves, and a (zip)", world.lavis.captions[3] + ";"]
     clean = ["is red and longer", "blue dress", "with longer sleeves, and a zip", world.lavis.captions[3]]
     messy_ids, clean_ids = (world.model.tokenize(texts)["input_ids"] for texts in (messy, clean))
@@ -575,7 +565,7 @@ def test_trap_17_tokenizer_is_berts(lavis: Any, tmp_path: Path) -> None:
     assert ids.shape[1] == 32  # nothing is taken off for image tokens
 
 
-def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world: World) -> None:
+def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world: Any) -> None:
     model = world.model
     rates = {part.p for part in model.qformer.modules() if isinstance(part, torch.nn.Dropout)}
     assert rates == {0.1}
@@ -611,19 +601,19 @@ def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(
     lavis: Any, sizes: Any, freq: int, layers: int
 ) -> None:
     sizes.freq, sizes.vit_layers, sizes.tokens, sizes.embed = freq, layers, 3, 7
-    world = World(lavis, sizes)
+    world = world_of(lavis, sizes)
     crossing = [layer.has_cross_attention for layer in world.model.qformer.encoder.layer]
     assert crossing == [n % freq == 0 for n in range(sizes.layers)]
     assert world.model.qformer.config.encoder_hidden_size == sizes.vit
     assert len(world.model.vision_model.encoder.layers) == layers
     assert relative(world.features, lavis.tower(world.state, world.pixels, sizes)) < 1e-5
     assert world.candidates.shape == (4, 3, 7)
-    assert difference(world.queries, world.plain()) < 1e-5
+    assert difference(world.queries, plain(world)) < 1e-5
 
 
 def test_trap_25_image_size_and_preprocessing(lavis: Any, sizes: Any) -> None:
     sizes.grid, sizes.patch = 3, 8
-    world = World(lavis, sizes)
+    world = world_of(lavis, sizes)
     transform = world.model.transform
     assert world.model.image_size == transform.size == 24
     assert (transform.pad, transform.target_ratio, transform.interpolation) == ("target", 1.25, "bicubic")

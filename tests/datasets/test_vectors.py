@@ -67,12 +67,6 @@ def test_relevant_is_who_has_every_attribute(split: str, options: dict[str, Any]
 # --- dials ---------------------------------------------------------------------------------------------------------
 
 
-def test_twins() -> None:
-    for twins in (1.0, 2.0, 4.5, 9.0):
-        lengths = [len(query.relevant) for query in load(twins=twins).queries]
-        assert np.mean(lengths) == pytest.approx(twins, rel=0.06)
-
-
 def test_lines_are_pairs_three_attributes_apart() -> None:
     for split, twins in (("train", 4.5), ("train", 1.0), ("val", 2.0)):
         data = load(split=split, twins=twins, look=0.7)
