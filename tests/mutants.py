@@ -36,7 +36,10 @@ FAULTS = ROOT / "tests" / "faults.toml"
 # group -> files, and the tests that answer for them
 GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "losses": (["negbench/losses/*.py"], ["tests/losses", "tests/test_plugin_options.py"]),
-    "strategies": (["strategies/*.py"], ["tests/strategies", "tests/test_plugin_options.py"]),
+    "strategies": (
+        ["strategies/*.py"],
+        ["tests/strategies", "tests/test_plugin_options.py", "tests/loop/test_extensions.py"],
+    ),
     "metrics": (
         ["negbench/metrics/*.py"],
         ["tests/metrics", "tests/mining/test_without_sorting.py", "tests/mining/test_regime.py"],
@@ -62,10 +65,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
                 "remarks",
             )
         ],
-        [
-            f"tests/loop/test_{name}.py"
-            for name in ("protocol", "observe", "remarks", "run_options", "redraws", "claims", "extensions")
-        ],
+        [f"tests/loop/test_{name}.py" for name in ("protocol", "observe", "run_options", "claims", "extensions")],
     ),
 }
 

@@ -95,18 +95,6 @@ def test_text_without_any_attribute_word_leaves_the_query_and_its_gradient_alone
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in module.parameters())
 
 
-def test_weights_stay_positive_and_learn() -> None:
-    module = _module()
-    query, tokens, masks = _inputs()
-    subs = module(query, tokens, masks)
-    sum(sub.weight * sub.embeddings.sum() for sub in subs.values()).backward()
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in module.parameters())
-    with torch.no_grad():
-        for raw in module.raw_weights.values():
-            raw.fill_(-50.0)
-    assert all(float(sub.weight.detach()) > 0 for sub in module(query, tokens, masks).values())
-
-
 def test_an_initial_weight_is_an_option() -> None:
     assert make_attributes(False, DIM, WIDTH, _generator()) is None
     module = make_attributes(0.7, DIM, WIDTH, _generator())

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from negbench.datasets.fashioniq import FashionIQ
-from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.errors import DataError, OptionError
 from negbench.registry import registry
 
 QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961)}
@@ -38,17 +38,9 @@ def toy_files() -> Files:
     return files
 
 
-def write(root: Path, files: Files) -> Path:
-    for name, value in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
-    return root
-
-
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write(tmp_path / "fashioniq", toy_files())
+def root(tmp_path: Path, flaws: ModuleType) -> Path:
+    return flaws.write(tmp_path / "fashioniq", toy_files())  # type: ignore[no-any-return]
 
 
 def load(root: Path, **options: Any) -> FashionIQ:
@@ -95,18 +87,6 @@ def test_val_protocol_is_the_union_of_references_and_targets(shared_data: Path) 
     assert load(shared_data).identity.startswith("fashioniq@original-")
 
 
-@pytest.mark.data
-def test_training_corpus_of_targets(shared_data: Path) -> None:
-    data = load(shared_data, split="train")
-    assert sizes(data) == QUERIES["train"]
-    assert data.remarks == ()
-    assert {q.target for q in data.queries} == set(data.images)
-    assert set(data.extra_images) == {q.reference for q in data.queries} - set(data.images)
-    train, dev = data.split_dev(0.1, 0)
-    assert abs(len(dev.queries) - 1800) <= 3
-    assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
-
-
 # --- toy files ---------------------------------------------------------------------------------------------------
 
 
@@ -134,17 +114,17 @@ def test_galleries_of_every_option(root: Path) -> None:
     assert sizes(load(root, split="train", corpus="images")) == (4, 4, 4)
 
 
-def test_a_target_of_two_queries_is_once_in_the_corpus(root: Path) -> None:
+def test_a_target_of_two_queries_is_once_in_the_corpus(root: Path, flaws: ModuleType) -> None:
     files = toy_files()
     files["captions/cap.dress.train.json"][1]["target"] = "Dtrain1"
-    write(root, files)
+    flaws.write(root, files)
     assert sizes(load(root, split="train")) == (1, 2, 2)
 
 
-def test_an_image_of_two_categories_is_one_column(root: Path) -> None:
+def test_an_image_of_two_categories_is_one_column(root: Path, flaws: ModuleType) -> None:
     files = toy_files()
     files["image_splits/split.shirt.val.json"].append("Dval3")
-    data = load(write(root, files))
+    data = load(flaws.write(root, files))
     assert len(data.images) == 12
     assert sizes(data) == (4, 5, 4)
 
@@ -155,56 +135,30 @@ def test_caption_modes(root: Path) -> None:
     assert comma.identity != load(root).identity
 
 
-def test_summarise_by_hand() -> None:
-    from negbench.metrics.query_ranks import QueryRanks
-    from negbench.metrics.ragged import Ragged
-
-    rank = torch.tensor([1, 11, 51, 10, 50, 3])
-    ranks = QueryRanks(
-        query=tuple("abcdef"),
-        group=("dress", "dress", "dress", "dress", "shirt", "toptee"),
-        target_rank=rank,
-        gallery_size=torch.full((6,), 100),
-        relevant_ranks=Ragged.of([[r] for r in rank.tolist()]),
-    )
-    summary = FashionIQ.summarise(ranks)
-    assert summary == pytest.approx(
-        {
-            "dress/recall_at_10": 0.5, "dress/recall_at_50": 0.75,
-            "shirt/recall_at_10": 0.0, "shirt/recall_at_50": 1.0,
-            "toptee/recall_at_10": 1.0, "toptee/recall_at_50": 1.0,
-            "average/recall_at_10": 0.5, "average/recall_at_50": 2.75 / 3, "average/recall": (0.5 + 2.75 / 3) / 2,
-        }
-    )  # fmt: skip
-    assert FashionIQ.summarise(ranks.select([0, 1]))["average/recall_at_10"] == 0.5
-    with pytest.raises(NegbenchError, match="no query"):
-        FashionIQ.summarise(ranks.select([]))
-
-
-def test_attributes_are_privileged_texts_of_train(root: Path) -> None:
+def test_attributes_are_privileged_texts_of_train(root: Path, flaws: ModuleType) -> None:
     words = {"Dtrain0": [["Red", "floral"], ["red ", "long sleeve"]], "Dtrain1": [[], []]}
-    write(root, {"image_tag_dataset/tags/asin2attr.dress.train.json": words})
-    write(root, {"tags/asin2attr.dress.val.json": {"Dval0": [["red"]]}})
+    flaws.write(root, {"image_tag_dataset/tags/asin2attr.dress.train.json": words})
+    flaws.write(root, {"tags/asin2attr.dress.val.json": {"Dval0": [["red"]]}})
     first = load(root, split="train").queries[0]
     assert (first.reference_text, first.target_text) == ("is red, floral, long sleeve.", None)
     assert load(root).queries[0].reference_text is None
-    write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": [["blue"]]}})
+    flaws.write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": [["blue"]]}})
     assert load(root, split="train").queries[0].target_text == "is blue."
-    write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": ["blue"]}})
+    flaws.write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": ["blue"]}})
     with pytest.raises(DataError, match=r"asin2attr\.dress\.train\.new\.json: key 'Dtrain1'\[0\]: want a list"):
         load(root, split="train")
 
 
-def test_relevance_is_read_and_kept_within_the_gallery(root: Path) -> None:
+def test_relevance_is_read_and_kept_within_the_gallery(root: Path, flaws: ModuleType) -> None:
     rows = [["Dval1", "Dval3", "Dtrain0", "Dval3"], ["Dval0", "Dval2"]]
-    write(root, {"relevance.json": {"val": {"dress": rows}}})
+    flaws.write(root, {"relevance.json": {"val": {"dress": rows}}})
     data = load(root)
     assert data.queries[0].relevant == ("Dval1", "Dval3")
     assert data.queries[1].relevant == ("Dval2", "Dval0")
     assert data.queries[2].relevant == ()
     assert data.relevant is not None
     assert data.relevant.row(2).tolist() == [int(data.target_columns[2])]
-    write(root, {"relevance.json": {"val": {"dress": rows[:1]}}})
+    flaws.write(root, {"relevance.json": {"val": {"dress": rows[:1]}}})
     with pytest.raises(DataError, match=r"1 rows in relevance\.json for 2 entries of cap\.dress\.val\.json"):
         load(root)
 

@@ -106,37 +106,6 @@ def test_texts_are_fashioniqs_captions(real: HPFashionIQ, shared_data: Path) -> 
     assert len(unknown) == 4  # changed by hand in the file, as "They’re" to "They are"
 
 
-@pytest.mark.data
-def test_recall_on_the_real_file_against_a_loop_over_it(real: HPFashionIQ, shared_data: Path) -> None:
-    from scipy.stats import spearmanr
-
-    data = json.loads((shared_data / "hp_fashioniq" / FILE).read_text())
-    hits: list[int] = []
-    ratings: list[int] = []
-    higher = chosen = met = kept = 0
-    for question_sets in data.values():
-        for entry in question_sets.values():
-            for index, target in enumerate(entry["targ_img_paths"]):
-                sets = [entry[f"retrieved_set{side}"][index] for side in (1, 2)]
-                one, two = (int(target in s["img_path"]) for s in sets)
-                hits += [one, two]
-                ratings += [int(s["user_score"]) for s in sets]
-                first = entry["preferred set"][index] == "1"
-                higher += one > two
-                chosen += one > two and first
-                met += one >= two
-                kept += one >= two and first
-    values = real.judge(real.hits.double())
-    assert values["preference_rate"] == pytest.approx(chosen / higher)
-    assert values["preference_rate_with_ties"] == pytest.approx(kept / met)
-    assert values["spearman"] == pytest.approx(spearmanr(hits, ratings).statistic)
-    one_hot = torch.zeros(len(real.queries), len(real.images))
-    one_hot.scatter_(1, real.target_columns[:, None], 1.0)
-    assert real.evaluate(one_hot) == pytest.approx(
-        values, nan_ok=True
-    )  # the same scores of sets, but for the factor 1/5
-
-
 # --- toy files ---------------------------------------------------------------------------------------------------
 
 
