@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import doctest
 import inspect
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 import negbench
-from negbench import ScoreView, Strategy
 from negbench.cli.main import run as command
 from negbench.errors import NegbenchError
 from negbench.executors import Event, Function, Here
@@ -43,22 +39,8 @@ class Lowest(Strategy):
 '''
 
 
-@dataclass(frozen=True)
-class Unwritten(Strategy):
-    def pool(self, view: ScoreView) -> Tensor:
-        return view.allowed
-
-
-def test_the_examples_of_the_docstrings_hold() -> None:
-    import negbench.api
-
-    found = doctest.testmod(negbench.api)
-    assert found.attempted >= 2
-    assert found.failed == 0
-
-
 def test_objects_and_names_make_the_same_comparison_as_the_command(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vector_sets: list[str], vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strategies = [negbench.make_strategy("top-k", k=3), "in-batch"]
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
@@ -67,8 +49,7 @@ def test_objects_and_names_make_the_same_comparison_as_the_command(
         negbench.Compare(strategies=strategies, losses=loss, seeds=2, name="c", report=False, **where)
     )
     assert capsys.readouterr().out == ""
-    sets = [part for text in vector_sets for part in ("--set", text)]
-    grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "2", "--name", "c", *sets]
+    grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "2", "--name", "c", *vector_flags]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
     assert command(["compare", *grid, *place, "--json"]) == 0
     told = capsys.readouterr()

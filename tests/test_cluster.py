@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import logging
@@ -263,12 +262,3 @@ def test_a_task_that_no_node_can_hold_is_refused(two_nodes: Any, tmp_path: Path)
     with pytest.raises(OptionError, match=r"ray:cpus=1:gpus=2: no node can hold such a task"):
         opened(two_nodes, tmp_path, gpus=2.0)
     assert opened(two_nodes, tmp_path, cpus=0.5).workers == 4
-
-
-def test_locks_are_tried(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    with mark.open("w") as file:
-        assert "its locks are not" in str(cluster._wrong(mark))
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert cluster._wrong(mark) is None
-    assert "(No such file or directory)" in str(cluster._wrong(tmp_path / "none"))

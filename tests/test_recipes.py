@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from negbench.cli.main import run as negbench
 from negbench.config import RunConfig, resolved
@@ -270,16 +267,6 @@ def test_a_recipe_resolves_to_the_published_numbers(name: str, root_of: RootOf) 
     }
 
 
-@pytest.mark.parametrize("name", [name for name in RUNS if not name.startswith("hycole")])
-def test_intervals_are_equal(name: str) -> None:
-    """n_def counts the warm-up's interval; CIRR's 50 epochs leave room for one more under "multiples"."""
-    config = resolved(load_config(recipe=path_of(name)))
-    epochs = list(config.schedule.refresh_epochs)
-    assert len(epochs) in (config.schedule.n_def - 1, config.schedule.n_def)
-    begins = [0, *epochs] if config.schedule.rule == "multiples" else [*epochs, config.train.epochs]
-    assert len(set(np.diff(begins))) == 1  # a warm-up of one interval (QuRe), or equal intervals after it (DQE)
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_value_says_where_it_is_from(name: str) -> None:
     lines = path_of(name).read_text(encoding="utf-8").splitlines()
@@ -426,77 +413,14 @@ def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
 # --- two steps -----------------------------------------------------------------------------------------------------
 
 
-def picture(path: Path, number: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (20, 26), (37 * number % 256, 91 * number % 256, 150)).save(path)
-
-
-def toy_cirr(root: Path) -> Path:
-    """Two groups of six images a split; every image of a group is asked for once."""
-    for split, prefix in (("train", "train/0"), ("val", "dev")):
-        ids = [f"{split}-{n}-0-img0" for n in range(12)]
-        entries = []
-        for n in range(12):
-            group = ids[:6] if n < 6 else ids[6:]
-            entries.append(
-                {
-                    "pairid": n, "reference": ids[n], "target_hard": group[(n + 1) % 6], "caption": f"{n} times as red",
-                    "img_set": {"id": n // 6, "members": group, "reference_rank": 0},
-                }
-            )  # fmt: skip
-        for n, name in enumerate(ids):
-            picture(root / prefix / f"{name}.png", n)
-        for folder, content in (
-            ("captions/cap", entries),
-            ("image_splits/split", {i: f"./{prefix}/{i}.png" for i in ids}),
-        ):
-            path = root / f"{folder}.rc2.{split}.json"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(content))
-    return root
-
-
-def toy_fashion200k(root: Path) -> Path:
-    colours = ("black", "blue", "red", "green", "white", "pink")
-    for split in ("train", "test"):
-        names = [f"women/dresses/{split}/{n}/{n}_0.jpeg" for n in range(12)]
-        lines = [
-            f"{name}\t1.0\t{colours[n % 6]} {'silk' if n < 6 else 'cotton'} dress\n" for n, name in enumerate(names)
-        ]
-        for n, name in enumerate(names):
-            picture(root / name, n)
-        path = root / "labels" / f"dress_{split}_detect_all.txt"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(lines))
-    (root / "test_queries.txt").write_text("".join(f"{names[n]} {names[n + 1]}\n" for n in range(5)))
-    return root
-
-
-def toy_mit_states(root: Path) -> Path:
-    folders = [
-        f"{adjective} {noun}" for noun in ("tree", "dog", "tomato", "glass") for adjective in ("old", "wet", "new")
-    ]
-    for number, folder in enumerate(folders):
-        for n in range(2):
-            picture(root / "images" / folder / f"{n}.jpg", 3 * number + n)
-    return root
-
-
-TOYS: Mapping[str, Callable[[Path], Path]] = {
-    "cirr": toy_cirr,
-    "fashion200k": toy_fashion200k,
-    "mit-states": toy_mit_states,
-}
-
-
 @pytest.fixture(scope="module")
-def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
+def root_of(toy_root: Path, toys: Any, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
     """Folder with a toy of a data set; the synthetic one is in FashionIQ's layout, attribute files included."""
     made: dict[str, Path] = {"fashioniq": toy_root}
 
     def find(dataset: str) -> Path:
         if dataset not in made:
-            made[dataset] = TOYS[dataset](tmp_path_factory.mktemp(dataset.replace("-", "_")) / dataset)
+            made[dataset] = toys.TOYS[dataset](tmp_path_factory.mktemp("toys") / dataset)["root"]
         return made[dataset]
 
     return find

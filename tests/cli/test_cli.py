@@ -15,7 +15,7 @@ from negbench.cli.main import run as negbench
 from negbench.registry import KINDS, registry
 from negbench.runfolder import RunFolder
 
-HEAVY = ("torch", "transformers", "mlflow", "optuna", "open_clip", "pandas", "matplotlib")
+HEAVY = ("torch", "numpy", "transformers", "mlflow", "optuna", "open_clip", "pandas", "matplotlib")
 
 
 def test_light_commands_import_nothing_heavy() -> None:

@@ -20,7 +20,7 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.executors import Here
-from negbench.files import DamagedError, atomic_write, locked, read_json, write_json
+from negbench.files import atomic_write, locked, write_json
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, run_config
@@ -108,15 +108,6 @@ def test_a_folder_that_cannot_be_written(vector_sets: list[str], tmp_path: Path)
     assert as_nobody(lambda: RunFolder(done.path).ranks()) == ""  # reading needs no more than reading
     for folder in (tmp_path / "runs", done.path):
         folder.chmod(0o755)
-
-
-def test_what_the_disk_cannot_read_is_one_line(tmp_path: Path) -> None:
-    write_json(tmp_path / "a" / "x.json", {})
-    with pytest.raises(NegbenchError, match=r"cannot read .*: Is a directory"):
-        read_json(tmp_path / "a")
-    (tmp_path / "a" / "x.json").write_bytes(b"\xff")
-    with pytest.raises(DamagedError):
-        read_json(tmp_path / "a" / "x.json")
 
 
 def test_a_writer_is_not_swept_and_a_dead_one_is(tmp_path: Path) -> None:

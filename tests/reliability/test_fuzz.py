@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib.util
 import io
 import itertools
 import json
 import os
 import shutil
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -236,20 +234,6 @@ def test_recipes(vector_sets: list[str], tmp_path: Path) -> None:
 
 
 # --- data -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def toys() -> Any:
-    """tests/datasets/toys.py, which draws its pictures with tests/standin.py."""
-    here = Path(__file__).parents[1]
-    for path in (here / "standin.py", here / "datasets" / "toys.py"):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-    return module
 
 
 def test_annotation_files(vector_sets: list[str], sets: list[str], toys: Any, tmp_path: Path) -> None:

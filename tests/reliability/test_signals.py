@@ -37,10 +37,15 @@ def start(start_command: Callable[[list[str]], Any], vector_sets: list[str], tmp
     return lambda *arguments: start_command([*arguments, *sets, "--runs-dir", str(tmp_path)])
 
 
-def hears_all() -> None:
-    """Signals that the suite itself is deaf to (under nohup, in a shell's background) reach the command."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+def spawned(code: str) -> Any:
+    """A process of this code, which hears signals that the suite is deaf to: under nohup, in a shell's background."""
+
+    def hears_all() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code], **pipes, preexec_fn=hears_all)
 
 
 def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder]:
@@ -83,18 +88,8 @@ def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str
 
     All at once: each waits most of its time.
     """
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WAITING],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=hears_all,
-        )
-        for _ in CASES
-    ]
+    processes = [spawned(WAITING) for _ in CASES]
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process, (number, _) in zip(processes, CASES, strict=True):
         process.send_signal(number)
@@ -107,16 +102,13 @@ def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str
     return {case: (code, *texts) for case, code, texts in zip(CASES, codes, told, strict=True)}
 
 
-@pytest.mark.parametrize(("number", "again"), CASES)
 def test_exit_codes_and_a_second_signal(
-    number: signal.Signals,
-    again: signal.Signals | None,
     ended: dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str, str]],
 ) -> None:
-    code, out, told = ended[number, again]
-    assert (code, out) == (FIRST[number], "closed\n")
-    (line,) = told.splitlines()
-    assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
+    for (number, again), (code, out, told) in ended.items():
+        assert (code, out) == (FIRST[number], "closed\n"), (number, again)
+        (line,) = told.splitlines()
+        assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
 
 
 class Deaf:
@@ -204,14 +196,7 @@ main.main([])
 
 
 def test_a_later_signal_ends_the_process_whatever_it_does() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", DEAF],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=hears_all,
-    )
-    assert process.stdout is not None
+    process = spawned(DEAF)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "lost\n"
@@ -297,16 +282,15 @@ def test_a_signal_while_the_copy_is_made_ends_it(
     def cut_off(*_: Any) -> None:
         raise Stopped(signal.SIGTERM)
 
-    flags = {"strategy": {"name": "all-corpus"}, "loss": {"name": "bradley-terry"}}
     monkeypatch.setattr("negbench.tracking.log_params", cut_off)
     with pytest.raises(Stopped):
-        run_config(load_config(flags=flags, sets=vector_sets), Bench.open(tmp_path))
+        run_config(load_config(flags={"strategy": {"name": "all-corpus"}}, sets=vector_sets), Bench.open(tmp_path))
     assert statuses(tmp_path) == {"KILLED": 1}
 
 
 @pytest.mark.parametrize("kind", ["cell", "comparison", "summary"])
 def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(
-    kind: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, vector_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         pass
@@ -318,25 +302,13 @@ def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(
         return made
 
     create = MlflowClient.create_run
-    sets = itertools.chain(*(["--set", text] for text in vector_sets))
-    command = [
-        "compare",
-        "--strategies",
-        "all-corpus",
-        "--seeds",
-        "1",
-        "--name",
-        "c",
-        "--runs-dir",
-        str(tmp_path),
-        *sets,
-    ]
+    command = [*GRID, "--seeds", "1", *vector_flags, "--runs-dir", str(tmp_path), "--no-report"]
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "create_run", killed)
         with pytest.raises(Killed):
-            negbench([*command, "--no-report"])
+            negbench(command)
     assert statuses(tmp_path)["RUNNING"] >= 1
-    assert negbench([*command, "--no-report"]) == 0
+    assert negbench(command) == 0
     assert statuses(tmp_path) == {"FINISHED": 3}  # cell, comparison and summary
 
 
@@ -352,8 +324,7 @@ def test_a_signal_while_a_checkpoint_is_written_is_no_failure(
         finally:
             raise RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 14272 vs 14166")
 
-    flags = {"strategy": {"name": "all-corpus"}, "loss": {"name": "bradley-terry"}}
-    config = load_config(flags=flags, sets=[*vector_sets, "train.epochs=2"])
+    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*vector_sets, "train.epochs=2"])
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write_checkpoint", broken)
         with pytest.raises(type(stop)):
