@@ -50,19 +50,17 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
     assert found.data.tags["dataset"] == result.folder.manifest["dataset"]["val"]
     assert found.data.tags["gallery"] == "dress 16, shirt 16, toptee 16"
     assert "@" not in "".join(found.data.metrics)
-    for name, value in final_values(result.details).items():
+    values = final_values(result.details)
+    for name, value in values.items():
         assert found.data.metrics[name] == pytest.approx(value)
+    parts = [part for part, _ in itertools.groupby(sorted(values), lambda name: name.split("/")[0])]
+    assert parts == ["final", "mined", "regime_end", "used"]  # what matters most comes first
     client = MlflowClient(default_uri(tmp_path))
     curve = client.get_metric_history(found.info.run_id, "val/average/recall_at_10")
     points = [p for p in result.folder.metrics() if "val/average/recall_at_10" in p]
     assert [(p.step, p.value) for p in curve] == [(p["step"], p["val/average/recall_at_10"]) for p in points]
-    assert {a.path for a in client.list_artifacts(found.info.run_id)} == {
-        "config.json",
-        "result.json",
-        "metrics.jsonl",
-        "ranks.parquet",
-        "model.safetensors",
-    }
+    artifacts = {"config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors"}
+    assert {a.path for a in client.list_artifacts(found.info.run_id)} == artifacts
     assert found.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
 
 
@@ -144,11 +142,6 @@ def test_a_store_that_does_not_answer_costs_seconds_and_a_line_and_ui_copies_lat
     assert len(Tracker.open(tmp_path).copy_missing()) == 4
 
 
-def test_none_keeps_no_copy(tmp_path: Path, toy_sets: list[str]) -> None:
-    run(toy_sets, tmp_path, uri="none")
-    assert not (tmp_path / "mlflow.db").exists()
-
-
 def _log_one(where: Path, number: int, failures: Any) -> None:
     try:
         tracker = Tracker.open(where)
@@ -206,9 +199,3 @@ def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(
     assert tracker.address("negbench") == tracker.address()
     assert negbench(["ui", "another", "--runs-dir", str(tmp_path)]) == 2
     assert "there is no experiment 'another'" in capsys.readouterr().err
-
-
-def test_important_metrics_come_first_by_name(tmp_path: Path, toy_sets: list[str]) -> None:
-    names = sorted(final_values(run(toy_sets, tmp_path).details))
-    assert [name for name, _ in itertools.groupby(name.split("/")[0] for name in names)] == [
-        "final", "mined", "regime_end", "used"]  # fmt: skip

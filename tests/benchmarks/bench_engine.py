@@ -1,4 +1,4 @@
-"""A training step of the tiny backbone against a hand-written loop, and the start-up of the command line.
+"""A training step of the tiny backbone against a hand-written loop.
 
     python tests/benchmarks/bench_engine.py
 
@@ -7,19 +7,12 @@ in a line of torch, backward, AdamW, and nothing else. The engine's step has in 
 and statistics of the batch, draws, the schedule, the curve's values. Both take turns over the same batches, epoch by
 epoch, in one thread; times are processor seconds and the least of the rounds counts, so that a busy machine disturbs
 them less. Rendering the data takes most of the time.
-
-Start-up times are those of a fresh interpreter, the median of five, in wall and in processor seconds; the floor is
-`python -c pass`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -185,39 +178,12 @@ def training(rounds: int, folder: Path) -> None:
         )
 
 
-# --- start-up ----------------------------------------------------------------------------------------------------
-
-
-def starting(repeats: int) -> None:
-    """Print the table of start-up times; the commands take turns."""
-    commands = {
-        "python -c pass": ["-c", "pass"],
-        "negbench --help": ["-m", "negbench", "--help"],
-        "negbench list": ["-m", "negbench", "list"],
-    }
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
-    for _ in range(repeats):
-        for name, arguments in commands.items():
-            started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-            wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-            taken[name].append((wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
-    medians = {name: tuple(map(statistics.median, zip(*values, strict=True))) for name, values in taken.items()}
-    floor = medians["python -c pass"]
-    print(f"\nstart-up, median of {repeats}")
-    print(f"{'command':<18}{'wall':>9}{'ratio':>8}{'processor':>11}{'ratio':>8}")
-    for name, (wall, processor) in medians.items():
-        print(f"{name:<18}{wall:>7.3f} s{wall / floor[0]:>8.1f}{processor:>9.3f} s{processor / floor[1]:>8.1f}")
-
-
 def main() -> None:
-    """Both tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, help="epochs of each loop")
-    parser.add_argument("--repeats", type=int, default=5, help="starts of each command")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    starting(options.repeats)
     with tempfile.TemporaryDirectory() as folder:
         training(options.rounds, Path(folder))
 

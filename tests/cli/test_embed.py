@@ -23,7 +23,6 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.files import atomic_write
 from negbench.layers import read_recipe
 from negbench.own.init import look
-from negbench.registry import registry
 
 TEXTS = ["in blue", "longer", "with stripes and a zip"]
 
@@ -90,10 +89,7 @@ class Late(Mine):
 '''
 
 
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for held in ("_files", "_classes"):
-        monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 @pytest.fixture

@@ -14,16 +14,12 @@ import pytest
 from negbench.backbones.precomputed import Precomputed
 from negbench.cli.main import run as negbench
 from negbench.layers import read_recipe
-from negbench.registry import registry
 from negbench.runfolder import RunFolder
 
 MANY = "reference,text,target\n" + "".join(f"p{n},more,p{n + 1}\n" for n in range(15))
 
 
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for held in ("_files", "_classes"):
-        monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def write_triplets(file: Path, images: list[str], texts: list[str], count: int) -> None:

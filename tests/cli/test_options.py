@@ -17,7 +17,6 @@ from negbench.errors import NegbenchError
 from negbench.executors import Here, Processes
 from negbench.files import checked_name
 from negbench.grid.compute import executor_of
-from negbench.layers import dataset_layer, named
 
 
 @pytest.mark.parametrize("arguments", [[], ["data"]])
@@ -59,16 +58,6 @@ def test_every_example_of_the_help_is_a_command_line() -> None:
         commands[name].make_context(name, rest).close()  # raises where there is no such flag
 
 
-def test_the_commands_are_told_in_whole_sentences(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert negbench(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert "..." not in out.partition("Start:")[2]
-    assert max(map(len, out.splitlines())) <= 80
-
-
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert negbench(["--version"]) == 0
     assert capsys.readouterr().out == f"negbench {__version__}\n"
@@ -84,13 +73,6 @@ def test_options_of_a_plugin_reach_every_command(capsys: pytest.CaptureFixture[s
         assert "did you mean 'alpha'" in capsys.readouterr().err
         assert negbench([command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs]) == 2
         assert "did you mean 'fusion'" in capsys.readouterr().err
-
-
-def test_a_flag_with_options_as_a_layer() -> None:
-    assert named("loss", "info-nce:tau=0.1") == {"loss": {"name": "info-nce", "tau": 0.1}}
-    assert named("loss", None) == {}
-    layer = dataset_layer("fashioniq:protocol=val", Path("x"), False)
-    assert layer == {"dataset": {"name": "fashioniq", "protocol": "val", "root": "x"}}
 
 
 def test_a_path_that_no_disk_can_have_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -139,9 +121,15 @@ def test_names_cannot_leave_the_runs_folder(
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_help_groups_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_groups_the_commands_in_whole_sentences(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert negbench(["-h"]) == 0
-    groups = re.findall(r"^(\w+):\n((?:  .*\n)+)", capsys.readouterr().out.partition("COMMAND [ARGS]")[2], re.M)
+    out = capsys.readouterr().out
+    assert "..." not in out.partition("Start:")[2]
+    assert max(map(len, out.splitlines())) <= 80
+    groups = re.findall(r"^(\w+):\n((?:  .*\n)+)", out.partition("COMMAND [ARGS]")[2], re.M)
     found = {title: re.findall(r"^  (\w+)", rows, re.M) for title, rows in groups}
     assert {title: names for title, names in found.items() if title != "Options"} == {
         "Start": ["init", "embed", "data", "doctor"],

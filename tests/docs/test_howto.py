@@ -13,18 +13,15 @@ import pytest
 
 from negbench.datasets._triplet_files import TripletTable
 from negbench.own.init import Found, commands
-from negbench.registry import registry
 from negbench.testing import BackboneTestCase, LossTestCase
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_registry")]
 
 
 def run(name: str, where: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     monkeypatch.chdir(where)
-    for held in ("_files", "_classes"):  # what a notebook registers, it alone knows
-        monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
     runpy.run_path(str(HOWTO / f"{name}.py"))
     out = capsys.readouterr().out
     assert "exit status" in out

@@ -51,7 +51,6 @@ class Parsed(HTMLParser):
         self.ids: list[str] = []
         self.sources: list[str] = []
         self.hrefs: list[str] = []
-        self.labels: list[str] = []  # of everything drawn
         self.unnamed = 0
         self.elements = 0
         self.folded: list[bool] = []
@@ -78,7 +77,6 @@ class Parsed(HTMLParser):
         if "href" in found:
             (self.sources if tag == "image" else self.hrefs).append(str(found["href"]))
         if found.get("role") == "img":
-            self.labels.append(str(found.get("aria-label")))
             self.unnamed += not found.get("aria-label")
         if tag == "details":
             self.folded.append("open" not in found)
@@ -236,14 +234,15 @@ def drawn(panel: Any) -> Any:
     return axes
 
 
-def runs_of(compared: Path) -> figures.Runs:
+@pytest.fixture
+def drawn_runs(compared: Path) -> figures.Runs:
     found = stored(compared, "small")
     (runs,) = figures.parts_of(ordered(found.groups, found.rows), found.rows)
     return runs
 
 
-def test_training_lines_are_the_points_of_the_runs(compared: Path) -> None:
-    runs = runs_of(compared)
+def test_training_lines_are_the_points_of_the_runs(drawn_runs: figures.Runs) -> None:
+    runs = drawn_runs
     group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == ("qure", "info-nce"))
     want = []
     for epoch in range(-1, 4):
@@ -261,8 +260,8 @@ def test_training_lines_are_the_points_of_the_runs(compared: Path) -> None:
     assert "2 seeds" in chart.text
 
 
-def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(compared: Path) -> None:
-    runs = runs_of(compared)
+def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(drawn_runs: figures.Runs) -> None:
+    runs = drawn_runs
     chart = figures.forest(runs)
     assert chart is not None
     (panel,) = chart.panels
@@ -292,8 +291,8 @@ def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(compared: 
     assert figures.VERDICTS["undecided"][0] == GREY
 
 
-def test_colours_are_the_same_in_every_figure(compared: Path) -> None:
-    runs = runs_of(compared)
+def test_colours_are_the_same_in_every_figure(drawn_runs: figures.Runs) -> None:
+    runs = drawn_runs
     seen: dict[str, set[str]] = {}
     for chart in (figures.training(runs), figures.false_negatives(runs)):
         assert chart is not None
