@@ -15,14 +15,13 @@ import sqlite3
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from negbench.loop.runs import Bench
     from negbench.tracking import Tracker
 
-SCREENS = {1440: 900, 390: 844}  # width -> height of a desktop's window and of a phone
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 settings.load_profile("default" if "NEGBENCH_FUZZ" in os.environ else "ci")  # a landing must not hang on chance
 CHROMIUM = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -165,6 +162,22 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str], str]:
+    """Runs a command that must end with exit code 2 and one line that holds a text; gives the line."""
+    from negbench.cli.main import run
+
+    def check(arguments: Sequence[str], text: str) -> str:
+        capsys.readouterr()
+        assert run([*arguments]) == 2, arguments
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("negbench: error: ")
+        assert text in line
+        return line
+
+    return check
+
+
+@pytest.fixture
 def logged() -> Iterator[list[logging.LogRecord]]:
     """What negbench logs during the test, from INFO on."""
     records, logger = list[logging.LogRecord](), logging.getLogger("negbench")
@@ -256,6 +269,19 @@ def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tracker, "client", copied)
         yield client
+
+
+@pytest.fixture(scope="session")
+def statuses() -> Callable[..., Counter[str]]:
+    """Counts the statuses of all MLflow runs of a runs folder's store."""
+    from negbench.tracking import Tracker
+
+    def counted(runs: Path, uri: str | None = None) -> Counter[str]:
+        client = Tracker.open(runs, uri).client()
+        places = [experiment.experiment_id for experiment in client.search_experiments()]
+        return Counter(run.info.status for run in client.search_runs(places))
+
+    return counted
 
 
 @pytest.fixture(scope="session")
@@ -353,38 +379,6 @@ def words_of() -> Callable[[Path], str]:
         return html.unescape(text).replace("\xa0", " ")
 
     return read
-
-
-@pytest.fixture(scope="session")
-def first_screens() -> Callable[..., None]:
-    """Look at an open page on a desktop and on a phone, in both schemes; keep build/screenshots/NAME-WIDTH-SCHEME.png.
-
-    Each must show something, in the scheme that was asked for, and be no wider than the screen. `seen` gets width and
-    height and asserts what is there.
-    """
-    from PIL import Image
-
-    folder = Path(__file__).parents[1] / "build" / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def look(page: Page, name: str, seen: Callable[[int, int], None]) -> None:
-        for scheme in SCHEMES:
-            page.emulate_media(color_scheme=scheme)
-            for width, height in SCREENS.items():
-                page.set_viewport_size({"width": width, "height": height})
-                page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-                seen(width, height)
-                file = folder / f"{name}-{width}-{scheme}.png"
-                page.screenshot(path=file, animations="disabled")
-                with Image.open(file) as picture:
-                    assert picture.size == (width, height)
-                    grey = np.asarray(picture.convert("L"), dtype=float)
-                ground = float(np.bincount(grey.astype(int).ravel()).argmax())
-                assert ground < 64 if scheme == "dark" else ground > 192, file
-                assert (abs(grey - ground) > 48).mean() > 0.01, f"{file} is blank"
-                assert page.evaluate("document.documentElement.scrollWidth") == width, file
-
-    return look
 
 
 @pytest.fixture(scope="session")

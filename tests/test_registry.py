@@ -16,37 +16,14 @@ from negbench import syntax
 from negbench.cli.explain import options_of
 from negbench.contracts import Loss, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.registry import (
-    KINDS,
-    Registry,
-    _files,
-    blamed,
-    constructor_of,
-    option_defaults,
-    registry,
-)
+from negbench.registry import KINDS, Registry, _files, blamed, constructor_of, option_defaults, registry
+from tests.plugin_file import ANSWER, PLUGIN
 
 TESTS = Path(__file__).parent
 EVERY = [
     (kind, name) for kind in KINDS for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in"
 ]
 FIELDED = [(kind, name) for kind, name in EVERY if kind in ("strategies", "losses")]
-PLUGIN = '''"""Nothing at all."""
-
-from dataclasses import dataclass
-
-from negbench.contracts import ScoreView, Strategy, tunable
-
-PAPER = "none"
-
-
-@dataclass(frozen=True)
-class Mine(Strategy):
-    k: int = tunable(3, low=1, high=9)
-
-    def pool(self, view: ScoreView):
-        return view.allowed & False
-'''
 
 
 @pytest.fixture
@@ -335,7 +312,7 @@ def test_files_that_are_no_plugins(tmp_path: Path) -> None:
 
 def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path: Path, own_registry: None) -> None:
     file = tmp_path / "broken.py"
-    text = PLUGIN.replace("view.allowed & False", "view.scores[10**9]")
+    text = PLUGIN.replace(ANSWER, "view.scores[10**9]")
     file.write_text(text, encoding="utf-8")
     line = text[: text.index("view.scores")].count("\n") + 1
     registry.add_file(file)

@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,7 @@ def test_a_moved_folder_gets_a_new_store(tmp_path: Path, toy_sets: list[str]) ->
 
 
 def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(
-    tmp_path: Path, toy_sets: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, toy_sets: list[str], refused: Callable[..., str]
 ) -> None:
     run(toy_sets, tmp_path)
     tracker = Tracker.open(tmp_path)
@@ -197,5 +197,4 @@ def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert tracker.address() == f"/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
     assert tracker.address("negbench") == tracker.address()
-    assert negbench(["ui", "another", "--runs-dir", str(tmp_path)]) == 2
-    assert "there is no experiment 'another'" in capsys.readouterr().err
+    refused(["ui", "another", "--runs-dir", str(tmp_path)], "there is no experiment 'another'")

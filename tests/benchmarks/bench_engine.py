@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import Backbone, cross_queries, paired_relevance
+from negbench.contracts import Backbone, paired_relevance
 from negbench.data.scene import Scene, Scenes, Split
 from negbench.datasets._synthesis import Spec, ensure
 from negbench.display import Display
@@ -57,26 +57,9 @@ def floor_in_batch(model: Backbone, reference: Tensor, tokens: Mapping[str, Tens
     return F.cross_entropy(scores / model.temperature, torch.arange(len(scores)))
 
 
-def floor_hycole(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """The batch's other members, one cross-entropy a slot; every reference is composed with every text."""
-    target = model.candidates(images[:, 0])[:, 0]
-    cross = cross_queries(model, reference, tokens)
-    by_target = cross.diagonal().T @ target.T
-    others = [by_target, torch.einsum("ijd,id->ij", cross, target), torch.einsum("jid,id->ij", cross, target)]
-    logits = torch.stack(others) / model.temperature
-    own = torch.eye(len(target), dtype=torch.bool)
-    return sum(F.cross_entropy(slot, torch.arange(len(slot))) for slot in with_own(logits, own))
-
-
-def with_own(logits: Tensor, own: Tensor) -> Tensor:
-    """[3, B, B] with the target's own score on every slot's diagonal."""
-    return torch.where(own, logits[0].diagonal()[:, None], logits)
-
-
 FLOORS: dict[str, tuple[str, Step]] = {
     "all-corpus": ("bradley-terry", floor_corpus),
     "in-batch": ("info-nce", floor_in_batch),
-    "hycole": ("info-nce", floor_hycole),
 }
 
 

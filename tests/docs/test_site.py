@@ -187,7 +187,8 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(
     for name in MAIN_PAGES:
         page.goto((site / f"{name}.html").as_uri())
         page.locator(".md-typeset__scrollwrap").first.or_(page.locator("h1")).first.wait_for()
-        for what in ("header .md-header__button", ".md-content h1", ".md-content p"):  # of the first screen
+        first = ("header .md-header__button", ".md-content h1", ".md-content p")
+        for what in first if name in ("index", "strategies/qure") else ():  # others begin with a table, a figure
             box = page.locator(f"{what}:visible").first.bounding_box()
             assert box is not None
             assert 0 <= box["y"] < 844 / 2, name

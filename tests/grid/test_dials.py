@@ -12,7 +12,6 @@ from negbench.analysis.verdicts import Rules
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Here
-from negbench.files import read_json
 from negbench.grid.compare import plan_comparison
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.dials import Dial, Dials, parse_dial
@@ -74,7 +73,7 @@ def mean_of(judgement: Findings, point: str, strategy: str) -> float:
 
 
 def test_a_point_that_cannot_be_computed_is_left_out_and_named(
-    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, vector_sets: list[str], vector_flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=tuple(vector_sets))
     found = plan_comparison(asked, tmp_path)
@@ -84,23 +83,6 @@ def test_a_point_that_cannot_be_computed_is_left_out_and_named(
     assert {cell.labels["point"] for cell in found.cells} == {"batch_size=16"}
     with pytest.raises(NegbenchError, match=r"train.batch_size = 1"):
         plan_comparison(asked.model_copy(update={"dials": ("train.batch_size=1",)}), tmp_path)
-    sets = [part for text in vector_sets for part in ("--set", text)]
-    command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path), *sets]
-    assert negbench([*command, "--dial", "train.batch_size=16,1"]) == 0
+    command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path)]
+    assert negbench([*command, *vector_flags, "--dial", "train.batch_size=16,1"]) == 0
     assert "note: no point batch_size=1: train.batch_size = 1" in capsys.readouterr().err
-
-
-def test_the_command_computes_every_point_and_finds_it_again(
-    tmp_path: Path, vector_flags: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["compare", "--strategies", "all-corpus,top-k", "--seeds=2", "--name=d", "--runs-dir", str(tmp_path)]
-    dials = [part for text in DIALS for part in ("--dial", text)]
-    assert negbench([*command, *vector_flags, *dials, "--no-report", "--tracking-uri", "none"]) == 0
-    document = read_json(tmp_path / "d" / "comparison.json")
-    assert document["kind"] == "comparison"
-    for cell in document["cells"]:
-        config = read_json(tmp_path / cell["run"] / "config.json")["config"]
-        assert cell["point"] == f"lr={config['train']['lr']}, epochs={config['train']['epochs']}"
-    capsys.readouterr()
-    assert negbench([*command, *vector_flags, *dials, "--dry-run"]) == 0
-    assert "16 of them finished before" in capsys.readouterr().out

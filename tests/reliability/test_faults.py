@@ -197,16 +197,6 @@ def spoilt(row: int, value: float) -> Callable[[Any], Any]:
     return change
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_features_that_are_no_numbers_are_refused(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float
-) -> None:
-    code, told = outcome(changed(vector_sets, tmp_path, spoilt(3, value)), tmp_path / "runs", capsys)
-    (line,) = told.splitlines()
-    assert code == 2
-    assert "images.npz" in line
-
-
 def finite(value: Any) -> bool:
     return all(np.isfinite(list(value.values())))
 

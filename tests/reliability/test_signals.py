@@ -27,6 +27,7 @@ from negbench.systems.system import load_config
 from negbench.tracking import Tracker
 
 LONG = ("train.epochs=2000",)
+Statuses = Callable[..., Counter[str]]
 GRID = ("compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--name", "duel")
 
 
@@ -55,12 +56,6 @@ def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return [RunFolder(path.parent) for path in found]
-
-
-def statuses(runs: Path) -> Counter[str]:
-    client = Tracker.open(runs).client()
-    places = [experiment.experiment_id for experiment in client.search_experiments()]
-    return Counter(run.info.status for run in client.search_runs(places))
 
 
 WAITING = """
@@ -132,7 +127,7 @@ def listening() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(
-    listening: None, vector_sets: list[str], tmp_path: Path, watched: Callable[..., None]
+    statuses: Statuses, listening: None, vector_sets: list[str], tmp_path: Path, watched: Callable[..., None]
 ) -> None:
     told = list[int]()
 
@@ -205,7 +200,7 @@ def test_a_later_signal_ends_the_process_whatever_it_does() -> None:
     assert process.wait(10) == 130
 
 
-def test_a_signal_ends_a_run_in_order(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_signal_ends_a_run_in_order(statuses: Statuses, start: Callable[..., Any], tmp_path: Path) -> None:
     process = start("run", "--strategy", "all-corpus")
     (folder,) = wait_for_checkpoints(tmp_path, 1, process)
     os.kill(process.pid, signal.SIGTERM)
@@ -233,7 +228,9 @@ def living(group: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_workers_end_with_a_comparison_and_nothing_stays_running(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_workers_end_with_a_comparison_and_nothing_stays_running(
+    statuses: Statuses, start: Callable[..., Any], tmp_path: Path
+) -> None:
     process = start(*GRID, "--seeds", "2", "--workers", "2")
     wait_for_checkpoints(tmp_path, 2, process)
     os.kill(process.pid, signal.SIGTERM)
@@ -248,7 +245,7 @@ def test_workers_end_with_a_comparison_and_nothing_stays_running(start: Callable
 
 
 def test_what_kill_9_left_running_is_ended_by_the_next_command(
-    start: Callable[..., Any], vector_flags: list[str], tmp_path: Path
+    statuses: Statuses, start: Callable[..., Any], vector_flags: list[str], tmp_path: Path
 ) -> None:
     process = start(*GRID, "--seeds", "1")
     (folder,) = wait_for_checkpoints(tmp_path, 1, process)
@@ -262,7 +259,7 @@ def test_what_kill_9_left_running_is_ended_by_the_next_command(
     assert statuses(tmp_path) == {"KILLED": 2, "FINISHED": 1}
 
 
-def test_a_copy_that_was_cut_off_is_made_again(vector_flags: list[str], tmp_path: Path) -> None:
+def test_a_copy_that_was_cut_off_is_made_again(statuses: Statuses, vector_flags: list[str], tmp_path: Path) -> None:
     assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
     tracker, folder = Tracker.open(tmp_path), RunFolder(next(tmp_path.glob("all-corpus-*")))
     client = tracker.client()
@@ -277,7 +274,7 @@ def test_a_copy_that_was_cut_off_is_made_again(vector_flags: list[str], tmp_path
 
 
 def test_a_signal_while_the_copy_is_made_ends_it(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    statuses: Statuses, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off(*_: Any) -> None:
         raise Stopped(signal.SIGTERM)
@@ -290,7 +287,7 @@ def test_a_signal_while_the_copy_is_made_ends_it(
 
 @pytest.mark.parametrize("kind", ["cell", "comparison", "summary"])
 def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(
-    kind: str, vector_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    statuses: Statuses, kind: str, vector_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         pass

@@ -26,7 +26,7 @@ from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 from negbench.tracking import default_uri
 from negbench.tuning.book import Book, open_book
-from negbench.tuning.final import finished
+from negbench.tuning.final import finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.trials import Trials, open_study, run_study
@@ -282,8 +282,11 @@ def test_the_command_from_start_to_test(
 
 def test_tables_of_what_was_found(tmp_path: Path, vector_sets: list[str]) -> None:
     book = Book(tmp_path / "toy", spec_of(vector_sets), trials=8)
+    assert importance(book) == {}
     book.work(lambda trial: 0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2, silent)
     trials = trials_frame(book)
     assert list(trials["recall %"]) == [f"{100 * (trial.value or 0):.2f}" for trial in book.frozen()]
     assert importance_frame(book)["knob"][0] == next(iter(StudyResult(book.folder).plain()["importance"]))
     assert importance_frame(book)["knob"][0] == "strategy.alpha"
+    assert importance(book)["strategy.alpha"] > 0.8
+    assert sum(importance(book).values()) == pytest.approx(1)
