@@ -94,8 +94,8 @@ def epoch_of_floor(cell: OpenRun, negatives: Tensor | None, step: Step) -> Calla
     """The same batches in a plain loop; what each needs lies ready."""
     backbone, scene = cell.backbone, cell.scene
     optimizer = torch.optim.AdamW(groups_of(cell))
-    order = torch.randperm(queries_of(scene), generator=torch.Generator().manual_seed(0))
-    ready = [inputs_of(scene, scene.train, rows, negatives) for rows in order.split(batch_of(cell))]
+    order = torch.randperm(len(scene.train.dataset.queries), generator=torch.Generator().manual_seed(0))
+    ready = [inputs_of(scene, scene.train, rows, negatives) for rows in order.split(cell.config.train.batch_size)]
 
     def epoch() -> None:
         backbone.train()
@@ -124,16 +124,6 @@ def groups_of(cell: OpenRun) -> list[dict[str, object]]:
     return cell.backbone.parameter_groups(cell.config.train.lr, cell.config.train.weight_decay)
 
 
-def queries_of(scene: Scene) -> int:
-    """How many train queries there are."""
-    return len(scene.train.dataset.queries)
-
-
-def batch_of(cell: OpenRun) -> int:
-    """Queries in a step."""
-    return cell.config.train.batch_size
-
-
 def training(rounds: int, folder: Path) -> None:
     """Print the table of steps."""
     os.environ["NEGBENCH_CACHE"] = str(folder / "cache")
@@ -146,17 +136,17 @@ def training(rounds: int, folder: Path) -> None:
         cell = open_run(config, Display(), Scenes())
         negatives = None
         if make_strategy(name).scope == "corpus":
-            size = (queries_of(cell.scene), 1)
+            size = (len(cell.scene.train.dataset.queries), 1)
             columns = len(cell.scene.train.dataset.images)
             negatives = torch.randint(columns, size, generator=torch.Generator().manual_seed(0))
         epochs = [epoch_of_engine(cell, negatives), epoch_of_floor(cell, negatives, step)]
         best = [float("inf")] * 2
         for _ in range(rounds):
             best = [min(least, seconds(epoch)) for least, epoch in zip(best, epochs, strict=True)]
-        steps = -(-queries_of(cell.scene) // batch_of(cell))
+        steps = -(-len(cell.scene.train.dataset.queries) // cell.config.train.batch_size)
         own, floor = (1000 * value / steps for value in best)
         print(
-            f"{name:<14}{loss:<16}{batch_of(cell):>6}{own:>8.2f}ms{floor:>8.2f}ms{own / floor:>8.2f}"
+            f"{name:<14}{loss:<16}{cell.config.train.batch_size:>6}{own:>8.2f}ms{floor:>8.2f}ms{own / floor:>8.2f}"
             f"{own - floor:>8.2f}ms"
         )
 

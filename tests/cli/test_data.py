@@ -73,7 +73,7 @@ def test_verify_lists_problems(file: Path, capsys: pytest.CaptureFixture[str], t
     assert negbench(["data", "verify", str(file), "--out", str(out), "--set", "seed=3", "--workers", "1"]) == 1
     text = capsys.readouterr().out
     assert "i3: no file" in text
-    assert "... 2 more; --out FILE or --json has all" in text
+    assert "... 1 more; --out FILE or --json has all" in text
     written: dict[str, Any] = json.loads(out.read_text())
     assert {tuple(p["images"]) for p in written["problems"] if p["kind"] == "missing"} == {("i3",), ("i12",)}
     assert sum(p["kind"] == "undecodable" for p in written["problems"]) == 11

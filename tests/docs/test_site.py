@@ -133,6 +133,9 @@ def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site: Path
         for address in {*found.fetched, *found.followed}:
             if not re.match(r"[a-z]+:|#", address):
                 assert (page.parent / address.split("#")[0].split("?")[0]).resolve().exists(), (page, address)
+    files = [site / address.split("?")[0] for address in read(site / "index.html").fetched]
+    assert len(files) < 15
+    assert sum(file.stat().st_size for file in (site / "index.html", *files)) < 1_000_000
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
 

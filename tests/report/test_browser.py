@@ -19,7 +19,7 @@ from negbench.cli.main import run as negbench
 from negbench.tracking import Tracker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -71,28 +71,15 @@ def server(runs: Path, forked: Callable[[Callable[[], object]], Any]) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def window(browser: Browser, server: str) -> Iterator[BrowserContext]:
-    """One for all pages of MLflow: its scripts are fetched and compiled once."""
+def page(browser: Browser, server: str) -> Iterator[Page]:
+    """MLflow's pages are one program: its scripts are fetched and started once for all of them."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     # MLflow opens its assistant over a quarter of the window on the first visit alone
     context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
-    yield context
-    context.close()
-
-
-@pytest.fixture(scope="module")
-def tab(window: BrowserContext) -> Page:
-    """MLflow's pages are one program: going from one to another in a tab does not start it again."""
-    opened = window.new_page()
+    opened = context.new_page()
     opened.set_default_timeout(60_000)
-    return opened
-
-
-@pytest.fixture
-def page(tab: Page) -> Page:
-    """The tab, as large as a desktop's."""
-    tab.set_viewport_size({"width": 1440, "height": 1000})
-    return tab
+    yield opened
+    context.close()
 
 
 def stored(runs: Path) -> dict[str, list[Any]]:
@@ -105,17 +92,12 @@ def stored(runs: Path) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def printed(server: str, runs: Path) -> str:
-    """The address that `negbench ui` printed: it is given no name, so it is that of the newest comparison."""
-    address = (runs / "ui.log").read_text(encoding="utf-8").split()[0]
-    assert address.startswith(f"{server}/#/experiments/")
-    return address
-
-
 def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer(
-    page: Page, printed: str, runs: Path
+    page: Page, server: str, runs: Path
 ) -> None:
+    """`negbench ui` is given no name, so the address is that of the newest comparison."""
+    printed = (runs / "ui.log").read_text(encoding="utf-8").split()[0]
+    assert printed.startswith(f"{server}/#/experiments/")
     page.goto(printed)
     found = stored(runs)["summary"]
     ranked = sorted(found, key=lambda run: -run.data.metrics["verdict/mean"])

@@ -201,11 +201,6 @@ def test_mlflow_statuses(vector_sets: list[str], tmp_path: Path, monkeypatch: py
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def command(sets: list[str], runs: Path, *more: str, strategy: str = "dqe") -> list[str]:
-    given = [part for text in (*sets, *DEV) for part in ("--set", text)]
-    return ["study", "--strategy", strategy, *given, "--runs-dir", str(runs), "--name", "s", *more]
-
-
 def test_final_runs_go_on_until_the_best_is_decided(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,8 +237,9 @@ def test_the_command_from_start_to_test(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A grid of a rate at which nothing is learned, the default, and one at which something is."""
-    grid = ("--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--set", "train.lr=0.000001")
-    arguments = command(vector_sets, tmp_path, *grid, "--final-seeds", "2", strategy="all-corpus")
+    sets = [part for text in (*vector_sets, *DEV, "train.lr=0.000001") for part in ("--set", text)]
+    grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--final-seeds", "2", "--name", "s"]
+    arguments = ["study", "--strategy", "all-corpus", *sets, *grid, "--runs-dir", str(tmp_path)]
     assert negbench(arguments) == 0
     told = capsys.readouterr()
     assert "  trial 0: " in told.err
