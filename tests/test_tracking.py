@@ -18,7 +18,6 @@ from mlflow.tracking import MlflowClient
 from negbench import tracking
 from negbench.cli.main import run as negbench
 from negbench.files import write_json
-from negbench.loop import record
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder, final_values
@@ -91,20 +90,6 @@ def test_ui_copies_what_the_store_lacks(
     RunFolder(there / result.run_id).path.joinpath("result.json").unlink()  # not finished
     write_json(there / result.run_id / "mlflow.json", {"uri": "elsewhere", "run_id": "1"})
     assert Tracker.open(there).copy_missing() == []
-
-
-def test_an_interrupted_run_is_killed_and_resuming_leaves_one(
-    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record, "details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        run(toy_sets, tmp_path)
-    (found,) = runs_in(tmp_path)
-    assert found.info.status == "KILLED"
-    monkeypatch.undo()
-    run(toy_sets, tmp_path)
-    (found,) = runs_in(tmp_path)
-    assert found.info.status == "FINISHED"
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,16 +11,12 @@ import pandas as pd
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.config import PluginConfig
 from negbench.contracts import relevance
-from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
 from negbench.scoring import scorers as scoring
-from negbench.scoring.result import judged
-from negbench.scoring.stored import preferences_of
 from negbench.systems.system import load_config
 
 
@@ -43,27 +38,6 @@ def cells(text: str, metric: str) -> list[str]:
     """Values of the table's row of a metric."""
     (line,) = [line for line in text.splitlines() if re.match(rf"^│ {re.escape(metric)} +│", line)]
     return [part.strip() for part in line.strip("│").split("│")[1:]]
-
-
-# --- preferences -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.data
-def test_recall_at_5_of_the_real_file_needs_no_image(shared_data: Path) -> None:
-    section = PluginConfig.model_validate({"name": "hp-fashioniq", "root": str(shared_data)})
-    dataset = preferences_of(load_split(section, "val", images=False))
-    found = judged(dataset, dataset.hits.double(), "recall-at-5")
-
-    def values(metric: str) -> list[float]:
-        return [value for key, value in found.metrics.items() if key.rpartition("/")[2] == metric]
-
-    assert values("spearman") == pytest.approx([0.1535, 0.1540], abs=5e-5)
-    assert values("preference_rate") == pytest.approx([0.8107, 0.8157], abs=5e-5)
-    assert values("preference_rate_with_ties") == pytest.approx([0.5888, 0.5903], abs=5e-5)
-    assert all(map(math.isnan, values("preference_rate_equal_recall")))  # never ahead where recalls are equal
-    assert values("accuracy") == pytest.approx([0.5830, 0.5850], abs=5e-5)
-    assert any("drops 32 of 3,050" in remark for remark in found.remarks)
-    assert len(found.queries) == 3050
 
 
 def test_a_run_is_judged_by_the_scores_of_its_model(

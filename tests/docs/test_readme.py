@@ -18,7 +18,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -121,13 +120,10 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(
     assert negbench(report) == 0
     for folder in ("report", "against-earlier"):
         assert (tmp_path / "runs" / "demo" / folder / "index.html").exists()
-    started: list[list[str]] = []
-    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append(command))
+    monkeypatch.setattr(os, "execve", lambda *_: None)  # tests/reliability/test_secrets.py looks at the command
     (ui,) = (words for words in OURS if words[0] == "ui")
     capsys.readouterr()
     assert negbench(ui) == 0
-    assert started[0][:4] == [sys.executable, "-m", "mlflow", "ui"]
-    assert "--workers 1 " in " ".join(started[0])
     assert capsys.readouterr().out.startswith("http://127.0.0.1:5000/#/experiments/")
 
 

@@ -161,31 +161,6 @@ def again(vector_flags: list[str], runs: Path) -> list[str]:
     return ["run", "--strategy", "qure", *flags, "--runs-dir", str(runs)]
 
 
-def test_the_mend_of_a_checkpoint_works(halfway: RunFolder, vector_flags: list[str], tmp_path: Path) -> None:
-    left, right = tmp_path / "left", tmp_path / "right"
-    for runs in (left, right):
-        shutil.copytree(halfway.path.parent, runs)
-    (right / halfway.run_id / "checkpoint.pt").unlink()
-    for runs in (left, right):
-        assert negbench(again(vector_flags, runs)) == 0
-    both = [RunFolder(runs / halfway.run_id) for runs in (left, right)]
-    assert both[0].metrics() == both[1].metrics()
-    assert both[0].ranks().equals(both[1].ranks())
-
-
-@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "ranks.parquet", "mining-00.parquet"])
-def test_the_report_says_so_in_one_line(
-    bench: Path, finished: RunFolder, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number, _ in enumerate(damaged(finished.path / name)):
-        if number < many(1, 5):
-            capsys.readouterr()
-            assert negbench(["report", "duel", "--runs-dir", str(bench), "--galleries", "1"]) == 2
-            (line,) = capsys.readouterr().err.splitlines()
-            assert line.startswith("negbench: error: ")
-            assert f"{finished.path / name} is damaged" in line
-
-
 # --- what is made again -----------------------------------------------------------------------------------------------
 
 

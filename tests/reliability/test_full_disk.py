@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -70,20 +69,6 @@ def test_a_checkpoint_for_which_there_is_no_room(room: int, tmp_path: Path) -> N
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert leftovers(tmp_path) == []
     assert folder.checkpoint() == {"a": 1}
-
-
-def test_features(features: Callable[..., Any], disk: Path) -> None:
-    """What is stored is whole; with room again the rest is encoded, to the same values."""
-    straight, images = features(disk.parent / "straight", 120)
-    index, need = torch.arange(120), 120 * straight.image_bytes
-    for left in (0, 4096, need // 2, need + 2**12):
-        fill(disk, left)
-        with pytest.raises(NegbenchError, match=r"No space left on device|has room for"):
-            features(disk / str(left), 120)
-        assert leftovers(disk) == []
-        empty(disk)
-        again, _ = features(disk / str(left), 120)
-        assert torch.equal(again.load(list(images))[index], straight.load(list(images))[index])
 
 
 def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None]) -> None:

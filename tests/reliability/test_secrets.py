@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,8 @@ def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(
     assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
     assert negbench(["ui", *place]) == 0
     ((command, environment),) = started
+    assert command[:4] == [sys.executable, "-m", "mlflow", "ui"]
+    assert "--workers 1 " in " ".join(command)
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert SECRET not in " ".join(command) + "".join(capfd.readouterr())
     assert environment["MLFLOW_BACKEND_STORE_URI"] == URI

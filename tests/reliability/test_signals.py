@@ -200,21 +200,6 @@ def test_a_later_signal_ends_the_process_whatever_it_does() -> None:
     assert process.wait(10) == 130
 
 
-def test_a_signal_ends_a_run_in_order(statuses: Statuses, start: Callable[..., Any], tmp_path: Path) -> None:
-    process = start("run", "--strategy", "all-corpus")
-    (folder,) = wait_for_checkpoints(tmp_path, 1, process)
-    os.kill(process.pid, signal.SIGTERM)
-    time.sleep(0.05)
-    os.kill(process.pid, signal.SIGTERM)
-    told = process.communicate()
-    assert process.returncode == 143
-    assert told.splitlines()[-1].startswith("negbench: stopped by SIGTERM; what was finished is kept: ")
-    assert "Traceback" not in told
-    assert folder.status == "interrupted"
-    assert folder.checkpoint() is not None
-    assert statuses(tmp_path) == {"KILLED": 1}
-
-
 def living(group: int) -> list[str]:
     """Processes of a group that are not just waiting to be buried."""
     found = []
