@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.config import RunConfig, resolved
+from negbench.config import resolved
 from negbench.data.scene import load_split
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
@@ -422,31 +422,21 @@ def root_of(toy_root: Path, toys: Any, tmp_path_factory: pytest.TempPathFactory)
 def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
     """The recipe at toy size: two epochs of one step, so that pools are defined anew in between."""
     sets = sets_of(name, root_of)
-    sets += ["dataset.categories=['dress']"] if "fashioniq" in name or name in ROWS else []
-    data = load_config(recipe=path_of(ROWS[name][0] if name in ROWS else name), sets=sets).dataset
+    sets += ["dataset.categories=['dress']"] if "fashioniq" in name else []
+    data = load_config(recipe=path_of(name), sets=sets).dataset
     queries = len(load_split(data, "train", images=False).queries)
     sets += ["backbone.model=null"] if name.startswith("hycole") else []
     sets += ["backbone.init=random", "backbone.size=toy", "backbone.weights=null", "compute.device=cpu"]
     return [*sets, "train.epochs=2", f"train.batch_size={queries}", "schedule.warmup=1"]
 
 
-def two_steps(config: RunConfig, folder: Path) -> dict[str, Any]:
-    details = run_config(config, Bench.open(folder, "none")).details
-    assert details["steps"] == 2
-    assert all(0 <= value <= 1 for value in details["metrics"].values())
-    return details
-
-
 # each system, each data set and each family of backbones once: what else differs is numbers, which are read above
 @pytest.mark.parametrize("name", TRIED)
 def test_a_recipe_runs_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> None:
-    details = two_steps(load_config(recipe=path_of(name), sets=toy_sets_of(name, root_of)), tmp_path)
+    config = load_config(recipe=path_of(name), sets=toy_sets_of(name, root_of))
+    details = run_config(config, Bench.open(tmp_path, "none")).details
+    assert details["steps"] == 2
+    assert all(0 <= value <= 1 for value in details["metrics"].values())
     assert details["refresh_epochs"] == ([] if name.startswith("hycole") else [1])
     if not name.startswith("hycole"):
         assert details["behaviour"]["pool_size"] >= 1
-
-
-@pytest.mark.parametrize("name", ["qure-fig4", "cirqrs-table7"])  # the others differ in options of these
-def test_a_grids_cells_run_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> None:
-    for config in axes_of(name, toy_sets_of(name, root_of), seeds=1).configs()[:2]:
-        two_steps(config, tmp_path)

@@ -151,13 +151,12 @@ def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert {file.name for file in folder.iterdir()} == set(files)
 
 
-def test_half_of_the_embeddings_names_the_other_half(tmp_path: Path, refused: Callable[..., str]) -> None:
-    folder = embeddings(tmp_path / "v", 40, 30, 8)
-    (folder / "words.npz").unlink()
-    refused(["init", str(folder)], "embeddings of texts: save them beside pictures.npz")
+def test_embeddings_that_lack_a_text_name_it(tmp_path: Path, refused: Callable[..., str]) -> None:
     folder = embeddings(tmp_path / "w", 40, 30, 8)
     np.savez(folder / "words.npz", texts=np.array(["change 0"]), clip=np.zeros((1, 8), np.float32) + 1)
     refused(["init", str(folder)], "words.npz lacks")
+    (folder / "words.npz").unlink()
+    refused(["init", str(folder)], "embeddings of texts: save them beside pictures.npz")
 
 
 def test_mine_wants_files_or_a_data_set(tmp_path: Path, refused: Callable[..., str]) -> None:

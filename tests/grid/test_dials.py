@@ -32,6 +32,12 @@ def test_points_are_all_combinations() -> None:
     dials = Dials.parsed(["a.x=1,2", "a.y=s,t,u", "a.z=0.5,1.5"])
     assert dials.points == list(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
     assert Dials.of({"dials": dials.plain()}) == dials
+    found = Dials.parsed(["dataset.twins=1,2", "dataset.tokens=s,t"])
+    assert found.label((1, "s")) == "twins=1, tokens=s"
+    assert found.label((1, "s"), without=0) == "tokens=s"
+    assert [axis.numeric for axis in found.axes] == [True, False]
+    assert found.lines_along(0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")]]
+    assert not Dials.of({"cells": []}).points
     with pytest.raises(OptionError, match="names a key twice"):
         Dials.parsed(["a.x=1,2", "a.x=3"])
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from kills import many, spread
 
-from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError
 from negbench.files import atomic_write, locked, write_json
@@ -142,25 +141,15 @@ def test_a_store_that_goes_away_midway_costs_the_copy(
 # --- the data ---------------------------------------------------------------------------------------------------------
 
 
-def rewritten(sets: list[str], where: Path, change: Callable[[Rows], Rows]) -> list[str]:
-    told = dict(text.split("=", 1) for text in sets)
-    lines = Path(told["dataset.file"].strip("'")).read_text(encoding="utf-8").splitlines()
-    rows = change([json.loads(line) for line in lines])
-    (where / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return [*sets, f"dataset.file='{where / 't.jsonl'}'"]
-
-
-def test_a_gallery_of_one_image(vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gallery_of_one_image(vector_sets: list[str], tmp_path: Path) -> None:
     """The reference is the target and all there is: found at rank 1, and every number is one."""
-
-    def lonely(rows: Rows) -> Rows:
-        kept = [row for row in rows if row["split"] == "train"]
-        alone = next(row for row in rows if row["split"] == "val")
-        return [*kept, {**alone, "reference": alone["target"], "relevant": []}]
-
-    sets = [part for text in rewritten(vector_sets, tmp_path, lonely) for part in ("--set", text)]
-    runs = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
-    assert (negbench(["run", "--strategy", "qure", *sets, *runs]), capsys.readouterr().err) == (0, "")
-    (folder,) = (RunFolder(path.parent) for path in (tmp_path / "runs").glob("*/config.json"))
-    assert all(np.isfinite(list(folder.result["metrics"].values())))
-    assert folder.result["metrics"][folder.result["main_metric"]] == 1
+    told = dict(text.split("=", 1) for text in vector_sets)
+    lines = Path(told["dataset.file"].strip("'")).read_text(encoding="utf-8").splitlines()
+    train, val = ([line for line in lines if json.loads(line)["split"] == split] for split in ("train", "val"))
+    row = json.loads(val[0])
+    alone = json.dumps({**row, "reference": row["target"], "relevant": []})
+    (tmp_path / "t.jsonl").write_text("\n".join([*train, alone]), encoding="utf-8")
+    config = config_of(vector_sets, f"dataset.file='{tmp_path / 't.jsonl'}'")
+    found = run_config(config, Bench.open(tmp_path / "runs", "none")).folder.result
+    assert all(np.isfinite(list(found["metrics"].values())))
+    assert found["metrics"][found["main_metric"]] == 1
