@@ -173,7 +173,6 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
     recipe = pictures / "recipe.toml"
     assert read_recipe(recipe)["backbone"]["name"] == "tiny"
     assert any(f"--columns {names} --encoder" in line for line in look(pictures, names).present)
-    assert "name other columns with --columns reference=NAME" in look(pictures).missing[0]
     own = pictures / "my_strategy.py"
     own.write_text(own.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
     assert negbench(embedding) == 0

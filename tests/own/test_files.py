@@ -8,6 +8,7 @@ import pytest
 
 from negbench.datasets.triplets import Triplets
 from negbench.errors import OptionError
+from negbench.own.init import look
 
 ROWS = [("7", "in red", "8"), ("8", "in red", "x\\y"), ("8", "in red", "x\\y"), ("9", "blue", "9"), ("9", "red", "7")]
 
@@ -45,3 +46,10 @@ def test_likely_mistakes_are_remarked(tmp_path: Path) -> None:
     remarks = Triplets.load(file=file, images=False).remarks
     assert "a.csv: 1 of 5 triplets are there twice" in remarks
     assert "a.csv: of 1 triplets the target is the reference itself" in remarks
+
+
+def test_other_columns_are_named_by_an_option(tmp_path: Path) -> None:
+    """tests/cli/test_embed.py goes on with it."""
+    written(tmp_path / "mine.csv", ";", "ref;caption;target")
+    assert "name other columns with --columns reference=NAME" in look(tmp_path).missing[0]
+    assert look(tmp_path, "reference=ref,text=caption").triplets is not None

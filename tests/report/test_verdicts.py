@@ -388,17 +388,19 @@ def test_measured_numbers(tmp_path: Path) -> None:
     assert found["regime"].empty
 
 
-def test_worlds_of_each_seed_reach_the_statistics_and_clusters_those_over_all() -> None:
-    """tests/analysis/test_deciding.py has the interval over clusters."""
+def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
     generator = default_rng(0)
-    values = {name: 0.1 * generator.normal(size=(3, 200)) for name in "ab"}
-    widths = set()
-    for nested in (False, True):
-        given = {name: Values(mine, (0, 1, 2), None, nested=nested) for name, mine in values.items()}
-        interval = differences(given, "b").against["a"].interval
-        widths.add(interval.high - interval.low)
-    assert len(widths) == 2
+    shared = np.repeat(generator.normal(size=20), 10)  # twenty clusters that differ as one
+    values = {"a": 0.1 + shared + 0.1 * generator.normal(size=(3, 200)), "b": 0.1 * generator.normal(size=(3, 200))}
     clusters = np.repeat(np.arange(20), 10).astype(str)
+
+    def width(**how: Any) -> float:
+        given = {name: Values(mine, (0, 1, 2), None, **how) for name, mine in values.items()}
+        interval = differences(given, "b").against["a"].interval
+        return interval.high - interval.low
+
+    assert width(clusters=clusters) > 2 * width()
+    assert width(nested=True) != width()
     parts = [Values(values["a"], (0, 1, 2), None, clusters=clusters), Values(values["b"], (0, 1, 2), None)]
     tables = [VerdictTable({**LABELS, "dataset": str(i)}, "m", {"m": {"s": each}}) for i, each in enumerate(parts)]
     joined = over_all(tables)[0].values["m"]["s"]
