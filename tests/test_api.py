@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import inspect
 import json
 import logging
@@ -17,39 +16,11 @@ import negbench
 from negbench.cli.main import run as command
 from negbench.errors import NegbenchError
 from negbench.executors import Event, Function, Here
-
-PLUGIN = '''"""The lowest-scored images."""
-from dataclasses import dataclass
-
-from torch import Tensor, zeros_like
-
-from negbench import ScoreView, Strategy
-
-PAPER = "none"
-
-
-@dataclass(frozen=True)
-class Lowest(Strategy):
-    """The lowest-scored images."""
-
-    k: int = 1
-
-    def pool(self, view: ScoreView) -> Tensor:
-        lowest = view.scores.masked_fill(~view.allowed, float("inf")).topk(self.k, 1, largest=False).indices
-        return zeros_like(view.allowed).scatter(1, lowest, True)
-'''
-
-
-def test_the_examples_of_the_docstrings_hold() -> None:
-    import negbench.api
-
-    found = doctest.testmod(negbench.api)
-    assert found.attempted >= 2
-    assert found.failed == 0
+from tests.plugin_file import ANSWER, PLUGIN
 
 
 def test_a_call_makes_the_same_comparison_as_the_command(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vector_sets: list[str], vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strategies = [{"name": "top-k", "k": 3}, "in-batch"]
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
@@ -57,8 +28,7 @@ def test_a_call_makes_the_same_comparison_as_the_command(
         negbench.Compare(strategies=strategies, losses="info-nce", seeds=2, name="c", report=False, **where)
     )
     assert capsys.readouterr().out == ""
-    sets = [part for text in vector_sets for part in ("--set", text)]
-    grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "2", "--name", "c", *sets]
+    grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "2", "--name", "c", *vector_flags]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
     assert command(["compare", *grid, *place, "--json"]) == 0
     told = capsys.readouterr()
@@ -80,10 +50,10 @@ def test_a_call_makes_the_same_comparison_as_the_command(
 
 
 def test_a_class_of_ones_own_runs_by_its_file(own_registry: None, vector_sets: list[str], tmp_path: Path) -> None:
-    file = tmp_path / "lowest.py"
-    file.write_text(PLUGIN, encoding="utf-8")
+    file = tmp_path / "mine.py"
+    file.write_text(PLUGIN.replace(ANSWER, "view.window(view.allowed, self.k)"), encoding="utf-8")
     where = negbench.Run(runs_dir=tmp_path, tracking_uri="none", seed=3, plugin=(file,))
-    result = negbench.run(strategy="lowest:k=2", sets=vector_sets, options=where)
+    result = negbench.run(strategy="mine:k=2", sets=vector_sets, options=where)
     assert result.folder.config.seed == 3
     assert result.details["behaviour"]["pool_size"] == 2
     assert result.folder.config.plugins == (str(file),)

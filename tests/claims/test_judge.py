@@ -126,11 +126,6 @@ def test_queries_of_one_world_are_no_new_queries_in_every_seed() -> None:
     assert (shared.high - shared.low) / (nested.high - nested.low) == pytest.approx(8**0.5, rel=0.1)
 
 
-def test_too_few_queries() -> None:
-    with pytest.raises(ValueError, match="fewer than two queries"):
-        estimate_of(np.array([[1.0, np.nan]]), np.array([[1.0, 1.0]]), None, 1)
-
-
 # --- verdicts ----------------------------------------------------------------------------------------------------
 
 
@@ -199,10 +194,8 @@ def test_order_is_a_rank_correlation_seed_by_seed() -> None:
     assert verdict(trial(table, "order", "< -0.9", "> -0.9", other)) == "supported"
     assert verdict(trial(table, "order", "> 0.9", "< 0.9", other)) == "refuted"
     found = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), ONCE, lacking=None, undefined={})
-    assert (found.verdict, found.reason) == (
-        "not testable",
-        "needs three settings or more that a measure tells apart",
-    )
+    assert found.verdict == "not testable"
+    assert found.reason == "needs three settings or more that a measure tells apart"
 
 
 def test_reasons() -> None:
@@ -221,12 +214,7 @@ def test_reasons() -> None:
 
 def test_a_sweep_is_judged_by_the_mean_over_its_values() -> None:
     """Differences at the two values 3 and -1, seed by seed 1, 0.9, 1.1 in the mean; one value alone is refuted."""
-    table = {
-        "a m=1": [3.0, 2.9, 3.1],
-        "a m=2": [-1.0, -1.1, -0.9],
-        "b m=1": [0.0, 0.0, 0.0],
-        "b m=2": [0.0, 0.0, 0.0],
-    }
+    table = {"a m=1": [3.0, 2.9, 3.1], "a m=2": [-1.0, -1.1, -0.9], "b m=1": [0.0] * 3, "b m=2": [0.0] * 3}
     swept = dataclasses.replace(trial(table, "difference"), settings=("a", "b"), sweep=("m=1", "m=2"))
     assert swept.needed == tuple(table)
     found = judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={})
@@ -235,6 +223,5 @@ def test_a_sweep_is_judged_by_the_mean_over_its_values() -> None:
     assert found.answers[0].estimate.value == pytest.approx(1.0)
     alone = dataclasses.replace(swept, sweep=("m=2",))
     assert judge(claim_of(alone), evidence(*table), ONCE, lacking=None, undefined={}).verdict == "refuted"
-    assert (
-        judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={"a m=2": "no"}).reason == "'a m=2': no"
-    )
+    absent = judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={"a m=2": "no"})
+    assert absent.reason == "'a m=2': no"

@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.errors import DataError, OptionError

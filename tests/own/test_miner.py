@@ -80,15 +80,6 @@ def test_a_device_gives_the_same() -> None:
     assert torch.equal(Miner("top-k:k=5", draws=3, device="cuda").refresh(queries, images, targets).negatives, want)
 
 
-def test_dot_products_are_taken_as_they_are() -> None:
-    queries, images, targets = _world()
-    scores = queries @ images.T
-    found = Miner("top-k:k=1", normalize=False).refresh(queries, images, targets)
-    scores.scatter_(1, targets[:, None], -torch.inf)
-    assert torch.equal(found.negatives[:, 0], scores.argmax(1))
-    torch.testing.assert_close(found.scores[:, 0], scores.amax(1))
-
-
 def test_state() -> None:
     queries, images, targets = _world()
     first = Miner("top-k:k=8", draws=2, seed=3)

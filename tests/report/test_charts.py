@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from negbench.analysis.words import label_of, latex, listed, markdown, number, percent, signed, spread
+from negbench.analysis.words import latex, markdown
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, heat, label_ends, line_style, saved, tall_enough
 
 
@@ -86,16 +86,6 @@ def test_heat_map_cells() -> None:
 def test_beyond_the_palette_dashes_separate_series() -> None:
     styles = [tuple(line_style(index).items()) for index in range(25)]
     assert len(set(styles)) == 25
-
-
-def test_numbers_as_written() -> None:
-    assert (percent(0.1234), percent(None), percent(float("nan")), number(1234.5, 1)) == ("12.3", "-", "-", "1,234.5")
-    assert signed(0.0125, -0.001, 0.02) == "+1.25 [-0.10, 2.00]"
-    assert signed(0.0125, -0.001, 0.02, sign=False) == "1.25 [-0.10, 2.00]"
-    assert signed(float("nan"), 0, 0) == "-"
-    assert spread([0.1, 0.3]) == "20.00 ± 14.14"
-    assert label_of("dress/subset_recall_at_3") == "dress Rs@3"
-    assert [listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdefgh"))] == ["a", "a, b and c", "8 strategies"]
 
 
 def test_latex_and_markdown_escape() -> None:

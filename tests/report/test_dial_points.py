@@ -30,14 +30,6 @@ def hits(seed: int, rate: float, shape: tuple[int, int] = (5, 1500)) -> np.ndarr
     return (np.random.default_rng(seed).random(shape) < rate).astype(float)
 
 
-def test_points_are_read_and_named() -> None:
-    found = of(twins=[1, 2], tokens=["s", "t"])
-    assert found.label((1, "s")) == "twins=1, tokens=s"
-    assert found.label((1, "s"), without=0) == "tokens=s"
-    assert found.lines_along(0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")]]
-    assert not Dials.of({"cells": []}).points
-
-
 def test_the_best_and_those_that_share_first_place() -> None:
     dials = of(x=[1, 2])
     tables = [
