@@ -8,8 +8,6 @@ from torch import Tensor
 
 from negbench.backbones._attributes import (
     ASPECTS,
-    COLOUR_WORDS,
-    SHAPE_WORDS,
     AttributeWeights,
     attribute_masks,
     make_attributes,
@@ -35,12 +33,6 @@ def _inputs() -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     colour = torch.tensor([[1, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]], dtype=torch.bool)
     shape = torch.tensor([[0, 1, 0, 0, 0, 1], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]], dtype=torch.bool)
     return torch.nn.functional.normalize(query, dim=1), tokens, {"colour": colour, "shape": shape}
-
-
-def test_words_lie_in_one_list_only() -> None:
-    assert not COLOUR_WORDS & SHAPE_WORDS
-    assert {"red", "darker"} <= COLOUR_WORDS
-    assert {"sleeves", "v-neck", "shorter"} <= SHAPE_WORDS
 
 
 def test_masks_hand_table() -> None:
