@@ -10,7 +10,7 @@ import copy
 import json
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +34,7 @@ DEFAULT_MODEL = "ViT-B-32"
 WITHOUT_WEIGHTS = "to try a run without weights: backbone.init=random backbone.size=toy"
 
 _SUFFIX = "-quickgelu"
+_HUB = "hf-hub:"
 _CONFIG_FILE = "open_clip_config.json"
 _WEIGHT_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
 _FILE_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
@@ -79,13 +80,15 @@ def random_blueprint(model: str | None, toy: bool, activation: Activation, seed:
 
 
 def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
-    """Blueprint of `weights=`: a folder, a file, or one of open_clip's tags.
+    """Blueprint of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, a file, or one of open_clip's tags.
 
     Raises:
         WeightsError: nothing there, or nothing that can be read.
         OptionError: an activation that the weights do not say and the option leaves open, or that contradicts them.
         UnknownNameError: an architecture or tag that open_clip does not know.
     """
+    if weights.startswith(_HUB):
+        return _of_hub(model, weights.removeprefix(_HUB), activation)
     path = Path(weights).expanduser()
     if path.is_dir():
         return _of_folder(model, path, activation)
@@ -158,6 +161,15 @@ def _of_folder(model: str | None, folder: Path, activation: Activation) -> Bluep
     if not files:
         raise WeightsError(f"{folder} has no weights: put {_WEIGHT_FILES[0]} there")
     return _configured(folder / _CONFIG_FILE, files[0], activation, folder.name)
+
+
+def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprint:
+    hub_id, _, revision = weights.partition("@")
+    mend = f"`hf download {hub_id}`, or put its files into FOLDER and give backbone.weights=FOLDER; {WITHOUT_WEIGHTS}"
+    config = fetch(hub_id, [_CONFIG_FILE], mend, revision=revision or None)
+    fetch(hub_id, _WEIGHT_FILES, mend, revision=revision or None)
+    found = _of_folder(model, config.parent, activation)
+    return replace(found, name=hub_id, label=hub_id, revision=config.parent.name)
 
 
 def _configured(config_file: Path, weights: Path, activation: Activation, label: str) -> Blueprint:

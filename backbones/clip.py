@@ -157,8 +157,8 @@ class Clip(TwoTowers):
         Args:
             model: any name that open_clip knows, "ViT-B/32" and its like included; None: ViT-B-32, or what the weights'
                 own open_clip_config.json says.
-            weights: a tag of open_clip ("openai", "laion2b_s34b_b79k", ...), a folder with open_clip_config.json (as
-                `hf download ORG/NAME` fetches one), or a file of tensors (.safetensors, .pt). None: "openai".
+            weights: a tag of open_clip ("openai", "laion2b_s34b_b79k", ...), "hf-hub:ORG/NAME[@REVISION]", a folder
+                with open_clip_config.json, or a file of tensors (.safetensors, .pt). None: "openai".
             activation: "auto" takes what the weights were trained with, whatever the model's name says; a file of
                 tensors may not tell, and then "quick_gelu" or "gelu" must be given.
             init: "pretrained", or "random" weights from `seed`.

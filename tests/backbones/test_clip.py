@@ -70,7 +70,7 @@ def tensors(path: Path, state: dict[str, Any]) -> Path:
     return path
 
 
-def hub(tmp_path: Path, name: str, state: dict[str, Tensor]) -> None:
+def hub(tmp_path: Path, name: str, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> None:
     """The cache of the hub as it is after a download."""
     home = tmp_path / "hub" / f"models--toys--{name}"
     folder = home / "snapshots" / COMMIT
@@ -78,6 +78,8 @@ def hub(tmp_path: Path, name: str, state: dict[str, Tensor]) -> None:
     (home / "refs").mkdir()
     (home / "refs" / "main").write_text(COMMIT)
     save_file(state, folder / "open_clip_model.safetensors")
+    if config is not None:
+        (folder / "open_clip_config.json").write_text(json.dumps(config))
 
 
 # --- against open_clip ---------------------------------------------------------------------------------------------
@@ -143,6 +145,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "open_clip_config.json").write_text(json.dumps(config))
     inside = tensors(folder / "open_clip_model.safetensors", state)
+    hub(tmp_path, "whole", state, config)
     hub(tmp_path, "openai", state)
     wrapped = {"epoch": 3, "name": "run", "state_dict": {f"module.{k}": v for k, v in state.items()}, "optimizer": {}}
     openai = {**state, **{k: torch.tensor(n) for k, n in zip(_open_clip._OPENAI_KEYS, (32, 77, 49408), strict=True)}}
@@ -155,6 +158,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
         "tag": {"weights": "openai"},
         "folder": {"weights": str(folder), "model": None},
         "beside": {"weights": str(inside), "model": None},
+        "hub": {"weights": f"hf-hub:toys/whole@{COMMIT}", "model": None},
     }
     scores, identities = {}, {}
     for name, options in named.items():
@@ -170,7 +174,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
     assert identities["tag"].weights == "toys/openai"
     assert identities["tag"].revision == COMMIT
     assert identities["tag"].details["model"] == "ViT-Toy-quickgelu"
-    assert identities["folder"].weights == "folder"
+    assert (identities["hub"].weights, identities["hub"].revision) == ("toys/whole", COMMIT)
     assert identities["plain"].weights == "a.pt"
     assert identities["plain"].revision == "local"
 
