@@ -188,7 +188,7 @@ def _checked_rate(given: Any) -> Any:
 Seeds = Annotated[int | str | Sequence[int], BeforeValidator(parse_seeds)]
 Negatives = Annotated[str | Sequence[int], BeforeValidator(parse_negatives)]
 LearningRate = Annotated[float | Literal["grid"], BeforeValidator(_checked_rate)]
-Budget = Annotated[float | str, BeforeValidator(parse_budget)]
+Budget = Annotated[str | float, BeforeValidator(parse_budget)]  # seconds
 FolderName = Annotated[str, AfterValidator(partial(checked_name, what="--name"))]
 
 

@@ -61,8 +61,11 @@ class ScoreView:
                 f"scores must be a [B, N] float tensor, got {tuple(self.scores.shape)} {self.scores.dtype}"
             )
         (rows, columns), shape = self.scores.shape, tuple(self.scores.shape)
-        want = {"target": (self.target, (rows,), "int64"), "allowed": (self.allowed, shape, "bool")}
-        want |= {"relevant": (self.relevant, shape, "bool")}
+        want: dict[str, tuple[Tensor | None, tuple[int, ...], str]] = {
+            "target": (self.target, (rows,), "int64"),
+            "allowed": (self.allowed, shape, "bool"),
+            "relevant": (self.relevant, shape, "bool"),
+        }
         want |= {f"plane {name}": (plane, shape, "float") for name, plane in self.planes.items()}
         for name, (table, wanted, kind) in want.items():
             if table is None:

@@ -29,7 +29,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     memory = root / "features" / "hashes.json"
     known = _remembered(memory)
     found: dict[str, Stamped] = {}
-    unread: list[tuple[str, str, Stamped]] = []
+    unread: list[tuple[str, str, list[int]]] = []
     absent: list[tuple[str, Path]] = []
     for image, path in images.items():
         name = os.path.abspath(path)  # noqa: PTH100  # Path.absolute() takes ten times as long
@@ -49,7 +49,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         hashes = pool.map(_file_sha256, (name for _, name, _ in unread))
         for (image, name, stamp), value in zip(unread, hashes, strict=True):
             found[image] = [*stamp, value]
-            if now - int(stamp[1]) > SETTLED:
+            if now - stamp[1] > SETTLED:
                 fresh[name] = found[image]
     if fresh:
         seal(memory.parent)

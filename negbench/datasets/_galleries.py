@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from negbench.contracts import Query
+from negbench.contracts import Query, check_option
 from negbench.datasets.card import DatasetCard
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.metric import Metric, PerQuery
@@ -145,7 +145,17 @@ class Galleries:
         return members
 
     def dev_rows(self, fraction: float, seed: int) -> Tensor:
-        """[Q] bool, the queries of a development part; arguments as `Dataset.split_dev`.
+        """[Q] bool, the queries of a development part; arguments and errors as `Dataset.split_dev`."""
+        check_option("fraction", fraction, 0 < fraction < 1, "between 0 and 1")
+        dev = self._moved_to_dev(fraction, seed)
+        if dev.all() or not dev.any():
+            raise DataError(
+                f"{self.card.name} {self.split}: {len(self.queries)} queries are too few for a dev part of {fraction}"
+            )
+        return dev
+
+    def _moved_to_dev(self, fraction: float, seed: int) -> Tensor:
+        """[Q] bool, as `dev_rows`.
 
         Within each group, whole targets are moved to it in a seeded order until it holds `fraction` of the group's
         queries, so no target image is in both parts.

@@ -11,8 +11,9 @@ from typing import Any, Self
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._read import Reader, get, once, quoted, typed
+from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import ScoreBlock, Submittable, columns_of, submittable
+from negbench.datasets.dataset import ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, precision

@@ -22,8 +22,9 @@ from negbench.datasets._read import (
     strings,
     typed,
 )
+from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Block, ScoreBlock, Submittable, Top, columns_of, submittable
+from negbench.datasets.dataset import Block, ScoreBlock, Top, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, subset_hits

@@ -14,12 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from negbench.contracts import check_option
 from negbench.datasets._galleries import Block, Galleries, ScoreBlock, Top
 from negbench.datasets.card import Counts
 from negbench.datasets.image_files import ImageFiles
@@ -30,7 +29,7 @@ from negbench.metrics.query_ranks import QueryRanks
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Block", "Dataset", "QueryRanks", "ScoreBlock", "Submittable", "Top", "columns_of", "submittable"]
+__all__ = ["Block", "Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,51 +201,12 @@ class Dataset(Galleries, ABC):
             OptionError: a fraction outside (0, 1).
             DataError: a split without targets, or one too small to give both parts a query.
         """
-        check_option("fraction", fraction, 0 < fraction < 1, "between 0 and 1")
         dev = self.dev_rows(fraction, seed)
-        if dev.all() or not dev.any():
-            raise DataError(
-                f"{self.card.name} {self.split}: {len(self.queries)} queries are too few for a dev part of {fraction}"
-            )
         rule = f"{fraction} by {self.set_apart}, seed {seed}"
         return (
             self.with_queries((~dev).nonzero()[:, 0], f"train without dev {rule}"),
             self.with_queries(dev.nonzero()[:, 0], f"dev {rule}"),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Submittable(Dataset):
-    """A data set whose benchmark has a test server."""
-
-    @abstractmethod
-    def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
-        """File name -> JSON content of what the benchmark's test server takes.
-
-        Args:
-            score_block: as for `rank`.
-
-        Raises:
-            DataError: only a part of the split or of the gallery is loaded.
-        """
-
-    def ids_of(self, top: Top) -> dict[str, list[str]]:
-        """Query id -> ids of its best images, best first."""
-        rows = zip(self.queries, top.columns.tolist(), strict=True)
-        return {query.id: [self.images[column] for column in row if column >= 0] for query, row in rows}
-
-
-def submittable(dataset: Dataset) -> Submittable:
-    """The data set, if its test server takes what is loaded; otherwise raise DataError."""
-    if not isinstance(dataset, Submittable):
-        raise DataError(f"{dataset.card.name} has no test server: there is no submission to write")
-    missing = [f"{len(dataset.missing)} images are missing"] if dataset.missing else []
-    if lacking := [*missing, *([f"only {dataset.part} is loaded"] if dataset.part else [])]:
-        raise DataError(
-            f"{dataset.card.name} {dataset.split}: a submission needs every query and image, "
-            f"but {' and '.join(lacking)}"
-        )
-    return dataset
 
 
 def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:

@@ -160,8 +160,8 @@ class EmojiPictures(Dataset):
         """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
         return dict(_METRICS)
 
-    def dev_rows(self, fraction: float, seed: int) -> Tensor:
-        """As `Dataset.dev_rows`, by whole families instead of whole targets."""
+    def _moved_to_dev(self, fraction: float, seed: int) -> Tensor:
+        """[Q] bool, as `dev_rows`: whole families instead of whole targets."""
         families = sorted({query.cluster for query in self.queries})
         random.Random(seed).shuffle(families)
         dev = set(families[: max(1, round(fraction * len(families)))])

@@ -45,7 +45,7 @@ class Looks:
                 f"--until decided starts with {len(first)} seeds and ends with {asked.max_seeds}: start with 2 or more "
                 "(--seeds), and end with no fewer (--max-seeds)"
             )
-        return cls(first, asked.max_seeds, pairs, float(asked.budget or math.inf))
+        return cls(first, asked.max_seeds, pairs, math.inf if asked.budget is None else float(asked.budget))
 
     @property
     def counts(self) -> tuple[int, ...]:

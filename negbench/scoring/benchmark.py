@@ -7,7 +7,8 @@ from pathlib import Path
 
 from negbench.command_options import Evaluate
 from negbench.datasets._preferences import PreferenceFormat
-from negbench.datasets.dataset import Dataset, submittable
+from negbench.datasets._submission import submittable
+from negbench.datasets.dataset import Dataset
 from negbench.display import stages
 from negbench.files import atomic_write, runs_dir
 from negbench.layers import layers_of

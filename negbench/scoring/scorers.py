@@ -24,7 +24,8 @@ from negbench.data.scene import (
     trained_state,
 )
 from negbench.datasets._preferences import PreferenceFormat
-from negbench.datasets.dataset import Dataset, QueryRanks, Top, submittable
+from negbench.datasets._submission import submittable
+from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
 from negbench.errors import WeightsError
 from negbench.files import atomic_write

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.datasets.dataset import Dataset, QueryRanks, Submittable, submittable
+from negbench.datasets._submission import Submittable, submittable
+from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.errors import DataError, NegbenchError
 from negbench.testing.worlds import global_generators
 

@@ -1,0 +1,44 @@
+"""What data sets with a test server share: the files that it takes, and whether all that it wants is loaded."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from negbench.datasets.dataset import Dataset, ScoreBlock, Top
+from negbench.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Submittable(Dataset):
+    """A data set whose benchmark has a test server."""
+
+    @abstractmethod
+    def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
+        """File name -> JSON content of what the benchmark's test server takes.
+
+        Args:
+            score_block: as for `rank`.
+
+        Raises:
+            DataError: only a part of the split or of the gallery is loaded.
+        """
+
+    def ids_of(self, top: Top) -> dict[str, list[str]]:
+        """Query id -> ids of its best images, best first."""
+        rows = zip(self.queries, top.columns.tolist(), strict=True)
+        return {query.id: [self.images[column] for column in row if column >= 0] for query, row in rows}
+
+
+def submittable(dataset: Dataset) -> Submittable:
+    """The data set, if its test server takes what is loaded; otherwise raise DataError."""
+    if not isinstance(dataset, Submittable):
+        raise DataError(f"{dataset.card.name} has no test server: there is no submission to write")
+    missing = [f"{len(dataset.missing)} images are missing"] if dataset.missing else []
+    if lacking := [*missing, *([f"only {dataset.part} is loaded"] if dataset.part else [])]:
+        raise DataError(
+            f"{dataset.card.name} {dataset.split}: a submission needs every query and image, "
+            f"but {' and '.join(lacking)}"
+        )
+    return dataset
