@@ -339,7 +339,7 @@ def test_an_encoder_that_was_interrupted_leaves_no_file(pictures: Path, mine: Pa
 
 
 def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
-    pictures: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+    pictures: Path, mine: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
     package.embed(package.Embed(folder=pictures, encoder=given(mine, Counting())))
     before = (pictures / "texts.npz").read_bytes()

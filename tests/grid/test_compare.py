@@ -429,7 +429,7 @@ def test_axes_of_wrong_types_are_one_line(tmp_path: Path, capsys: pytest.Capture
         recipe.write_text(f"[compare]\n{line}\n", encoding="utf-8")
         assert negbench(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)]) == 2
         told = capsys.readouterr().err.strip().splitlines()
-        assert f"negbench: error: {line.split()[0]} " in told[-1]
+        assert f"negbench: error: compare.{line.split()[0]} " in told[-1]
     for command in ("compare", "run", "study", "claims"):
         more = ["--strategy", "qure"] if command in ("run", "study") else []
         few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=1", *more]

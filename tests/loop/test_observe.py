@@ -145,4 +145,4 @@ def test_the_end_of_a_run_prints_them(
     command = ["run", "--strategy", "after-target", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     for _ in range(2):  # a second time it is read
         assert negbench(command) == 0
-        assert "note: epoch 2: the refresh left every pool as it was" in capsys.readouterr().out.splitlines()
+        assert "note: epoch 2: the refresh left every pool as it was" in capsys.readouterr().err.splitlines()

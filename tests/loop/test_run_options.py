@@ -25,7 +25,7 @@ from negbench.loop.runs import Bench
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
-from negbench.testing.generators import global_generators
+from negbench.testing.worlds import global_generators
 
 OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
 
