@@ -47,7 +47,7 @@ def load(library: str, name: str, device: torch.device) -> Encoder:
 
     Args:
         library: one of `LIBRARIES`.
-        name: for open_clip MODEL, MODEL:PRETRAINED or hf-hub:ORG/NAME[@REVISION], then :OPTION=VALUE of model, weights
+        name: for open_clip MODEL, MODEL:PRETRAINED or a folder or file, then :OPTION=VALUE of model, weights
             and activation, which are backbone `clip`'s; for transformers a folder, or ORG/NAME[@REVISION] of the hub.
         device: where it computes.
 
@@ -96,11 +96,11 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
 
 
 def _open_clip_options(name: str) -> dict[str, Any]:
-    """Options of backbone `clip` from MODEL[:PRETRAINED][:OPTION=VALUE...]; a path or hf-hub:... is all PRETRAINED."""
+    """Options of backbone `clip` from MODEL[:PRETRAINED][:OPTION=VALUE...]; a path is all PRETRAINED."""
     given, *more = re.split(r":(?=\w+=)", f":{name}")
     given = given.removeprefix(":")
     found: dict[str, Any] = {}
-    if given.startswith("hf-hub:") or (given and Path(given).expanduser().exists()):
+    if given and Path(given).expanduser().exists():
         found["weights"] = given
     else:
         model, _, weights = given.partition(":")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench.backbones._composed import TwoTowers
-from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
+from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
 from negbench.errors import NegbenchError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ class GivenFeatures(TwoTowers):
         width: D of the shared space. A projection between equal widths begins as the identity, any other as an
             orthogonal map.
         fusion: "gated" or "sum".
-        fusion_init: of "gated".
         generator: the initial weights' only source of randomness.
         hidden: width of the fusion's hidden layer; 0 for none.
     """
@@ -36,14 +35,13 @@ class GivenFeatures(TwoTowers):
         inputs: tuple[int, int],
         width: int,
         fusion: FusionKind,
-        fusion_init: FusionInit,
         generator: torch.Generator,
         hidden: int = 0,
     ) -> None:
         super().__init__()
         self.image_projection = _projection(inputs[0], width, generator)
         self.text_projection = _projection(inputs[1], width, generator)
-        self.fusion = make_fusion(fusion, width, generator, fusion_init, hidden)
+        self.fusion = make_fusion(fusion, width, generator, "sum", hidden)
         self.attributes = None
         self.start_temperature()
 

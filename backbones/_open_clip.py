@@ -10,7 +10,7 @@ import copy
 import json
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -39,8 +39,6 @@ _CONFIG_FILE = "open_clip_config.json"
 _WEIGHT_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
 _FILE_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _OPENAI_KEYS = ("input_resolution", "context_length", "vocab_size")  # numbers that only OpenAI's own files hold
-# class of an activation module -> its name; timm's blocks have classes of the same names
-_ACTIVATIONS = {"QuickGELU": "quick_gelu", "GELU": "gelu", "GELUTanh": "gelu_tanh", "ReLU": "relu", "SiLU": "silu"}
 
 
 @dataclass(frozen=True)
@@ -90,10 +88,10 @@ def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
         UnknownNameError: an architecture or tag that open_clip does not know.
     """
     if weights.startswith(_HUB):
-        return _of_hub(model, weights, activation)
+        return _of_hub(model, weights.removeprefix(_HUB), activation)
     path = Path(weights).expanduser()
     if path.is_dir():
-        return _of_folder(model, path, activation, path.name, "local")
+        return _of_folder(model, path, activation)
     if path.suffix in _FILE_SUFFIXES or path.is_file():
         return _of_file(model, path, activation)
     return _of_tag(model or DEFAULT_MODEL, weights, activation)
@@ -140,7 +138,7 @@ def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint
         raise WeightsError(f"backbone.weights: there is no file {path}; {WITHOUT_WEIGHTS}")
     beside = path.parent / _CONFIG_FILE
     if model is None and beside.is_file():
-        return _configured(beside, path, activation, path.name, "local")
+        return _configured(beside, path, activation, path.name)
     if model is None:
         raise OptionError(f"backbone.weights {path}: name its architecture, e.g. backbone.model=ViT-B/32")
     name, config = architecture(model)
@@ -153,28 +151,28 @@ def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint
     return Blueprint(name, config, path.name, "local", path)
 
 
-def _of_folder(model: str | None, folder: Path, activation: Activation, label: str, revision: str) -> Blueprint:
+def _of_folder(model: str | None, folder: Path, activation: Activation) -> Blueprint:
     if model is not None:
-        raise OptionError(f"backbone.model {model!r}: leave it out, {label} has its own {_CONFIG_FILE}")
+        raise OptionError(f"backbone.model {model!r}: leave it out, {folder} has its own {_CONFIG_FILE}")
     if not (folder / _CONFIG_FILE).is_file():
         raise WeightsError(f"{folder} has no {_CONFIG_FILE}: put the one that was saved with the weights there")
     files = [folder / name for name in _WEIGHT_FILES if (folder / name).is_file()]
     files = files or sorted(file for file in folder.iterdir() if file.suffix in _FILE_SUFFIXES)
     if not files:
         raise WeightsError(f"{folder} has no weights: put {_WEIGHT_FILES[0]} there")
-    return _configured(folder / _CONFIG_FILE, files[0], activation, label, revision)
+    return _configured(folder / _CONFIG_FILE, files[0], activation, folder.name)
 
 
 def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprint:
-    hub_id, _, revision = weights.removeprefix(_HUB).partition("@")
-    at = f" --revision {revision}" if revision else ""
-    mend = f"`hf download {hub_id}{at}`, or put its files into FOLDER and give backbone.weights=FOLDER"
-    config = fetch(hub_id, [_CONFIG_FILE], f"{mend}; {WITHOUT_WEIGHTS}", revision=revision or None)
-    fetch(hub_id, _WEIGHT_FILES, f"{mend}; {WITHOUT_WEIGHTS}", revision=revision or None)
-    return _of_folder(model, config.parent, activation, hub_id, config.parent.name)
+    hub_id, _, revision = weights.partition("@")
+    mend = f"`hf download {hub_id}`, or put its files into FOLDER and give backbone.weights=FOLDER; {WITHOUT_WEIGHTS}"
+    config = fetch(hub_id, [_CONFIG_FILE], mend, revision=revision or None)
+    fetch(hub_id, _WEIGHT_FILES, mend, revision=revision or None)
+    found = _of_folder(model, config.parent, activation)
+    return replace(found, name=hub_id, label=hub_id, revision=config.parent.name)
 
 
-def _configured(config_file: Path, weights: Path, activation: Activation, label: str, revision: str) -> Blueprint:
+def _configured(config_file: Path, weights: Path, activation: Activation, label: str) -> Blueprint:
     """Blueprint whose open_clip_config.json says everything."""
     try:
         told = json.loads(config_file.read_text(encoding="utf-8"))
@@ -186,7 +184,7 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
             f"{config_file} is no configuration of open_clip: {type(error).__name__}: {error}"
         ) from error
     config["quick_gelu"] = _resolved(activation, bool(config.get("quick_gelu")), label)
-    return Blueprint(label, config, label, revision, weights, pixels, resize=resize)
+    return Blueprint(label, config, label, "local", weights, pixels, resize=resize)
 
 
 def _pixels(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,19 +328,6 @@ def _byte_pairs(length: int, options: tuple[tuple[str, str], ...]) -> Any:
     from open_clip.tokenizer import SimpleTokenizer
 
     return SimpleTokenizer(context_length=length, **dict(options))
-
-
-def activation_of(model: nn.Module) -> str:
-    """Activation functions as built, e.g. "quick_gelu", or "image relu, text quick_gelu" where the towers differ."""
-
-    def used(modules: Mapping[str, nn.Module]) -> str:
-        classes = {type(part).__name__ for module in modules.values() for part in module.modules()}
-        return "+".join(sorted(name for cls, name in _ACTIVATIONS.items() if cls in classes)) or "unknown"
-
-    parts = dict(model.named_children())
-    image = used({"visual": parts.pop("visual")})
-    text = used(parts)
-    return image if image == text else f"image {image}, text {text}"
 
 
 def final_norm(model: Any) -> nn.LayerNorm:

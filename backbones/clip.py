@@ -19,12 +19,11 @@ from torch import Tensor, nn
 
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_clip_pieces
 from negbench.backbones._composed import AttributeWeight, Init, Seed, TargetRatio, TwoTowers, bounded
-from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
+from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._open_clip import (
     Activation,
     Blueprint,
-    activation_of,
     build,
     final_norm,
     find,
@@ -53,7 +52,6 @@ class ClipOptions:
     """Options that do not say which weights, checked; the meaning of each stands at `Clip.load`."""
 
     fusion: FusionKind
-    fusion_init: FusionInit
     projection: bool | int
     frozen: bool
     gamma: float | None
@@ -113,7 +111,7 @@ class Clip(TwoTowers):
         encoded = int(blueprint.config["embed_dim"])
         width = encoded if isinstance(options.projection, bool) else options.projection
         generator = torch.Generator().manual_seed(options.seed)
-        self.fusion = make_fusion(options.fusion, width, generator, options.fusion_init)
+        self.fusion = make_fusion(options.fusion, width, generator)
         token_width = final_norm(clip).normalized_shape[0]
         self.attributes = make_attributes(options.attribute_weights, width, token_width, generator)
         self.project_image, self.project_text = (
@@ -129,7 +127,7 @@ class Clip(TwoTowers):
             tokens_per_image=1,
             preprocessing=transform.description,
             composition=self._composition(f"{options.fusion} fusion"),
-            activation=activation_of(clip),
+            activation="quick_gelu" if blueprint.config.get("quick_gelu") else "gelu",
             details={"model": blueprint.name, **options.details, **blueprint.details},
             **self._measured(),
         )
@@ -145,7 +143,6 @@ class Clip(TwoTowers):
         init: Init = "pretrained",
         size: Size = "model",
         fusion: FusionKind = "gated",
-        fusion_init: FusionInit = "xavier",
         projection: bool | PositiveInt = False,
         frozen: bool = True,
         gamma: PositiveFloat | None = None,
@@ -166,8 +163,7 @@ class Clip(TwoTowers):
                 tensors may not tell, and then "quick_gelu" or "gelu" must be given.
             init: "pretrained", or "random" weights from `seed`.
             size: of random weights: that of `model`, or "toy".
-            fusion: "gated" (HyCoLe eq. 2) or "sum".
-            fusion_init: of "gated": "xavier" (HyCoLe names no other), or "sum" (near the sum of both sides).
+            fusion: "gated" (HyCoLe eq. 2; Xavier-uniform weights, as the paper names no other) or "sum".
             projection: HyCoLe's linear layer after each encoder, one for images and one for texts, which learn at the
                 full rate: its width d, which the paper does not print; true takes CLIP's own. With a bias and
                 Xavier-uniform weights, of which the paper says nothing. False: none, CLIP's embeddings as they are.
@@ -185,9 +181,7 @@ class Clip(TwoTowers):
             OptionError: an option out of range, or one that the others leave no use for.
             UnknownNameError: a model, tag or fusion that does not exist.
         """
-        options = ClipOptions(
-            fusion, fusion_init, projection, frozen, gamma, grad_checkpointing, attribute_weights, seed
-        )
+        options = ClipOptions(fusion, projection, frozen, gamma, grad_checkpointing, attribute_weights, seed)
         blueprint = _blueprint(model, weights, activation, init, size, seed)
         tokenizer = make_tokenizer(blueprint)
         clip = build(blueprint.config, seed)

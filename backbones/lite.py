@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from negbench.backbones._composed import HiddenWidth, Seed, SharedWidth
-from negbench.backbones._fusion import FusionInit, FusionKind, unit
+from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.backbones._preprocess import Preprocess
@@ -64,12 +64,11 @@ class Lite(GivenFeatures):
         dim: int,
         hidden: int,
         fusion: FusionKind,
-        fusion_init: FusionInit,
         gamma: float,
         seed: int,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        super().__init__((2 * CHANNELS, TEXT_WIDTH), dim, fusion, fusion_init, generator, hidden)
+        super().__init__((2 * CHANNELS, TEXT_WIDTH), dim, fusion, generator, hidden)
         self.transform = Preprocess(
             pad="square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bicubic"
         )
@@ -102,7 +101,6 @@ class Lite(GivenFeatures):
         dim: SharedWidth = 128,
         hidden: HiddenWidth = 512,
         fusion: FusionKind = "gated",
-        fusion_init: FusionInit = "sum",
         gamma: Annotated[float, Field(ge=0, le=10)] = 0.0,
         seed: Seed = 0,
     ) -> Self:
@@ -111,8 +109,7 @@ class Lite(GivenFeatures):
         Args:
             dim: width of the shared space, 8 .. 1024.
             hidden: width of the hidden layer beside the fusion, 0 (none) .. 65536.
-            fusion: "gated" (HyCoLe eq. 2) or "sum".
-            fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
+            fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
             gamma: learning rate of the network over that of the rest, 0 .. 10; at 0 it stays frozen, and image features
                 are stored once.
             seed: of the initial weights of the projections and the fusion, >= 0.
@@ -122,7 +119,7 @@ class Lite(GivenFeatures):
             WeightsError: the weights are not those whose hash we know.
             OptionError: an option out of range.
         """
-        return cls(_tower(), dim, hidden, fusion, fusion_init, gamma, seed)
+        return cls(_tower(), dim, hidden, fusion, gamma, seed)
 
     def train(self, mode: bool = True) -> Self:
         """As `Module.train`; the network's batch normalisation stays in evaluation mode."""

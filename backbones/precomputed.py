@@ -20,7 +20,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from negbench.backbones._composed import Seed
-from negbench.backbones._fusion import FusionInit, FusionKind, unit
+from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
@@ -38,7 +38,6 @@ class Precomputed(GivenFeatures):
         texts: text -> row, and the rows [n, C_t].
         width: D of the shared space.
         fusion: "gated" or "sum".
-        fusion_init: of "gated".
         seed: of the initial weights.
         source: (file name, SHA-256) of the image file and of the text file.
     """
@@ -53,13 +52,12 @@ class Precomputed(GivenFeatures):
         *,
         width: int,
         fusion: FusionKind,
-        fusion_init: FusionInit,
         seed: int,
         source: tuple[tuple[str, str], tuple[str, str]],
     ) -> None:
         table = texts[1]
         generator = torch.Generator().manual_seed(seed)
-        super().__init__((images[1].shape[-1], table.shape[-1]), width, fusion, fusion_init, generator)
+        super().__init__((images[1].shape[-1], table.shape[-1]), width, fusion, generator)
         self._image_row, self._images = images
         self._text_row = texts[0]
         self.text_table: Tensor
@@ -88,7 +86,6 @@ class Precomputed(GivenFeatures):
         images: Path | None = None,
         texts: Path | None = None,
         fusion: FusionKind = "gated",
-        fusion_init: FusionInit = "sum",
         dim: PositiveInt | None = None,
         seed: Seed = 0,
     ) -> Self:
@@ -97,8 +94,7 @@ class Precomputed(GivenFeatures):
         Args:
             images: .npz with the images' embeddings; must be given.
             texts: likewise with the texts' embeddings; must be given.
-            fusion: "gated" (HyCoLe eq. 2) or "sum".
-            fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
+            fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
             dim: width of the shared space; None takes that of the images. A projection between equal widths begins as
                 the identity, any other as an orthogonal map.
             seed: of the initial weights.
@@ -114,7 +110,7 @@ class Precomputed(GivenFeatures):
         tables = _read(files[0], "image"), _read(files[1], "text")
         width = tables[0][1].shape[-1] if dim is None else dim
         source = (files[0].name, sha256_of(files[0])), (files[1].name, sha256_of(files[1]))
-        return cls(*tables, width=width, fusion=fusion, fusion_init=fusion_init, seed=seed, source=source)
+        return cls(*tables, width=width, fusion=fusion, seed=seed, source=source)
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
         """[len(ids), L, C] float32 on the CPU. Raises DataError where the file has no such image."""

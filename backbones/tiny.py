@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
 from negbench.backbones._composed import AttributeWeight, Seed, TwoTowers
-from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
+from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
@@ -179,7 +179,6 @@ class Tiny(TwoTowers):
         encoders: Encoders,
         weights: str,
         fusion: FusionKind,
-        fusion_init: FusionInit,
         attribute_weights: bool | float,
         seed: int,
     ) -> None:
@@ -189,7 +188,7 @@ class Tiny(TwoTowers):
         self.encoders = encoders.requires_grad_(False)
         self.project_image = _near_identity(generator)
         self.project_text = _near_identity(generator)
-        self.fusion = make_fusion(fusion, WIDTH, generator, fusion_init)
+        self.fusion = make_fusion(fusion, WIDTH, generator, "sum")
         self.learned_from = () if weights.startswith("random:") else ("synthetic",)
         self.attributes = make_attributes(attribute_weights, WIDTH, WIDTH, generator)
         self.start_temperature()
@@ -220,7 +219,6 @@ class Tiny(TwoTowers):
         *,
         weights: str = "shipped",
         fusion: FusionKind = "gated",
-        fusion_init: FusionInit = "sum",
         seed: Seed = 0,
         attribute_weights: AttributeWeight = False,
     ) -> Self:
@@ -229,8 +227,7 @@ class Tiny(TwoTowers):
         Args:
             weights: of the frozen encoders: "shipped", "random" (drawn from `seed`), or a file that
                 `examples/pretrain_tiny.py` wrote.
-            fusion: "gated" (HyCoLe eq. 2) or "sum".
-            fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
+            fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
             seed: of the initial weights of all that is trained, >= 0.
             attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
                 their initial weight, true is 0.1.
@@ -250,7 +247,7 @@ class Tiny(TwoTowers):
             if path == SHIPPED and not (path.is_file() and sha256(path.read_bytes()).hexdigest() == SHIPPED_SHA256):
                 raise WeightsError(f"{path} is not the file that negbench ships: install negbench again")
             encoders, name = load_encoders(path), "shipped" if weights == "shipped" else path.name
-        return cls(encoders, name, fusion, fusion_init, attribute_weights, seed)
+        return cls(encoders, name, fusion, attribute_weights, seed)
 
     @torch.no_grad()
     def image_features(self, pixels: Tensor) -> Tensor:

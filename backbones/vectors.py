@@ -28,7 +28,7 @@ from torch import Tensor
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
 from negbench.backbones._composed import AttributeWeight, HiddenWidth, Seed, SharedWidth
-from negbench.backbones._fusion import FusionInit, FusionKind, unit
+from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity
@@ -58,7 +58,6 @@ class VectorOptions:
     noise: float
     hidden: int
     fusion: FusionKind
-    fusion_init: FusionInit
     attribute_weights: bool | float
     world: int
     seed: int
@@ -80,7 +79,7 @@ class Vectors(GivenFeatures):
     def __init__(self, options: VectorOptions) -> None:
         dim, hidden, world = options.dim, options.hidden, options.world
         generator = torch.Generator().manual_seed(options.seed)
-        super().__init__((dim, dim), dim, options.fusion, options.fusion_init, generator, hidden)
+        super().__init__((dim, dim), dim, options.fusion, generator, hidden)
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
         self.options = options
         self._values, table = _encoders(dim, torch.Generator().manual_seed(world))
@@ -110,7 +109,6 @@ class Vectors(GivenFeatures):
         noise: Annotated[float, Field(ge=0, le=10)] = 0.7,
         hidden: HiddenWidth = 0,
         fusion: FusionKind = "sum",
-        fusion_init: FusionInit = "sum",
         attribute_weights: AttributeWeight = False,
         world: Annotated[int, Field(ge=0, lt=2**63)] | None = None,
         seed: Seed = 0,
@@ -124,8 +122,7 @@ class Vectors(GivenFeatures):
             noise: length of an image's own part over that of its attributes, 0 .. 10: it tells the target from its
                 twins, and hides the attributes. At 0 twins are alike, and a target is at best tied with them.
             hidden: capacity: width of the hidden layer beside the fusion, 0 (none) .. 65536.
-            fusion: "gated" (HyCoLe eq. 2) or "sum".
-            fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
+            fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
             attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
                 their initial weight, true is 0.1.
             world: draws the frozen part, every vector of a value, a phrase and an image, >= 0; None: 0, and in a run
@@ -136,7 +133,7 @@ class Vectors(GivenFeatures):
             UnknownNameError: another fusion.
             OptionError: an option out of range.
         """
-        return cls(VectorOptions(dim, tokens, noise, hidden, fusion, fusion_init, attribute_weights, world or 0, seed))
+        return cls(VectorOptions(dim, tokens, noise, hidden, fusion, attribute_weights, world or 0, seed))
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
         """[len(ids), tokens, dim] float32 on the CPU, each a function of its id and the frozen part alone.

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from negbench.contracts import BankStrategy as BankStrategy
     from negbench.contracts import BatchStrategy as BatchStrategy
     from negbench.contracts import ComposesTexts as ComposesTexts
-    from negbench.contracts import CrossesQueries as CrossesQueries
     from negbench.contracts import Epoch as Epoch
     from negbench.contracts import FreezesTexts as FreezesTexts
     from negbench.contracts import HasSubQueries as HasSubQueries

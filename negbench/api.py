@@ -1,8 +1,7 @@
 """The public functions: plug-ins for one's own training loop, and the commands for Python.
 
-A plug-in is named as on the command line ("qure", "qure:variant=release"), by a table ({"name": "qure", "variant":
-"release"}), or given as an object: a Strategy or a Loss, which is taken for its class and its fields, because what is
-computed stands in a configuration.
+A plug-in is named as on the command line ("qure", "qure:variant=release"), or by a table ({"name": "qure", "variant":
+"release"}); a class of your own by its file, in the option `plugin`.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from negbench import files
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.display import notes
-from negbench.errors import NegbenchError, OptionError
-from negbench.layers import Named, flag_layer
-from negbench.options import Compare, Run, SettingsOptions, parse_seeds
-from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
+from negbench.errors import NegbenchError
+from negbench.layers import flag_layer
+from negbench.options import Compare, Named, Run, parse_seeds
+from negbench.registry import registry
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from negbench.own.embed import EmbeddedFolder
     from negbench.report.loaded import Comparison, StudyResult
     from negbench.tuning.tuned import Combination
-
-Asked = TypeVar("Asked", bound=SettingsOptions)
 
 
 def make_strategy(name: str, **options: Any) -> Strategy:
@@ -79,89 +76,15 @@ def list_plugins(kind: str) -> list[str]:
     return list(registry.plugins(kind))
 
 
-# --- plug-ins as a configuration names them --------------------------------------------------------------------------
-
-
-def _section(kind: str, given: Any, plugins: list[str]) -> Named:
-    """A name or a table as it is; an object by its class and options. Files of classes are added to `plugins`.
-
-    Raises:
-        OptionError: an object that no configuration can name.
-    """
-    if isinstance(given, str | Mapping):
-        return given
-    if kind in ("backbones", "datasets"):
-        raise OptionError(f"{kind}: want names, or tables of a name and options, got {type(given).__name__}")
-    if not isinstance(given, Strategy if kind == "strategies" else Loss):
-        raise OptionError(f"{kind}: want names or objects of that kind, got {type(given).__name__}")
-    return {"name": _name_of(kind, type(given), plugins), **_options_of(kind, given)}
-
-
-def _name_of(kind: str, cls: type, plugins: list[str]) -> str:
-    """Registry key of a class; the file of a class that is in no registry is registered, as --plugin does."""
-    for name, plugin in registry.plugins(kind).items():
-        if cls.__module__ == plugin.module and registry.get(kind, name) is cls:
-            if plugin.path is not None:
-                plugins.append(str(plugin.path))
-            return name
-    import sys
-
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if file is None or cls.__module__ == "__main__":
-        raise OptionError(
-            f"{cls.__name__} is defined in no file of its own, from which a run could make it: write the class into one"
-        )
-    names = registry.add_file(Path(file))
-    plugins.append(str(Path(file).resolve()))
-    for name in names:
-        if registry.get(kind, name).__name__ == cls.__name__:
-            return name
-    raise OptionError(f"{file} offers no plug-in {cls.__name__}")
-
-
-def _options_of(kind: str, given: Any) -> dict[str, Any]:
-    """The options that make an equal object: those that are not the defaults."""
-    constructor = constructor_of(kind, type(given))
-    defaults = option_defaults(constructor)
-    fields = {field.name for field in dataclasses.fields(given)} if dataclasses.is_dataclass(given) else None
-    lost = [name for name in defaults if not hasattr(given, name) or (fields is not None and name not in fields)]
-    if lost:
-        raise OptionError(f"a {type(given).__name__} does not tell its option '{lost[0]}': give its name and options")
-    options = {name: getattr(given, name) for name, default in defaults.items() if getattr(given, name) != default}
-    checked_options(kind, type(given).__name__, constructor, options)  # raises where text cannot carry a value
-    return options
-
-
-def _axis(kind: str, given: Any, plugins: list[str]) -> Any:
-    """One axis of a comparison: 'all' or 'a,b', one plug-in, or a list of them; objects become tables."""
-    if given is None or isinstance(given, str):
-        return given
-    several = isinstance(given, Sequence) and not isinstance(given, Mapping)
-    return [_section(kind, each, plugins) for each in (given if several else [given])]
-
-
-def _plain(asked: Asked) -> Asked:
-    """The same options without objects: each is replaced by its table, and the files of classes join `plugin`."""
-    plugins, found = list[str](), dict[str, Any]()
-    for section, kind in SECTIONS.items():
-        if section in asked.model_fields_set and getattr(asked, section) is not None:
-            found[section] = _section(kind, getattr(asked, section), plugins)
-        if kind in asked.model_fields_set:
-            found[kind] = _axis(kind, getattr(asked, kind), plugins)
-    if plugins:
-        found["plugin"] = (*asked.plugin, *map(Path, plugins))
-    return asked.model_copy(update=found)
-
-
 # --- the commands ----------------------------------------------------------------------------------------------------
 
 
 def run(
     *,
-    strategy: Named | Strategy | None = None,
+    strategy: Named | None = None,
     backbone: Named | None = None,
     dataset: Named | None = None,
-    loss: Named | Loss | None = None,
+    loss: Named | None = None,
     seed: int | None = None,
     recipe: Path | str | None = None,
     sets: Sequence[str] = (),
@@ -170,8 +93,7 @@ def run(
     """Train and score one run, as `negbench run` does; returns `.metrics`, `.run_id` and `.path`.
 
     Args:
-        strategy, loss: names, tables or objects; default: the recipe's.
-        backbone, dataset: names or tables.
+        strategy, backbone, dataset, loss: names or tables; default: the recipe's.
         seed: of initial weights, batches and draws.
         recipe: TOML file or name, as `--recipe`.
         sets: 'section.key=value' texts, as `--set`.
@@ -192,7 +114,7 @@ def run(
         above if options is None else options.model_copy(update={k: getattr(above, k) for k in above.model_fields_set})
     )
     named = {"system": asked.system} if asked.system else {}
-    flags = flag_layer(_plain(asked)) | named
+    flags = flag_layer(asked) | named
     remarks = list[str]()
     config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
     notes(remarks)
@@ -276,7 +198,7 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
     from negbench.grid.compare import over_recipe, plan_comparison
     from negbench.grid.looks import Looks
 
-    asked = over_recipe(_plain(asked))
+    asked = over_recipe(asked)
     planned = plan_comparison(asked, files.runs_dir(asked.runs_dir))
     looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=asked.pairs == "all")
     rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
@@ -333,7 +255,7 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
     """Search a strategy's knobs, as `negbench study` does; call it again to resume.
 
     Args:
-        asked: `negbench.Study(...)`; its plug-ins may be objects, as in `run`.
+        asked: `negbench.Study(...)`.
         console: where the tables are printed; default: nowhere.
 
     Raises:
@@ -344,7 +266,7 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
     from negbench.report.study import finish
     from negbench.tuning import search
 
-    asked, console = _plain(asked), console or _silent()
+    console = console or _silent()
     executor = executor_of(asked.executor, asked.address, asked.workers, files.runs_dir(asked.runs_dir))
     book, rules = search.study(asked, executor, lambda line: console.print(line, highlight=False, soft_wrap=True))
     finish(console, book, rules, asked.tracking_uri)
@@ -355,7 +277,7 @@ def audit(asked: Audit | None = None) -> AuditResult:
     """Show what strategies would draw, without training, as `negbench audit` does; `.frame()` has a row a strategy.
 
     Args:
-        asked: `negbench.Audit(...)`; its strategies may be objects of `make_strategy`.
+        asked: `negbench.Audit(...)`.
 
     Raises:
         NegbenchError: a user's mistake.
@@ -363,7 +285,7 @@ def audit(asked: Audit | None = None) -> AuditResult:
     from negbench.command_options import Audit
     from negbench.own.audit import run_audit
 
-    return run_audit(_plain(asked or Audit()))
+    return run_audit(asked or Audit())
 
 
 def embed(asked: Embed) -> EmbeddedFolder:
@@ -377,25 +299,22 @@ def embed(asked: Embed) -> EmbeddedFolder:
 
     Raises:
         NegbenchError: a user's mistake: triplets or images that are missing, an encoder that cannot be loaded or that
-            returns something else. What an object of yours raises is left as it is.
+            returns something else.
     """
     from negbench.own.embed import embed_folder
 
     return embed_folder(asked)
 
 
-def load(name: str | Path, runs_dir: Path | None = None) -> Comparison | StudyResult | RunResult:
-    """A comparison, a study or a finished run by its name, a part of a run's name, or its folder.
+def load(name: str, runs_dir: Path | None = None) -> Comparison | StudyResult | RunResult:
+    """A comparison, a study or a finished run by its name, or a part of a run's name.
 
     Raises:
         RunError: there is none of this name, or it is not finished.
     """
     from negbench.report.loaded import load as loaded
 
-    path = Path(name)
-    if path.is_dir() and len(path.parts) > 1:
-        return loaded(path.parent, path.name)
-    return loaded(files.runs_dir(runs_dir), str(name))
+    return loaded(files.runs_dir(runs_dir), name)
 
 
 def _silent() -> Any:

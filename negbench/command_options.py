@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -12,6 +12,7 @@ from negbench.options import (
     DatasetOptions,
     FolderName,
     ModelOptions,
+    Names,
     Options,
     PluginOptions,
     RunsOptions,
@@ -41,18 +42,16 @@ class Init(Options):
 class Embed(Options):
     """Options of `negbench embed`, which embeds every image and text that the triplets of a folder name.
 
-    In Python, `encoder` may be an object with `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or
-    [n, L, C], L vectors an image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of
-    floats. A `torch.nn.Module` is in evaluation mode meanwhile; without `device`, an object is not moved.
+    An encoder of your own has `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or [n, L, C], L vectors an
+    image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of floats.
     """
 
     folder: Path = option(..., "Folder with images and a .jsonl or .csv of triplets.", argument=True)
-    encoder: Any = option(
+    encoder: str = option(
         ...,
         "open_clip:MODEL[:PRETRAINED] or transformers:NAME (a dual encoder); NAME is a folder or a name of the hub. Or "
         "FILE.py:NAME, an object of your own (or a function or class that makes one) with encode_image(list of RGB PIL "
         "images) and encode_text(list of strings), both to [n, C].",
-        cli=str,
         metavar="SPEC",
     )
     batch_size: int = option(32, "Images or texts at a time.", ge=1)
@@ -70,7 +69,6 @@ class VerifyData(PluginOptions, DataOptions):
     sets: tuple[str, ...] = option((), "Option of the data set.", flags=("--set",), metavar="KEY=VALUE")
     annotations: bool = option(False, "Check counts and targets only, no images.")
     workers: int = option(4, "Threads that decode images.", ge=1)
-    out: Path | None = option(None, "JSON file for everything found.")
 
 
 class FetchData(Options):
@@ -82,8 +80,6 @@ class FetchData(Options):
 
 class EncodeData(ModelOptions):
     """Options of `negbench data encode`."""
-
-    splits: str = option("train,val", "Comma-separated splits of the data set.")
 
 
 class Doctor(TrackedOptions):
@@ -113,39 +109,18 @@ class SubjectOptions(ModelOptions, RunsOptions):
     refresh: int = option(0, "For strategies whose pools change with the refresh: its number, from 0.", ge=0)
     seed: int = option(0, "Seed of draws, samples and untrained weights.", ge=0)
 
-    @model_validator(mode="after")
-    def _one_backbone(self) -> Self:
-        if self.run is not None and (self.backbone is not None or any(s.startswith("backbone") for s in self.sets)):
-            raise ValueError("takes the run's own backbone: leave --backbone and --set backbone... out")
-        return self
-
 
 class Audit(SubjectOptions):
-    """Options of `negbench audit`: what strategies would draw, without training."""
+    """Options of `negbench audit`: what corpus strategies would draw, without training."""
 
-    strategies: Any = option(
+    strategies: Names | None = option(
         None,
-        "Comma-separated names, options as top-k:k=50; all: every strategy that needs no guide and works with any loss "
-        "[default: all, or the run's].",
+        "Comma-separated corpus strategies, options as top-k:k=50 [default: all that need no guide, or the run's].",
         flags=("--strategy",),
         cli=str,
     )
-    judge: str | None = option(
-        None,
-        "Backbone that calls images like the target false negatives, or a TREC run file of its scores.",
-        metavar="BACKBONE[:OPTION=VALUE]|FILE",
-    )
-    threshold: float = option(0.9, "Cosine to the target (or score) above which an image counts as a false negative.")
-    queries: int = option(1000, "Queries sampled, at least 2; 0 takes all.", ge=0)
+    queries: int = option(1000, "Queries sampled; 0 takes all.", ge=0)
     draws: int = option(10, "Negatives drawn for each query.", ge=2, le=100_000)
-    out: Path | None = option(None, "Write audit.csv and audit.json there.", metavar="DIR")
-
-    @field_validator("queries")
-    @classmethod
-    def _several(cls, value: int) -> int:
-        if value == 1:
-            raise ValueError("must be 0 (all) or at least 2")
-        return value
 
 
 class Mine(SubjectOptions):
@@ -166,7 +141,6 @@ class Mine(SubjectOptions):
         "`excluded` and `relevant` too: lists of rows.",
         metavar="FILE",
     )
-    groups: Path | None = option(None, "[N] labels: queries draw from their target's group alone.", metavar="FILE.npy")
     draws: int = option(1, "Negatives of each query.", ge=1, le=100_000)
     dot: bool = option(False, "Score files by dot products, not by cosines.")
     device: str = option("cpu", "Where files are scored: cpu, cuda, ...")
@@ -208,19 +182,17 @@ class Evaluate(DatasetOptions, RunsOptions):
     run: str | None = option(None, "A run: its id, a part of it that no other run has, or its folder.", argument=True)
     ranks: Path | None = option(
         None,
-        "Rankings to score instead of a run: {query: [ids]} or ranx' {query: {id: score}} (.json), or a TREC run.",
+        "Rankings to score instead of a run: {query: [image ids, best first]} (.json).",
         metavar="FILE",
     )
     split: str = option("val", "Split of the data set.")
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
     submission: Path | None = option(None, "Write the files that the benchmark's test server takes.", metavar="DIR")
-    trec: Path | None = option(None, "Write the 1000 best images as a TREC run file.", metavar="FILE")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        lists = self.submission is not None or self.trec is not None
-        if lists and self.run is None:
-            raise ValueError("--submission and --trec need a run's own scores, not --ranks")
+        if self.submission is not None and self.run is None:
+            raise ValueError("--submission needs a run's own scores, not --ranks")
         if (self.run is None) == (self.ranks is None):
             raise ValueError("name a run to score, or give --ranks FILE: one of the two")
         return self

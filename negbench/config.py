@@ -73,7 +73,6 @@ class ScheduleConfig(Section):
     refresh_epochs: tuple[int, ...] | None = None  # the explicit list; beats all above
 
 
-_ALWAYS = ("exclude_relevant", "exclude_reference", "replacement")  # keys of [mining] that every identity holds
 SCORE_FILES = (".trec", ".run", ".txt")  # endings of TREC run files
 
 
@@ -213,15 +212,14 @@ class ResolvedConfig(RunConfig):
     def identity(self) -> dict[str, Any]:
         """What determines the outcome: not where it is computed, nor how the schedule's epochs came about.
 
-        The content of plug-in files is part of the code (`negbench.identity.code_version`), their place is not.
+        The content of plug-in files is part of the code (`negbench.loop.identity.code_version`), their place is not.
         """
         found = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
-        # where a file of scores lies is no part of it (its content is: `plan_run`), nor is a filter that is not there
+        # where a file of scores lies is no part of it (its content is: `plan_run`), nor is what is not asked for
         found["mining"] = {
             name: value
             for name, value in found["mining"].items()
-            if name in _ALWAYS
-            or not (value is None or value is False or (isinstance(value, str) and is_score_file(value)))
+            if not (value is None or value is False or (isinstance(value, str) and is_score_file(value)))
         }
         return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
 

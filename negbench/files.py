@@ -235,16 +235,6 @@ def intact(path: Path, mend: str = _MEND) -> Iterator[Path]:
         raise DamagedError(f"{path} is damaged ({why}): {mend}") from error
 
 
-def parsed_json(path: Path) -> Any:
-    """Content of a JSON file, whoever wrote it; NegbenchError where it is missing or none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise NegbenchError(f"{path} is damaged: {error}") from error
-
-
 def read_json(path: Path, mend: str = _MEND) -> Any:
     """What `write_json` wrote; errors as `intact`."""
     with intact(path, mend):

@@ -10,12 +10,10 @@ from typing import Any
 
 from negbench import syntax
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
-from negbench.options import DatasetOptions, ModelOptions, RunSettings
+from negbench.options import DatasetOptions, ModelOptions, Named, RunSettings
 from negbench.registry import SECTIONS, registry
 
 MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
-
-Named = str | Mapping[str, Any]
 
 
 # --- recipes -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -17,6 +18,9 @@ from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.files import checked_name
 
 MOVES_SCORES = False
+
+Named = str | Mapping[str, Any]  # a plug-in: NAME, NAME:option=value, or a table {"name": ..., option: ...}
+Names = Named | Sequence[Named]  # several, as 'a,b' or as a list
 
 
 def option(
@@ -49,6 +53,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
     in_recipe: ClassVar[bool] = False  # whether a recipe's table may set the fields that this very class declares
+    section: ClassVar[str] = "Options"  # of the help, for the fields that this very class declares
 
     def __init__(self, **given: Any) -> None:
         """Raises OptionError or UnknownNameError for the first option that does not fit."""
@@ -129,23 +134,23 @@ MANY_SEEDS = 1_000  # more than anybody computes: every cell is planned before t
 
 def parse_seeds(given: Any) -> tuple[int, ...]:
     """3 or '3' -> 0, 1, 2; '0,5,7' or [0, 5, 7] -> as listed."""
-    parts = given.split(",") if isinstance(given, str) else given
-    try:
-        numbers = [int(given)] if isinstance(given, int) else [int(part) for part in parts if str(part).strip()]
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"--seeds {given!r}: want a count (3) or a list (0,1,2)") from error
-    if isinstance(given, int) or (isinstance(given, str) and len(numbers) == 1 and "," not in given):
-        numbers = list(range(min(numbers[0], MANY_SEEDS + 1)))
+    count = isinstance(given, int) or (isinstance(given, str) and "," not in given)
+    want = "a count (3) or a list of different seeds (0,1,2)"
+    numbers = _whole_numbers("--seeds", [given] if isinstance(given, int) else given, 0, want)
+    if count and numbers:
+        numbers = tuple(range(min(numbers[0], MANY_SEEDS + 1)))
     if len(numbers) > MANY_SEEDS:
         raise OptionError(f"--seeds {given!r}: want at most {MANY_SEEDS:,}")
-    if not numbers or min(numbers) < 0 or len(set(numbers)) != len(numbers):
-        raise OptionError(f"--seeds {given!r}: want a count (3) or a list of different seeds (0,1,2)")
-    return tuple(numbers)
+    if not numbers:
+        raise OptionError(f"--seeds {given!r}: want {want}")
+    return numbers
 
 
-def parse_budget(given: str) -> float:
+def parse_budget(given: Any) -> float:
     """'90s', '30m' or '2h' -> seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", given)
+    if isinstance(given, float):
+        return given
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(given))
     if found is None:
         raise OptionError(f"--budget {given!r}: want a number and its unit: 90s, 30m or 2h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
@@ -153,23 +158,19 @@ def parse_budget(given: str) -> float:
 
 def parse_negatives(given: Any) -> tuple[int, ...]:
     """'1,5,63' (a flag) or [1, 5, 63] (a recipe) -> (1, 5, 63)."""
-    parts = [part for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+    return _whole_numbers("--negatives", given, 1, "different numbers of at least 1, e.g. 1,5,63")
+
+
+def _whole_numbers(flag: str, given: Any, least: int, want: str) -> tuple[int, ...]:
+    """'1,5' or [1, 5] -> (1, 5): different whole numbers of at least `least`."""
+    parts = given.split(",") if isinstance(given, str) else given
     try:
-        numbers = tuple(int(part) for part in parts)
+        numbers = tuple(int(part) for part in parts if str(part).strip())
     except (TypeError, ValueError) as error:
-        raise OptionError(f"--negatives {given!r}: want numbers per query and step, e.g. 1,5,63") from error
-    if (numbers and min(numbers) < 1) or len(set(numbers)) != len(numbers):
-        raise OptionError(f"--negatives {given!r}: want different numbers of at least 1, e.g. 1,5,63")
+        raise OptionError(f"{flag} {given!r}: want {want}") from error
+    if any(number < least for number in numbers) or len(set(numbers)) != len(numbers):
+        raise OptionError(f"{flag} {given!r}: want {want}")
     return numbers
-
-
-def _folder_name(given: str) -> str:
-    return checked_name(given, "--name")
-
-
-def _checked_budget(given: str) -> str:
-    parse_budget(given)
-    return given
 
 
 def _checked_rate(given: Any) -> Any:
@@ -187,8 +188,8 @@ def _checked_rate(given: Any) -> Any:
 Seeds = Annotated[int | str | Sequence[int], BeforeValidator(parse_seeds)]
 Negatives = Annotated[str | Sequence[int], BeforeValidator(parse_negatives)]
 LearningRate = Annotated[float | Literal["grid"], BeforeValidator(_checked_rate)]
-Budget = Annotated[str, AfterValidator(_checked_budget)]  # read by `parse_budget`
-FolderName = Annotated[str, AfterValidator(_folder_name)]
+Budget = Annotated[str | float, BeforeValidator(parse_budget)]  # seconds
+FolderName = Annotated[str, AfterValidator(partial(checked_name, what="--name"))]
 
 
 # --- shared by several commands ------------------------------------------------------------------------------------
@@ -197,6 +198,7 @@ FolderName = Annotated[str, AfterValidator(_folder_name)]
 class RunsOptions(Options):
     """Where runs lie."""
 
+    section: ClassVar[str] = "Computing"
     runs_dir: Path | None = option(
         None, "Folder of the runs and the MLflow store [default: NEGBENCH_RUNS, else ./runs]."
     )
@@ -205,18 +207,21 @@ class RunsOptions(Options):
 class TrackedOptions(RunsOptions):
     """Where runs and their MLflow copies lie."""
 
+    section: ClassVar[str] = "Computing"
     tracking_uri: str | None = option(None, "MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].")
 
 
 class PluginOptions(Options):
     """Files of classes of one's own."""
 
+    section: ClassVar[str] = "Settings"
     plugin: tuple[Path, ...] = option((), "Python file with your own strategy, loss, ...", metavar="FILE.py")
 
 
 class SetOptions(PluginOptions):
     """Single settings."""
 
+    section: ClassVar[str] = "Settings"
     sets: tuple[str, ...] = option(
         (), "Set any key, e.g. train.epochs=12.", flags=("--set",), metavar="SECTION.KEY=VALUE"
     )
@@ -225,43 +230,46 @@ class SetOptions(PluginOptions):
 class SettingsOptions(SetOptions):
     """Settings of runs."""
 
+    section: ClassVar[str] = "Settings"
     recipe: Path | None = option(None, "TOML file of settings, or a name (see `list recipes`); flags override it.")
 
 
 class DataOptions(Options):
     """Where a benchmark's files lie."""
 
+    section: ClassVar[str] = "Data"
     data_root: Path | None = option(None, "Folder of the data set [default: the variable NEGBENCH_DATA].")
     allow_missing: bool = option(False, "Continue without missing images; marks the result partial.")
 
 
 class DatasetOptions(SetOptions, DataOptions):
-    """A data set: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
+    """A data set: a name, NAME:option=value, or a table {"name": ..., option: ...}."""
 
-    dataset: Any = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
+    dataset: Named | None = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
 
 
 class ModelOptions(DatasetOptions, SettingsOptions):
     """A backbone, named likewise, and a data set."""
 
-    backbone: Any = option(None, "Model family [default: tiny].", cli=str)
+    backbone: Named | None = option(None, "Model family [default: tiny].", cli=str)
 
 
 class RunSettings(ModelOptions):
     """All plug-ins of one run."""
 
-    strategy: Any = option(
+    strategy: Named | None = option(
         None,
         "Negative-sampling strategy (see `list strategies`); options as qure:variant=release.",
         cli=str,
     )
-    loss: Any = option(None, "Loss [default: bradley-terry].", cli=str)
+    loss: Named | None = option(None, "Loss [default: bradley-terry].", cli=str)
     seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].")
 
 
 class WorkerOptions(Options):
     """Where tasks are computed."""
 
+    section: ClassVar[str] = "Computing"
     workers: int | None = option(None, "Tasks at a time [default: 1; with ray as many as there is room for].", ge=1)
     executor: Any = option(
         "pool",
@@ -299,24 +307,24 @@ class Run(RunSettings, TrackedOptions):
 class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, TrackedOptions):
     """Options of `negbench compare`: the axes, whose every combination is a cell, and how strategies are compared.
 
-    A plug-in is a name, NAME:option=value, a table {"name": ..., option: ...}, or an object; several are a list.
+    A plug-in is a name, NAME:option=value, or a table {"name": ..., option: ...}; several are a list.
     """
 
     in_recipe: ClassVar[bool] = True
-    strategies: Any = option(
+    strategies: Names = option(
         "cir",
         "Comma-separated names, options as qure:variant=release; cir: the papers' strategies and their opponents; all: "
         "every strategy that needs no guide and works with any loss.",
         flags=("--strategies", "--strategy"),
         cli=str,
     )
-    losses: Any = option(
+    losses: Names | None = option(
         None, "Comma-separated loss names [default: bradley-terry].", flags=("--losses", "--loss"), cli=str
     )
-    backbones: Any = option(
+    backbones: Names | None = option(
         None, "Comma-separated backbone names [default: tiny].", flags=("--backbones", "--backbone"), cli=str
     )
-    datasets: Any = option(
+    datasets: Names | None = option(
         None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
     )
     seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
@@ -332,7 +340,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
         flags=("--dial",),
         metavar="KEY=VALUE,VALUE",
     )
-    systems: Any = option(
+    systems: Names | None = option(
         None,
         "Comma-separated published systems, or all: train each with every strategy's negatives (see `list systems`).",
         cli=str,

@@ -82,13 +82,10 @@ class Registry:
 
     def plugins(self, kind: str) -> dict[str, Plugin]:
         """Name -> plug-in of one kind, sorted. Raises NegbenchError where two claim one name."""
-        _check_kind(kind)
-        return self._claimed(kind, _files(kind))
-
-    def _claimed(self, kind: str, built_ins: tuple[Path, ...]) -> dict[str, Plugin]:
-        """`plugins`, of the built-ins only those that these files define."""
+        if kind not in KINDS:
+            raise UnknownNameError("kind of plug-in", kind, KINDS)
         found: dict[str, Plugin] = {}
-        for plugin in [*_built_ins(kind, built_ins), *_entry_points(kind), *self._of_files(kind)]:
+        for plugin in [*_built_ins(kind), *_entry_points(kind, tuple(sys.path)), *self._of_files(kind)]:
             if plugin.name in found:
                 raise NegbenchError(
                     f"two {kind} are named '{plugin.name}': {found[plugin.name].origin} and {plugin.origin}; rename one"
@@ -98,14 +95,10 @@ class Registry:
 
     def find(self, kind: str, name: str) -> Plugin:
         """Plug-in of this name. Raises UnknownNameError with the nearest right one."""
-        _check_kind(kind)
-        own = tuple(file for file in _files(kind) if _name_of(file) == name)  # no other built-in is read for it
-        plugin = self._claimed(kind, own).get(name)
-        if plugin is None and own:
-            raise NegbenchError(f"{own[0]} has no constant PAPER, which names its source: {name} is no plug-in")
-        if plugin is None:
-            raise UnknownNameError(_SINGULAR[kind], name, self.plugins(kind))
-        return plugin
+        known = self.plugins(kind)
+        if name not in known:
+            raise UnknownNameError(_SINGULAR[kind], name, known)
+        return known[name]
 
     def parts(self, kind: str, name: str) -> list[Plugin]:
         """The plug-ins that a name stands for: one, or those of a composite (`a+b`, `a:5>b`)."""
@@ -161,17 +154,10 @@ class Registry:
             self.plugins(kind)  # raises where a name was taken before
         return names
 
-    def own_file(self, file: str, sha256: str | None) -> Path | None:
-        """The file given by `--plugin` that a run knows as `file`; None where the user has given no such file.
-
-        Args:
-            file: its path when the run was made.
-            sha256: of its content then; None where the run did not keep it, and the file's name decides.
-        """
-        for path in {plugin.path for plugin in self._files.values() if plugin.path is not None}:
-            if path.name == Path(file).name if sha256 is None else sha256_of(path) == sha256:
-                return path
-        return None
+    def own_file(self, sha256: str) -> Path | None:
+        """The file given by `--plugin` that has this content; None where the user has given no such file."""
+        paths = {plugin.path for plugin in self._files.values() if plugin.path is not None}
+        return next((path for path in paths if sha256_of(path) == sha256), None)
 
     def describe(self, kind: str) -> list[Description]:
         """What `negbench list` prints, without importing any plug-in."""
@@ -186,7 +172,8 @@ registry = Registry()
 
 def blamed(error: BaseException) -> str | None:
     """One line for an error that arose in a plug-in of somebody else's, with its place there; None for any other."""
-    foreign = {each.module: each for kind in KINDS for each in (*registry._of_files(kind), *_entry_points(kind))}
+    path = tuple(sys.path)
+    foreign = {each.module: each for kind in KINDS for each in (*registry._of_files(kind), *_entry_points(kind, path))}
     place = place_in(error, foreign)
     if place is None:
         return None
@@ -270,35 +257,24 @@ def _coerced(where: str, value: Any, hint: Any) -> Any:
 # --- discovery ---------------------------------------------------------------------------------------------------
 
 
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise UnknownNameError("kind of plug-in", kind, KINDS)
-
-
 def _name_of(file: Path) -> str:
     return file.stem.replace("_", "-")
 
 
-def _files(kind: str) -> tuple[Path, ...]:
-    """Public modules of a kind's package."""
+def _built_ins(kind: str) -> list[Plugin]:
+    """Those of a kind's package: its public modules with a constant `PAPER`."""
     found = syntax.locate(_PACKAGES[kind])
     if found is None:
         raise NegbenchError(f"{_PACKAGES[kind]} is not installed: run `pip install -e .` in the checkout")
-    return _modules(found.parent, found.parent.stat().st_mtime_ns)
+    files = _modules(found.parent, found.parent.stat().st_mtime_ns)
+    names = {_name_of(file): f"{_PACKAGES[kind]}.{file.stem}" for file in files if _holds_plugin(file)}
+    return [Plugin(kind, name, module, None, "built-in") for name, module in names.items()]
 
 
 @cache
 def _modules(folder: Path, _changed: int) -> tuple[Path, ...]:
     """Public ones of a folder as it was then; a run looks some twenty times."""
     return tuple(sorted(file for file in folder.glob("*.py") if not file.stem.startswith("_")))
-
-
-def _built_ins(kind: str, files: tuple[Path, ...]) -> list[Plugin]:
-    return [
-        Plugin(kind, _name_of(file), f"{_PACKAGES[kind]}.{file.stem}", None, "built-in")
-        for file in files
-        if _holds_plugin(file)
-    ]
 
 
 @cache
@@ -310,12 +286,8 @@ def _holds_plugin(file: Path) -> bool:
         return True
 
 
-def _entry_points(kind: str) -> tuple[Plugin, ...]:
-    return _entry_points_on(kind, tuple(sys.path))
-
-
 @cache
-def _entry_points_on(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
+def _entry_points(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
     """Those of the packages on `path`, which is `sys.path`; reading what is installed takes some time."""
     return tuple(
         Plugin(kind, point.name, point.module, None, point.dist.name if point.dist else point.value)

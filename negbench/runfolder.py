@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.config import RunConfig
 from negbench.errors import RunError
 from negbench.files import SUMS, atomic_write, intact, locked, names_in, read_json, seal, write_json
 from negbench.registry import registry
-from negbench.schemas import check_types
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +39,64 @@ Step = Literal["reuse", "resume", "anew"]  # finished runs, interrupted ones, an
 _SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # which a finished run can do without
 _ANEW = "delete it and result.json beside it, and the command that computed the run computes it again"
 _FIRST = "delete checkpoint.pt in its folder, and the run starts again from its first epoch"
+
+Known = dict[str, float | None]
+
+
+class Closed(BaseModel):
+    """A closed object: another key is refused, and no value is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Draws(Closed):
+    """How negatives are taken from the pools."""
+
+    per_query: int | None = Field(description="negatives of a query and epoch; null: all of the batch's pool")
+    replacement: bool | None = Field(description="whether each epoch draws anew; null for batch strategies")
+
+
+class RunRecord(Closed):
+    """result.json in a run's folder: one finished cell. What it was computed from stands in config.json beside it.
+
+    Its JSON Schema, for other programs, is result.schema.json. Numbers that are not known are null. A rate or a recall
+    lies in [0, 1]; ranks count from 1, epochs of refreshes from 0.
+    """
+
+    metrics: dict[str, float] = Field(description="of the reported split at the reported epoch; GROUP/NAME for a part")
+    main_metric: str = Field(description="the one of `metrics` to look at")
+    baselines: dict[str, dict[str, float]] = Field(
+        description="the metrics of what needs no training, or one side of the query alone, by name"
+    )
+    reported_epoch: int = Field(ge=0, description="epochs trained when the metrics were taken")
+    selected_on: Literal["last", "dev", "val"] = Field(description="what the epoch was chosen by")
+    behaviour: Known = Field(description="what the strategy did: means over refreshes (batch strategies: epochs)")
+    behaviour_by_refresh: list[Known] = Field(description="the same, one by one, with the epoch")
+    regime: Known = Field(description="where the model stood at the end, and what random negatives are")
+    regime_by_refresh: list[Known] = Field(description="the same before each refresh")
+    refresh_epochs: list[int] = Field(description="epochs before which pools were defined anew")
+    temperatures: dict[str, float] = Field(description="learned temperatures at the end")
+    draws: Draws
+    steps: int = Field(ge=0, description="optimiser steps")
+    negatives_seen: int = Field(ge=0, description="query-negative pairs that the loss read")
+    seconds: dict[str, float] = Field(description="of each stage")
+    images_encoded: int = Field(ge=0, description="images whose features were not stored before")
+    peak_memory_mib: dict[str, float] = Field(description="of the process, and of the GPU where there is one")
+    remarks: list[str] = Field(description="what a reader must know")
+
+
+def check_types(result: Any) -> None:
+    """Raise ValueError where a field of a result has another type; a run of an earlier version may lack some.
+
+    Args:
+        result: as JSON holds it.
+    """
+    try:
+        RunRecord.model_validate(result)
+    except ValidationError as error:
+        wrong = [each for each in error.errors() if each["type"] not in ("missing", "extra_forbidden")]
+        if wrong:
+            raise ValueError(f"{'.'.join(map(str, wrong[0]['loc']))}: {wrong[0]['msg']}") from error
 
 
 @dataclass(frozen=True)
@@ -96,15 +154,15 @@ class RunFolder:
         manifest = self.manifest
         with self._intact("config.json"):
             config = RunConfig.model_validate(manifest["config"])
-            own = [registry.own_file(file, sha256) for file, sha256 in _plugins(manifest).items()]
+            own = [registry.own_file(sha256) for sha256 in manifest.get("plugins", {}).values()]
         return config.model_copy(update={"plugins": tuple(str(path) for path in own if path is not None)})
 
     def check_plugins(self) -> None:
         """Raise RunError where the user has not given each file of plug-ins that the run was made with."""
-        for file, sha256 in _plugins(self.manifest).items():
-            if registry.own_file(file, sha256) is None:
-                content = f" (want the content of then, SHA-256 {sha256[:12]}...)" if sha256 else ""
-                raise RunError(f"run {self.run_id} was made with a file of plug-ins: give --plugin {file}{content}")
+        for file, sha256 in self.manifest.get("plugins", {}).items():
+            if registry.own_file(sha256) is None:
+                content = f"want the content of then, SHA-256 {sha256[:12]}..."
+                raise RunError(f"run {self.run_id} was made with a file of plug-ins: give --plugin {file} ({content})")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Metrics, behaviour and cost; marks the run finished and drops its checkpoint."""
@@ -322,12 +380,6 @@ def new_folder(runs: Path, name: str) -> RunFolder:
         seal(path)
         return RunFolder(path)
     raise RunError(f"10,000 runs named {name} in {runs}: clear some away")
-
-
-def _plugins(manifest: Mapping[str, Any]) -> dict[str, str | None]:
-    """File of plug-ins that a run was made with -> SHA-256 of its content, None where that was not kept."""
-    kept = manifest.get("plugins", {})
-    return {str(file): kept.get(file) for file in manifest["config"]["plugins"]}
 
 
 def final_values(details: Mapping[str, Any]) -> dict[str, float]:

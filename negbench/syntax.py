@@ -1,6 +1,6 @@
 """Python files read as syntax trees: what a module imports, defines and says. Nothing heavy is imported for it.
 
-The registry finds plug-ins with it, and `negbench.identity` hashes the code that can move a score.
+The registry finds plug-ins with it, and `negbench.loop.identity` hashes the code that can move a score.
 """
 
 from __future__ import annotations

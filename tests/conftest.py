@@ -15,15 +15,13 @@ import sqlite3
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from negbench.loop.runs import Bench
     from negbench.tracking import Tracker
 
-SCREENS = {1440: 900, 390: 844}  # width -> height of a desktop's window and of a phone
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 settings.load_profile("default" if "NEGBENCH_FUZZ" in os.environ else "ci")  # a landing must not hang on chance
 CHROMIUM = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -166,6 +162,22 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str], str]:
+    """Runs a command that must end with exit code 2 and one line that holds a text; gives the line."""
+    from negbench.cli.main import run
+
+    def check(arguments: Sequence[str], text: str) -> str:
+        capsys.readouterr()
+        assert run([*arguments]) == 2, arguments
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("negbench: error: ")
+        assert text in line
+        return line
+
+    return check
+
+
+@pytest.fixture
 def logged() -> Iterator[list[logging.LogRecord]]:
     """What negbench logs during the test, from INFO on."""
     records, logger = list[logging.LogRecord](), logging.getLogger("negbench")
@@ -257,6 +269,19 @@ def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tracker, "client", copied)
         yield client
+
+
+@pytest.fixture(scope="session")
+def statuses() -> Callable[..., Counter[str]]:
+    """Counts the statuses of all MLflow runs of a runs folder's store."""
+    from negbench.tracking import Tracker
+
+    def counted(runs: Path, uri: str | None = None) -> Counter[str]:
+        client = Tracker.open(runs, uri).client()
+        places = [experiment.experiment_id for experiment in client.search_experiments()]
+        return Counter(run.info.status for run in client.search_runs(places))
+
+    return counted
 
 
 @pytest.fixture(scope="session")
@@ -357,89 +382,6 @@ def words_of() -> Callable[[Path], str]:
 
 
 @pytest.fixture(scope="session")
-def first_screens() -> Callable[..., None]:
-    """Look at an open page on a desktop and on a phone, in both schemes; keep build/screenshots/NAME-WIDTH-SCHEME.png.
-
-    Each must show something, in the scheme that was asked for. `seen` gets width and height and asserts what is there;
-    `own` pages are also no wider than the screen. `dress` turns a page to a scheme that does not follow the browser's.
-    """
-    from PIL import Image
-
-    folder = Path(__file__).parents[1] / "build" / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def look(
-        page: Page,
-        name: str,
-        seen: Callable[[int, int], None],
-        *,
-        own: bool = True,
-        dress: Callable[[str], None] | None = None,
-    ) -> None:
-        for scheme in SCHEMES:
-            page.emulate_media(color_scheme=scheme)
-            if dress is not None:
-                dress(scheme)
-            for width, height in SCREENS.items():
-                page.set_viewport_size({"width": width, "height": height})
-                page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-                seen(width, height)
-                file = folder / f"{name}-{width}-{scheme}.png"
-                page.screenshot(path=file, animations="disabled")
-                with Image.open(file) as picture:
-                    assert picture.size == (width, height)
-                    grey = np.asarray(picture.convert("L"), dtype=float)
-                ground = float(np.bincount(grey.astype(int).ravel()).argmax())
-                assert ground < 64 if scheme == "dark" else ground > 192, file
-                assert (abs(grey - ground) > 48).mean() > 0.01, f"{file} is blank"
-                if own:
-                    assert page.evaluate("document.documentElement.scrollWidth") == width, file
-
-    return look
-
-
-class Load(NamedTuple):
-    """What opening a page on a phone takes: bytes of all its files, requests, elements, times in ms, layout shift."""
-
-    bytes: int
-    requests: int
-    elements: int
-    loaded: float
-    painted: float
-    shift: float
-
-
-@pytest.fixture(scope="module")
-def load_of(browser: Browser) -> Callable[[Path], Load]:
-    """Opens a page of the file system in a fresh window; what it prints, times too, `pytest -s` shows."""
-
-    def measure(file: Path) -> Load:
-        context = browser.new_context(viewport={"width": 390, "height": 844}, offline=True)
-        page, addresses = context.new_page(), list[str]()
-        page.on("request", lambda r: addresses.append(r.url) if r.url.startswith("file:") else None)
-        page.add_init_script(
-            """window.shift = 0;
-            const added = list => list.getEntries().forEach(entry => { window.shift += entry.value; });
-            new PerformanceObserver(added).observe({ type: 'layout-shift', buffered: true });"""
-        )
-        page.goto(file.as_uri())
-        page.locator("footer, #facts").last.scroll_into_view_if_needed()
-        loaded, painted, elements, shift = page.evaluate(
-            """() => [performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd,
-                performance.getEntriesByName('first-contentful-paint')[0].startTime,
-                document.querySelectorAll('*').length, window.shift]"""
-        )
-        context.close()
-        paths = [Path(url2pathname(urlsplit(address).path)) for address in addresses]
-        weight = sum(path.stat().st_size for path in paths if path.exists())  # MkDocs' theme asks for one that is not
-        found = Load(weight, len(addresses), elements, loaded, painted, shift)
-        print(f"\n{file.name}: {found}")
-        return found
-
-    return measure
-
-
-@pytest.fixture(scope="session")
 def axe() -> Callable[..., list[str]]:
     """What axe-core objects to in an open page, or in the part of a selector, a line each: rule, what is wrong, where.
 
@@ -460,11 +402,28 @@ def axe() -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
-def standin() -> Any:
+def load_file() -> Callable[[Path], ModuleType]:
+    """Runs a file of Python that is in no package: a helper of the tests, an example."""
+
+    def load(path: Path) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module  # where dataclasses look for their types
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def standin(load_file: Callable[[Path], ModuleType]) -> ModuleType:
     """`standin.py`: annotation files with stand-in pictures."""
-    spec = importlib.util.spec_from_file_location("standin", Path(__file__).with_name("standin.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(Path(__file__).with_name("standin.py"))
+
+
+@pytest.fixture(scope="session")
+def toys(load_file: Callable[[Path], ModuleType], standin: ModuleType) -> ModuleType:
+    """`datasets/toys.py`: a small copy of every data set, which draws its pictures with `standin`."""
+    return load_file(Path(__file__).parent / "datasets" / "toys.py")

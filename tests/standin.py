@@ -1,14 +1,11 @@
 """A FashionIQ folder at full size without its images: the real annotation files beside small stand-in pictures.
 
-    python tests/standin.py --annotations DIR --out DIR
-
 Every image is a PNG of one colour that derives from its id, so that a feature extractor sees different images and two
 calls write the same bytes. Images lie in one folder per category, as in the usual copies of the data.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import random
@@ -85,19 +82,3 @@ def write_preferences(root: Path, users: int, judgements: int, images: int) -> N
     root.mkdir(parents=True, exist_ok=True)
     (root / "hpfiq.json").write_text(json.dumps(data))
     write_images(root / "image_data" / "shirt", [f"B{n:02d}" for n in range(images)])
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description="FashionIQ's annotation files with stand-in pictures")
-    parser.add_argument("--annotations", type=Path, required=True, help="folder with captions/ and image_splits/")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--splits", nargs="+", default=["train", "val"], choices=["train", "val", "test"])
-    parser.add_argument("--size", type=int, default=8, help="side of a picture in pixels")
-    arguments = parser.parse_args()
-    count = write_standin(arguments.annotations, arguments.out, splits=arguments.splits, size=arguments.size)
-    print(f"{count:,} pictures below {arguments.out}")
-
-
-if __name__ == "__main__":
-    main()

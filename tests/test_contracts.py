@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,6 @@ from negbench.contracts import (
     BankStrategy,
     BatchStrategy,
     ComposesTexts,
-    CrossesQueries,
     FreezesTexts,
     HasSubQueries,
     HoldsFeatures,
@@ -38,9 +38,15 @@ TARGET = torch.tensor([2, 1])
 # --- ScoreView --------------------------------------------------------------------------------------------------------
 
 
-def test_view_allows_everything_but_the_target() -> None:
+def test_a_view_completes_its_arguments() -> None:
     view = ScoreView(SCORES, TARGET)
     assert view.allowed.tolist() == [[True, True, False, True], [True, False, True, True]]
+    assert view.positive.tolist() == [-0.5, 0.5]
+    assert view.order.tolist() == [[1, 0, 2, 3], [1, 0, 2, 3]]  # ties by column
+    assert view.order is view.order
+    assert (view.refresh, view.relevant, view.temperature, view.dim) == (0, None, DEFAULT_TEMPERATURE, 0)
+    empty = ScoreView(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
+    assert (empty.allowed.shape, empty.positive.shape, empty.order.shape) == ((0, 5), (0,), (0, 5))
 
 
 def test_view_takes_arrays() -> None:
@@ -50,59 +56,37 @@ def test_view_takes_arrays() -> None:
     assert torch.equal(view.plane("target"), SCORES)
     assert view.allowed.tolist() == [[False, True, False, False], [True, False, True, True]]
     assert view.window(view.allowed, 1).tolist() == [[False, True, False, False], [True, False, False, False]]
+    with pytest.raises(NegbenchError, match=r"plane 'judge' is not in this view \(it has target\): name it in"):
+        view.plane("judge")
 
 
 def test_view_takes_the_target_out_of_a_copy() -> None:
     allowed = torch.ones(2, 4, dtype=torch.bool)
     allowed[0, 0] = False
-    assert ScoreView(SCORES, TARGET, allowed).allowed.tolist() == [
-        [False, True, False, True],
-        [True, False, True, True],
-    ]
+    view = ScoreView(SCORES, TARGET, allowed)
+    assert view.allowed.tolist() == [[False, True, False, True], [True, False, True, True]]
     assert allowed[0].tolist() == [False, True, True, True]
 
 
-def test_view_knows_the_positive_and_the_order() -> None:
-    view = ScoreView(SCORES, TARGET)
-    assert view.positive.tolist() == [-0.5, 0.5]
-    assert view.order.tolist() == [[1, 0, 2, 3], [1, 0, 2, 3]]  # ties by column
-    assert view.order is view.order
-    assert view.refresh == 0
-    assert view.relevant is None
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"scores": SCORES[0]}, r"scores must be a \[B, N\] float tensor, got \(4,\)"),
+    ({"scores": SCORES.long()}, r"scores must be .* torch.int64"),
+    ({"target": TARGET[:1]}, r"target must be a \(2,\) int64 tensor, got \(1,\)"),
+    ({"target": TARGET.int()}, r"target must be .* torch.int32"),
+    ({"target": torch.tensor([0, 4])}, r"target must lie in 0..3, got 0..4"),
+    ({"target": torch.tensor([-1, 1])}, r"target must lie in 0..3, got -1..1"),
+    ({"allowed": torch.ones(2, 3, dtype=torch.bool)}, r"allowed must be a \(2, 4\) bool tensor, got \(2, 3\)"),
+    ({"allowed": torch.ones(2, 4)}, r"allowed must be .* torch.float32"),
+    ({"relevant": torch.ones(1, 4, dtype=torch.bool)}, r"relevant must be a \(2, 4\) bool tensor"),
+    ({"planes": {"guide": SCORES[:1]}}, r"plane guide must be a \(2, 4\) float tensor, got \(1, 4\)"),
+    ({"planes": {"guide": SCORES.long()}}, r"plane guide must be .* torch.int64"),
+]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"scores": SCORES[0]}, r"scores must be a \[B, N\] float tensor, got \(4,\)"),
-        ({"scores": SCORES.long()}, r"scores must be .* torch.int64"),
-        ({"target": TARGET[:1]}, r"target must be a \[2\] int64 tensor, got \(1,\)"),
-        ({"target": TARGET.int()}, r"target must be .* torch.int32"),
-        ({"target": torch.tensor([0, 4])}, r"target must lie in 0..3, got 0..4"),
-        ({"target": torch.tensor([-1, 1])}, r"target must lie in 0..3, got -1..1"),
-        ({"allowed": torch.ones(2, 3, dtype=torch.bool)}, r"allowed must be a \(2, 4\) bool tensor, got \(2, 3\)"),
-        ({"allowed": torch.ones(2, 4)}, r"allowed must be .* torch.float32"),
-        ({"relevant": torch.ones(1, 4, dtype=torch.bool)}, r"relevant must be a \(2, 4\) bool tensor"),
-        ({"planes": {"guide": SCORES[:1]}}, r"plane guide must be a \(2, 4\) float tensor, got \(1, 4\)"),
-        ({"planes": {"guide": SCORES.long()}}, r"plane guide must be .* torch.int64"),
-    ],
-)
-def test_view_refuses_what_does_not_fit(changes: dict[str, Tensor], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ScoreView(**{"scores": SCORES, "target": TARGET, **changes})  # type: ignore[arg-type]
-
-
-def test_view_hands_out_the_planes_that_it_has() -> None:
-    view = ScoreView(SCORES, TARGET, planes={"guide": SCORES + 1})
-    assert torch.equal(view.plane("guide"), SCORES + 1)
-    assert (view.temperature, view.dim) == (DEFAULT_TEMPERATURE, 0)
-    with pytest.raises(NegbenchError, match=r"plane 'judge' is not in this view \(it has guide\): name it in"):
-        view.plane("judge")
-
-
-def test_view_of_no_queries() -> None:
-    view = ScoreView(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
-    assert (view.allowed.shape, view.positive.shape, view.order.shape) == ((0, 5), (0,), (0, 5))
+def test_view_refuses_what_does_not_fit() -> None:
+    for changes, message in REFUSED:
+        with pytest.raises(ValueError, match=message):
+            ScoreView(**{"scores": SCORES, "target": TARGET, **changes})
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -117,11 +101,8 @@ class _Fields:
 
 def test_ranges_stand_beside_the_defaults() -> None:
     assert (_Fields().k, _Fields().how) == (100, "a")
-    assert tunable_ranges(_Fields) == {"k": Range(10, 1000, log=True), "how": Range(choices=("a", "b"))}
-    assert list(tunable_ranges(_Fields)) == ["k", "how"]
-
-
-def test_a_range_is_bounds_or_choices() -> None:
+    found = tunable_ranges(_Fields)
+    assert list(found.items()) == [("k", Range(10, 1000, log=True)), ("how", Range(choices=("a", "b")))]
     for span in [{}, {"low": 1}, {"high": 1}, {"low": 1, "high": 2, "choices": (1,)}]:
         with pytest.raises(ValueError, match="either low and high, or choices"):
             tunable(1, **span)  # type: ignore[arg-type]
@@ -144,37 +125,33 @@ def test_a_strategy_must_define_pool() -> None:
     assert (BatchStrategy.scope, BatchStrategy.corrupts, BatchStrategy.n_def) == ("batch", ("target",), 1)
 
 
-@pytest.mark.parametrize(
-    ("base", "declared", "message"),
-    [
-        (Strategy, {"scope": "batch"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
-        (Strategy, {"corrupts": ("target",)}, "one of the corpus a negbench.Strategy; neither declares `scope`"),
-        (
-            Strategy,
-            {"scope": "batch", "corrupts": ("target",)},
-            "Mine: a rule of the batch is a negbench.BatchStrategy",
-        ),
-        (BatchStrategy, {"scope": "corpus"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
-        (BatchStrategy, {"corrupts": ("targets",)}, "unknown slot 'targets' in Mine.corrupts: did you mean 'target'"),
-        (BatchStrategy, {"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),
-        (BatchStrategy, {"corrupts": "target"}, "Mine.corrupts must be a tuple of .*, got 'target'"),
-        (BatchStrategy, {"corrupts": ("bank",)}, "the slot 'bank' belongs to a negbench.BankStrategy"),
-        (BankStrategy, {"corrupts": ("target",)}, "the slot 'bank' belongs to a negbench.BankStrategy"),
-        (Strategy, {"reads": ("guides",)}, "unknown plane 'guides' in Mine.reads: did you mean 'guide'"),
-        (Strategy, {"reads": ["guide"]}, "Mine.reads must be a tuple of"),
-        (Strategy, {"schedule": 3}, "unknown schedule '3' in Mine.schedule"),
-    ],
-)
-def test_what_a_strategy_declares_exists(base: type, declared: dict[str, object], message: str) -> None:
-    with pytest.raises(NegbenchError, match=message):
-        type("Mine", (base,), declared)
+DECLARED: list[tuple[type, dict[str, object], str]] = [
+    (Strategy, {"scope": "batch"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
+    (Strategy, {"corrupts": ("target",)}, "one of the corpus a negbench.Strategy; neither declares `scope`"),
+    (Strategy, {"scope": "batch", "corrupts": ("target",)}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
+    (BatchStrategy, {"scope": "corpus"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
+    (BatchStrategy, {"corrupts": ("targets",)}, "unknown slot 'targets' in Mine.corrupts: did you mean 'target'"),
+    (BatchStrategy, {"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),
+    (BatchStrategy, {"corrupts": "target"}, "Mine.corrupts must be a tuple of .*, got 'target'"),
+    (BatchStrategy, {"corrupts": ("bank",)}, "the slot 'bank' belongs to a negbench.BankStrategy"),
+    (BankStrategy, {"corrupts": ("target",)}, "the slot 'bank' belongs to a negbench.BankStrategy"),
+    (Strategy, {"reads": ("guides",)}, "unknown plane 'guides' in Mine.reads: did you mean 'guide'"),
+    (Strategy, {"reads": ["guide"]}, "Mine.reads must be a tuple of"),
+    (Strategy, {"schedule": 3}, "unknown schedule '3' in Mine.schedule"),
+]
+
+
+def test_what_a_strategy_declares_exists() -> None:
+    for base, declared, message in DECLARED:
+        with pytest.raises(NegbenchError, match=message):
+            type("Mine", (base,), declared)
 
 
 def test_what_a_backbone_offers_is_asked_of_its_methods() -> None:
     tiny = registry.make("backbones", "tiny", weights="random")
-    offers = (HoldsFeatures, FreezesTexts, HasSubQueries, ComposesTexts, CrossesQueries)
-    assert [isinstance(tiny, offer) for offer in offers] == [False, True, True, True, True]
-    assert [issubclass(registry.get("backbones", "vectors"), offer) for offer in offers] == [True] * 5
+    offers = (HoldsFeatures, FreezesTexts, HasSubQueries, ComposesTexts)
+    assert [isinstance(tiny, offer) for offer in offers] == [False, True, True, True]
+    assert [issubclass(registry.get("backbones", "vectors"), offer) for offer in offers] == [True] * 4
     assert not issubclass(registry.get("backbones", "blip2"), ComposesTexts)
 
 
@@ -209,8 +186,9 @@ def test_loss_refuses_what_does_not_fit() -> None:
         _Seen()(positive, negatives, torch.ones(2, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"weights must be \(2, 3\), got \(2,\)"):
         _Seen()(positive, negatives, None, positive)
+    aspect = AspectScores("colour", positive, negatives, torch.tensor(1.0), positive > 0)
     with pytest.raises(ValueError, match="_Seen has no term for aspects"):
-        _Seen()(positive, negatives, aspects=[AspectScores("colour", positive, negatives, torch.tensor(1.0))])
+        _Seen()(positive, negatives, aspects=[aspect])
     with pytest.raises(ValueError, match="_Seen has no use for candidates"):
         _Seen()(positive, negatives, candidates=negatives)
 

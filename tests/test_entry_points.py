@@ -9,31 +9,14 @@ from pathlib import Path
 
 import pytest
 
-MODULE = '''"""Keeps everything that is allowed."""
-
-import sys
-from dataclasses import dataclass
-
-from negbench import ScoreView, Strategy, tunable
-
-PAPER = "nobody's"
-print("IMPORTED", file=sys.stderr)
-
-
-@dataclass(frozen=True)
-class Keep(Strategy):
-    """Everything."""
-
-    k: int = tunable(3, low=1, high=9)
-
-    def pool(self, view: ScoreView):
-        return view.allowed
-'''
+from tests.plugin_file import PLUGIN
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    (tmp_path / "keep_plugin.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "keep_plugin.py").write_text(
+        f"{PLUGIN}\nimport sys\nprint('IMPORTED', file=sys.stderr)\n", encoding="utf-8"
+    )
     return tmp_path
 
 
@@ -41,7 +24,7 @@ def install(site: Path, name: str) -> None:
     info = site / "keep-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: keep\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text(f"[negbench.strategies]\n{name} = keep_plugin:Keep\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(f"[negbench.strategies]\n{name} = keep_plugin:Mine\n", encoding="utf-8")
 
 
 def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,8 +37,8 @@ def test_listed_without_import_and_made_like_a_built_in(site: Path) -> None:
     code = "import sys, negbench; from negbench.cli.main import run; run(['list', 'strategies'])\n"
     code += "print('LISTED', file=sys.stderr); print(negbench.make_strategy('keep', k=4))"
     done = python(site, "-c", code)
-    assert "Keeps everything that is allowed. [keep]" in done.stdout
-    assert done.stdout.endswith("Keep(k=4)\n")
+    assert "Nothing at all. [keep]" in done.stdout
+    assert done.stdout.endswith("Mine(k=4)\n")
     assert done.stderr.split() == ["LISTED", "IMPORTED"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.files import atomic_write, delete, intact, locked, names_in, read_json, seal, write_json
+from negbench.files import DamagedError, atomic_write, delete, intact, locked, names_in, read_json, seal, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -35,11 +35,14 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
 
 
 def test_damaged_json_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{", encoding="utf-8")
-    with pytest.raises(NegbenchError, match="is damaged"):
-        read_json(tmp_path / "a.json")
+    for content in (b"{", b"\xff"):
+        (tmp_path / "a.json").write_bytes(content)
+        with pytest.raises(DamagedError, match="is damaged"):
+            read_json(tmp_path / "a.json")
     with pytest.raises(NegbenchError, match="cannot read"):
         read_json(tmp_path / "b.json")
+    with pytest.raises(NegbenchError, match=r"cannot read .*: Is a directory"):
+        read_json(tmp_path)
 
 
 def _count(path: Path) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from negbench import config as config_module
-from negbench import identity, syntax
+from negbench import syntax
 from negbench.config import ResolvedConfig, build_config, resolved
-from negbench.identity import code_version, config_hash, counted
+from negbench.loop import identity
+from negbench.loop.identity import code_version, config_hash, counted
 from negbench.registry import KINDS, Registry, registry
+from tests.plugin_file import ANSWER, PLUGIN
 
 Edit = Callable[[str, str, str], None]
 LOOP = ("negbench.loop.train", identity._file("negbench.loop.train"))
@@ -22,7 +24,7 @@ EXEMPT = {
     "negbench.config",
     "negbench.errors",
     "negbench.files",
-    "negbench.identity",
+    "negbench.loop.identity",
     "negbench.layers",
     "negbench.runfolder",
     "negbench.loop.observe",
@@ -143,20 +145,6 @@ def test_what_a_run_imports_counts_or_says_that_it_does_not() -> None:
     assert not away & {name.split(".")[1] for name in reached}
 
 
-PLUGIN = '''"""Mine."""
-from dataclasses import dataclass
-from negbench import ScoreView, Strategy
-
-
-@dataclass(frozen=True)
-class Mine(Strategy):
-    """Mine."""
-
-    def pool(self, view: ScoreView):
-        return view.allowed & True
-'''
-
-
 def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +165,7 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(
     assert hash_of("a", PLUGIN.replace("class Mine", "# a comment\nclass Mine")) == before
     assert hash_of("b", PLUGIN) == before
     assert hash_of("c", PLUGIN, another=PLUGIN) == before  # registered beside it, and not used
-    assert hash_of("a", PLUGIN.replace("& True", "& False")) != before
+    assert hash_of("a", PLUGIN.replace(ANSWER, "view.allowed")) != before
 
 
 def test_the_hash_is_of_what_determines_the_outcome() -> None:

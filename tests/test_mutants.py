@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,15 +24,9 @@ def half(rows: list[int], top: int = 2) -> float:
 """
 
 
-@pytest.fixture(scope="module")
-def mutants() -> Any:
-    spec = importlib.util.spec_from_file_location("mutants", Path(__file__).with_name("mutants.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mutants"] = module  # where its dataclasses look for their types
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def mutants(load_file: Callable[[Path], ModuleType]) -> Any:
+    return load_file(Path(__file__).with_name("mutants.py"))
 
 
 def test_every_fault_by_hand_has_its_place(mutants: Any) -> None:

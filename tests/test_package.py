@@ -174,21 +174,10 @@ def test_what_a_run_and_a_report_may_need_later_is_not_imported_with_them() -> N
     assert done.stdout == "[]\n"
 
 
-def docker_lines() -> list[tuple[str, str]]:
-    """(instruction, its arguments) of the Dockerfile, continued lines joined."""
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
-    return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines()) if word.isupper()]
-
-
-def test_the_docker_file_runs_the_demo_of_the_makefile() -> None:
-    (command,) = [json.loads(rest) for word, rest in docker_lines() if word == "CMD"]
-    (demo,) = re.findall(r"negbench (compare .*--name demo)", (ROOT / "Makefile").read_text(encoding="utf-8"))
-    assert command == demo.split()
-    assert command[command.index("--recipe") + 1] in recipes()
-
-
-def test_the_docker_file_installs_what_is_there_and_does_not_run_as_root() -> None:
-    lines = docker_lines()
+def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_root() -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")  # continued lines joined
+    parts = (line.partition(" ") for line in text.splitlines())
+    lines = [(instruction, rest) for instruction, _, rest in parts if instruction.isupper()]
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     (base,) = [rest for word, rest in lines if word == "FROM"]
     python, system = re.fullmatch(r"python:(3\.\d+)-slim-([a-z]+)", base).groups()  # type: ignore[union-attr]
@@ -207,3 +196,7 @@ def test_the_docker_file_installs_what_is_there_and_does_not_run_as_root() -> No
     assert [rest for word, rest in lines if word == "USER"] == [made]
     assert int(made) > 0
     assert json.loads(next(rest for word, rest in lines if word == "ENTRYPOINT")) == [*PROJECT["project"]["scripts"]]
+    (command,) = [json.loads(rest) for word, rest in lines if word == "CMD"]
+    (demo,) = re.findall(r"negbench (compare .*--name demo)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert command == demo.split()
+    assert command[command.index("--recipe") + 1] in recipes()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from negbench.cli.main import run as negbench
-from negbench.config import RunConfig, resolved
+from negbench.config import resolved
 from negbench.data.scene import load_split
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
@@ -270,36 +267,19 @@ def test_a_recipe_resolves_to_the_published_numbers(name: str, root_of: RootOf) 
     }
 
 
-@pytest.mark.parametrize("name", [name for name in RUNS if not name.startswith("hycole")])
-def test_intervals_are_equal(name: str) -> None:
-    """n_def counts the warm-up's interval; CIRR's 50 epochs leave room for one more under "multiples"."""
-    config = resolved(load_config(recipe=path_of(name)))
-    epochs = list(config.schedule.refresh_epochs)
-    assert len(epochs) in (config.schedule.n_def - 1, config.schedule.n_def)
-    begins = [0, *epochs] if config.schedule.rule == "multiples" else [*epochs, config.train.epochs]
-    assert len(set(np.diff(begins))) == 1  # a warm-up of one interval (QuRe), or equal intervals after it (DQE)
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_value_says_where_it_is_from(name: str) -> None:
-    lines = path_of(name).read_text(encoding="utf-8").splitlines()
-    assert lines[0].startswith("# ")
-    for number, line in enumerate(lines, start=1):
-        value = re.match(r"\s*(\w+ = [^\[{]|\{ name)", line) or re.match(r"\w+ = [\[{].*[\]}]", line)
-        if value and not line.startswith(("name =", "extends =")):
-            assert re.search(r"\S +# \S", line), f"{name}.toml:{number} has no source: {line}"
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_what_is_ours_is_not_called_published(name: str) -> None:
-    """What this file takes for published carries no mark of ours, so that the two cannot drift apart."""
-    section = ""
-    for line in path_of(name).read_text(encoding="utf-8").splitlines():
-        if line.startswith("["):
-            section = line.strip("[] ")
-        key = f"{section}.{line.split(' = ')[0]}"
-        if key in PUBLISHED[name] and key != "schedule.warmup":
-            assert not line.partition("# ")[2].startswith("ours"), line
+def test_every_value_says_where_it_is_from() -> None:
+    """And what this file takes for published carries no mark of ours, so that the two cannot drift apart."""
+    for name in RECIPES:
+        lines, section = path_of(name).read_text(encoding="utf-8").splitlines(), ""
+        assert lines[0].startswith("# ")
+        for number, line in enumerate(lines, start=1):
+            section = line.strip("[] ") if line.startswith("[") else section
+            value = re.match(r"\s*(\w+ = [^\[{]|\{ name)", line) or re.match(r"\w+ = [\[{].*[\]}]", line)
+            if value and not line.startswith(("name =", "extends =")):
+                assert re.search(r"\S+ +# \S", line), f"{name}.toml:{number} has no source: {line}"
+            key = f"{section}.{line.split(' = ')[0]}"
+            if key in PUBLISHED.get(name, {}) and key != "schedule.warmup":
+                assert not line.partition("# ")[2].startswith("ours"), line
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -407,12 +387,11 @@ def test_encode_and_audit_take_recipes(
     recipe = str(write(tmp_path, "r", 'system = "dqe"\nseed = 3\n[strategy]\nbeta = 0.7\n[compare]\nseeds = [1]'))
     toy = ["--set", f"dataset.root='{toy_root}'", "--set", "backbone.weights='random'"]
     assert negbench(["data", "encode", "--recipe", recipe, *toy]) == 0
-    assert "144 images, 144 to encode" in capsys.readouterr().out
-    flags = ["--strategy", "dqe,top-k", "--out", str(tmp_path)]
-    assert negbench(["audit", "--recipe", recipe, *flags, *vector_flags]) == 0
-    out = " ".join(capsys.readouterr().err.split())
-    assert out.count("note: DQE-CIR without its attribute weights") == 1
-    assert '"dqe(beta=0.7)"' in (tmp_path / "audit.json").read_text(encoding="utf-8")
+    assert "144 images: 144 encoded" in capsys.readouterr().out
+    assert negbench(["audit", "--recipe", recipe, "--strategy", "dqe,top-k", "--json", *vector_flags]) == 0
+    told = capsys.readouterr()
+    assert " ".join(told.err.split()).count("note: DQE-CIR without its attribute weights") == 1
+    assert '"dqe(beta=0.7)"' in told.out
 
 
 def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
@@ -426,77 +405,14 @@ def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
 # --- two steps -----------------------------------------------------------------------------------------------------
 
 
-def picture(path: Path, number: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (20, 26), (37 * number % 256, 91 * number % 256, 150)).save(path)
-
-
-def toy_cirr(root: Path) -> Path:
-    """Two groups of six images a split; every image of a group is asked for once."""
-    for split, prefix in (("train", "train/0"), ("val", "dev")):
-        ids = [f"{split}-{n}-0-img0" for n in range(12)]
-        entries = []
-        for n in range(12):
-            group = ids[:6] if n < 6 else ids[6:]
-            entries.append(
-                {
-                    "pairid": n, "reference": ids[n], "target_hard": group[(n + 1) % 6], "caption": f"{n} times as red",
-                    "img_set": {"id": n // 6, "members": group, "reference_rank": 0},
-                }
-            )  # fmt: skip
-        for n, name in enumerate(ids):
-            picture(root / prefix / f"{name}.png", n)
-        for folder, content in (
-            ("captions/cap", entries),
-            ("image_splits/split", {i: f"./{prefix}/{i}.png" for i in ids}),
-        ):
-            path = root / f"{folder}.rc2.{split}.json"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(content))
-    return root
-
-
-def toy_fashion200k(root: Path) -> Path:
-    colours = ("black", "blue", "red", "green", "white", "pink")
-    for split in ("train", "test"):
-        names = [f"women/dresses/{split}/{n}/{n}_0.jpeg" for n in range(12)]
-        lines = [
-            f"{name}\t1.0\t{colours[n % 6]} {'silk' if n < 6 else 'cotton'} dress\n" for n, name in enumerate(names)
-        ]
-        for n, name in enumerate(names):
-            picture(root / name, n)
-        path = root / "labels" / f"dress_{split}_detect_all.txt"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(lines))
-    (root / "test_queries.txt").write_text("".join(f"{names[n]} {names[n + 1]}\n" for n in range(5)))
-    return root
-
-
-def toy_mit_states(root: Path) -> Path:
-    folders = [
-        f"{adjective} {noun}" for noun in ("tree", "dog", "tomato", "glass") for adjective in ("old", "wet", "new")
-    ]
-    for number, folder in enumerate(folders):
-        for n in range(2):
-            picture(root / "images" / folder / f"{n}.jpg", 3 * number + n)
-    return root
-
-
-TOYS: Mapping[str, Callable[[Path], Path]] = {
-    "cirr": toy_cirr,
-    "fashion200k": toy_fashion200k,
-    "mit-states": toy_mit_states,
-}
-
-
 @pytest.fixture(scope="module")
-def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
+def root_of(toy_root: Path, toys: Any, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
     """Folder with a toy of a data set; the synthetic one is in FashionIQ's layout, attribute files included."""
     made: dict[str, Path] = {"fashioniq": toy_root}
 
     def find(dataset: str) -> Path:
         if dataset not in made:
-            made[dataset] = TOYS[dataset](tmp_path_factory.mktemp(dataset.replace("-", "_")) / dataset)
+            made[dataset] = toys.TOYS[dataset](tmp_path_factory.mktemp("toys") / dataset)["root"]
         return made[dataset]
 
     return find
@@ -505,31 +421,20 @@ def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
 def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
     """The recipe at toy size: two epochs of one step, so that pools are defined anew in between."""
     sets = sets_of(name, root_of)
-    sets += ["dataset.categories=['dress']"] if "fashioniq" in name or name in ROWS else []
-    data = load_config(recipe=path_of(ROWS[name][0] if name in ROWS else name), sets=sets).dataset
+    data = load_config(recipe=path_of(name), sets=sets).dataset
     queries = len(load_split(data, "train", images=False).queries)
     sets += ["backbone.model=null"] if name.startswith("hycole") else []
     sets += ["backbone.init=random", "backbone.size=toy", "backbone.weights=null", "compute.device=cpu"]
     return [*sets, "train.epochs=2", f"train.batch_size={queries}", "schedule.warmup=1"]
 
 
-def two_steps(config: RunConfig, folder: Path) -> dict[str, Any]:
-    details = run_config(config, Bench.open(folder, "none")).details
-    assert details["steps"] == 2
-    assert all(0 <= value <= 1 for value in details["metrics"].values())
-    return details
-
-
 # each system, each data set and each family of backbones once: what else differs is numbers, which are read above
 @pytest.mark.parametrize("name", TRIED)
 def test_a_recipe_runs_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> None:
-    details = two_steps(load_config(recipe=path_of(name), sets=toy_sets_of(name, root_of)), tmp_path)
+    config = load_config(recipe=path_of(name), sets=toy_sets_of(name, root_of))
+    details = run_config(config, Bench.open(tmp_path, "none")).details
+    assert details["steps"] == 2
+    assert all(0 <= value <= 1 for value in details["metrics"].values())
     assert details["refresh_epochs"] == ([] if name.startswith("hycole") else [1])
     if not name.startswith("hycole"):
         assert details["behaviour"]["pool_size"] >= 1
-
-
-@pytest.mark.parametrize("name", ["qure-fig4", "cirqrs-table7"])  # the others differ in options of these
-def test_a_grids_cells_run_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> None:
-    for config in axes_of(name, toy_sets_of(name, root_of), seeds=1).configs()[:2]:
-        two_steps(config, tmp_path)

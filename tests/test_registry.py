@@ -6,8 +6,6 @@ import ast
 import dataclasses
 import inspect
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,37 +16,14 @@ from negbench import syntax
 from negbench.cli.explain import options_of
 from negbench.contracts import Loss, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.registry import (
-    KINDS,
-    Registry,
-    _files,
-    blamed,
-    constructor_of,
-    option_defaults,
-    registry,
-)
+from negbench.registry import KINDS, Registry, _modules, blamed, constructor_of, option_defaults, registry
+from tests.plugin_file import ANSWER, PLUGIN
 
 TESTS = Path(__file__).parent
 EVERY = [
     (kind, name) for kind in KINDS for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in"
 ]
 FIELDED = [(kind, name) for kind, name in EVERY if kind in ("strategies", "losses")]
-PLUGIN = '''"""Nothing at all."""
-
-from dataclasses import dataclass
-
-from negbench.contracts import ScoreView, Strategy, tunable
-
-PAPER = "none"
-
-
-@dataclass(frozen=True)
-class Mine(Strategy):
-    k: int = tunable(3, low=1, high=9)
-
-    def pool(self, view: ScoreView):
-        return view.allowed & False
-'''
 
 
 @pytest.fixture
@@ -69,12 +44,13 @@ def test_every_kind_has_plugins() -> None:
 
 
 def test_every_key_has_its_files_and_a_description() -> None:
-    shared = (TESTS / "strategies" / "test_all_allowed.py").read_text(encoding="utf-8")
+    texts = {kind: "".join(path.read_text("utf-8") for path in (TESTS / kind).glob("test_*.py")) for kind in KINDS}
     for kind, name in EVERY:
         source = registry.find(kind, name).source()
         assert source.is_file()
         assert source.stem == name.replace("-", "_")
-        assert (TESTS / kind / f"test_{source.stem}.py").is_file() or f'"{name}"' in shared, name
+        own = (TESTS / kind / f"test_{source.stem}.py").is_file()
+        assert own or f'"{name}"' in texts[kind] or registry.get(kind, name).__name__ in texts[kind], name
         (described,) = [d for d in registry.describe(kind) if d.name == name]
         assert described.summary.endswith((".", ":")), name
         assert len(described.summary) > 10
@@ -126,20 +102,6 @@ def test_what_reads_the_truth_declares_it_and_is_named_an_oracle() -> None:
         assert reads == registry.get("strategies", name).reads_truth == name.startswith("oracle-"), name
 
 
-# --- listing imports nothing heavy ------------------------------------------------------------------------------------
-
-
-def test_describing_imports_no_torch() -> None:
-    code = (
-        "import sys; from negbench.registry import KINDS, registry; "
-        "found = [registry.describe(kind) for kind in KINDS]; "
-        "assert all(found); "
-        "print([m for m in ('torch', 'numpy', 'transformers', 'mlflow', 'optuna', 'pandas') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 # --- discovery: a file that holds a plug-in class is a plug-in --------------------------------------------------------
 
 CLASS = PLUGIN.replace('PAPER = "none"\n', "")
@@ -150,8 +112,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder whose files stand among the built-in strategies."""
     import negbench.strategies
 
-    files = _files
-    monkeypatch.setattr("negbench.registry._files", lambda kind: (*files(kind), *_public(tmp_path, kind)))
+    known = _modules
+    monkeypatch.setattr(
+        "negbench.registry._modules", lambda folder, at: (*known(folder, at), *_public(tmp_path, folder.name))
+    )
     monkeypatch.setattr(negbench.strategies, "__path__", [*negbench.strategies.__path__, str(tmp_path)])
     syntax._spec.cache_clear()
     yield tmp_path
@@ -162,31 +126,27 @@ def _public(folder: Path, kind: str) -> list[Path]:
     return sorted(folder.glob("[!_]*.py")) if kind == "strategies" else []
 
 
-@pytest.mark.parametrize(
-    ("text", "paper"),
-    [
+def test_a_file_that_names_its_paper_is_found(package: Path) -> None:
+    for text, paper in (
         (CLASS + '\nPAPER: str = "annotated"\n', "annotated"),
         (CLASS + '\nPAPER="no spaces"\n', "no spaces"),
         (CLASS.replace('"""Nothing at all."""\n', '"""Nothing at all."""\nPAPER = "in front"\n'), "in front"),
-    ],
-)  # fmt: skip
-def test_a_file_that_names_its_paper_is_found(package: Path, text: str, paper: str) -> None:
-    (package / "mine.py").write_text(text, encoding="utf-8")
-    assert "mine" in registry.plugins("strategies")
-    (described,) = [d for d in registry.describe("strategies") if d.name == "mine"]
-    assert (described.summary, described.paper) == ("Nothing at all.", paper)
+    ):
+        (package / "mine.py").write_text(text, encoding="utf-8")
+        assert "mine" in registry.plugins("strategies")
+        (described,) = [d for d in registry.describe("strategies") if d.name == "mine"]
+        assert (described.summary, described.paper) == ("Nothing at all.", paper)
 
 
-def test_a_file_without_a_class_is_no_plugin_and_says_so_when_it_is_asked_for(package: Path) -> None:
+def test_a_file_without_a_source_is_no_plugin(package: Path) -> None:
     for name, text in (
         ("helper", "x = 1\n"),
         ("_private", CLASS),
     ):
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     assert not {"helper", "-private", "_private"} & set(registry.plugins("strategies"))
-    with pytest.raises(NegbenchError) as caught:
+    with pytest.raises(UnknownNameError, match="unknown strategy 'helper'"):
         registry.find("strategies", "helper")
-    assert "helper.py has no constant PAPER, which names its source: helper is no plug-in" in _message(caught)
 
 
 def test_a_file_that_cannot_be_read_is_listed_with_its_fault(package: Path) -> None:
@@ -228,70 +188,53 @@ def _message(caught: pytest.ExceptionInfo[NegbenchError]) -> str:
     return str(caught.value)
 
 
-def test_unknown_kind() -> None:
+LOSSES = "bradley-terry, hcl, hn-nce, info-nce, margin-kl, multi-similarity, triplet"
+# (kind, name, options) -> all that is said, or parts of it
+UNKNOWN: list[tuple[str, str, dict[str, object], str]] = [
+    ("strategies", "qrue", {}, "unknown strategy 'qrue': did you mean 'qure'?"),
+    ("strategies", "after_target", {}, "unknown strategy 'after_target': did you mean 'after-target'?"),
+    ("losses", "infonce", {}, "unknown loss 'infonce': did you mean 'info-nce'?"),
+    ("losses", "q", {}, f"unknown loss 'q': known: {LOSSES}"),
+]
+OPTIONS: list[tuple[type[NegbenchError], str, str, dict[str, object], tuple[str, ...]]] = [
+    *(
+        (UnknownNameError, kind, name, {"no_such_option": 1}, ("unknown option 'no_such_option'", f"'{name}'"))
+        for kind, name in (("strategies", "qure"), ("losses", "info-nce"), ("backbones", "tiny"), ("datasets", "circo"))
+    ),
+    (
+        UnknownNameError,
+        "strategies",
+        "qure",
+        {"varient": "paper"},
+        ("strategy 'qure': did you mean 'variant'?",),
+    ),
+    (OptionError, "strategies", "qure", {"variant": "papr"}, ("strategy.variant = 'papr'",)),
+    (OptionError, "strategies", "dqe", {"scale": "minmaxx"}, ("strategy.scale = 'minmaxx'",)),
+    (OptionError, "strategies", "top-k", {"k": "100"}, ("k", "'100'")),
+    (OptionError, "strategies", "top-k", {"k": 2.5}, ("k", "2.5")),
+    (OptionError, "strategies", "top-k", {"halve": 1}, ("halve", "1")),
+    (OptionError, "strategies", "dqe", {"alpha": "0.2"}, ("alpha", "'0.2'")),
+    (OptionError, "losses", "margin-kl", {"margin": None}, ("margin", "None")),
+    (OptionError, "losses", "bradley-terry", {"tau": "0.07"}, ("tau", "'0.07'")),
+]
+
+
+def test_mistakes_are_one_line() -> None:
+    for kind, name, options, message in UNKNOWN:
+        with pytest.raises(UnknownNameError) as caught:
+            registry.make(kind, name, **options)
+        assert _message(caught) == message
+    for error, kind, name, options, parts in OPTIONS:
+        with pytest.raises(error) as told:
+            registry.make(kind, name, **options)
+        assert all(part in _message(told) for part in parts)
     with pytest.raises(UnknownNameError) as caught:
         registry.plugins("strategy")
     assert _message(caught) == "unknown kind of plug-in 'strategy': did you mean 'strategies'?"
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "message"),
-    [
-        ("strategies", "qrue", "unknown strategy 'qrue': did you mean 'qure'?"),
-        ("strategies", "after_target", "unknown strategy 'after_target': did you mean 'after-target'?"),
-        ("losses", "infonce", "unknown loss 'infonce': did you mean 'info-nce'?"),
-        (
-            "losses",
-            "q",
-            "unknown loss 'q': known: bradley-terry, hcl, hn-nce, info-nce, margin-kl, multi-similarity, triplet",
-        ),
-    ],
-)
-def test_unknown_key(kind: str, name: str, message: str) -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        registry.make(kind, name)
-    assert _message(caught) == message
-
-
-def test_unknown_option() -> None:
-    for kind, name in (("strategies", "qure"), ("losses", "info-nce"), ("backbones", "tiny"), ("datasets", "circo")):
-        with pytest.raises(UnknownNameError) as caught:
-            registry.make(kind, name, no_such_option=1)
-        assert "unknown option 'no_such_option'" in _message(caught)
-        assert f"'{name}'" in _message(caught)
-    with pytest.raises(
-        UnknownNameError, match=r"unknown option 'varient' in strategy 'qure': did you mean 'variant'\?"
-    ):
-        registry.make("strategies", "qure", varient="paper")
-
-
-def test_a_mistyped_literal_is_one_line() -> None:
-    for name, option, typo in (("qure", "variant", "papr"), ("dqe", "scale", "minmaxx")):
-        with pytest.raises(OptionError) as caught:
-            registry.make("strategies", name, **{option: typo})
-        assert f"strategy.{option} = '{typo}'" in _message(caught)
-        with pytest.raises(OptionError) as caught:  # without the registry in between
+    for name, option, typo in (("qure", "variant", "papr"), ("dqe", "scale", "minmaxx")):  # without the registry
+        with pytest.raises(OptionError) as refused:
             registry.get("strategies", name)(**{option: typo})
-        assert f"got '{typo}'" in _message(caught)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "options"),
-    [
-        ("strategies", "top-k", {"k": "100"}),
-        ("strategies", "top-k", {"k": 2.5}),
-        ("strategies", "top-k", {"halve": 1}),
-        ("strategies", "dqe", {"alpha": "0.2"}),
-        ("losses", "margin-kl", {"margin": None}),
-        ("losses", "bradley-terry", {"tau": "0.07"}),
-    ],
-)
-def test_a_value_of_the_wrong_type_is_quoted(kind: str, name: str, options: dict[str, object]) -> None:
-    with pytest.raises(OptionError) as caught:
-        registry.make(kind, name, **options)
-    ((option, value),) = options.items()
-    assert option in _message(caught)
-    assert repr(value) in _message(caught)
+        assert f"got '{typo}'" in _message(refused)
 
 
 # --- --plugin FILE.py -------------------------------------------------------------------------------------------------
@@ -317,36 +260,22 @@ def test_a_class_may_name_itself(tmp_path: Path) -> None:
     assert sorted(Registry().add_file(path)) == ["first", "second"]
 
 
-def test_two_of_one_name_are_refused(plugin_file: Path, tmp_path: Path) -> None:
-    mine = Registry()
-    mine.add_file(plugin_file)
-    other = tmp_path / "elsewhere" / "my_own.py"
-    other.parent.mkdir()
-    other.write_text(PLUGIN, encoding="utf-8")
-    with pytest.raises(NegbenchError) as caught:
-        mine.add_file(other)
-    assert f"two strategies are named 'my-own': {plugin_file} and {other}; rename one" == _message(caught)
+def test_a_name_that_is_taken_is_refused(plugin_file: Path, tmp_path: Path) -> None:
+    """By another file, when it is added; by a built-in, when it is listed."""
 
-
-def test_the_name_of_a_built_in_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "qure.py"
-    path.write_text(PLUGIN, encoding="utf-8")
-    mine = Registry()
-
-    def add_and_list() -> None:
+    def add_and_list(path: Path) -> None:
         mine.add_file(path)
         mine.plugins("strategies")
 
-    with pytest.raises(NegbenchError) as caught:
-        add_and_list()
-    assert f"two strategies are named 'qure': built-in and {path}; rename one" == _message(caught)
-
-
-def test_one_plug_in_is_found_without_reading_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("negbench.registry._holds_plugin", lambda file: asked.append(file.stem) is None)
-    assert Registry().find("strategies", "top-k").module == "negbench.strategies.top_k"
-    assert asked == ["top_k"]
+    mine = Registry()
+    mine.add_file(plugin_file)
+    for name, taken, by in (("my_own", "my-own", plugin_file), ("qure", "qure", "built-in")):
+        other = tmp_path / "elsewhere" / f"{name}.py"
+        other.parent.mkdir(exist_ok=True)
+        other.write_text(PLUGIN, encoding="utf-8")
+        with pytest.raises(NegbenchError) as caught:
+            add_and_list(other)
+        assert f"two strategies are named '{taken}': {by} and {other}; rename one" == _message(caught)
 
 
 def test_a_key_is_a_plain_name(plugin_file: Path) -> None:
@@ -376,22 +305,18 @@ def test_files_that_are_no_plugins(tmp_path: Path) -> None:
         Registry().add_file(broken)
 
 
-def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_files", dict(registry._files))
-    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path: Path, own_registry: None) -> None:
     file = tmp_path / "broken.py"
-    text = "from dataclasses import dataclass\nfrom negbench import Strategy\n@dataclass(frozen=True)\n"
-    text += (
-        "class Broken(Strategy):\n    scope = 'corpus'\n    def pool(self, view):\n        return view.scores[10**9]\n"
-    )
+    text = PLUGIN.replace(ANSWER, "view.scores[10**9]")
     file.write_text(text, encoding="utf-8")
+    line = text[: text.index("view.scores")].count("\n") + 1
     registry.add_file(file)
     view = ScoreView(torch.zeros(2, 3), torch.tensor([0, 1]))
     with pytest.raises(IndexError) as caught:
         registry.make("strategies", "broken").pool(view)
     told = blamed(caught.value)
     assert told is not None
-    assert told.startswith(f"strategy 'broken' of {file} failed in line 7: IndexError: ")
+    assert told.startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
     with pytest.raises(ZeroDivisionError) as ours:
         assert 1 / 0
     assert blamed(ours.value) is None

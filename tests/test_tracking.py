@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from mlflow.tracking import MlflowClient
 from negbench import tracking
 from negbench.cli.main import run as negbench
 from negbench.files import write_json
-from negbench.loop import record
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder, final_values
@@ -50,19 +49,17 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
     assert found.data.tags["dataset"] == result.folder.manifest["dataset"]["val"]
     assert found.data.tags["gallery"] == "dress 16, shirt 16, toptee 16"
     assert "@" not in "".join(found.data.metrics)
-    for name, value in final_values(result.details).items():
+    values = final_values(result.details)
+    for name, value in values.items():
         assert found.data.metrics[name] == pytest.approx(value)
+    parts = [part for part, _ in itertools.groupby(sorted(values), lambda name: name.split("/")[0])]
+    assert parts == ["final", "mined", "regime_end", "used"]  # what matters most comes first
     client = MlflowClient(default_uri(tmp_path))
     curve = client.get_metric_history(found.info.run_id, "val/average/recall_at_10")
     points = [p for p in result.folder.metrics() if "val/average/recall_at_10" in p]
     assert [(p.step, p.value) for p in curve] == [(p["step"], p["val/average/recall_at_10"]) for p in points]
-    assert {a.path for a in client.list_artifacts(found.info.run_id)} == {
-        "config.json",
-        "result.json",
-        "metrics.jsonl",
-        "ranks.parquet",
-        "model.safetensors",
-    }
+    artifacts = {"config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors"}
+    assert {a.path for a in client.list_artifacts(found.info.run_id)} == artifacts
     assert found.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
 
 
@@ -93,20 +90,6 @@ def test_ui_copies_what_the_store_lacks(
     RunFolder(there / result.run_id).path.joinpath("result.json").unlink()  # not finished
     write_json(there / result.run_id / "mlflow.json", {"uri": "elsewhere", "run_id": "1"})
     assert Tracker.open(there).copy_missing() == []
-
-
-def test_an_interrupted_run_is_killed_and_resuming_leaves_one(
-    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record, "details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        run(toy_sets, tmp_path)
-    (found,) = runs_in(tmp_path)
-    assert found.info.status == "KILLED"
-    monkeypatch.undo()
-    run(toy_sets, tmp_path)
-    (found,) = runs_in(tmp_path)
-    assert found.info.status == "FINISHED"
 
 
 @pytest.fixture
@@ -142,11 +125,6 @@ def test_a_store_that_does_not_answer_costs_seconds_and_a_line_and_ui_copies_lat
     assert len(list(tmp_path.glob("*/result.json"))) == 4
     assert waited < 30
     assert len(Tracker.open(tmp_path).copy_missing()) == 4
-
-
-def test_none_keeps_no_copy(tmp_path: Path, toy_sets: list[str]) -> None:
-    run(toy_sets, tmp_path, uri="none")
-    assert not (tmp_path / "mlflow.db").exists()
 
 
 def _log_one(where: Path, number: int, failures: Any) -> None:
@@ -195,7 +173,7 @@ def test_a_moved_folder_gets_a_new_store(tmp_path: Path, toy_sets: list[str]) ->
 
 
 def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(
-    tmp_path: Path, toy_sets: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, toy_sets: list[str], refused: Callable[..., str]
 ) -> None:
     run(toy_sets, tmp_path)
     tracker = Tracker.open(tmp_path)
@@ -204,11 +182,4 @@ def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert tracker.address() == f"/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
     assert tracker.address("negbench") == tracker.address()
-    assert negbench(["ui", "another", "--runs-dir", str(tmp_path)]) == 2
-    assert "there is no experiment 'another'" in capsys.readouterr().err
-
-
-def test_important_metrics_come_first_by_name(tmp_path: Path, toy_sets: list[str]) -> None:
-    names = sorted(final_values(run(toy_sets, tmp_path).details))
-    assert [name for name, _ in itertools.groupby(name.split("/")[0] for name in names)] == [
-        "final", "mined", "regime_end", "used"]  # fmt: skip
+    refused(["ui", "another", "--runs-dir", str(tmp_path)], "there is no experiment 'another'")

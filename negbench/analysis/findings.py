@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from negbench.analysis.answer import answer
-from negbench.analysis.crossings import Crossing, crossings_of, dials_answer
 from negbench.analysis.decomposition import Gain, gains_of, systems_answer
+from negbench.analysis.dial_points import dials_answer
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.tuned_gain import (
     DEFAULT,
@@ -39,13 +39,12 @@ class Findings:
         groups: finished cells by seed; the corners of systems are not among them.
         document: comparison.json.
         rows: verdicts.
-        crossings, gains, tuning: what else is stored; empty where the comparison has no such axis.
+        gains, tuning: what else is stored; empty where the comparison has no such axis.
     """
 
     groups: tuple[Group, ...]
     document: Mapping[str, Any]
     rows: tuple[VerdictRow, ...] = ()
-    crossings: tuple[Crossing, ...] = ()
     gains: tuple[Gain, ...] = ()
     tuning: tuple[TuningGain, ...] = ()
 
@@ -85,7 +84,7 @@ class Findings:
             return []
         lines = []
         if self.dials.axes:
-            lines += dials_answer(self.dials, self.main, self.crossings)
+            lines += dials_answer(self.dials, self.main)
         elif self.systems:
             lines += systems_answer(self.main, self.gains)
         else:
@@ -112,7 +111,6 @@ class Findings:
 
 
 _PARTS: Mapping[str, type[Any]] = {
-    "crossings": Crossing,
     "gains": Gain,
     "tuning": TuningGain,
 }
@@ -134,7 +132,6 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
         groups=groups,
         document=document,
         rows=tuple(VerdictRow.read(row.plain()) for row in rows),  # as a page reads them
-        crossings=tuple(crossings_of(Dials.of(document), tables, rows)),
         gains=tuple(gains_of(tables_of(corners, rules), systems.get("corners", {}), rules)),
         tuning=tuple(tuning_gains(tables, tunings_of(document)[1], rules.alpha)),
     )

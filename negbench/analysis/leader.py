@@ -133,8 +133,11 @@ def line_of(group: Group, row: VerdictRow | None = None) -> dict[str, object]:
 
 def row_line(row: VerdictRow) -> dict[str, object]:
     """A verdict under the keys of columns."""
-    line = dict(vars(row)) | {"ranks": row.ranks, "models_mean": row.mean, "models_difference": row.difference}
-    return line | {"negatives": negatives_text(row.negatives), metric_column(row.metric).key: row.mean}
+    return dict(vars(row)) | {
+        "ranks": row.ranks,
+        "negatives": negatives_text(row.negatives),
+        metric_column(row.metric).key: row.mean,
+    }
 
 
 def regime_of(group: Group) -> dict[str, float]:

@@ -59,16 +59,6 @@ class Design:
     draws: int = 4000
     share: float = 1.0
 
-    def __post_init__(self) -> None:
-        for name, ok, want in (
-            ("alpha", 0 < self.alpha < 1, "between 0 and 1"),
-            ("margin", self.margin >= 0, "at least 0"),
-            ("draws", self.draws >= 1, "at least 1"),
-            ("share", 0 < self.share <= 1, "above 0 and at most 1"),
-        ):
-            if not ok:
-                raise ValueError(f"{name} must be {want}, got {getattr(self, name)!r}")
-
     def verdict(self, interval: Interval) -> Verdict:
         """The one word for a difference: better or worse (0 is outside), equal (inside the margin), undecided."""
         if interval.low > 0:
@@ -82,14 +72,13 @@ class Design:
 class Summary:
     """One strategy: mean over seeds and queries, sd over seeds of the seed means (nan for one seed), intervals.
 
-    `interval` speaks of the strategy, under other seeds and other queries (or worlds); `models` of these very models on
-    other queries. Each is of this mean alone. Neither leaves [0, 1] where all values lie in it.
+    `interval` speaks of the strategy, under other seeds and other queries (or worlds), and of this mean alone. It does
+    not leave [0, 1] where all values lie in it.
     """
 
     mean: float
     sd: float
     interval: Interval
-    models: Interval
     seeds: int
     queries: int
 
@@ -157,15 +146,10 @@ class ValueTable:
                 raise ValueError(f"'{name}' must be [seeds, queries] with at least 1 seed and 2 queries")
             if not all(np.isfinite(row).all() for row in rows):
                 raise ValueError(f"'{name}' holds a value that is not finite")
-            if len(numbers) != len(rows) or len(set(numbers)) != len(rows):
-                raise ValueError(f"seeds of '{name}' must be {len(rows)} different numbers, got {numbers}")
             self._rows[name] = dict(zip(numbers, rows, strict=True))
         lengths = {len(row) for rows in self._rows.values() for row in rows.values()}
         if len(lengths) > 1 and not self.design.nested:
             raise ValueError(f"all seeds and strategies must have the same queries, got {sorted(lengths)} of them")
-        for labels in (self.design.strata, self.design.clusters):
-            if labels is not None and lengths != {len(labels)}:
-                raise ValueError(f"strata and clusters need a label for each of the {sorted(lengths)} queries")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -376,7 +360,7 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
 
 
 def summarise(table: ValueTable) -> dict[str, Summary]:
-    """Mean, sd over seeds and intervals of every strategy; Student's t, and normal for these models."""
+    """Mean, sd over seeds and interval of every strategy; Student's t."""
     level, found, bounds = 1 - table.design.alpha, {}, _scale(table)
     for name in table.names:
         seeds = table.common([name])
@@ -384,14 +368,12 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
         alone, mean = float(noise.covariance[0, 0]), float(means.mean())
         query = alone * noise.share * float(_reproducible(noise, np.ones((1, 1)))[0]) ** 2
         over_seeds = float(means.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
-        models = float(scipy.stats.t.ppf(0.5 + level / 2, noise.df)) * alone**0.5
-        half = models
+        half = float(scipy.stats.t.ppf(0.5 + level / 2, noise.df)) * alone**0.5  # of these very models
         if over_seeds:  # Satterthwaite's degrees of freedom of the sum
             df = (over_seeds + query) ** 2 / (over_seeds**2 / (len(seeds) - 1) + query**2 / noise.df)
             half = max(half, float(scipy.stats.t.ppf(0.5 + level / 2, df)) * (over_seeds + query) ** 0.5)
         sd = float(means.std(ddof=1)) if len(seeds) > 1 else float("nan")
-        strategy, these = (_interval(mean, width, level, bounds) for width in (half, models))
-        found[name] = Summary(mean, sd, strategy, these, len(seeds), table.queries(name))
+        found[name] = Summary(mean, sd, _interval(mean, half, level, bounds), len(seeds), table.queries(name))
     return found
 
 

@@ -61,15 +61,6 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
     lines.append(f"regime     {in_words([result['regime']])}")
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())
-    drawn = result.get("draws")
-    if drawn is not None:
-        many = "all" if drawn["per_query"] is None else drawn["per_query"]
-        how = {
-            True: "and epoch, with replacement from epoch to epoch",
-            False: "and epoch, without repeats until it is used up",
-            None: "and step",
-        }[drawn["replacement"]]
-        lines.append(f"draws      {many} of the pool for each query {how}")
     lines.append(f"cost       seconds: {seconds}; {result['negatives_seen']:,} negatives seen; peak memory: {memory}")
     return lines
 
@@ -86,14 +77,11 @@ def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def audit_table(found: AuditResult) -> Grid:
     """`audit_frame` with what was looked at."""
     known = "by the data set's ground truth" if found.truth else "unknown: nothing beyond the target is known here"
-    if found.judge:
-        known += f"; judged: {found.judge}"
-    queries = max((row.queries for row in found.rows), default=0)
     return Grid(
-        audit_frame([vars(row) for row in found.rows]),
-        f"audit: {found.backbone}, {found.model}, on {found.dataset}: {queries:,} queries, "
+        audit_frame(found.rows),
+        f"audit: {found.backbone}, {found.model}, on {found.dataset}: {found.options['queries']:,} queries, "
         f"{found.options['draws']} draws each",
         f"false negatives {known}; band: rank percentile of the pool; diversity: 1 - mean cosine of the draws; "
         "fallbacks: queries with an empty pool",
-        rest="--out",
+        rest="--json",
     )

@@ -138,11 +138,6 @@ def tuned_answer(budget: int, rows: Sequence[TunedRow]) -> list[str]:
     if gains:
         shown = [f"{gain.strategy} {signed(gain.value, gain.low, gain.high)}" for gain in gains[:6]]
         lines.append(f"Tuning gains, in points on the reported split: {', '.join(shown)}.")
-    kept = [row.default.strategy for row in rows if row.tuning.study and not row.tuning.found and not row.tuning.error]
-    knobless = [row.default.strategy for row in rows if not row.tuning.study]
-    for strategies, what in ((kept, "Best at its default"), (knobless, "Nothing to tune")):
-        if strategies:
-            lines.append(f"{what}: {listed(list(dict.fromkeys(strategies)), 9)}.")
     spent, trials = sum(row.tuning.seconds for row in rows), sum(row.tuning.trials for row in rows)
     lines.append(f"Tuning cost {trials} trials and {spent:,.0f} s of computing beside the runs of both tables.")
     return lines

@@ -99,8 +99,8 @@ class VerdictRow:
     """One strategy on one metric. Numbers are in the unit of the metric; NaN where there is nothing to compare.
 
     `verdict` is a `negbench.analysis.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the
-    baseline, or no baseline). `mean`, `sd` over seeds, `low`, `high` and `models_` (these models alone) are of its
-    `Summary`; `difference` to `paired_seeds` of its `Difference` to the baseline. Over all pairs of the table:
+    baseline, or no baseline). `mean`, `sd` over seeds, `low` and `high` are of its `Summary`; `difference` to
+    `paired_seeds` of its `Difference` to the baseline. Over all pairs of the table:
     `beaten_by` names the strategies that beat it; `rank_low` and `rank_high` are the ranks that the pairs allow, 1 is
     the best; `behind` is the mean of the `best` strategy minus this one's. `negatives`: per query and step. `system`,
     `point` and `settings` are empty where the comparison has no such axis. `undecided` names the strategies against
@@ -118,8 +118,6 @@ class VerdictRow:
     sd: float
     low: float
     high: float
-    models_low: float
-    models_high: float
     seeds: int
     queries: int
     baseline: str
@@ -135,9 +133,6 @@ class VerdictRow:
     difference: float = math.nan
     diff_low: float = math.nan
     diff_high: float = math.nan
-    diff_models_low: float = math.nan
-    diff_models_high: float = math.nan
-    p_value: float = math.nan
     p_adjusted: float = math.nan
     minimum_detectable: float = math.nan
     paired_seeds: int = 0
@@ -367,9 +362,8 @@ def _row(
     if gap is not None:
         facts |= {"behind": gap.value, "behind_low": gap.interval.low, "behind_high": gap.interval.high}
     if against is not None:
-        facts |= {"difference": against.value, "p_value": against.p_value, "p_adjusted": against.p_adjusted}
+        facts |= {"difference": against.value, "p_adjusted": against.p_adjusted}
         facts |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
-        facts |= {"diff_models_low": against.models.low, "diff_models_high": against.models.high}
         facts |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
     facts |= _prices(name, found, baseline, rules, nested=table.values[metric][name].nested)
     facts["covers"] = _covers(table.values[metric][name])
@@ -382,8 +376,6 @@ def _row(
         sd=mean.sd,
         low=mean.interval.low,
         high=mean.interval.high,
-        models_low=mean.models.low,
-        models_high=mean.models.high,
         seeds=mean.seeds,
         queries=mean.queries,
         baseline=baseline or "",

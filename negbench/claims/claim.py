@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from negbench.claims.measure import MEASURES, Measure, Unit
+from negbench.claims.measure import Measure, Unit
 from negbench.errors import UnknownNameError
 
 Statistic = Literal["level", "difference", "order"]
@@ -164,10 +164,11 @@ def _tests(table: dict[str, Any]) -> list[ClaimTest]:
     sides = [_listed(table.pop(key)) for key in ("of", "against") if key in table]
     groups: Sequence[tuple[str, ...]] = list(itertools.product(*sides)) if sides else [tuple(table.pop("among"))]
     supports, refutes = (Condition.parse(table.pop(key)) for key in ("supports", "refutes"))
-    other = MEASURES[table.pop("with")]() if "with" in table else None
+    other = Measure(table.pop("with")) if "with" in table else None
     sweep = tuple(f"{key}={value}" for key, values in table.pop("over", {}).items() for value in values)
-    cls = MEASURES[table.pop("measure")]
-    measure = cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+    name = table.pop("measure")
+    options = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in table.items())
+    measure = Measure(name, options)
     return [ClaimTest(statistic, names, measure, other, supports, refutes, sweep) for names in groups]
 
 

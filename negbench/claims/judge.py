@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -16,7 +17,7 @@ from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
 from negbench.claims.measure import Measured
 from negbench.grid.looks import Looks
-from negbench.metrics.preference import order_agreement
+from negbench.metrics.preference import spearman
 
 Array = NDArray[np.float64]
 Verdict = Literal["supported", "refuted", "undecided", "not testable"]
@@ -144,9 +145,9 @@ def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: floa
     assert test.other is not None
     found = []
     for seed in seeds:
-        runs = {name: evidence.run(name, seed) for name in test.settings}
-        means = [{name: _mean(m.of(run)) for name, run in runs.items()} for m in (test.measure, test.other)]
-        found.append(order_agreement(*means).value)
+        runs = [evidence.run(name, seed) for name in test.settings]
+        means = [[_mean(measure.of(run)) for run in runs] for measure in (test.measure, test.other)]
+        found.append(spearman(*torch.tensor(means, dtype=torch.float64)))
     if np.isnan(found).any():
         raise Untestable("needs three settings or more that a measure tells apart")
     return estimate_of(np.array(found), np.zeros(len(found)), None, share)

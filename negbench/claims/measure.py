@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +35,7 @@ class Unit(NamedTuple):
 
 POINTS = Unit("points", 100)
 PERCENT = Unit("%", 100)
+COSINE = Unit("cosine")
 
 
 class Measured(NamedTuple):
@@ -46,145 +45,133 @@ class Measured(NamedTuple):
     strata: NDArray[np.str_] | None = None
 
 
+class Formula(NamedTuple):
+    """The function of a run and a measure's options; of the runs of all seeds, a value each, where `across` seeds.
+
+    It raises Untestable where a run does not hold what it looks at.
+    """
+
+    function: Callable[..., Any]
+    unit: Unit
+    across: bool = False
+
+
+FORMULAS: dict[str, Formula] = {}  # by name, as claims.toml gives it
+
+
+def measure(name: str, unit: Unit, *, across: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as the formula of a measure."""
+
+    def registered(function: Callable[..., Any]) -> Callable[..., Any]:
+        FORMULAS[name] = Formula(function, unit, across)
+        return function
+
+    return registered
+
+
 @dataclass(frozen=True)
-class Measure(ABC):
-    """A measure; its fields are its options. Raises Untestable where a run does not hold what it looks at."""
+class Measure:
+    """A measure with its options."""
 
-    unit: ClassVar[Unit]
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
 
-    @abstractmethod
-    def of(self, run: SettingRun) -> Measured:
-        """Its values of one run."""
-
-    def of_seeds(self, runs: Sequence[SettingRun]) -> list[Measured]:
-        """Its values of a setting's runs, one a seed."""
-        known = runs[0].evidence.known
-        for run in runs:
-            if (self, run.setting, run.seed) not in known:
-                known[self, run.setting, run.seed] = self.of(run)
-        return [known[self, run.setting, run.seed] for run in runs]
+    @property
+    def unit(self) -> Unit:
+        """Of its values."""
+        return FORMULAS[self.name].unit
 
     @property
     def settings(self) -> tuple[str, ...]:
         """Other settings whose runs of the same seed it looks at."""
-        return ()
+        found = dict(self.options)
+        return tuple(found.get("rankers", ())) + ((found["scorer"],) if "scorer" in found else ())
+
+    def of(self, run: SettingRun) -> Measured:
+        """Its values of one run."""
+        return self.of_seeds([run])[0]
+
+    def of_seeds(self, runs: Sequence[SettingRun]) -> list[Measured]:
+        """Its values of a setting's runs, one a seed."""
+        formula, options, known = FORMULAS[self.name], dict(self.options), runs[0].evidence.known
+        if formula.across:
+            return list(formula.function(runs, **options))
+        for run in runs:
+            if (self, run.setting, run.seed) not in known:
+                known[self, run.setting, run.seed] = formula.function(run, **options)
+        return [known[self, run.setting, run.seed] for run in runs]
 
     def __str__(self) -> str:
-        name = next(name for name, cls in MEASURES.items() if cls is type(self))
-        shown = [f"{f.name} {value}" for f in dataclasses.fields(self) if (value := getattr(self, f.name)) != f.default]
-        return f"{name} ({', '.join(shown)})" if shown else name
+        shown = ", ".join(f"{name} {value}" for name, value in self.options)
+        return f"{self.name} ({shown})" if shown else self.name
 
 
 def _plain(values: ArrayLike | Tensor) -> Measured:
     return Measured(np.asarray(values, dtype=np.float64))
 
 
-def _by_group(values: Tensor, ranks: QueryRanks) -> Measured:
-    """The mean of the groups' means counts, where there are several."""
-    return Measured(values.double().numpy(), np.array(ranks.group) if len(ranks.groups) > 1 else None)
-
-
 # --- retrieval ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Recall(Measure):
-    """The data set's main metric on the reported split, per query."""
-
-    unit = POINTS
-
-    def of(self, run: SettingRun) -> Measured:
-        """[Q]."""
-        main = run.result["main_metric"]
-        found = values_of([run.folder], [main])
-        if main not in found:
-            raise Untestable(f"the main metric {main} is no mean over queries")
-        return Measured(found[main].values[0], found[main].strata)
+@measure("recall", POINTS)
+def recall(run: SettingRun) -> Measured:
+    """[Q] the data set's main metric on the reported split."""
+    main = run.result["main_metric"]
+    found = values_of([run.folder], [main])
+    if main not in found:
+        raise Untestable(f"the main metric {main} is no mean over queries")
+    return Measured(found[main].values[0], found[main].strata)
 
 
-@dataclass(frozen=True)
-class AveragePrecision(Measure):
-    """Average precision at k over all relevant images, per query."""
-
-    unit = POINTS
-    k: int = 10
-
-    def of(self, run: SettingRun) -> Measured:
-        """[Q]."""
-        return _by_group(average_precision_at_k(run.ranks.relevant_ranks, self.k), run.ranks)
+@measure("average-precision", POINTS)
+def average_precision(run: SettingRun, k: int = 10) -> Measured:
+    """[Q] average precision at k over all relevant images; of several groups the mean of their means counts."""
+    ranks = run.ranks
+    values = average_precision_at_k(ranks.relevant_ranks, k).numpy()
+    return Measured(values, np.array(ranks.group) if len(ranks.groups) > 1 else None)
 
 
-@dataclass(frozen=True)
-class SubsetRecall(Measure):
-    """Recall at k within the benchmark's own subset of look-alikes (CIRR), per query."""
-
-    unit = POINTS
-    k: int = 1
-
-    def of(self, run: SettingRun) -> Measured:
-        """[Q]."""
-        if run.ranks.subset_rank is None:
-            raise Untestable(f"{run.folder.config.dataset.name} has no subset of look-alikes for a query: needs cirr")
-        return _plain(hits_at_k(run.ranks.subset_rank, self.k))
+@measure("subset-recall", POINTS)
+def subset_recall(run: SettingRun, k: int = 1) -> Measured:
+    """[Q] recall at k within the benchmark's own subset of look-alikes (CIRR)."""
+    if run.ranks.subset_rank is None:
+        raise Untestable(f"{run.folder.config.dataset.name} has no subset of look-alikes for a query: needs cirr")
+    return _plain(hits_at_k(run.ranks.subset_rank, k))
 
 
-# --- curves and pools --------------------------------------------------------------------------------------------
+# --- along training, and pools -----------------------------------------------------------------------------------
 
 
 def _main_curve(run: SettingRun) -> tuple[list[int], list[float]]:
     return run.series(f"{run.folder.manifest['dataset']['scored']}/{run.result['main_metric']}")
 
 
-@dataclass(frozen=True)
-class Falls(Measure):
-    """How far the seeds' mean curve of the main metric ends below its best (`negbench.metrics.epochs.falls`)."""
-
-    unit = POINTS
-
-    def of(self, run: SettingRun) -> Measured:
-        """One value: of a run alone, from its own best."""
-        return self.of_seeds([run])[0]
-
-    def of_seeds(self, runs: Sequence[SettingRun]) -> list[Measured]:
-        """One value each. Raises Untestable where the runs were evaluated at different epochs."""
-        curves = [_main_curve(run) for run in runs]
-        if len({tuple(epochs) for epochs, _ in curves}) > 1:
-            raise Untestable(f"the runs of '{runs[0].setting}' were evaluated at different epochs")
-        return [_plain(value) for value in falls([values for _, values in curves])]
+@measure("falls", POINTS, across=True)
+def falls_of_seeds(runs: Sequence[SettingRun]) -> list[Measured]:
+    """How far each seed's curve of the main metric ends below its best (`negbench.metrics.epochs.falls`)."""
+    curves = [_main_curve(run) for run in runs]
+    if len({tuple(epochs) for epochs, _ in curves}) > 1:
+        raise Untestable(f"the runs of '{runs[0].setting}' were evaluated at different epochs")
+    return [_plain(value) for value in falls([values for _, values in curves])]
 
 
-@dataclass(frozen=True)
-class LateSlope(Measure):
+@measure("late-slope", Unit("points an epoch", 100))
+def slope_at_the_end(run: SettingRun) -> Measured:
     """Slope of the main metric over the last third of the training."""
-
-    unit = Unit("points an epoch", 100)
-
-    def of(self, run: SettingRun) -> Measured:
-        """One value."""
-        epochs, values = _main_curve(run)
-        return _plain(late_slope(values, epochs))
+    epochs, values = _main_curve(run)
+    return _plain(late_slope(values, epochs))
 
 
-@dataclass(frozen=True)
-class RecallAtRefresh(Measure):
+@measure("recall-at-refresh", POINTS)
+def recall_at_refresh(run: SettingRun) -> Measured:
     """Change of the main metric in the epochs right after a refresh beyond that of the epochs beside them."""
-
-    unit = POINTS
-
-    def of(self, run: SettingRun) -> Measured:
-        """One value."""
-        return _at_refresh(run, _main_curve(run))
+    return _at_refresh(run, _main_curve(run))
 
 
-@dataclass(frozen=True)
-class LossAtRefresh(Measure):
+@measure("loss-at-refresh", Unit("of loss"))
+def loss_at_refresh(run: SettingRun) -> Measured:
     """The same of the training loss."""
-
-    unit = Unit("of loss")
-
-    def of(self, run: SettingRun) -> Measured:
-        """One value."""
-        return _at_refresh(run, run.series("train/loss"))
+    return _at_refresh(run, run.series("train/loss"))
 
 
 def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measured:
@@ -196,62 +183,34 @@ def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measu
     return _plain(found)
 
 
-@dataclass(frozen=True)
-class PoolTrend(Measure):
-    """Slope of each query's pool size over the refreshes."""
-
-    unit = Unit("images a refresh")
-
-    def of(self, run: SettingRun) -> Measured:
-        """[Q]."""
-        sizes = [frame["pool_size"].to_numpy() for frame in run.mined()]
-        if len(sizes) < 2:
-            raise Untestable(f"'{run.setting}' defines its pools once here: more of train.epochs")
-        return Measured(slope(np.stack(sizes)))
+@measure("pool-trend", Unit("images a refresh"))
+def pool_trend(run: SettingRun) -> Measured:
+    """[Q] slope of each query's pool size over the refreshes."""
+    sizes = [frame["pool_size"].to_numpy() for frame in run.mined()]
+    if len(sizes) < 2:
+        raise Untestable(f"'{run.setting}' defines its pools once here: more of train.epochs")
+    return Measured(slope(np.stack(sizes)))
 
 
-@dataclass(frozen=True)
-class MinedStatistic(Measure):
-    """A statistic of mining, per query, mean over the refreshes.
+@measure("mined", PERCENT)
+def mined_statistic(run: SettingRun, column: str) -> Measured:
+    """[Q] a column of `mining-NN.parquet`, a share (band_mean, ...), mean over the refreshes."""
+    return Measured(np.stack([frame[column].to_numpy(dtype=np.float64) for frame in run.mined()]).mean(0))
 
-    Args:
-        column: of a run's `mining-NN.parquet`, a share, e.g. band_mean.
+
+@measure("drops-place", PERCENT)
+def drops_place(run: SettingRun, moment: str = "start") -> Measured:
+    """[S] where in the ranking the two steepest drops below the target lie, their mean: 0 at its head, 1 at its end.
+
+    Of the sampled queries, at the "start" of training or after the warm-up ("warm").
     """
-
-    unit = PERCENT
-    column: str
-
-    def of(self, run: SettingRun) -> Measured:
-        """[Q]."""
-        return Measured(np.stack([frame[self.column].to_numpy(dtype=np.float64) for frame in run.mined()]).mean(0))
+    return Measured(run.curves(moment).shares.mean(1))
 
 
-@dataclass(frozen=True)
-class DropsPlace(Measure):
-    """Where in the ranking the two steepest drops below the target lie, their mean: 0 at its head, 1 at its end.
-
-    Args:
-        moment: "start", "warm" (after the warm-up) or "end" of training.
-    """
-
-    unit = PERCENT
-    moment: str = "start"
-
-    def of(self, run: SettingRun) -> Measured:
-        """[S], of the sampled queries."""
-        curves = run.curves(self.moment)
-        return Measured(curves.shares(curves.drops).mean(1))
-
-
-@dataclass(frozen=True)
-class DropsRise(Measure):
-    """By how much of the ranking the two drops have risen from the start of the training to the end of the warm-up."""
-
-    unit = PERCENT
-
-    def of(self, run: SettingRun) -> Measured:
-        """[S], of the sampled queries."""
-        return Measured(DropsPlace("start").of(run).values - DropsPlace("warm").of(run).values)
+@measure("drops-rise", PERCENT)
+def drops_rise(run: SettingRun) -> Measured:
+    """[S] by how much of the ranking the two drops have risen from the start to the end of the warm-up."""
+    return Measured(drops_place(run).values - drops_place(run, "warm").values)
 
 
 # --- false negatives ---------------------------------------------------------------------------------------------
@@ -264,153 +223,90 @@ def _known(run: SettingRun, split: str) -> QueryRanks:
     return ranks
 
 
-@dataclass(frozen=True)
-class Suppression(Measure):
-    """Recall at k of the target minus that of the other relevant images, per query that has others."""
-
-    unit = POINTS
-    k: int = 10
-    split: str = "train"
-
-    def of(self, run: SettingRun) -> Measured:
-        """[Q]."""
-        ranks = _known(run, self.split)
-        return _plain(hits_at_k(ranks.target_rank, self.k) - other_recall_at_k(ranks.relevant_ranks, self.k))
+@measure("suppression", POINTS)
+def suppression(run: SettingRun, k: int = 10, split: str = "train") -> Measured:
+    """[Q] recall at k of the target minus that of the other relevant images, nan for queries without others."""
+    ranks = _known(run, split)
+    return _plain(hits_at_k(ranks.target_rank, k) - other_recall_at_k(ranks.relevant_ranks, k))
 
 
-@dataclass(frozen=True)
-class FalseNegatives(Measure):
-    """Share of the images of one part of the ranking that are known to be relevant, targets left out.
-
-    Args:
-        band: as `negbench.metrics.relevant.false_negative_rate` takes it.
-        split: whose queries.
-    """
-
-    unit = PERCENT
-    band: str
-    split: str = "train"
-
-    def of(self, run: SettingRun) -> Measured:
-        """One value."""
-        ranks = _known(run, self.split)
-        rate = false_negative_rate(ranks.relevant_ranks, ranks.gallery_size, self.band)
-        if np.isnan(rate):
-            raise Untestable(f"no image of {self.split} lies in the part '{self.band}' of a ranking")
-        return _plain(rate)
+@measure("false-negatives", PERCENT)
+def false_negatives(run: SettingRun, band: str, split: str = "train") -> Measured:
+    """Share of a part of the ranking (`band`: see `false_negative_rate`) known to be relevant, targets left out."""
+    ranks = _known(run, split)
+    rate = false_negative_rate(ranks.relevant_ranks, ranks.gallery_size, band)
+    if np.isnan(rate):
+        raise Untestable(f"no image of {split} lies in the part '{band}' of a ranking")
+    return _plain(rate)
 
 
 # --- what queries and people say ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SemanticSeparation(Measure):
+@measure("semantic-separation", COSINE)
+def separation(run: SettingRun) -> Measured:
     """Mean cosine of queries that share their reference and differ in their text: the lower, the more distinct."""
-
-    unit = Unit("cosine")
-
-    def of(self, run: SettingRun) -> Measured:
-        """One value."""
-        encoded = run.encoded("val")
-        queries = encoded.dataset.queries
-        references, texts = [query.reference for query in queries], [query.text for query in queries]
-        found = semantic_separation(encoded.embeddings.queries.cpu(), references, texts)
-        if np.isnan(found):
-            raise Untestable("needs queries that share a reference and differ in their text")
-        return _plain(found)
+    encoded = run.encoded("val")
+    queries = encoded.dataset.queries
+    references, texts = [query.reference for query in queries], [query.text for query in queries]
+    found = semantic_separation(encoded.embeddings.queries.cpu(), references, texts)
+    if np.isnan(found):
+        raise Untestable("needs queries that share a reference and differ in their text")
+    return _plain(found)
 
 
-@dataclass(frozen=True)
-class CirqrsUnder(Measure):
-    """CIRQRS@k under the run of another setting, per query."""
-
-    unit = Unit("cosine")
-    scorer: str
-    k: int = 10
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The scorer."""
-        return (self.scorer,)
-
-    def of(self, run: SettingRun) -> Measured:
-        """[Q]."""
-        columns = run.encoded("val").top(self.k).columns
-        return _plain(cirqrs_at_k(run.beside(self.scorer).encoded("val").relevance_of(columns), self.k))
+@measure("cirqrs", COSINE)
+def cirqrs(run: SettingRun, scorer: str, k: int = 10) -> Measured:
+    """[Q] CIRQRS@k under the run of another setting."""
+    columns = run.encoded("val").top(k).columns
+    return _plain(cirqrs_at_k(run.beside(scorer).encoded("val").relevance_of(columns), k))
 
 
-@dataclass(frozen=True)
-class CirqrsFall(CirqrsUnder):
-    """CIRQRS@k minus CIRQRS@last, per query."""
-
-    last: int = 50
-
-    def of(self, run: SettingRun) -> Measured:
-        """[Q]."""
-        near, far = (CirqrsUnder(self.scorer, k).of(run).values for k in (self.k, self.last))
-        return Measured(near - far)
+@measure("cirqrs-fall", COSINE)
+def cirqrs_fall(run: SettingRun, scorer: str, k: int = 10, last: int = 50) -> Measured:
+    """[Q] CIRQRS@k minus CIRQRS@last."""
+    return Measured(cirqrs(run, scorer, k).values - cirqrs(run, scorer, last).values)
 
 
-@dataclass(frozen=True)
-class Preference(Measure):
-    """Agreement with people's choices between two sets: 1, or 0, or 1/2 where the scores tie; per judgement.
+@measure("preference", POINTS)
+def preference(run: SettingRun) -> Measured:
+    """[judgements] agreement with people's choices between two sets: 1, or 0, or 1/2 where the scores tie.
 
     Judgements count as independent, though one participant's are alike: intervals are too narrow by that.
     """
-
-    unit = POINTS
-
-    def of(self, run: SettingRun) -> Measured:
-        """[judgements]."""
-        return _plain(agreement(*_judged(_people(run))))
-
-
-@dataclass(frozen=True)
-class AgreementOverRecall(Measure):
-    """Agreement with choices between sets of five by the run's scores, minus that by recall at 5; per judgement.
-
-    Where no people have judged the data set, a judge who knows all relevant images chooses between the first five of
-    two runs, the set that holds more of them, by a coin where both hold as many.
-
-    Args:
-        rankers: the two settings.
-    """
-
-    unit = POINTS
-    rankers: tuple[str, ...] = ()
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The rankers."""
-        return self.rankers
-
-    def of(self, run: SettingRun) -> Measured:
-        """[judgements]."""
-        if run.people() is None:
-            scores, hits, first = self._simulated(run)
-        else:
-            scores, first = _judged(_people(run))
-            hits = preferences_of(_people(run).dataset).hits
-        return _plain(agreement(scores, first) - agreement(hits.double(), first))
-
-    def _simulated(self, run: SettingRun) -> tuple[Tensor, Tensor, Tensor]:
-        """[Q, 2] scores of the sets, [Q, 2] whether they hold the target, [Q] whether the first was chosen."""
-        sets = torch.stack([run.beside(name).encoded("val").top(SET_SIZE).columns for name in self.rankers], 1)
-        encoded = run.encoded("val")
-        data, scores = encoded.dataset, torch.stack([encoded.relevance_of(s) for s in sets.unbind(1)], 1).nanmean(-1)
-        if data.relevant is None:
-            raise Untestable("a simulated judge must know the relevant images")
-        known = [torch.isin(row, data.relevant.row(i)).sum(-1) for i, row in enumerate(sets)]
-        generator = torch.Generator().manual_seed(run.seed)
-        first = simulated_choices(torch.stack(known).double() / SET_SIZE, generator)
-        return scores, (sets == data.target_columns[:, None, None]).any(-1), first
-
-
-def _people(run: SettingRun) -> Encoded:
     found = run.people()
     if found is None:
         raise Untestable("nobody has judged sets of this data set's images")
-    return found
+    return _plain(agreement(*_judged(found)))
+
+
+@measure("agreement-over-recall", POINTS)
+def agreement_over_recall(run: SettingRun, rankers: Sequence[str] = ()) -> Measured:
+    """[judgements] agreement with choices between sets of five by the run's scores, minus that by recall at 5.
+
+    Where no people have judged the data set, a judge who knows all relevant images chooses between the first five of
+    two runs (`rankers`), the set that holds more of them, by a coin where both hold as many.
+    """
+    people = run.people()
+    if people is None:
+        scores, hits, first = _simulated(run, rankers)
+    else:
+        scores, first = _judged(people)
+        hits = preferences_of(people.dataset).hits
+    return _plain(agreement(scores, first) - agreement(hits.double(), first))
+
+
+def _simulated(run: SettingRun, rankers: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+    """[Q, 2] scores of the sets, [Q, 2] whether they hold the target, [Q] whether the first was chosen."""
+    sets = torch.stack([run.beside(name).encoded("val").top(SET_SIZE).columns for name in rankers], 1)
+    encoded = run.encoded("val")
+    data, scores = encoded.dataset, torch.stack([encoded.relevance_of(s) for s in sets.unbind(1)], 1).nanmean(-1)
+    if data.relevant is None:
+        raise Untestable("a simulated judge must know the relevant images")
+    known = [torch.isin(row, data.relevant.row(i)).sum(-1) for i, row in enumerate(sets)]
+    generator = torch.Generator().manual_seed(run.seed)
+    first = simulated_choices(torch.stack(known).double() / SET_SIZE, generator)
+    return scores, (sets == data.target_columns[:, None, None]).any(-1), first
 
 
 def _judged(encoded: Encoded) -> tuple[Tensor, Tensor]:
@@ -418,25 +314,3 @@ def _judged(encoded: Encoded) -> tuple[Tensor, Tensor]:
     data = preferences_of(encoded.dataset)
     embeddings = encoded.embeddings
     return data.score_sets(block_scorer(embeddings.queries, embeddings.candidates)), data.first
-
-
-MEASURES: dict[str, type[Measure]] = {
-    "recall": Recall,
-    "average-precision": AveragePrecision,
-    "subset-recall": SubsetRecall,
-    "falls": Falls,
-    "late-slope": LateSlope,
-    "recall-at-refresh": RecallAtRefresh,
-    "loss-at-refresh": LossAtRefresh,
-    "pool-trend": PoolTrend,
-    "mined": MinedStatistic,
-    "drops-place": DropsPlace,
-    "drops-rise": DropsRise,
-    "suppression": Suppression,
-    "false-negatives": FalseNegatives,
-    "semantic-separation": SemanticSeparation,
-    "cirqrs": CirqrsUnder,
-    "cirqrs-fall": CirqrsFall,
-    "preference": Preference,
-    "agreement-over-recall": AgreementOverRecall,
-}

@@ -11,9 +11,9 @@ from negbench.command_options import Audit
 
 @command.of(
     Audit,
-    "negbench audit --strategy qure,top-k --backbone tiny --dataset synthetic --out audit",
-    "negbench audit --run RUN --judge clip",
-    help="Show what strategies would draw, without training: false negatives, hardness, diversity, fallbacks.",
+    "negbench audit --strategy qure,top-k --backbone tiny --dataset synthetic --json",
+    "negbench audit --run RUN",
+    help="Show what corpus strategies would draw, without training: false negatives, hardness, diversity, fallbacks.",
 )
 def audit(given: Mapping[str, Any]) -> dict[str, Any]:
     """Audit and print."""
@@ -25,7 +25,4 @@ def audit(given: Mapping[str, Any]) -> dict[str, Any]:
     found = run_audit(asked)
     console.print(audit_table(found))
     console.print(f"regime  {in_words([found.regime])}", highlight=False)
-    if asked.out is not None:
-        for name in ("audit.csv", "audit.json"):
-            console.print(f"wrote {asked.out / name}", highlight=False, soft_wrap=True)
     return found.plain()

@@ -33,7 +33,7 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any] | None:
     from negbench.claims.claim import chosen
     from negbench.claims.planning import ClaimsWork, judge_claims
     from negbench.grid.compute import raise_failed
-    from negbench.report.claims import write_claims_page
+    from negbench.report.build import write_report
 
     asked, console = _Asked.parsed(given), output.console()
     if asked.listed:
@@ -50,7 +50,8 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any] | None:
     found = judge_claims(asked, say)
     console.print(table.shown(found.findings))
     say(f"{table.counts(found.findings)} ({found.about})")
-    for path in (*found.files, write_claims_page(found.files[-1].parent)):
+    folder = found.files[-1].parent
+    for path in (*found.files, write_report(folder.parent, folder.name)[0]):
         say(str(path))
     raise_failed(found.outcomes)
     document: dict[str, Any] = files.read_json(found.files[-1])

@@ -12,17 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from negbench.cli.output import with_output
-from negbench.options import (
-    DataOptions,
-    Options,
-    PluginOptions,
-    RunsOptions,
-    SetOptions,
-    SettingsOptions,
-    TrackedOptions,
-    WorkerOptions,
-    extra_of,
-)
+from negbench.options import Options, extra_of
 
 
 @dataclass(frozen=True)
@@ -115,21 +105,12 @@ class _Grouped(TyperCommand):
 
 
 _SECTIONS = ("Arguments", "Options", "Settings", "Data", "Computing", "Output")
-_SECTION_OF: dict[type[Options], str] = {  # all other options are a command's own
-    PluginOptions: "Settings",
-    SetOptions: "Settings",
-    SettingsOptions: "Settings",
-    DataOptions: "Data",
-    WorkerOptions: "Computing",
-    RunsOptions: "Computing",
-    TrackedOptions: "Computing",
-}
 
 
 def _section(name: str, model: type[Options]) -> str:
     """Section of a field's flag: that of the class that declares it."""
     home = next(each for each in reversed(model.__mro__) if name in vars(each).get("__annotations__", {}))
-    return _SECTION_OF.get(home, "Options")
+    return str(vars(home).get("section", "Options"))
 
 
 def _ordered(model: type[Options]) -> list[str]:

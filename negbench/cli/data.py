@@ -59,7 +59,6 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from negbench import files
     from negbench.datasets.verify import verify as check
     from negbench.layers import dataset_layer, parse_set, plugin_layer
 
@@ -79,10 +78,8 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     document = asdict(found)
-    if asked.out is not None:
-        files.write_json(asked.out, document)
     if not output.wants_json():
-        _print(found, asked.out)
+        _print(found)
     if found.problems:
         if output.wants_json():
             typer.echo(json.dumps(document, indent=2))
@@ -93,29 +90,32 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
 @command.of(
     EncodeData,
     "negbench data encode --backbone blip2 --dataset fashioniq --data-root DIR --set compute.workers=8",
-    help="Store a backbone's image features of a data set, once for all runs. Rerun the command to resume.",
+    help="Store a backbone's image features of train and val, once for all runs. Rerun the command to resume.",
 )
 def encode(given: Mapping[str, Any]) -> None:
-    """Store the features with progress, and print how many."""
-    from negbench.config import build_config, resolved
+    """Store the features of train and val, as a run would, and print how many."""
+    from negbench.config import build_config
+    from negbench.contracts import HoldsFeatures
     from negbench.data.scene import Scenes
     from negbench.display import notes, stages
-    from negbench.grid.encoding import encode as fill
+    from negbench.errors import OptionError
     from negbench.layers import layers_of
+    from negbench.loop.runs import open_run
     from negbench.systems.system import with_system
 
-    asked = EncodeData.parsed(given)
+    asked, scenes = EncodeData.parsed(given), Scenes()
     unread = {"strategy": {"name": "all-corpus"}}  # a configuration names a strategy; it plays no part here
-    whole, remarks = with_system([*layers_of(asked), unread], Scenes())
+    whole, remarks = with_system([*layers_of(asked), unread], scenes)
     notes(remarks)
-    config = resolved(build_config([whole]))
+    with stages("encode") as display:
+        run = open_run(build_config([whole]), display, scenes)
+    if not run.scene.frozen or isinstance(run.backbone, HoldsFeatures):
+        raise OptionError(f"backbone '{run.config.backbone.name}' with these options stores no features")
+    count, encoded = len(run.scene.row_of), run.scene.encoded
+    typer.echo(f"{count:,} images: {encoded:,} encoded, {count - encoded:,} stored before")
 
-    with stages("") as display, display.stage("encode") as advance:
-        report = fill(config, asked.splits.split(","), say=typer.echo, progress=advance)
-    typer.echo(f"encoded {report.encoded:,}; {report.reused:,} were stored before; {report.seconds:,.1f} s in all")
 
-
-def _print(found: Verification, out: Path | None) -> None:
+def _print(found: Verification) -> None:
     for each in found.splits:
         gallery = " / ".join(f"{name} {size:,}" for name, size in each.gallery.items())
         counts = "" if each.published else " (no published counts to compare with)"
@@ -132,11 +132,9 @@ def _print(found: Verification, out: Path | None) -> None:
             where = f"{problem.split}: " if problem.split else ""
             typer.echo(f"  {where}{problem.detail}")
         if len(problems) > SHOWN:
-            typer.echo(f"  ... {len(problems) - SHOWN:,} more; --out FILE or --json has all")
+            typer.echo(f"  ... {len(problems) - SHOWN:,} more; --json has all")
     if not found.problems:
         typer.echo("clean")
-    if out is not None:
-        typer.echo(f"wrote {out}")
 
 
 data = command.CommandGroup("Fetch and check data sets, and store their features.", (verify, encode, fetch))

@@ -12,7 +12,7 @@ from negbench.command_options import Evaluate
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from negbench.scoring.result import Scores
+    from negbench.scoring.stored import Scores
 
 
 @command.of(
@@ -37,32 +37,25 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _print(console: Console, found: Scores) -> None:
     """A row a metric, a column for each part (`dress/recall_at_10`); what has no part is of all queries."""
-    from rich.table import Table
+    import pandas as pd
 
-    from negbench.scoring.result import PERCENT
+    from negbench.analysis.words import label_of
+    from negbench.display import Grid, notes
+    from negbench.scoring.stored import PERCENT
 
-    output.remarks(console, found.remarks)
+    notes(found.remarks)
     if found.partial:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
-    console.print(f"{found.title}, {len(found.queries):,} queries", highlight=False, soft_wrap=True)
-    parts: dict[str, dict[str, float]] = {}
+    percent = found.unit == PERCENT
+    parts: dict[str, dict[str, str]] = {}
     for metric, value in found.metrics.items():
         part, _, name = metric.rpartition("/")
-        parts.setdefault(part or "all", {})[name] = value
-    percent = found.unit == PERCENT
-    table = Table(f"metric ({'%' if percent else found.unit})" if found.unit else "metric")
-    for part in parts:
-        table.add_column(part, justify="right")
-    for name in dict.fromkeys(name for values in parts.values() for name in values):
-        row = [_cell(values.get(name, math.nan), percent) for values in parts.values()]
-        table.add_row(_label(name), *row, style="bold" if name == str(found.main).rpartition("/")[2] else "")
-    console.print(table)
-
-
-def _label(metric: str) -> str:
-    from negbench.analysis.words import label_of
-
-    return label_of(metric).replace("_", " ")
+        parts.setdefault(part or "all", {})[label_of(name).replace("_", " ")] = _cell(value, percent)
+    names = list(dict.fromkeys(name for values in parts.values() for name in values))
+    table = pd.DataFrame(parts, index=names).fillna("-")
+    table.insert(0, f"metric ({'%' if percent else found.unit})" if found.unit else "metric", names)
+    main = label_of(str(found.main).rpartition("/")[2]).replace("_", " ")
+    console.print(Grid(table, f"{found.title}, {len(found.queries):,} queries", rest="--json", bold=(main,)))
 
 
 def _cell(value: float, percent: bool) -> str:

@@ -6,7 +6,6 @@ import re
 import textwrap
 from collections.abc import Mapping
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import typer
@@ -33,79 +32,37 @@ def list_(given: Mapping[str, Any]) -> dict[str, Any]:
     """Print the registry."""
     asked = List.parsed(given)
     plugin_layer(asked.plugin)
-    found = {each: _documents(each, asked.name) for each in (KINDS if asked.kind is None else (asked.kind,))}
-    if output.wants_json():
-        return found
-    for number, each in enumerate(found):
+    found = {each: _document(each, asked.name) for each in (KINDS if asked.kind is None else (asked.kind,))}
+    for kind, each in () if output.wants_json() else found.items():
         if asked.kind is None:
-            typer.echo(f"{'' if number == 0 else chr(10)}{each}")
-        if each in ("systems", "recipes"):
-            _files(_toml(each), asked.name)
-        elif asked.name is not None:
-            _one(each, asked.name)
-        else:
+            typer.echo(f"{'' if kind == KINDS[0] else chr(10)}{kind}")
+        if asked.name is None:
             _all(each)
+        elif kind in ("systems", "recipes"):
+            typer.echo(each[asked.name], nl=False)
+        else:
+            _one(each)
     return found
 
 
-def _documents(kind: str, name: str | None) -> Any:
-    """For JSON: what there is of a kind, or all of one."""
+def _document(kind: str, name: str | None) -> Any:
+    """What there is of a kind, or all of one; systems and recipes as their files hold them."""
     from dataclasses import asdict
 
     from negbench.errors import UnknownNameError
+    from negbench.layers import recipes
     from negbench.registry import registry
+    from negbench.systems.system import system_files
 
     if kind in ("systems", "recipes"):
-        files = _toml(kind)
+        files = recipes() if kind == "recipes" else system_files()
         if name is not None and name not in files:
             raise UnknownNameError(kind.removesuffix("s"), name, files)
         return {each: file.read_text(encoding="utf-8") for each, file in files.items() if name in (None, each)}
     if name is None:
         return [asdict(each) for each in registry.describe(kind)]
-    described, _, found = explained(kind, name)
-    return {**asdict(described), "options": [asdict(option) for option in found]}
-
-
-def _toml(kind: str) -> dict[str, Path]:
-    """File of every system or recipe."""
-    from negbench.layers import recipes
-    from negbench.systems.system import system_files
-
-    return recipes() if kind == "recipes" else system_files()
-
-
-def _files(found: Mapping[str, Path], name: str | None) -> None:
-    """All TOML files with the first sentence of their comment, or one file as it is."""
-    if name is not None:
-        typer.echo(found[name].read_text(encoding="utf-8"), nl=False)
-        return
-    width = max(map(len, found), default=0)
-    for each, file in found.items():
-        comment = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
-        text = " ".join(line.removeprefix("# ") for line in comment)
-        _print(f"  {each:{width}}  ", re.split(r"[.] (?=[A-Z`])", text)[0].removesuffix("."))
-
-
-def _all(kind: str) -> None:
-    from negbench.registry import registry
-
-    described = registry.describe(kind)
-    width = max((len(d.name) for d in described), default=0)
-    for d in described:
-        origin = "" if d.origin == "built-in" else f" [{d.origin}]"
-        _print(f"  {d.name:{width}}  ", f"{d.summary}{origin}")
-        _print(" " * (width + 4), f"source: {d.paper or 'none named'}")
-
-
-def _print(lead: str, text: str) -> None:
-    """A text behind its lead: wrapped to a terminal's width, indented by the lead; without one a line, for grep."""
-    console, line = output.console(), lead + " ".join(text.split())
-    if console.is_terminal:
-        rest = " " * len(lead)  # names and paths are copied: they stay whole
-        line = textwrap.fill(
-            line, console.width, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
-        )
-    typer.echo(line)
+    described, section, options = explained(kind, name)
+    return {**asdict(described), "section": section, "options": [asdict(option) for option in options]}
 
 
 def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
@@ -119,14 +76,41 @@ def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
     return described, section, [option for option in options_of(kind, name) if option.name not in by_run(section)]
 
 
-def _one(kind: str, name: str) -> None:
+def _all(found: Any) -> None:
+    """Plug-ins with their sources, or TOML files with the first sentence of their comment."""
+    if isinstance(found, Mapping):
+        for name, text in found.items():
+            lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
+            comment = " ".join(line.removeprefix("# ") for line in lines)
+            _print(f"  {name:{max(map(len, found))}}  ", re.split(r"[.] (?=[A-Z`])", comment)[0].removesuffix("."))
+        return
+    width = max((len(each["name"]) for each in found), default=0)
+    for each in found:
+        origin = "" if each["origin"] == "built-in" else f" [{each['origin']}]"
+        _print(f"  {each['name']:{width}}  ", f"{each['summary']}{origin}")
+        _print(" " * (width + 4), f"source: {each['paper'] or 'none named'}")
+
+
+def _one(found: Mapping[str, Any]) -> None:
     """Every option with type, default, range and its lines of the docstring."""
-    described, section, found = explained(kind, name)
-    _print(f"{described.name}  ", described.summary)
-    _print("source: ", described.paper or "none named")
-    typer.echo(f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:" if found else "no options")
-    for option in found:
-        text = f"{option.type}, default {option.default}" + f"; tunable {option.range}" * bool(option.range)
-        _print(f"  {option.name} = ", text)
-        if option.text:
-            _print(" " * 6, option.text)
+    name, section = found["name"], found["section"]
+    _print(f"{name}  ", found["summary"])
+    _print("source: ", found["paper"] or "none named")
+    options = f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:"
+    typer.echo(options if found["options"] else "no options")
+    for option in found["options"]:
+        tunable = f"; tunable {option['range']}" * bool(option["range"])
+        _print(f"  {option['name']} = ", f"{option['type']}, default {option['default']}{tunable}")
+        if option["text"]:
+            _print(" " * 6, option["text"])
+
+
+def _print(lead: str, text: str) -> None:
+    """A text behind its lead: wrapped to a terminal's width, indented by the lead; without one a line, for grep."""
+    console, line = output.console(), lead + " ".join(text.split())
+    if console.is_terminal:
+        rest = " " * len(lead)  # names and paths are copied: they stay whole
+        line = textwrap.fill(
+            line, console.width, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+        )
+    typer.echo(line)

@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +62,6 @@ def console() -> Any:
 
     found = Console(quiet=wants_json())
     return found if found.is_terminal else Console(soft_wrap=True, quiet=found.quiet)
-
-
-def remarks(console: Any, found: Iterable[str]) -> None:
-    """Print what a reader of a result must know, a line each."""
-    for remark in found:
-        console.print(f"note: {remark}", style="yellow", highlight=False, soft_wrap=True)
 
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]

@@ -31,9 +31,10 @@ def run(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     from negbench.analysis.tables import behaviour_lines, run_table
+    from negbench.display import notes
 
     manifest = result.folder.manifest
-    output.remarks(console, [*manifest["dataset"]["remarks"], *result.details["remarks"]])
+    notes([*manifest["dataset"]["remarks"], *result.details["remarks"]])
     if manifest["dataset"]["partial"]:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(run_table(result.folder))

@@ -11,14 +11,12 @@ from negbench.contracts.loss import CandidateSet as CandidateSet
 from negbench.contracts.loss import Loss as Loss
 from negbench.contracts.loss import LossInput as LossInput
 from negbench.contracts.optional import ComposesTexts as ComposesTexts
-from negbench.contracts.optional import CrossesQueries as CrossesQueries
 from negbench.contracts.optional import FreezesTexts as FreezesTexts
 from negbench.contracts.optional import HasSubQueries as HasSubQueries
 from negbench.contracts.optional import HoldsFeatures as HoldsFeatures
 from negbench.contracts.optional import Outline as Outline
 from negbench.contracts.optional import Outlines as Outlines
 from negbench.contracts.optional import SubQuery as SubQuery
-from negbench.contracts.optional import cross_queries as cross_queries
 from negbench.contracts.query import Query as Query
 from negbench.contracts.ranges import Range as Range
 from negbench.contracts.ranges import tunable as tunable
@@ -30,7 +28,6 @@ from negbench.contracts.strategy import BankStrategy as BankStrategy
 from negbench.contracts.strategy import BatchStrategy as BatchStrategy
 from negbench.contracts.strategy import Epoch as Epoch
 from negbench.contracts.strategy import OrderedBatches as OrderedBatches
-from negbench.contracts.strategy import Scope as Scope
 from negbench.contracts.strategy import Slot as Slot
 from negbench.contracts.strategy import Strategy as Strategy
 from negbench.contracts.strategy import SyntheticStrategy as SyntheticStrategy

@@ -81,6 +81,21 @@ class Backbone(nn.Module, ABC):
     def queries(self, features: Tensor, text: TextBatch) -> Tensor:
         """Reference features [B, L, C] and B texts -> composed query embeddings [B, D], unit norm."""
 
+    def cross_queries(self, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
+        """Every reference with every text: [R, L, C] and P texts -> [R, P, D], for negatives of all slots.
+
+        Runs `queries` on all R * P pairs, `chunk` at a time, unless a family does it at less cost.
+        """
+        tokens = text if isinstance(text, Mapping) else self.tokenize(text)
+        count = len(next(iter(tokens.values())))
+        rows = torch.arange(len(features), device=features.device).repeat_interleave(count)
+        columns = torch.arange(count, device=features.device).repeat(len(features))
+        parts = [
+            self.queries(features[r], {name: t[c] for name, t in tokens.items()})
+            for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True)
+        ]
+        return torch.cat(parts).reshape(len(features), count, -1)
+
     @abstractmethod
     def text_queries(self, text: TextBatch) -> Tensor:
         """B texts -> [B, D] unit-norm embeddings without any image: the text-only baseline."""

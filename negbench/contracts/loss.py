@@ -27,18 +27,14 @@ class AspectScores:
         positive: [B].
         negatives: [B, M], of the same negatives as the query's own.
         weight: scalar, learned, >= 0.
-        present: [B] bool, whether the query's text has a word of the aspect; default: every row's does.
+        present: [B] bool, whether the query's text has a word of the aspect.
     """
 
     name: str
     positive: Tensor
     negatives: Tensor
     weight: Tensor
-    present: Tensor = None  # type: ignore[assignment]  # resolved below
-
-    def __post_init__(self) -> None:
-        if self.present is None:
-            object.__setattr__(self, "present", torch.ones_like(self.positive, dtype=torch.bool))
+    present: Tensor
 
 
 @dataclass(frozen=True)

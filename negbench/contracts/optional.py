@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from negbench.contracts.backbone import Backbone, TextBatch
@@ -123,29 +122,3 @@ class ComposesTexts(Protocol):
 
     def cross_texts(self, reference_text: TextBatch, modification: TextBatch, *, chunk: int = 1024) -> Tensor:
         """Every reference text with every modification: R and P texts -> [R, P, D], `chunk` pairs at a time."""
-
-
-@runtime_checkable
-class CrossesQueries(Protocol):
-    """Fuses every reference with every text at less cost than `queries` on all pairs."""
-
-    def cross_queries(self, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
-        """[R, L, C] and P texts -> [R, P, D], `chunk` pairs at a time."""
-
-
-def cross_queries(backbone: Backbone, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
-    """Every reference with every text: [R, L, C] and P texts -> [R, P, D], for negatives of all slots.
-
-    Runs `queries` on all R * P pairs, `chunk` at a time, unless the backbone `CrossesQueries` itself.
-    """
-    if isinstance(backbone, CrossesQueries):
-        return backbone.cross_queries(features, text, chunk=chunk)
-    tokens = text if isinstance(text, Mapping) else backbone.tokenize(text)
-    count = len(next(iter(tokens.values())))
-    rows = torch.arange(len(features), device=features.device).repeat_interleave(count)
-    columns = torch.arange(count, device=features.device).repeat(len(features))
-    parts = [
-        backbone.queries(features[r], {name: t[c] for name, t in tokens.items()})
-        for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True)
-    ]
-    return torch.cat(parts).reshape(len(features), count, -1)

@@ -60,27 +60,23 @@ class ScoreView:
             raise ValueError(
                 f"scores must be a [B, N] float tensor, got {tuple(self.scores.shape)} {self.scores.dtype}"
             )
-        rows, columns = self.scores.shape
-        if self.target.shape != (rows,) or self.target.dtype != torch.int64:
-            raise ValueError(
-                f"target must be a [{rows}] int64 tensor, got {tuple(self.target.shape)} {self.target.dtype}"
-            )
+        (rows, columns), shape = self.scores.shape, tuple(self.scores.shape)
+        want: dict[str, tuple[Tensor | None, tuple[int, ...], str]] = {
+            "target": (self.target, (rows,), "int64"),
+            "allowed": (self.allowed, shape, "bool"),
+            "relevant": (self.relevant, shape, "bool"),
+        }
+        want |= {f"plane {name}": (plane, shape, "float") for name, plane in self.planes.items()}
+        for name, (table, wanted, kind) in want.items():
+            if table is None:
+                continue
+            found = "float" if table.is_floating_point() else str(table.dtype).removeprefix("torch.")
+            if table.shape != wanted or found != kind:
+                raise ValueError(f"{name} must be a {wanted} {kind} tensor, got {tuple(table.shape)} {table.dtype}")
         if rows and (int(self.target.min()) < 0 or int(self.target.max()) >= columns):
             raise ValueError(
                 f"target must lie in 0..{columns - 1}, got {int(self.target.min())}..{int(self.target.max())}"
             )
-        for name in ("allowed", "relevant"):
-            mask = getattr(self, name)
-            if mask is not None and (mask.shape != self.scores.shape or mask.dtype != torch.bool):
-                raise ValueError(
-                    f"{name} must be a {tuple(self.scores.shape)} bool tensor, got {tuple(mask.shape)} {mask.dtype}"
-                )
-        for name, plane in self.planes.items():
-            if plane.shape != self.scores.shape or not plane.is_floating_point():
-                raise ValueError(
-                    f"plane {name} must be a {tuple(self.scores.shape)} float tensor, "
-                    f"got {tuple(plane.shape)} {plane.dtype}"
-                )
         allowed = torch.ones_like(self.scores, dtype=torch.bool) if self.allowed is None else self.allowed.clone()
         allowed.scatter_(1, self.target[:, None], False)
         object.__setattr__(self, "allowed", allowed)

@@ -2,7 +2,7 @@
 
 Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
 
-    features/hashes.txt                what each image file held when it was last read: check, sha256, size, mtime, path
+    features/hashes.json               what each image file held when it was last read: path, size, mtime, sha256
     features/KEY/00007-3f2a91c4.safetensors
     features/KEY/.lock                 held by the one writer
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,20 +51,6 @@ _SHARD_SECONDS = 60.0  # a slow encoder finishes a shard after this time, so tha
 _LOAD_BYTES = 64 * 2**20
 _CPU_BUDGET = 4 * 2**30
 _MOST_UNREADABLE = 100
-
-
-@dataclass(frozen=True)
-class EncodeReport:
-    """What `FeatureStore.ensure` did: images encoded by this call, images found stored, and how long it took."""
-
-    encoded: int
-    reused: int
-    seconds: float  # of the whole call
-
-
-def encoding_estimate(images: int, rows: int, width: int) -> int:
-    """Bytes that the features of `images` images take: images * L rows * C wide * bytes of one value."""
-    return images * rows * width * _DTYPE.itemsize
 
 
 def store_of(backbone: Backbone, *, root: Path | None = None) -> FeatureStore:
@@ -110,7 +97,7 @@ class FeatureStore:
     @property
     def image_bytes(self) -> int:
         """Bytes of one image's features."""
-        return encoding_estimate(1, *self.shape)
+        return math.prod(self.shape) * _DTYPE.itemsize
 
     def missing(self, images: Mapping[str, Path]) -> list[str]:
         """Ids whose features are yet to be encoded, one for each distinct file content, in order.
@@ -137,7 +124,7 @@ class FeatureStore:
         batch_size: int = 64,
         workers: int | None = None,
         progress: Progress = lambda count: None,
-    ) -> EncodeReport:
+    ) -> int:
         """Encode what is not stored yet. One process encodes at a time; those that wait reuse what it stored.
 
         An image's features do not depend on its batch, but for the rounding of the matrix product that its size
@@ -152,11 +139,13 @@ class FeatureStore:
             progress: called with the number of images that are newly settled (stored before, or encoded now); the
                 numbers add up to `len(images)`.
 
+        Returns:
+            How many images were encoded.
+
         Raises:
             DataError: image files that are not there or cannot be decoded; all others are stored first.
             NegbenchError: a full disk, features outside the range of float16, a backbone that is fine-tuned.
         """
-        started = time.perf_counter()
         if not backbone.frozen_images:
             raise NegbenchError(f"{type(backbone).__name__} trains its image tower: its features are not stored")
         lacking = {self._content[image]: image for image in self.missing(images)}
@@ -174,7 +163,7 @@ class FeatureStore:
             self._refresh()
         else:
             progress(len(images))
-        return EncodeReport(encoded, reused=len(images) - encoded, seconds=time.perf_counter() - started)
+        return encoded
 
     def rows(self, ids: Sequence[str]) -> Tensor:
         """[len(ids)] int64, row of each image in this store as it is now (a later `ensure` may renumber).

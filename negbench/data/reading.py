@@ -54,11 +54,6 @@ class StoredFeatures:
         """(images, L, C)."""
         return (len(self), *self._source.shape[-2:])
 
-    @property
-    def held(self) -> bool:
-        """Whether all are in the device's memory."""
-        return isinstance(self._source, Tensor)
-
     def __getitem__(self, index: Tensor) -> Tensor:
         rows = self._position[index.to(self._position.device).flatten()]
         if isinstance(self._source, Tensor):

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from PIL import Image
@@ -36,6 +35,7 @@ _KEPT_BYTES = 2**30  # of backbones that are not in use; of a split's texts
 _KEPT_SPLITS = 64  # of generated data sets, every seed has two
 
 Tokens = dict[str, Tensor]
+T = TypeVar("T")
 FeatureSource = Callable[[Tensor], Tensor]  # int64 rows -> [len, L, C] features (or pixels where nothing is stored)
 
 
@@ -158,10 +158,6 @@ class Split:
         """[B, C] bool: is image `columns[c]` known to be relevant to query `rows[i]`; None where nothing is known."""
         relevant = self.dataset.relevant
         return None if relevant is None else _among(relevant, rows, columns, len(self.dataset.images))
-
-    def batch_relevant(self, rows: Tensor) -> Tensor | None:
-        """`relevant_images` of a batch's own targets: [B, B]."""
-        return self.relevant_images(rows, self.dataset.target_columns[rows])
 
 
 def _among(listed: Ragged, rows: Tensor, columns: Tensor, width: int) -> Tensor:
@@ -289,7 +285,7 @@ def _source(
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
-    files = files_of(parts)
+    files = {image: part.files.path(image) for part in parts if part.files for image in part.all_images}
     if not backbone.frozen_images:
         paths = [files[image] for image in ids]
 
@@ -306,7 +302,7 @@ def _source(
     batch = ((min(config.compute.encode_batch_size, len(ids)), "images"), (size, "values"), (4, "bytes"))
     check_memory([Need("a batch of images to encode", batch, "lower compute.encode_batch_size")])
     with display.stage("encode", total=len(ids)) as advance:
-        report = store.ensure(
+        encoded = store.ensure(
             {image: files[image] for image in ids},
             backbone,
             device=device,
@@ -315,19 +311,7 @@ def _source(
             progress=advance,
         )
     loaded = store.load(ids, device=device, budget_bytes=budget)
-    return loaded.__getitem__, report.encoded
-
-
-def files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
-    """Image id -> file. Benchmarks that share images (FashionIQ's and HP-FashionIQ's) may hold a copy each."""
-    files: dict[str, Path] = {}
-    for part in parts:
-        for image in part.all_images if part.files else ():
-            path = part.files.path(image)  # type: ignore[union-attr]
-            if image in files and path != files[image] and path.stat().st_size != files[image].stat().st_size:
-                raise DataError(f"image {image} is {files[image]} and, in {part.identity}, {path}: another picture")
-            files.setdefault(image, path)
-    return files
+    return loaded.__getitem__, encoded
 
 
 # --- what a process loads once -------------------------------------------------------------------------------------
@@ -357,11 +341,7 @@ class Scenes:
     def dataset(self, section: PluginConfig, split: str, *, images: bool = True) -> Dataset:
         """One split of a data set; annotations alone without `images`."""
         key = f"{section.model_dump_json()} {split} {images}"
-        if key not in self._datasets:
-            while len(self._datasets) >= _KEPT_SPLITS:
-                del self._datasets[next(iter(self._datasets))]
-            self._datasets[key] = load_split(section, split, images=images)
-        return self._datasets[key]
+        return _kept(self._datasets, key, lambda: load_split(section, split, images=images))
 
     def outline(self, config: RunConfig) -> Outline:
         """What planning asks of the backbone; it is loaded only where its class offers no `outline`.
@@ -396,11 +376,8 @@ class Scenes:
         if carves_dev(config):
             seed = config.eval.dev_seed
             key = f"{config.dataset.model_dump_json()} {images} {config.eval.dev_fraction} {seed}"
-            if key not in self._carved:
-                while len(self._carved) >= _KEPT_SPLITS:
-                    del self._carved[next(iter(self._carved))]
-                self._carved[key] = train.split_dev(config.eval.dev_fraction, seed)
-            train, dev = self._carved[key]
+            whole = train
+            train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
         return Splits(train, dev, self.dataset(config.dataset, "val", images=images))
@@ -428,6 +405,15 @@ class Scenes:
             self._scene = None
             self._scene = (key, open_scene(config, splits, backbone, device, display))
         return self._scene[1]
+
+
+def _kept(known: dict[str, T], key: str, make: Callable[[], T]) -> T:
+    """What is known under a key, made now if nothing is; the oldest of 64 goes."""
+    if key not in known:
+        while len(known) >= _KEPT_SPLITS:
+            del known[next(iter(known))]
+        known[key] = make()
+    return known[key]
 
 
 def _bytes_of(kept: tuple[Backbone, dict[str, Tensor]]) -> int:
@@ -467,9 +453,7 @@ def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
 
 def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Dataset:
     """One split of the configured data set."""
-    constructor = constructor_of("datasets", registry.get("datasets", config.name))
-    options = checked_options("datasets", config.name, constructor, config.options)
-    dataset: Dataset = constructor(**options, split=split, images=images)
+    dataset: Dataset = registry.make("datasets", config.name, **config.options, split=split, images=images)
     return dataset
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from negbench.contracts import Query, check_option
+from negbench.contracts import Query
 from negbench.datasets._read import Reader, check_choice, get, image_id, quoted, strings, typed
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, columns_of
@@ -22,8 +22,9 @@ CaptionMode = Literal["joined", "comma"]
 Corpus = Literal["targets", "images"]
 
 CATEGORIES = ("dress", "shirt", "toptee")
-SPLITS = ("train", "val", "test")
+SPLITS = ("train", "val")
 RECALLS = (10, 50)
+METRICS = (*(f"{name}/recall_at_{k}" for name in (*CATEGORIES, "average") for k in RECALLS), "average/recall")
 TREE = (
     "captions/cap.CATEGORY.SPLIT.json, image_splits/split.CATEGORY.SPLIT.json, "
     "and the images as ID.jpg or ID.png in any folder"
@@ -48,15 +49,9 @@ class FashionIQOptions:
     protocol: Protocol = "original"
     caption_mode: CaptionMode = "joined"
     corpus: Corpus = "targets"
-    categories: tuple[str, ...] = CATEGORIES
 
     def __post_init__(self) -> None:
         check_choice("split", self.split, SPLITS)
-        names = self.categories
-        good = bool(names) and set(names) <= set(CATEGORIES) and len(set(names)) == len(names)
-        check_option("categories", names, good, f"one or more of {', '.join(CATEGORIES)}, each once")
-        # `val` unites references and targets, and the test split has no targets
-        check_option("protocol", self.protocol, self.protocol == "original" or self.split != "test", "original on test")
 
     @property
     def gallery_rule(self) -> str:
@@ -69,12 +64,6 @@ class FashionIQOptions:
     def whole_split(self) -> bool:
         """Whether the split file is the gallery."""
         return self.corpus == "images" if self.split == "train" else self.protocol == "original"
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that `FashionIQFormat.summarise` gives when every category has a query."""
-        each = [f"{name}/recall_at_{k}" for name in (*self.categories, "average") for k in RECALLS]
-        return (*each, "average/recall")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +82,9 @@ class FashionIQFormat(Dataset):
         Raises:
             DataError: files or images missing, or not in the format; one line with file, entry and key.
         """
-        reader = Reader.find(root, card, marker=f"captions/cap.{options.categories[0]}.{options.split}.json", tree=TREE)
+        reader = Reader.find(root, card, marker=f"captions/cap.{CATEGORIES[0]}.{options.split}.json", tree=TREE)
         relevance = _relevance(reader, options)
-        parts = {name: _read_category(reader, name, options, relevance.get(name)) for name in options.categories}
+        parts = {name: _read_category(reader, name, options, relevance.get(name)) for name in CATEGORIES}
         queries = [query for own, _ in parts.values() for query in own]
         images, groups = columns_of({name: gallery for name, (_, gallery) in parts.items()})
         data = cls(card, options.split, queries, images, groups, reader.content)
@@ -168,12 +157,11 @@ def _query(entry: Mapping[str, Any], where: str, name: str, category: str, optio
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
         raise DataError(f"{where}: key 'captions': want 2 captions, got {quoted(list(captions))}")
-    closed = options.split == "test" and "target" not in entry
     return Query(
         id=name,
         reference=image_id(get(entry, "candidate", str, where), f"{where}: key 'candidate'"),
         text=(listed if options.caption_mode == "comma" else joined)(*captions),
-        target=None if closed else image_id(get(entry, "target", str, where), f"{where}: key 'target'"),
+        target=image_id(get(entry, "target", str, where), f"{where}: key 'target'"),
         group=category,
         captions=captions,
     )

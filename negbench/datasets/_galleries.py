@@ -145,12 +145,21 @@ class Galleries:
         return members
 
     def dev_rows(self, fraction: float, seed: int) -> Tensor:
-        """[Q] bool, the queries of a development part; arguments and errors as `Dataset.split_dev`.
+        """[Q] bool, the queries of a development part; arguments and errors as `Dataset.split_dev`."""
+        check_option("fraction", fraction, 0 < fraction < 1, "between 0 and 1")
+        dev = self._moved_to_dev(fraction, seed)
+        if dev.all() or not dev.any():
+            raise DataError(
+                f"{self.card.name} {self.split}: {len(self.queries)} queries are too few for a dev part of {fraction}"
+            )
+        return dev
+
+    def _moved_to_dev(self, fraction: float, seed: int) -> Tensor:
+        """[Q] bool, as `dev_rows`.
 
         Within each group, whole targets are moved to it in a seeded order until it holds `fraction` of the group's
         queries, so no target image is in both parts.
         """
-        check_option("fraction", fraction, 0 < fraction < 1, "between 0 and 1")
         if not self.queries or int(self.target_columns.min()) < 0:
             raise DataError(f"{self.card.name} {self.split}: a development part needs a target for every query")
         generator = torch.Generator().manual_seed(seed)
@@ -165,12 +174,7 @@ class Galleries:
                 if target not in in_dev:
                     in_dev[target] = taken < quota
                     taken += int(counts[position]) if in_dev[target] else 0
-        dev = torch.tensor([in_dev[target] for target in self.target_columns.tolist()])
-        if dev.all() or not dev.any():
-            raise DataError(
-                f"{self.card.name} {self.split}: {len(self.queries)} queries are too few for a dev part of {fraction}"
-            )
-        return dev
+        return torch.tensor([in_dev[target] for target in self.target_columns.tolist()])
 
     # --- ranks ---------------------------------------------------------------------------------------------------
 

@@ -13,22 +13,19 @@ from torch import Tensor
 from negbench.datasets.dataset import Dataset, ScoreBlock
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric
-from negbench.metrics.preference import agreement, clustered_interval, preference_rate, set_scores, spearman
+from negbench.metrics.preference import agreement, preference_rate, set_scores, spearman
 from negbench.metrics.query_ranks import QueryRanks
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SET_SIZE = 5
-PARTS = ("all", "consistent")  # of the judgements: every one, and those that pass QuRe's sanity check
 MEASURES = (
     "preference_rate",
     "preference_rate_with_ties",
     "preference_rate_equal_recall",
     "chance",
     "accuracy",
-    "accuracy_low",
-    "accuracy_high",
     "spearman",
 )
 
@@ -55,12 +52,6 @@ class Judgement:
     def images(self) -> tuple[str, ...]:
         """Those of both sets."""
         return (*self.sets[0], *self.sets[1])
-
-    @property
-    def consistent(self) -> bool:
-        """Whether the preferred set is not the lower rated one: QuRe's sanity check (sec. 4)."""
-        one, two = self.ratings
-        return one >= two if self.first else two >= one
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,16 +93,6 @@ class PreferenceFormat(Dataset):
         """[Q, 2] bool, whether the set holds the target: its recall at 5."""
         return (self.sets == self.target_columns[:, None, None]).any(-1)
 
-    @cached_property
-    def consistent(self) -> Tensor:
-        """[Q] bool, judgements that pass QuRe's sanity check (sec. 4)."""
-        return torch.tensor([judged.consistent for judged in self._judged], dtype=torch.bool)
-
-    @cached_property
-    def participants(self) -> list[str]:
-        """Q names."""
-        return [judged.participant for judged in self._judged]
-
     # --- judging -------------------------------------------------------------------------------------------------
 
     def score_sets(self, score_block: ScoreBlock) -> Tensor:
@@ -138,48 +119,36 @@ class PreferenceFormat(Dataset):
             sets: [Q, 2] scores of the sets, any sign.
 
         Returns:
-            `PART/NAME`: `all/` over all judgements, `consistent/` over those that pass QuRe's
-            sanity check; nan where a measure is not defined. In [0, 1] but for `spearman`, which is in [-1, 1]:
+            nan where a measure is not defined. In [0, 1] but for `spearman`, which is in [-1, 1]:
 
             preference_rate: P(1 chosen | S1 > S2), QuRe eq. 9; preference_rate_with_ties: given S1 >= S2, CIRQRS
             eq. 8; preference_rate_equal_recall: given S1 > S2 where both sets hold the target or neither does, CIRQRS
             eq. 9.
             chance: share of judgements for set 1, what these three rates are for a scorer that knows nothing.
-            accuracy: symmetric, a tie counts one half; accuracy_low, accuracy_high: its 95 % interval, participants
-            drawn again. spearman: of the scores of all sets with their Likert scores.
+            accuracy: symmetric, a tie counts one half. spearman: of the scores of all sets with their Likert scores.
         """
-        rows = {"all": torch.ones(len(self.queries), dtype=torch.bool), "consistent": self.consistent}
-        return {f"{part}/{name}": value for part in PARTS for name, value in self._measures(sets, rows[part]).items()}
-
-    def _measures(self, sets: Tensor, rows: Tensor) -> dict[str, float]:
-        sets, first, hits = sets[rows], self.first[rows], self.hits[rows]
-        right = agreement(sets, first)
-        names = [name for name, kept in zip(self.participants, rows.tolist(), strict=True) if kept]
-        number = {name: index for index, name in enumerate(dict.fromkeys(names))}
-        interval = clustered_interval(right, torch.tensor([number[name] for name in names], dtype=torch.int64))
+        first, hits = self.first, self.hits
         values = (
             preference_rate(sets, first),
             preference_rate(sets, first, ties=True),
             preference_rate(sets, first, among=hits[:, 0] == hits[:, 1]),
             float(first.double().mean()),
-            float(right.mean()),
-            *interval,
-            spearman(sets, self.ratings[rows]).value,
+            float(agreement(sets, first).mean()),
+            spearman(sets, self.ratings),
         )
         return dict(zip(MEASURES, values, strict=True))
 
     def table(self, sets: Tensor) -> pd.DataFrame:
-        """One row a judgement: scores, ratings and recall of both sets, the set preferred (1 or 2), the filter."""
+        """One row a judgement: scores, ratings and recall of both sets, the set preferred (1 or 2)."""
         import pandas as pd
 
         columns: dict[str, Any] = {
             "query": [query.id for query in self.queries],
-            "participant": self.participants,
+            "participant": [judged.participant for judged in self._judged],
         }
         for name, values in (("score", sets), ("rating", self.ratings), ("recall_at_5", self.hits)):
             columns |= {f"{name}_{side + 1}": values[:, side].numpy() for side in (0, 1)}
-        columns |= {"preferred": (2 - self.first.long()).numpy(), "consistent": self.consistent.numpy()}
-        return pd.DataFrame(columns)
+        return pd.DataFrame(columns | {"preferred": (2 - self.first.long()).numpy()})
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

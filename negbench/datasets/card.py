@@ -50,10 +50,6 @@ class DatasetCard:
     world: str = ""
     expected: Mapping[str, Mapping[str, Counts]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.main not in self.metrics:
-            raise ValueError(f"main metric {self.main!r} is not among {self.metrics}")
-
     def identity(self, content: str, *details: str) -> str:
         """`name@protocol-HASH8`, where the hash covers all that determines a result.
 

@@ -54,6 +54,7 @@ class Dataset(Galleries, ABC):
 
     extensions: ClassVar[tuple[str, ...]] = ()  # of what `load(file=...)` reads: such a path may stand for the name
     exchangeable: ClassVar[bool] = False  # True: chance alone made one of a query's relevant images its target
+    set_apart: ClassVar[str] = "target"  # what is never in both parts of `split_dev`
     has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses to be asked for them
 
     content: str
@@ -186,8 +187,8 @@ class Dataset(Galleries, ABC):
     def split_dev(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Carve a development part out of this split, for choices that must not look at the reported split.
 
-        All queries of one target go together (`dev_rows`). Both parts keep the groups as they are: the development
-        queries are ranked against the full corpus.
+        All queries of one target, or of what `set_apart` names, go together (`dev_rows`). Both parts keep the groups as
+        they are: the development queries are ranked against the full corpus.
 
         Args:
             fraction: share of the queries, between 0 and 1.
@@ -201,7 +202,7 @@ class Dataset(Galleries, ABC):
             DataError: a split without targets, or one too small to give both parts a query.
         """
         dev = self.dev_rows(fraction, seed)
-        rule = f"{fraction} by target, seed {seed}"
+        rule = f"{fraction} by {self.set_apart}, seed {seed}"
         return (
             self.with_queries((~dev).nonzero()[:, 0], f"train without dev {rule}"),
             self.with_queries(dev.nonzero()[:, 0], f"dev {rule}"),

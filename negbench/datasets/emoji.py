@@ -85,6 +85,7 @@ class EmojiPictures(Dataset):
     """
 
     exchangeable: ClassVar[bool] = True
+    set_apart: ClassVar[str] = "family"
 
     shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
     asked: Mapping[str, Emoji] = field(default_factory=dict)
@@ -159,18 +160,12 @@ class EmojiPictures(Dataset):
         """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
         return dict(_METRICS)
 
-    def split_dev(self, fraction: float, seed: int) -> tuple[Self, Self]:
-        """As `Dataset.split_dev`, by whole families instead of whole targets."""
-        check_option("fraction", fraction, 0 < fraction < 1, "between 0 and 1")
+    def _moved_to_dev(self, fraction: float, seed: int) -> Tensor:
+        """[Q] bool, as `dev_rows`: whole families instead of whole targets."""
         families = sorted({query.cluster for query in self.queries})
         random.Random(seed).shuffle(families)
         dev = set(families[: max(1, round(fraction * len(families)))])
-        inside = torch.tensor([query.cluster in dev for query in self.queries])
-        rule = f"{fraction} by family, seed {seed}"
-        return (
-            self.with_queries((~inside).nonzero()[:, 0], f"train without dev {rule}"),
-            self.with_queries(inside.nonzero()[:, 0], f"dev {rule}"),
-        )
+        return torch.tensor([query.cluster in dev for query in self.queries])
 
     def attributes_off(self, rows: Tensor, columns: Tensor) -> Tensor:
         """[b, n] int64: in how many of the six attributes image `columns[j]` is not what query `rows[i]` asks for.

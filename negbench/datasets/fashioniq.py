@@ -8,6 +8,7 @@ from typing import Self
 
 from negbench.datasets._fashioniq_files import (
     CATEGORIES,
+    METRICS,
     TEMPLATES,
     CaptionMode,
     Corpus,
@@ -20,8 +21,8 @@ from negbench.datasets.card import Counts, DatasetCard
 PAPER = "Wu et al., Fashion IQ: A New Dataset Towards Retrieving Images by Natural Language Feedback, CVPR 2021"
 
 # entries of the caption files, images of the split files, references and targets together
-_ENTRIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961), "test": (2024, 2038, 2056)}
-_SPLIT_FILES = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373), "test": (3818, 6346, 5374)}
+_ENTRIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961)}
+_SPLIT_FILES = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373)}
 _UNITED = (2628, 3089, 2902)  # protocol `val`, on val
 
 
@@ -40,20 +41,18 @@ class FashionIQ(FashionIQFormat):
         protocol: Protocol = "original",
         caption_mode: CaptionMode = "joined",
         corpus: Corpus = "targets",
-        categories: tuple[str, ...] = CATEGORIES,
     ) -> Self:
         """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
             root: folder that holds `captions` and `image_splits`.
-            split: train, val or test (test has no targets and cannot be scored).
-            protocol: gallery of val and test: `original` is the split file (3,817 / 6,346 / 5,373 images on val), `val`
+            split: train or val (test has no published targets).
+            protocol: gallery of val: `original` is the split file (3,817 / 6,346 / 5,373 images on val), `val`
                 the union of references and targets (2,628 / 3,089 / 2,902), on which recall is higher.
             caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains) or `comma` (HyCoLe).
             corpus: mining corpus of train: each training target of the category once, or all images of its split file.
-            categories: which of dress, shirt and toptee to read.
         """
-        options = FashionIQOptions(split, images, allow_missing, protocol, caption_mode, corpus, categories)
+        options = FashionIQOptions(split, images, allow_missing, protocol, caption_mode, corpus)
         return cls.from_files(root, card(options), options)
 
 
@@ -69,7 +68,7 @@ def card(options: FashionIQOptions) -> DatasetCard:
         gallery=options.gallery_rule,
         exclude_reference=False,  # CLIP4Cir's and QuRe's evaluations keep it on FashionIQ
         text_template=TEMPLATES[options.caption_mode],
-        metrics=options.metrics,
+        metrics=METRICS,
         main="average/recall",
         expected={options.split: _published(options)},
     )

@@ -8,8 +8,7 @@ The file, `hpfiq.json`, is an object: participant -> question set -> six lists o
     preferred set                    "1" or "2"
 
 A path is read for the name of its file: the published "/-/image_data/shirt/B000LUIBH8.jpg" is that file wherever it
-lies below the data root. CIRQRS describes the same collection as HS-FashionIQ and published no file of its own: its
-measures are those of `all/`.
+lies below the data root. CIRQRS describes the same collection as HS-FashionIQ and published no file of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from negbench.contracts import Query, check_option
-from negbench.datasets._preferences import MEASURES, PARTS, SET_SIZE, Judgement, PreferenceFormat
+from negbench.datasets._preferences import MEASURES, SET_SIZE, Judgement, PreferenceFormat
 from negbench.datasets._read import Reader, get, image_id, quoted, strings, typed
 from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import columns_of
@@ -47,8 +46,8 @@ CARD = DatasetCard(
     gallery="two sets of five images per judgement",
     exclude_reference=False,  # no set holds its query's reference
     text_template="the file's sentence, its 'dotmark', 'questionmark' and 'andmark' as signs again, blanks collapsed",
-    metrics=tuple(f"{part}/{measure}" for part in PARTS for measure in MEASURES),
-    main="all/preference_rate",  # QuRe table 4, by the released evaluation
+    metrics=MEASURES,
+    main="preference_rate",  # QuRe table 4, by the released evaluation
     expected={SPLIT: {GROUP: Counts(3050, 5553)}},  # QuRe table 1; images that its file names
 )
 
@@ -95,15 +94,11 @@ class HPFashionIQ(PreferenceFormat):
         kept = [query for query in data.queries if set(data.missing).isdisjoint(judgements[query.id].images)]
         if not kept:
             raise DataError(f"{CARD.name}: no judgement is left in {reader.root / FILE} ({len(data.missing)} missing)")
-        dropped = sum(not judgements[query.id].consistent for query in kept)
-        remarks = (
-            *data.remarks,
-            f"consistent/ drops {dropped:,} of {len(kept):,} judgements by QuRe's sanity check (the set rated "
-            "lower was preferred); all/ keeps them, as QuRe's released evaluation does",
-            f"QuRe counts {VALID:,} valid queries: it also drops {FLAGGED} that participants flagged for modality "
-            "redundancy, and the file does not hold the flags",
+        remark = (
+            f"QuRe counts {VALID:,} valid queries: it drops {FLAGGED} that participants flagged for modality "
+            "redundancy, and the file does not hold the flags"
         )
-        return dataclasses.replace(data, queries=kept, remarks=remarks)
+        return dataclasses.replace(data, queries=kept, remarks=(*data.remarks, remark))
 
 
 # --- files -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import (
     CATEGORIES,
+    METRICS,
     TEMPLATES,
     CaptionMode,
     Corpus,
@@ -46,7 +47,6 @@ class Synthetic(FashionIQFormat):
         allow_missing: bool = False,
         caption_mode: CaptionMode = "joined",
         corpus: Corpus = "images",
-        categories: tuple[str, ...] = CATEGORIES,
         world: int | None = None,
         twins: float | None = None,
         train_images: int | None = None,
@@ -65,7 +65,6 @@ class Synthetic(FashionIQFormat):
             split: train or val.
             caption_mode: as `FashionIQ.load`'s.
             corpus: mining corpus of train: all images of the category, or each training target once.
-            categories: which of dress, shirt and toptee to read.
             world: which one is drawn; None: 0, and in a run without `root` the run's seed.
             twins: mean number of relevant images per query.
             train_images: of each category.
@@ -78,7 +77,7 @@ class Synthetic(FashionIQFormat):
             OptionError: an unknown or impossible value, or one that is not what the folder at `root` has.
         """
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
-        options = FashionIQOptions(split, images, allow_missing, "original", caption_mode, corpus, categories)
+        options = FashionIQOptions(split, images, allow_missing, "original", caption_mode, corpus)
         wishes = {
             "world": world,
             "twins": twins,
@@ -103,7 +102,7 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
     sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
     usual = (Spec.train_images, Spec.train_queries, Spec.val_images, Spec.val_queries)
     marks = "" if sizes == usual else f"-{'x'.join(map(str, sizes))}"
-    precisions = tuple(f"{name}/map_at_{_CUTOFF}" for name in (*options.categories, "average"))
+    precisions = tuple(f"{name}/map_at_{_CUTOFF}" for name in (*CATEGORIES, "average"))
     return DatasetCard(
         name="synthetic",
         protocol=f"twins{spec.twins:g}{marks}",
@@ -114,7 +113,7 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
         gallery=options.gallery_rule,
         exclude_reference=False,  # as FashionIQ; a reference is never relevant: at least one attribute differs
         text_template=TEMPLATES[options.caption_mode],
-        metrics=(*options.metrics, *precisions),
+        metrics=(*METRICS, *precisions),
         main="average/recall",
         world=str(spec.world),
     )

@@ -158,17 +158,9 @@ def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
 
 
 def short(labels: Iterable[str]) -> dict[str, str]:
-    """Label -> the same with its paths cut to their file names, or to as many of their last parts as tell it apart."""
-    known = list(dict.fromkeys(labels))
-    for parts in range(1, 100):
-        cut = [_cut(name, parts) for name in known]
-        if len(set(cut)) == len(known):
-            break
-    return dict(zip(known, cut, strict=True))
-
-
-def _cut(label: str, parts: int) -> str:
-    return re.sub(r"(?<=[=:])[/~][^,)]*", lambda found: "/".join(Path(found[0]).parts[-parts:]), label)
+    """Label -> the same with its paths cut to their file names, unless two labels would then be one."""
+    cut = {label: re.sub(r"(?<=[=:])[/~][^,)]*", lambda found: Path(found[0]).name, label) for label in labels}
+    return cut if len(set(cut.values())) == len(cut) else {label: label for label in cut}
 
 
 def labels_of(config: ResolvedConfig) -> dict[str, str]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from negbench import files
-from negbench.cluster import Ray
 from negbench.display import Advance, duration, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.executors import Executor, Here, Processes
+from negbench.executors.cluster import Ray
 from negbench.grid.cells import SCENES, Cell, Outcome, compute_task, title_of
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.encoding import encode_cells

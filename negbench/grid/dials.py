@@ -35,11 +35,6 @@ class Dial:
         """The key without its section."""
         return self.key.split(".")[-1]
 
-    @property
-    def numeric(self) -> bool:
-        """Whether there is something between two values."""
-        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
-
 
 def parse_dial(text: str) -> Dial:
     """'dataset.twins=1,2,4' -> the dial.

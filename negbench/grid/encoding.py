@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from negbench.config import ResolvedConfig, RunConfig
+from negbench.config import RunConfig
 from negbench.contracts import HoldsFeatures
-from negbench.data.features import EncodeReport, encoding_estimate, store_of
-from negbench.data.scene import Scenes, device_of, load_backbone, load_split
+from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.errors import OptionError
 from negbench.executors import Executor
 from negbench.grid.cells import Cell
 from negbench.loop.runs import open_run
 from negbench.registry import registry
-
-
-def encode(
-    config: ResolvedConfig,
-    splits: Sequence[str],
-    *,
-    say: Callable[[str], None],
-    progress: Callable[[int], None],
-) -> EncodeReport:
-    """Store the features of every image of some splits of the configured data set under the configured backbone.
-
-    Args:
-        config: its strategy, loss and schedule play no part.
-        splits: e.g. ("train", "val").
-        say: prints a line about what is about to be done.
-        progress: called with the number of images done.
-
-    Raises:
-        OptionError: a backbone whose image tower trains, or which brings its own features: nothing is stored then.
-        DataError: missing or unreadable images.
-    """
-    backbone = load_backbone(config.backbone, config.seed)
-    if not backbone.frozen_images or isinstance(backbone, HoldsFeatures):
-        raise OptionError(f"backbone '{config.backbone.name}' with these options stores no features: nothing to encode")
-    backbone.to(device_of(config))
-    parts = [load_split(config.dataset, split) for split in splits]
-    files = {image: part.files.path(image) for part in parts for image in part.all_images if part.files}
-    store = store_of(backbone)
-    missing = len(store.missing(files))
-    size = encoding_estimate(missing, *store.shape) / 2**20
-    say(f"{len(files):,} images, {missing:,} to encode, {size:,.1f} MiB in {store.folder}")
-    compute = config.compute
-    return store.ensure(
-        files,
-        backbone,
-        device=device_of(config),
-        batch_size=compute.encode_batch_size,
-        workers=compute.workers,
-        progress=progress,
-    )
 
 
 def encode_cells(cells: Sequence[Cell], executor: Executor, display: Display, scenes: Scenes) -> None:

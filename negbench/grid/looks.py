@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from negbench.errors import OptionError
-from negbench.options import UntilOptions, parse_budget
+from negbench.options import UntilOptions
 
 COUNTS = (3, 5, 8, 12, 18, 27, 40, 60)  # seeds of a look: half as many again as those of the one before
 
@@ -45,7 +45,7 @@ class Looks:
                 f"--until decided starts with {len(first)} seeds and ends with {asked.max_seeds}: start with 2 or more "
                 "(--seeds), and end with no fewer (--max-seeds)"
             )
-        return cls(first, asked.max_seeds, pairs, parse_budget(asked.budget) if asked.budget else math.inf)
+        return cls(first, asked.max_seeds, pairs, math.inf if asked.budget is None else float(asked.budget))
 
     @property
     def counts(self) -> tuple[int, ...]:

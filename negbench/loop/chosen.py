@@ -15,7 +15,6 @@ from negbench.contracts import (
     ScoreView,
     Slot,
     SyntheticStrategy,
-    cross_queries,
     paired_relevance,
     relevance,
 )
@@ -71,7 +70,7 @@ def slot_scores(
     cross = None
     if {"reference", "modification", "triple"} & set(slots):
         # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
-        cross = cross_queries(backbone, reference, tokens).float()
+        cross = backbone.cross_queries(reference, tokens).float()
     with full_precision(query.device):
         found: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
         if "query" in slots:

@@ -9,7 +9,6 @@ from negbench.contracts import Strategy
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import Log
 from negbench.mining import curves
-from negbench.mining.mined import Mined
 from negbench.mining.regime import regime
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
@@ -37,27 +36,16 @@ def note_regime(now: Snapshot, log: Log) -> None:
     log({f"regime/{name}": value for name, value in card.items() if not math.isnan(value)}, state.step, state.epoch)
 
 
-def keep_curves(now: Snapshot, folder: RunFolder, strategy: Strategy, moment: str, mined: Mined | None = None) -> None:
-    """Score curves of a sample of train queries, once for each of `curves.MOMENTS`; draws from no stream of the run.
+def keep_curves(now: Snapshot, folder: RunFolder, moment: str) -> None:
+    """Keep where the scores of sampled train queries fall, at the "start" and after the warm-up ("warm").
 
-    A study's trials, of which nothing is reported, keep none.
-
-    Args:
-        now: of the model.
-        folder: takes the curves.
-        strategy: the run's.
-        moment: which.
-        mined: the pools that the strategy has just defined, if it has.
+    Draws from no stream of the run. A study's trials, of which nothing is reported, keep none.
     """
     run, path = now.run, folder.path / curves.file_name(moment)
     if path.exists() or not run.config.eval.reported:
         return
     with run.display.stage("curves", note=moment):
-        kept = curves.score_curves(now.task(run.scene))
-        if strategy.scope == "corpus":
-            task = now.task(run.scene, strategy if mined is None else None)
-            kept = curves.marked(kept, task, strategy, refresh=max(now.state.refresh, 0), mined=mined)
-        kept.save(path)
+        curves.score_curves(now.task(run.scene)).save(path)
 
 
 def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:

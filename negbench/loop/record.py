@@ -17,7 +17,7 @@ import torch
 
 from negbench.datasets.dataset import QueryRanks
 from negbench.files import sha256_of
-from negbench.identity import code_version
+from negbench.loop.identity import code_version
 from negbench.loop.remarks import remarks_of
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import OpenRun

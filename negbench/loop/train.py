@@ -51,13 +51,13 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         now = Snapshot(run, moving.objective, state)
         if state.epoch == 0:
             state.baselines = observe.untrained(now, log)
-            observe.keep_curves(now, folder, strategy, "start")
+            observe.keep_curves(now, folder, "start")
         stages, due = stages_of(strategy, config), 0.0
         while state.epoch < config.train.epochs:
             stage = next(stage for stage in stages if state.epoch < stage.end)
             moving.objective.take(stage.strategy)
             if state.epoch in stage.refreshes:
-                _refresh(now, moving, stage, strategy, folder, log)
+                _refresh(now, moving, stage, folder, log)
             elif stage.strategy.scope == "batch":
                 state.negatives = None
             if state.epoch in {*stage.refreshes, *observe.card_epochs(config)}:
@@ -74,7 +74,6 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
                 state.seconds = dict(run.display.seconds)
                 due = moving.save(folder, state)
         observe.note_regime(now, log)
-        observe.keep_curves(now, folder, strategy, "end")
         if config.eval.select != "last":
             run.backbone.load_state_dict(state.best_weights, strict=False)
             now.clear()
@@ -103,7 +102,7 @@ def _moving(run: OpenRun, strategy: Strategy) -> Moving:
 # --- refresh and draw -------------------------------------------------------------------------------------------------
 
 
-def _refresh(now: Snapshot, moving: Moving, stage: Stage, strategy: Strategy, folder: RunFolder, log: Log) -> None:
+def _refresh(now: Snapshot, moving: Moving, stage: Stage, folder: RunFolder, log: Log) -> None:
     """Define the pools of the interval that starts now, draw from them, and note what the strategy did."""
     state = now.state
     after_warmup = stage.kept and state.epoch > 0 and state.refresh == -1
@@ -112,9 +111,8 @@ def _refresh(now: Snapshot, moving: Moving, stage: Stage, strategy: Strategy, fo
     if stage.kept:
         state.behaviour.append({"epoch": float(state.epoch), **summary})
     log({f"mining/{name}": value for name, value in summary.items()}, state.step, state.epoch)
-    if after_warmup:  # pools of other pairs than the run's own say nothing of these
-        own = not now.run.scene.train.dataset.redraws
-        observe.keep_curves(now, folder, strategy, "warm", mined if own else None)
+    if after_warmup:
+        observe.keep_curves(now, folder, "warm")
 
 
 def _epoch_scene(run: OpenRun, state: State, stage: Stage) -> Scene:

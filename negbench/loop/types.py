@@ -15,7 +15,7 @@ from torch import Tensor
 from negbench.config import ResolvedConfig
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Splits
-from negbench.identity import config_hash
+from negbench.loop.identity import config_hash
 from negbench.loop.precision import Precision
 from negbench.runfolder import RunFolder
 

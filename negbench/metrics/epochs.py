@@ -31,29 +31,23 @@ def falls(curves: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(values[np.arange(len(values)), others.argmax(1)] - values[:, -1])
 
 
-def late_slope(values: Sequence[float], epochs: Sequence[float] | None = None) -> float:
+def late_slope(values: Sequence[float], epochs: Sequence[float]) -> float:
     """Least-squares slope, per epoch, of the last third of a curve: below 0 where training has passed its best.
 
     Args:
         values: of one metric, in the order of the epochs.
-        epochs: at which epoch each was taken, rising; default 0, 1, 2, ...
+        epochs: at which epoch each was taken, rising.
 
     Returns:
         In units of the values per epoch; nan where the last third, the values from index floor(2 n / 3) on, holds fewer
         than two.
 
     Example:
-        >>> round(late_slope([0.0, 0.5, 0.9, 1.0, 0.75, 0.5]), 6)
+        >>> round(late_slope([0.0, 0.5, 0.9, 1.0, 0.75, 0.5], range(6)), 6)
         -0.25
     """
-    y = np.asarray(values, dtype=np.float64)
-    x = np.arange(len(y), dtype=np.float64) if epochs is None else np.asarray(epochs, dtype=np.float64)
-    if x.shape != y.shape:
-        raise ValueError(f"want one epoch for each of {len(y)} values, got {len(x)}")
-    y, x = y[2 * len(y) // 3 :], x[2 * len(x) // 3 :]
-    if len(y) < 2:
-        return float("nan")
-    return float(slope(y, x))
+    start = 2 * len(values) // 3
+    return float(slope(values[start:], epochs[start:])) if len(values) - start > 1 else float("nan")
 
 
 def slope(values: ArrayLike, at: ArrayLike | None = None) -> NDArray[np.float64]:

@@ -5,24 +5,11 @@ One row is one judgement: a query, two sets, the set that the participant chose,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
-
-RESAMPLES = 10_000
-_BLOCK = 1000  # resamples held at once
-
-
-class Correlation(NamedTuple):
-    """A rank correlation in [-1, 1] and its two-sided p-value; both nan where either side is constant."""
-
-    value: float
-    p_value: float
 
 
 def set_scores(scores: Tensor, sets: Tensor) -> Tensor:
@@ -99,53 +86,23 @@ def agreement(scores: Tensor, first: Tensor) -> Tensor:
     return (1 + torch.where(first, ahead, -ahead)) / 2
 
 
-def clustered_interval(values: Tensor, clusters: Tensor, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean of `values` when whole clusters are drawn again.
-
-    The judgements of one participant are alike, so that drawing judgements alone would give too narrow an interval.
+def spearman(scores: Tensor, ratings: Tensor) -> float:
+    """Spearman's rank correlation in [-1, 1], ties at their mean rank; nan where either side is constant.
 
     Args:
-        values: [Q] float.
-        clusters: [Q] int64, participant of each judgement, numbered from 0 without a gap.
-        resamples: how often the participants are drawn, with replacement, as many as there are; from a fixed seed.
-
-    Returns:
-        Low and high end; both nan with fewer than two clusters, whose spread cannot be known.
-    """
-    cluster = clusters.numpy()
-    sums, sizes = np.bincount(cluster, weights=values.double().numpy()), np.bincount(cluster)
-    count = len(sizes)
-    if count < 2:
-        return float("nan"), float("nan")
-    generator = np.random.default_rng(0)
-    means = []
-    for start in range(0, resamples, _BLOCK):
-        drawn = generator.integers(count, size=(min(_BLOCK, resamples - start), count))
-        means.append(sums[drawn].sum(1) / sizes[drawn].sum(1))
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
-    return float(low), float(high)
-
-
-def spearman(scores: Tensor, ratings: Tensor) -> Correlation:
-    """Spearman's rank correlation, ties at their mean rank, with the p-value of Student's t.
-
-    The p-value takes all values as independent; ratings by one person are not, so that it is too small.
-
-    Args:
-        scores: any shape, any sign.
+        scores: any shape, any sign, at least three values.
         ratings: the same shape.
 
     Example:
-        >>> round(spearman(torch.tensor([-3.0, -1.0, 0.0, 2.0]), torch.tensor([1, 2, 4, 3])).value, 6)
+        >>> round(spearman(torch.tensor([-3.0, -1.0, 0.0, 2.0]), torch.tensor([1, 2, 4, 3])), 6)
         0.8
     """
     from scipy.stats import spearmanr
 
     x, y = scores.flatten().double().numpy(), ratings.flatten().double().numpy()
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return Correlation(float("nan"), float("nan"))
-    found = spearmanr(x, y)
-    return Correlation(float(found.statistic), float(found.pvalue))
+        return float("nan")
+    return float(spearmanr(x, y).statistic)
 
 
 def simulated_choices(grades: Tensor, generator: torch.Generator) -> Tensor:
@@ -189,24 +146,3 @@ def cirqrs_at_k(scores: Tensor, k: int) -> Tensor:
     if found.isnan().any():
         raise NegbenchError(f"CIRQRS of an empty ranking: query {int(found.isnan().nonzero()[0, 0])} has no image")
     return found
-
-
-def order_agreement(one: Mapping[str, float], other: Mapping[str, float]) -> Correlation:
-    """Whether two metrics order the runs of a comparison alike: Spearman's correlation over the runs that both hold.
-
-    CIRQRS sec. 5.4 claims it of CIRQRS@k and the preference rate of four models.
-
-    Args:
-        one: run -> value of a metric, larger is better.
-        other: run -> value of another.
-
-    Returns:
-        The correlation in [-1, 1]; nan with fewer than three runs, or where either metric is the same for all.
-
-    Example:
-        >>> order_agreement({"a": -1.0, "b": 0.5, "c": 0.7}, {"c": 0.2, "a": 0.9, "b": 0.4}).value
-        -1.0
-    """
-    runs = [run for run in one if run in other]
-    x, y = (torch.tensor([metric[run] for run in runs], dtype=torch.float64) for metric in (one, other))
-    return spearman(x, y)

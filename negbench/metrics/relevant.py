@@ -2,7 +2,7 @@
 
 Everything here follows from per-query ranks (`negbench.metrics.query_ranks`) and so from a run's `ranks.parquet`. A row
 of relevant ranks is as `negbench.metrics.ranks.relevant_ranks` makes it from `Dataset.relevant`: the target's rank
-comes first, and the ranks of a row are distinct.
+comes first, and the ranks of a row are distinct. Every query has a target.
 """
 
 from __future__ import annotations
@@ -10,21 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from negbench.errors import NegbenchError, check_option
+from negbench.errors import check_option
 from negbench.metrics.ragged import Ragged
 
 
 def others(relevant_ranks: Ragged) -> Ragged:
     """Ranks of each query's relevant images but the target.
 
-    Raises:
-        NegbenchError: a query without a target.
-
     Example:
         >>> others(Ragged.of([[2, 7, 3], [1]])).lengths
         tensor([2, 0])
     """
-    _check_targets(relevant_ranks)
     kept = torch.ones(len(relevant_ranks.values), dtype=torch.bool)
     kept[relevant_ranks.offsets[:-1]] = False
     return Ragged(relevant_ranks.values[kept], relevant_ranks.offsets - torch.arange(len(relevant_ranks) + 1))
@@ -66,14 +62,10 @@ def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str)
     Returns:
         Value in [0, 1]; nan of an empty band.
 
-    Raises:
-        NegbenchError: a query without a target.
-
     Example:
         >>> false_negative_rate(Ragged.of([[3, 1]]), torch.tensor([9]), "above the target")
         0.5
     """
-    _check_targets(relevant_ranks)
     target = relevant_ranks.values[relevant_ranks.offsets[:-1]]
     low, _, high = band.partition("-")
     if band == "above the target":
@@ -85,12 +77,6 @@ def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str)
     inside = (first[row] <= rest.values) & (rest.values <= last[row])
     images = (last - first + 1).clamp(min=0) - ((first <= target) & (target <= last)).long()
     return float(inside.sum() / images.sum())
-
-
-def _check_targets(relevant_ranks: Ragged) -> None:
-    empty = int((relevant_ranks.lengths < 1).sum())
-    if empty:
-        raise NegbenchError(f"the ranks of relevant images start with the target's: {empty} queries have no target")
 
 
 def _row_sums(rows: Ragged, counted: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Sorted score curves: how relevance falls along the ranking, where the target, the steepest drops and the pool stand.
+"""Score rows of train queries, sorted: where the target and the steepest drops stand.
 
-QuRe draws them in fig. 7-8. A run keeps them of its train queries at three moments; the report draws them.
+QuRe draws them in fig. 7-8. A run keeps the places of the drops at two moments, for the claims about them.
 """
 
 from __future__ import annotations
@@ -16,48 +16,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from negbench.contracts import Strategy, relevance
+from negbench.contracts import relevance
 from negbench.files import atomic_write, intact
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import checked_scores, descending
-from negbench.mining.mine import mine
-from negbench.mining.mined import Mined
 from negbench.mining.task import MiningTask
 
 MOVES_SCORES = False  # only observes a run: draws from none of its random streams
 
-MOMENTS = ("start", "warm", "end")  # before training, before the first refresh after the warm-up, after training
-
 _SEED = 0x5C0E  # of the sample: the same queries in every run on one train split
 _SCORED_ROWS = 128
 
-Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Scores by descending rank of S sampled queries.
+    """The steepest drops of S sampled queries.
 
     A *place* is a 0-based rank among the target and the images allowed as negatives, by descending score, ties by
-    corpus index; -1 where there is none. A ranking of n images has places 0 ... n - 1, and a share p of it is place
-    round(p (n - 1)), so that corpora of different size can be averaged.
+    corpus index; -1 where there is none. A ranking of n images has places 0 ... n - 1.
     """
 
     queries: Ints  # [S] index of each sampled query in its split
     length: Ints  # [S] n, images ranked
-    target: Ints  # [S] place of the target
     drops: Ints  # [S, 2] places before the steepest and the second steepest drop below the target (QuRe eq. 5)
-    pool: Ints  # [S, 2] places of the highest- and the lowest-scored image of the pool
-    share: Floats  # [P] shares of the ranking, rising from 0 to 1
-    mean: Floats  # [P] mean score at these shares
-    low: Floats  # [P] their 10th percentile over the sample
-    high: Floats  # [P] their 90th percentile
 
-    def shares(self, places: Ints) -> NDArray[np.float64]:
-        """Places [S] or [S, 2] as shares of their query's ranking; NaN where there is none."""
-        last = np.maximum(self.length - 1, 1).reshape(-1, *([1] * (places.ndim - 1)))
-        return np.where(places >= 0, places / last, np.nan)
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """[S, 2] the drops' places as shares of their query's ranking; NaN where there is none."""
+        return np.where(self.drops >= 0, self.drops / np.maximum(self.length - 1, 1)[:, None], np.nan)
 
     def save(self, path: Path) -> None:
         """Write as npz: the same curves give the same bytes."""
@@ -75,13 +63,13 @@ class Curves:
 
 
 def file_name(moment: str) -> str:
-    """Where a run's folder keeps the curves of one of `MOMENTS`."""
+    """Where a run's folder keeps the curves of a moment: "start" or "warm"."""
     return f"curves-{moment}.npz"
 
 
 @torch.no_grad()
 def score_curves(task: MiningTask, sample: int = 500) -> Curves:
-    """Score curves of a sample of the task's queries, without pools (`marked`).
+    """Score curves of a sample of the task's queries.
 
     Draws from no generator but its own: the sample depends on the number of queries alone.
 
@@ -94,55 +82,10 @@ def score_curves(task: MiningTask, sample: int = 500) -> Curves:
     """
     generator = torch.Generator().manual_seed(_SEED)
     rows = torch.randperm(len(task.queries), generator=generator)[:sample]
-    grid, parts = _grid(), list[tuple[Tensor, ...]]()
-    for block in rankings(task.shard(rows)):
-        places = (grid[None].double() * (block.length[:, None] - 1)).round().long()
-        parts.append((block.rows, block.length, block.target, steepest(block.drops), block.scores.gather(1, places)))
-    order, *columns = (torch.cat(each) for each in zip(*parts, strict=True))
-    length, target, drop, sampled = (column[order.argsort()].numpy() for column in columns)
-    return Curves(
-        queries=rows.numpy(),
-        length=length,
-        target=target,
-        drops=drop,
-        pool=np.full((len(rows), 2), -1),
-        share=grid.numpy(),
-        mean=sampled.mean(0, dtype=np.float64).astype(np.float32),
-        low=np.percentile(sampled, 10, axis=0).astype(np.float32),
-        high=np.percentile(sampled, 90, axis=0).astype(np.float32),
-    )
-
-
-@torch.no_grad()
-def marked(
-    curves: Curves, task: MiningTask, strategy: Strategy, *, refresh: int = 0, mined: Mined | None = None
-) -> Curves:
-    """Curves without pools, with those of a corpus strategy.
-
-    Args:
-        curves: of the task's queries and scores.
-        task: as for `score_curves`.
-        strategy: whose pools.
-        refresh: handed to it.
-        mined: what it made of the task at this refresh, where that is known; else the sample is mined here.
-    """
-    rows = torch.from_numpy(curves.queries)
-    if mined is None:
-        generator = torch.Generator().manual_seed(_SEED)
-        mined = mine(task.shard(rows), strategy, refresh=refresh, draws=1, generator=generator)
-        rows = torch.arange(len(rows))
-    room, target = torch.from_numpy(curves.length) - 1, torch.from_numpy(curves.target)
-    ends = torch.stack([mined.band_start[rows], mined.band_end[rows]], dim=1).double()
-    rank = (ends * (room[:, None] - 1).clamp(min=1)).round().long()  # among the allowed images, without the target
-    places = rank + (rank >= target[:, None]).long()
-    return dataclasses.replace(curves, pool=places.numpy())
-
-
-def _grid() -> Tensor:
-    """[P] about 200 shares from 0 to 1, denser at the head of the ranking, where retrieval happens."""
-    head = torch.logspace(-4, 0, 100, dtype=torch.float64)
-    shares: Tensor = torch.unique(torch.cat([torch.linspace(0, 1, 101, dtype=torch.float64), head]).float())
-    return shares
+    parts = [(block.rows, block.length, steepest(block.drops)) for block in rankings(task.shard(rows))]
+    order, length, places = (torch.cat(each) for each in zip(*parts, strict=True))
+    back = order.argsort()
+    return Curves(rows.numpy(), length[back].numpy(), places[back].numpy())
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ of the model as it is now (`live_planes`, `batch_planes`), two are made once a r
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +22,12 @@ from negbench.config import SCORE_FILES, MiningConfig, PluginConfig, ResolvedCon
 from negbench.contracts import Backbone, PlaneName, Strategy, TextBatch, relevance
 from negbench.data.scene import Scene, Splits, device_of, load_backbone, open_scene
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.layers import plugin_section
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
 from negbench.mining.tiles import gatherable, tiled_relevance
 from negbench.scoring import evaluation
-from negbench.scoring.trec import read_trec
 
 if TYPE_CHECKING:
     from negbench.display import Display
@@ -205,3 +205,40 @@ def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
         raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {unknown[0]!a}")
     columns = Ragged.of([[dataset.column_of[image] for image in row] for row in rows])
     return TablePlane(columns, torch.tensor([s for row in rows for s in row.values()]), len(dataset.images), device)
+
+
+def read_trec(path: Path) -> dict[str, dict[str, float]]:
+    """Query id -> {image id: score} of a TREC run file; as in trec_eval the scores count, the column of ranks does not.
+
+    Raises:
+        NegbenchError: a file that cannot be read, or a line that is not of the format, by its number.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NegbenchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    found: dict[str, dict[str, float]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        fields = line.split()
+        score = _number(fields[4]) if len(fields) == 6 else None
+        if score is None:
+            raise NegbenchError(
+                f"{path}: line {number}: want the six fields 'query Q0 image rank score tag', got {line[:60]!a}"
+            )
+        query, image = fields[0], fields[2]
+        if image in found.setdefault(query, {}):
+            raise NegbenchError(f"{path}: line {number}: image {image!a} of query {query!a} is there twice")
+        found[query][image] = score
+    if not found:
+        raise NegbenchError(f"{path} holds no ranking")
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

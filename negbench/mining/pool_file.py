@@ -1,4 +1,4 @@
-"""The pools of a refresh on disk, from which the next one tells how much they moved, and the audit what they hold.
+"""The pools of a refresh on disk, from which the next one tells how much they moved.
 
 An npy file, a row for each query: a bit for each image of its corpus, in bytes.
 """
@@ -46,11 +46,6 @@ def row_bytes(images: int) -> int:
 def packed(pool: Tensor) -> Bytes:
     """[b, n] bool pools -> [b, n / 8] bytes, rounded up."""
     return np.packbits(pool.numpy(force=True), axis=1)
-
-
-def unpacked(rows: Bytes, images: int) -> Tensor:
-    """[b, n] bool: pools as they were packed."""
-    return torch.from_numpy(np.unpackbits(rows, axis=1, count=images).astype(np.bool_))
 
 
 def overlap(now: Bytes, before: Bytes | None) -> Tensor:

@@ -45,8 +45,6 @@ class Regime:
         images: median number of images ranked, target included.
         target_rank_median: of the targets, from 1.
         target_first: share of the targets that are first.
-        skewness: third standardised moment of a row, median over the queries; 0 for a symmetric row.
-        kurtosis: fourth standardised moment minus 3 (excess), median over the queries; 0 for a normal row.
         tail: how far the top 1 % of a row reaches: (99 % quantile - median) / (interquartile range / 1.349), median
             over the queries; in robust standard deviations, 2.33 for a normal row.
         drop_prominence: steepest drop below the target over the median drop there, median over the queries.
@@ -71,8 +69,6 @@ class Regime:
     images: float
     target_rank_median: float
     target_first: float
-    skewness: float
-    kurtosis: float
     tail: float
     drop_prominence: float
     drop_prominence_second: float
@@ -113,7 +109,7 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
         f"false_negatives{where}": _ratio(found[f"wrong{where}"], found[f"near{where}"])
         for where in ("", "_above", "_below")
     }
-    medians = ("images", "skewness", "kurtosis", "tail", "drop_prominence", "drop_prominence_second")
+    medians = ("images", "tail", "drop_prominence", "drop_prominence_second")
     known = found["relevant"][found["relevant"] > 0]
     return Regime(
         queries=len(part.queries),
@@ -142,27 +138,16 @@ def _measured(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
         "drop_prominence": largest,
         "drop_prominence_second": second,
         "band_start": torch.where(start >= 0, start / (room - 1).clamp(min=1), torch.nan),
-        **_shape(scores, room),
+        "tail": _tail(scores, room),
         **_false_negatives(task, block, order),
     }
 
 
-def _shape(rows: Tensor, count: Tensor) -> dict[str, Tensor]:
-    """Skewness, kurtosis and tail [b] of the first `count` [b] of sorted rows [b, n]; moments are summed in float64."""
-    inside = torch.arange(rows.shape[1]) < count[:, None]
-    number, wide = count.double(), torch.float64
-    mean = torch.where(inside, rows, 0).sum(1, dtype=wide) / number
-    away = torch.where(inside, rows - mean[:, None], 0).to(wide)
-    square = away.square()
-    second, third, fourth = (value.sum(1) / number for value in (square, square * away, square * square))
-    spread = torch.where(second > 0, second, torch.nan)
+def _tail(rows: Tensor, count: Tensor) -> Tensor:
+    """[b] `Regime.tail` of the first `count` [b] of sorted rows [b, n]."""
     high, upper, middle, lower = (_quantile(rows, count, share) for share in (0.01, 0.25, 0.5, 0.75))
     robust = (upper - lower) / _NORMAL_IQR
-    return {
-        "skewness": third / spread**1.5,
-        "kurtosis": fourth / spread**2 - 3,
-        "tail": torch.where(robust > 0, (high - middle) / robust, torch.nan),
-    }
+    return torch.where(robust > 0, (high - middle) / robust, torch.nan)
 
 
 def _quantile(rows: Tensor, count: Tensor, share: float) -> Tensor:

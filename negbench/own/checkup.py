@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,16 +31,11 @@ class Remark:
 def examine(asked: Doctor) -> Iterator[Remark]:
     """Check one part after the other, and clear what killed processes left."""
     runs = runs_dir(asked.runs_dir)
-    parts: dict[str, Callable[[], Iterator[tuple[str, bool]]]] = {
-        "versions": _versions,
-        "device": _devices,
-        "runs": lambda: _runs(runs),
-        "data": _data,
-        "mlflow": lambda: _store(runs, asked.tracking_uri),
-    }
-    for part, check in parts.items():
+    store = _store(runs, asked.tracking_uri)
+    parts = {"versions": _versions(), "device": _devices(), "runs": _runs(runs), "data": _data(), "mlflow": store}
+    for part, found in parts.items():
         try:
-            for text, problem in check():
+            for text, problem in found:
                 yield Remark(part, text, problem)
         except NegbenchError as error:
             yield Remark(part, str(error), True)
@@ -88,17 +83,11 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _data() -> Iterator[tuple[str, bool]]:
-    """The folder of data sets, and the cache with stored features."""
+    """The folder of data sets, and the cache."""
     if root := os.environ.get("NEGBENCH_DATA"):
         there = Path(root).is_dir()
         yield f"NEGBENCH_DATA is {root}" + ", which is no folder" * (not there), not there
-    cache = cache_dir()
-    yield _room(cache)
-    shards = list((cache / "features").glob("*/*.safetensors"))
-    if shards:
-        size = sum(path.stat().st_size for path in shards) / 2**20
-        keys = len({path.parent for path in shards})
-        yield f"features of {keys} backbones, {size:,.0f} MiB", False
+    yield _room(cache_dir())
 
 
 def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:

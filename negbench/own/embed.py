@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import tempfile
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from negbench import display
 from negbench.command_options import Embed
-from negbench.contracts import Backbone
 from negbench.datasets.image_files import ImageFiles, decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.files import atomic_write
@@ -70,7 +69,7 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
     files, texts = _named(found, asked.gallery)
     _check_room(found, asked.overwrite)
     used = _opened(asked.encoder, asked.device)
-    with display.stages("embed") as shown, used.computing():
+    with display.stages("embed") as shown, torch.no_grad():
         with shown.stage("images", total=len(files)) as advance:
             images = used.vectors("encode_image", _decoded(files, size), advance)
         with shown.stage("texts", total=len(texts)) as advance:
@@ -114,10 +113,8 @@ def _check_room(found: Found, overwrite: bool) -> None:
     for role, file in found.vectors.items():
         if file != ours[role]:
             raise OptionError(f"{file} holds embeddings of {role} already: move it away, else there would be two")
-    try:
-        tempfile.TemporaryFile(dir=found.folder).close()
-    except OSError as error:
-        raise NegbenchError(f"cannot write {found.folder}: {error.strerror or error}") from error
+    if not os.access(found.folder, os.W_OK):
+        raise NegbenchError(f"cannot write {found.folder}")
 
 
 def _decoded(files: dict[str, ImageFiles], size: int) -> Iterator[tuple[list[str], list[Image]]]:
@@ -144,15 +141,6 @@ class _Used:
     encoder: Any
     title: str
     module: str = ""
-
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Without gradients, a module in evaluation mode; then it is as it was."""
-        still: AbstractContextManager[None] = nullcontext()
-        if isinstance(self.encoder, nn.Module):
-            still = Backbone.evaluating(self.encoder)  # type: ignore[arg-type]  # it does so with any module
-        with still, torch.no_grad():
-            yield
 
     def vectors(
         self, method: str, batches: Iterable[tuple[Sequence[str], Sequence[Any]]], advance: display.Advance
@@ -206,20 +194,14 @@ class _Used:
             raise NegbenchError(memory or f"{self.title} failed{line}: {on_one_line(error)}") from error
 
 
-def _opened(given: Any, device: str | None) -> _Used:
-    """The encoder of a specification, or an object that is one; a torch module on the device.
+def _opened(given: str, device: str | None) -> _Used:
+    """The encoder of a specification; a torch module on the device, in evaluation mode.
 
     Raises:
         NegbenchError: none of these, or one that cannot be loaded; what its library lacks is an ImportError.
     """
-    where = None if device is None else device_named(device)
-    if isinstance(given, str):
-        where = where or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        used = _specified(given, where)
-    else:
-        used = _Used(given, f"encoder {getattr(given, '__name__', type(given).__name__)}")
-    if inspect.isclass(used.encoder):
-        raise OptionError(f"{used.title}: a class; want an object of it")
+    where = device_named(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    used = _specified(given, where)
     lacking = [name for name in _METHODS if not callable(getattr(used.encoder, name, None))]
     if lacking:
         raise OptionError(
@@ -227,9 +209,9 @@ def _opened(given: Any, device: str | None) -> _Used:
             "encode_image(images), a list of RGB PIL images -> [n, C], and encode_text(texts), a list of strings -> "
             "[n, C]"
         )
-    if where is not None and isinstance(used.encoder, nn.Module):
+    if isinstance(used.encoder, nn.Module):
         with used.blamed():
-            used.encoder.to(where)
+            used.encoder.to(where).eval()
     return used
 
 

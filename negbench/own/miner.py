@@ -48,7 +48,7 @@ class Miner:
         seed: of all draws.
         refreshes: how many were done before; strategies with a schedule (`cirqrs`) read the count.
         normalize: scale all embeddings to unit length, so that scores are cosines; False takes dot products.
-        device: where scores are computed; left out, where the embeddings lie.
+        device: where scores are computed; left out, where the images' embeddings lie.
 
     Raises:
         NegbenchError: an unknown name, a bad option, a batch strategy.
@@ -92,7 +92,6 @@ class Miner:
         image_embeddings: Any,
         targets: Any,
         *,
-        groups: Any = None,
         excluded: Rows | None = None,
         relevant: Rows | None = None,
         progress: Callable[[int], None] | None = None,
@@ -103,7 +102,6 @@ class Miner:
             query_embeddings: [Q, D] float, numpy or torch, on any device.
             image_embeddings: [N, D], or [N, T, D] for T tokens an image, whose best counts.
             targets: [Q] whole numbers, each query's positive among the images.
-            groups: [N] labels of any kind: a query draws from the images of its target's group alone.
             excluded: of each query, images that may never be drawn, e.g. its reference.
             relevant: of each query, images known to satisfy it; statistics count them, oracles avoid them.
             progress: called after each block with the number of queries it held.
@@ -116,8 +114,8 @@ class Miner:
         Raises:
             NegbenchError: shapes that do not fit, values that are not finite, columns outside, nothing to draw from.
         """
-        task = self._task(query_embeddings, image_embeddings, targets, groups, excluded, relevant)
-        shape = (len(task.queries), max(map(len, task.groups)))
+        task = self._task(query_embeddings, image_embeddings, targets, excluded, relevant)
+        shape = (len(task.queries), len(task.candidates))
         pools = Path(self._folder.name) / f"pools-{self.refreshes}.npy"
         mined = mine(
             task,
@@ -140,33 +138,23 @@ class Miner:
         return torch.Generator().manual_seed(int(number) & (2**63 - 1))
 
     def _task(
-        self, queries: Any, images: Any, targets: Any, groups: Any, excluded: Rows | None, relevant: Rows | None
+        self, queries: Any, images: Any, targets: Any, excluded: Rows | None, relevant: Rows | None
     ) -> MiningTask:
-        queries = self._embeddings("query_embeddings", queries)
         images = self._embeddings("image_embeddings", images)
+        queries = self._embeddings("query_embeddings", queries).to(images.device)
         images = images[:, None] if images.ndim == 2 else images
         if queries.ndim != 2 or images.ndim != 3 or queries.shape[1] != images.shape[2]:
             raise OptionError(
                 "want query_embeddings [Q, D] and image_embeddings [N, D] or [N, T, D] of one width D, "
                 f"got {tuple(queries.shape)} and {tuple(images.squeeze(1).shape)}"
             )
-        if queries.device != images.device:
-            raise OptionError(
-                f"query_embeddings lie on {queries.device}, image_embeddings on {images.device}: "
-                "move one, or give Miner a device"
-            )
         target = _columns("targets", targets, len(queries), len(images))
-        labels = np.zeros(len(images)) if groups is None else np.asarray(_on_cpu(groups))
-        if labels.shape != (len(images),):
-            raise OptionError(f"groups must be one label for each of the {len(images)} images, got {labels.shape}")
-        names, index = np.unique(labels, return_inverse=True)
-        of_image = torch.from_numpy(index.reshape(-1).astype(np.int64))
         return MiningTask(
             queries=queries,
             candidates=images,
             target=target,
-            group=of_image[target],
-            groups=[(of_image == number).nonzero().squeeze(1) for number in range(len(names))],
+            group=torch.zeros_like(target),
+            groups=[torch.arange(len(images))],
             excluded=_ragged("excluded", excluded, len(queries), len(images)),
             relevant=_ragged("relevant", relevant, len(queries), len(images), target),
         )

@@ -90,8 +90,6 @@ def _of_dataset(asked: Mine) -> MinedNegatives:
     if len(strategies) > 1:
         raise OptionError(f"--strategy {asked.strategy}: name one strategy")
     (strategy,) = strategies.values()
-    if strategy.scope != "corpus":
-        raise OptionError(f"{type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead")
     every = Audit(queries=0, seed=asked.seed)
     with stages("mine") as display:
         reads = planes_read(strategy, config.mining)
@@ -143,7 +141,6 @@ def _of_files(asked: Mine) -> MinedNegatives:
             _array("--queries", asked.queries),
             _array("--images", asked.images),
             table["target"].to_numpy(),
-            groups=None if asked.groups is None else _array("--groups", asked.groups),
             **known,
             progress=advance,
         )

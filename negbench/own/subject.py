@@ -1,4 +1,4 @@
-"""What is audited: a split as one model scores it, a sample of its queries, and a judge of likeness to the target."""
+"""What is audited or mined: a split as one model scores it, or a sample of its queries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError
 from negbench.loop.checkpoint import stream
-from negbench.mining.planes import Plane, images_of, offline_planes
+from negbench.mining.planes import offline_planes
 from negbench.mining.task import MiningTask, mining_task
 from negbench.runfolder import RunFolder
 from negbench.scoring.scorers import load_weights
 
 
 def generator_of(options: Audit, purpose: str) -> torch.Generator:
-    """The stream of one purpose (sample, draws, batches) under the options' seed."""
+    """The stream of one purpose (sample, draws) under the options' seed."""
     return stream(options.seed, f"audit {purpose}")
 
 
@@ -37,7 +37,6 @@ class Subject:
         scene: whose `train` is the split, whichever it is.
         task: of the sampled queries.
         rows: [Q] int64, which queries of the data set these are.
-        images: [N, D] unit-norm mean candidate token of every image, on the CPU.
         val: the run's ranks on the split that it was scored on, where its train split is audited; else None.
         remarks: what a reader must know of the model and these images.
     """
@@ -47,7 +46,6 @@ class Subject:
     scene: Scene
     task: MiningTask
     rows: Tensor
-    images: Tensor
     val: QueryRanks | None = None
     remarks: tuple[str, ...] = ()
 
@@ -63,7 +61,6 @@ def open_subject(
     options: Audit,
     display: Display,
     run: RunFolder | None = None,
-    scenes: Scenes | None = None,
     reads: Collection[PlaneName] = (),
 ) -> Subject:
     """Load data and model, encode what the feature store lacks, embed.
@@ -74,14 +71,13 @@ def open_subject(
         options: how many queries, and the seed of the sample.
         display: shows the stages.
         run: finished run, whose trained weights are taken; None leaves the backbone untrained.
-        scenes: shares what was loaded before.
-        reads: planes that the strategies need, and the judge (`planes_read`).
+        reads: planes that the strategies need (`planes_read`).
 
     Raises:
         DataError: queries without a target, or files that are missing.
         NegbenchError: weights that do not fit.
     """
-    scenes = scenes or Scenes()
+    scenes = Scenes()
     with threads(config.compute.threads):
         device = device_of(config)
         backbone = scenes.backbone(config)
@@ -99,7 +95,6 @@ def open_subject(
         count = min(options.queries or len(dataset.queries), len(dataset.queries))
         order = torch.randperm(len(dataset.queries), generator=generator_of(options, "sample"))
         rows = order[:count].sort().values
-        images = images_of(task.candidates).cpu()
     own = run is not None and split == "train" and run.config.dataset == config.dataset
     return Subject(
         config,
@@ -107,31 +102,6 @@ def open_subject(
         scene=scene,
         task=task.shard(rows),
         rows=rows,
-        images=images,
         val=QueryRanks.from_frame(run.ranks()) if run is not None and own else None,
         remarks=tuple(unfamiliar(config, backbone)),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Judge:
-    """Calls an image as good as the target where its score is above a threshold.
-
-    Attributes:
-        name: as printed.
-        plane: of the subject's sampled queries and all images (the plane "judge" of a run).
-        threshold: score above which an image counts as a false negative.
-    """
-
-    name: str
-    plane: Plane
-    threshold: float
-
-    def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[b, n] of sampled queries and images, on the CPU; NaN where a file holds none."""
-        return self.plane.block(rows, columns).cpu()
-
-
-def judge_of(subject: Subject, threshold: float) -> Judge:
-    """The judge that the subject's configuration names (`mining.judge`); the subject must have been opened with it."""
-    return Judge(f"{subject.config.mining.judge} > {threshold:g}", subject.task.planes["judge"], threshold)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.analysis.crossings import at_point, crossings_frame, points_frame, unbeaten
 from negbench.analysis.decomposition import READ_SIGNS, SIGNS, corners_frame, matrix_frame, parts_frame
+from negbench.analysis.dial_points import at_point, points_frame, unbeaten
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED
 from negbench.analysis.tuned_gain import tuned_frame
@@ -31,20 +31,15 @@ def axis_sections(found: Findings) -> list[PageSection]:
 
 
 def _dials(found: Findings) -> list[PageSection]:
-    """Who is best where, the lines along each dial, and the crossings."""
+    """Who is best where, and the lines along each dial."""
     charts = dial_charts(found.dials, found.main)
     text = "Strategies whose ranks overlap are not separated; intervals hold for all pairs of a point at once."
     points = Table("points", "All points", points_frame(found.dials, found.main), text)
-    changes: tuple[Part, ...] = ()
-    if found.crossings:
-        text = "Where the lines of the means cross, and between which values the order is known to change."
-        changes = (Table("crossings", "Crossings", crossings_frame(found.crossings), text),)
     best = [chart for chart in charts if chart.key.startswith("best")]
     lines = tuple(chart for chart in charts if chart not in best)
     return [
         PageSection("best", "Who is best where", "", (*best, points)),
         PageSection("lines", "Along the dials", "", lines),
-        PageSection("crossings", "Where the order changes", "", changes),
     ]
 
 
@@ -195,5 +190,5 @@ def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
         f"Difference in {label_of(rows[0].metric)} (points) to each system with its own negatives, {rows[0].seeds} "
         f"seeds, {rows[0].queries} queries; {READ_SIGNS}; purple is above 0, orange below, grey undecided."
     )
-    panel = heat(strategies, systems, cells, differences=True, undecided=undecided)
+    panel = heat(strategies, systems, cells, undecided)
     return Chart("matrix", "Every system with every strategy's negatives", text, (panel,), 1)

@@ -66,7 +66,7 @@ def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
         facts=_facts(groups),
         chapters=chapters(
             result=[*axis_sections(found), _leader(found, tables, cells, parts), tuned_section(found)],
-            why=[*_charts(parts), _did(tables), _regime(tables)],
+            why=[*_charts(parts), _did(tables)],
             examples=[val, train],
             details=[
                 _statistics(found.rows),
@@ -110,7 +110,7 @@ def _by_dataset(tables: Mapping[str, LeaderTable]) -> Iterator[tuple[str, str, L
 
 
 def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
-    """What the strategies did, and what it cost."""
+    """What the strategies did, what it cost, and where the models stand."""
     text = (
         "Means over refreshes (batch strategies: over epochs) and seeds. Band: where in the ranking the pool lies, 0 % "
         "is the highest score. FN: share known to be relevant, of the pool and of the draws. Hardness: the target's "
@@ -123,17 +123,9 @@ def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
             parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
             parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
             parts.append(Table(f"training{key}", f"How it trained{where}", table.training, READ_PLATEAU, FOLDED))
-    return PageSection("behaviour", "Behaviour and cost", "", tuple(parts))
-
-
-def _regime(tables: Mapping[str, LeaderTable]) -> PageSection:
-    """Where the models stand."""
-    parts = tuple(
-        Table(f"regime{key}", f"Regime{where}", table.regime, READ, FOLDED)
-        for key, where, table in _by_dataset(tables)
-        if len(table.regime)
-    )
-    return PageSection("regime", "Regime", "", parts)
+        if len(table.regime):
+            parts.append(Table(f"regime{key}", f"Regime{where}", table.regime, READ, FOLDED))
+    return PageSection("behaviour", "Behaviour, cost and regime", "", tuple(parts))
 
 
 def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
@@ -151,8 +143,7 @@ def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
         "account for queries and seeds, and hold for all rows of a table at once: `better` and `worse` if the interval "
         "excludes 0; `equal` if it lies inside the margin, so that a difference would not matter; `undecided` "
-        "otherwise. `these models`: for these trained models on other queries, ignoring the "
-        f"variation over seeds. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
+        f"otherwise. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
     return PageSection("tests", "Tests", text, tuple(tables))
 

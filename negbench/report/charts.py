@@ -147,24 +147,19 @@ def heat(
     rows: Sequence[str],
     columns: Sequence[str],
     cells: Mapping[tuple[int, ...], tuple[float, str]],
-    *,
-    differences: bool = False,
     undecided: Collection[tuple[int, ...]] = (),
 ) -> Panel:
-    """A heat map: (number of the row, of the column) -> value and the text in its cell.
+    """A heat map of differences: (number of the row, of the column) -> value and the text in its cell.
 
-    Darker is higher; of `differences`, purple is above and orange below 0, which is white. What is `undecided` stays
-    white, its text is grey.
+    Purple is above and orange below 0, which is white. What is `undecided` stays white, its text is grey.
     """
 
     def draw(axes: Axes) -> None:
         values = np.full((len(rows), len(columns)), np.nan)
         for place, (value, _) in cells.items():
             values[place] = math.nan if place in undecided else value
-        every = [value for value, _ in cells.values()]
-        reach = max(map(abs, every)) or 1.0
-        ends = (-reach, reach) if differences else (min(every), max(every))
-        image = axes.imshow(values, cmap="PuOr" if differences else "Blues", vmin=ends[0], vmax=ends[1], aspect="auto")
+        reach = max(abs(value) for value, _ in cells.values()) or 1.0
+        image = axes.imshow(values, cmap="PuOr", vmin=-reach, vmax=reach, aspect="auto")
         for (y, x), (value, text) in cells.items():
             red, green, blue, _ = image.to_rgba(np.array(value))
             color = "#ffffff" if 0.3 * red + 0.6 * green + 0.1 * blue < 0.5 else "#16202a"

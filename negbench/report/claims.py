@@ -13,7 +13,7 @@ from negbench.claims.measure import POINTS
 from negbench.files import read_json
 from negbench.loop.record import versions
 from negbench.report.charts import GREY, PALETTE, Chart, Panel
-from negbench.report.page import Page, PageSection, Table, chapters, write_page
+from negbench.report.page import Page, PageSection, Table, chapters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,11 +23,6 @@ Test = Mapping[str, Any]  # of claims.json, with the number of its claim
 _VERDICTS = {  # colour and marker
     "supported": (PALETTE[2], "^"), "refuted": (PALETTE[1], "v"), "undecided": (GREY, "o"), "not testable": (GREY, "x"),
 }  # fmt: skip
-
-
-def write_claims_page(folder: Path) -> Path:
-    """Write the page as the folder's report, or beside that of the comparison whose runs were judged."""
-    return write_page(folder / ("report" if is_of_claims(folder) else "claims"), claims_page(folder))[0]
 
 
 def is_of_claims(folder: Path) -> bool:

@@ -193,7 +193,7 @@ def _forest(lines: Sequence[VerdictRow | str], columns: Sequence[_Column], xlabe
 Line = tuple[str, int, list[float], np.ndarray, list[float]]  # name, colour, x, values [seeds, x], marked x
 
 
-def _lines(lines: Sequence[Line], ylabel: str, log: bool = False) -> Callable[[Axes], None]:
+def _lines(lines: Sequence[Line], ylabel: str) -> Callable[[Axes], None]:
     """Means over seeds with a band from the lowest to the highest, and markers at the marked places."""
 
     def draw(axes: Axes) -> None:
@@ -206,10 +206,6 @@ def _lines(lines: Sequence[Line], ylabel: str, log: bool = False) -> Callable[[A
             if len(values) > 1:
                 axes.fill_between(x, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
         axes.set(xlabel="epochs trained", ylabel=ylabel)
-        if log:
-            axes.set_yscale("log")
-            axes.minorticks_off()
-            axes.yaxis.set_major_formatter("{x:,g}")
         label_ends(
             axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines]
         )
@@ -217,12 +213,10 @@ def _lines(lines: Sequence[Line], ylabel: str, log: bool = False) -> Callable[[A
     return draw
 
 
-def _epoch_chart(
-    key: str, title: str, text: str, found: Mapping[str, Sequence[Line]], ylabel: str, log: bool = False
-) -> Chart | None:
+def _epoch_chart(key: str, title: str, text: str, found: Mapping[str, Sequence[Line]], ylabel: str) -> Chart | None:
     """A panel for each loss, with the names at the ends of the lines; None without a line."""
     panels = tuple(
-        Panel(loss, _lines(lines, ylabel, log), tall_enough(len(lines))) for loss, lines in found.items() if lines
+        Panel(loss, _lines(lines, ylabel), tall_enough(len(lines))) for loss, lines in found.items() if lines
     )
     return Chart(key, title, text, panels, direct=True) if panels else None
 
@@ -263,13 +257,9 @@ def false_negatives(runs: Runs) -> Chart | None:
             values = np.array([[float(np.mean(at[epoch])) for epoch in sorted(at)]])
             line = (group.labels["strategy"], runs.index(group), x, values, x)
             found.setdefault(loss, []).extend([line] if x else [])
-    every = [value for lines in found.values() for line in lines for value in line[3].ravel()]
-    if not every:
-        return None
-    wide = bool(min(every) > 0 and max(every) > 20 * min(every))
-    text = "Share of the drawn negatives that are known to be relevant." + " The vertical axis is logarithmic." * wide
+    text = "Share of the drawn negatives that are known to be relevant."
     title, key = "False negatives among the draws", runs.key("false-negatives")
-    return _epoch_chart(key, title, text, found, "false negatives (%)", wide)
+    return _epoch_chart(key, title, text, found, "false negatives (%)")
 
 
 def _false_negative_rate(group: Group) -> float | None:

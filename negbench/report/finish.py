@@ -12,8 +12,8 @@ import pandas as pd
 from rich.console import Console
 
 from negbench.analysis.columns import NEGATIVES, constant, logged
-from negbench.analysis.crossings import crossings_frame, points_frame
 from negbench.analysis.decomposition import READ_SIGNS, corners_frame, matrix_frame, parts_frame
+from negbench.analysis.dial_points import points_frame
 from negbench.analysis.findings import FILE, Findings, judged, stored
 from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, measured, row_line
 from negbench.analysis.tuned_gain import tuned_frame
@@ -25,10 +25,10 @@ from negbench.report.unchanged import inputs_of, keep, unchanged, writable
 from negbench.runfolder import final_values
 from negbench.tracking import SummaryRun, Tracker
 
-_WORDS = (*AXES, "verdict", "beaten by", "best", "not beaten", "part", "from the system", "overtakes", "found")
+_WORDS = (*AXES, "verdict", "beaten by", "best", "not beaten", "part", "from the system", "found")
 
 # tables that -v prints; all are files and on the page
-_IN_DETAIL = {"behaviour", "regime", "training", "cost", "crossings", "corners", "decomposition"}
+_IN_DETAIL = {"behaviour", "regime", "training", "cost", "corners", "decomposition"}
 
 
 def _verbose() -> bool:
@@ -114,8 +114,6 @@ def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
         metric = label_of(found.main[0].metric)
         text = f"{metric} at every point; in brackets the ranks that the pairs allow"
         yield text, points_frame(found.dials, found.main), "points"
-        if found.crossings:
-            yield "where the order changes along a dial", crossings_frame(found.crossings), "crossings"
     if found.systems and found.rows:
         text = f"{label_of(found.main[0].metric)}, points against the system's own negatives; {READ_SIGNS}"
         yield text, matrix_frame(found.main), "matrix"

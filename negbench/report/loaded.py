@@ -1,10 +1,9 @@
-"""What a command left in the runs folder, for Python: data frames, and a text and a page for a notebook."""
+"""What a command left in the runs folder, for Python: data frames, and a text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +18,6 @@ from negbench.runfolder import find_run
 
 if TYPE_CHECKING:
     from negbench.tuning.book import Book
-
-
-def _html(title: str, lines: list[str], frame: pd.DataFrame) -> str:
-    """For a notebook."""
-    text = "".join(f"<p>{escape(line)}</p>" for line in lines)
-    return f"<h4>{escape(title)}</h4>{text}{frame.to_html(index=False)}"
 
 
 @dataclass(frozen=True)
@@ -103,9 +96,6 @@ class Comparison:
         """The answer and the table."""
         return "\n".join([f"comparison {self.name}", *self.answer, "", self.table.to_string(index=False)])
 
-    def _repr_html_(self) -> str:
-        return _html(f"comparison {self.name}", self.answer, self.table)
-
 
 @dataclass(frozen=True)
 class StudyResult:
@@ -176,15 +166,10 @@ class StudyResult:
 
     def __repr__(self) -> str:
         """The best knobs, and every trial."""
-        return "\n".join([*self._lines(), "", self.trials.to_string(index=False)])
-
-    def _lines(self) -> list[str]:
         best = ", ".join(f"{key} = {value}" for key, value in self.best.items())
-        lines = [f"study {self.name}: best {best or 'is the only point'}"]
-        return [*lines, *(self.final.answer if self.final is not None else ())]
-
-    def _repr_html_(self) -> str:
-        return _html(f"study {self.name}", self._lines(), self.trials)
+        answer = self.final.answer if self.final is not None else ()
+        first = f"study {self.name}: best {best or 'is the only point'}"
+        return "\n".join([first, *answer, "", self.trials.to_string(index=False)])
 
 
 def load(runs: Path, name: str) -> Comparison | StudyResult | RunResult:

@@ -20,7 +20,6 @@ from typing import Any
 import pandas as pd
 
 from negbench.analysis.columns import constant
-from negbench.analysis.words import latex, markdown
 from negbench.files import atomic_write, sweep
 from negbench.report.cards import Card, Pictures
 from negbench.report.charts import Chart, saved
@@ -30,7 +29,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table that is also written as `tables/KEY.md`, `.tex` and `.csv`.
+    """A table that is also written as `tables/KEY.csv`.
 
     In the page, columns of `folded` that say the same in every row stand above the table instead, and the highest
     number of each column of `best` is bold where they differ; columns without any value are left out.
@@ -124,12 +123,7 @@ def write_page(folder: Path, page: Page) -> list[Path]:
         sweep(place)  # a killed process may have left something
     written = [folder / "index.html"]
     for table in _all(page, Table):
-        for ending, text in (
-            ("md", markdown(table.frame)),
-            ("tex", latex(table.frame)),
-            ("csv", table.frame.to_csv(index=False)),
-        ):
-            written.append(write_text(folder / "tables" / f"{table.key}.{ending}", text))
+        written.append(write_text(folder / "tables" / f"{table.key}.csv", table.frame.to_csv(index=False)))
     for chart in _all(page, Chart):
         written.append(folder / "figures" / f"{chart.key}.png")
         with atomic_write(written[-1], "wb") as file:

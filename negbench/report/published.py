@@ -29,7 +29,6 @@ class PublishedRow:
         note: what does not add up; "" where there is nothing to say.
         about: what is known of the whole table: its gallery, its queries, what it varies.
         secondary: quoted from a listing, not from a paper.
-        requires: option of the data set -> the values under which a run was scored alike.
     """
 
     paper: str
@@ -45,7 +44,6 @@ class PublishedRow:
     note: str
     about: str
     secondary: bool
-    requires: Mapping[str, list[Any]]
 
     @property
     def source(self) -> str:
@@ -53,33 +51,24 @@ class PublishedRow:
         return f"{self.paper} {self.table}"
 
 
-def rows_for(
-    dataset: str, split: str, protocol: str, metrics: Collection[str], options: Mapping[str, object]
-) -> list[PublishedRow]:
+def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[PublishedRow]:
     """The rows that a run may stand beside: data set, split and protocol are its own, and all their metrics are.
 
     Args:
-        dataset: key of the data set.
-        split: that the run was scored on.
-        protocol: of the data set's card.
+        manifest: config.json of the run.
         metrics: names of the run's metrics; a row of which one is missing (one category of three, say) does not fit.
-        options: the run's of the data set, for what a row `requires`.
+
+    Returns:
+        None where images are missing.
     """
+    known = manifest["dataset"]
+    name, _, protocol = known["val"].rpartition("-")[0].partition("@")
+    place = (name, known.get("split", "val"), protocol)  # runs of before wrote no split, and were scored on val
     return [
         row
         for row in published_rows()
-        if (row.dataset, row.split, row.protocol) == (dataset, split, protocol)
-        and set(row.metrics) <= set(metrics)
-        and all(options.get(key) in values for key, values in row.requires.items())
+        if (row.dataset, row.split, row.protocol) == place and not known["partial"] and set(row.metrics) <= set(metrics)
     ]
-
-
-def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[PublishedRow]:
-    """`rows_for` a run, from its manifest (config.json) and the names of its metrics; none where images are missing."""
-    known = manifest["dataset"]
-    name, _, protocol = known["val"].rpartition("-")[0].partition("@")
-    split = known.get("split", "val")  # runs of before wrote none, and were scored on val
-    return [] if known["partial"] else rows_for(name, split, protocol, metrics, manifest["config"]["dataset"])
 
 
 @cache
@@ -100,5 +89,4 @@ def _row(table: Mapping[str, Any], row: Mapping[str, Any], citation: str) -> Pub
         **{key: row.get(key, "") for key in ("backbone", "negatives", "note")},
         about=table.get("note", ""),
         secondary=table.get("secondary", False),
-        requires=table.get("requires", {}),
     )

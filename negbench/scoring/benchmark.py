@@ -13,12 +13,8 @@ from negbench.display import stages
 from negbench.files import atomic_write, runs_dir
 from negbench.layers import layers_of
 from negbench.runfolder import find_run
-from negbench.scoring.result import Scores, benchmark_scores
 from negbench.scoring.scorers import Encoded, encode_run
-from negbench.scoring.stored import score_file
-from negbench.scoring.trec import write_trec
-
-TREC_DEPTH = 1000
+from negbench.scoring.stored import Scores, benchmark_scores, score_file
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ def evaluate(asked: Evaluate) -> Evaluation:
         with stages("evaluate") as display:
             encoded = encode_run(folder, layers, asked.split, display, check=lambda data: _check(asked, data))
         scores = _of_run(encoded)
-        written += _write_lists(asked, encoded)
+        written += [] if asked.submission is None else encoded.write_submission(asked.submission)
     if scores is not None and asked.out is not None:
         with atomic_write(asked.out, "wb") as file:
             scores.queries.to_parquet(file, index=False)
@@ -56,7 +52,7 @@ def _check(asked: Evaluate, dataset: Dataset) -> None:
     """What the split must offer, checked before anything is encoded: labels, unless only lists are wanted."""
     if asked.submission is not None:
         submittable(dataset)
-    if asked.out is not None or (asked.submission is None and asked.trec is None):
+    if asked.out is not None or asked.submission is None:
         dataset.require_labels()
 
 
@@ -66,11 +62,3 @@ def _of_run(encoded: Encoded) -> Scores | None:
     if encoded.dataset.closed:
         return None
     return benchmark_scores(encoded.dataset, encoded.ranks(), encoded.run_id, encoded.remarks)
-
-
-def _write_lists(asked: Evaluate, encoded: Encoded) -> list[Path]:
-    written = [] if asked.submission is None else encoded.write_submission(asked.submission)
-    if asked.trec is not None:
-        write_trec(asked.trec, encoded.dataset, *encoded.top(TREC_DEPTH))
-        written.append(asked.trec)
-    return written

@@ -71,12 +71,6 @@ def top_k(split: Split, queries: Tensor, candidates: Tensor, k: int) -> Top:
     return split.dataset.top(block_scorer(queries, candidates), k)
 
 
-def score(backbone: Backbone, scene: Features, split: Split) -> QueryRanks:
-    """Per-query ranks of the model as it is."""
-    found = embed(backbone, scene, split)
-    return rank(split, found.queries, found.candidates)
-
-
 def measure(backbone: Backbone, scene: Features, split: Split) -> dict[str, float]:
     """The metrics of the split's benchmark, for the model as it is."""
     found = embed(backbone, scene, split)

@@ -1,14 +1,13 @@
-"""Ready-made rankings (a submission file, a TREC run, another program's output) scored by a data set's own protocol."""
+"""Ready-made rankings (a submission file, another program's output) scored by a data set's own protocol."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, quoted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset, ScoreBlock
     from negbench.metrics.query_ranks import QueryRanks
 
-Ranking = Sequence[str | int] | Mapping[str, float]  # ids, best first; or id -> score
+Ranking = Sequence[str | int]  # ids, best first
 
 _HEADER = ("version", "metric")  # of CIRR's submission files, beside the queries
 _UNLISTED = torch.finfo(torch.float32).min
@@ -29,14 +28,14 @@ def ranks_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking]) -> Quer
 
     Args:
         dataset: loaded with or without images.
-        rankings: query id -> image ids, best first (integers stand for their digits), or -> {image id: score}; every
-            query must be there. A list may be cut: images that it leaves out rank behind all that it names, irrelevant
-            ones first. A reference that the protocol excludes is skipped. CIRR's submission files may be given as they
-            are, with their keys "version" and "metric". Ranks within a query's subset follow from the same ranking.
+        rankings: query id -> image ids, best first (integers stand for their digits); every query must be there. A
+            list may be cut: images that it leaves out rank behind all that it names, irrelevant ones first. A reference
+            that the protocol excludes is skipped. CIRR's submission files may be given as they are, with their keys
+            "version" and "metric". Ranks within a query's subset follow from the same ranking.
 
     Raises:
         NegbenchError: a query without a ranking; an unknown query or image; an image twice, or outside the query's
-            gallery; a score that is not finite.
+            gallery.
     """
     return dataset.rank(_scorer(dataset, _checked(dataset, rankings)), block=_BLOCK)
 
@@ -57,7 +56,7 @@ def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
 def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
     """Rankings without the header; every query of the data set has one, and no other."""
     if not isinstance(rankings, Mapping):
-        raise NegbenchError(f"rankings must map query ids to lists of image ids, got {_short(rankings)}")
+        raise NegbenchError(f"rankings must map query ids to lists of image ids, got {quoted(rankings)}")
     if rankings.get("metric") == "recall_subset":
         raise NegbenchError("a CIRR file of metric 'recall_subset' ranks within subsets: give that of metric 'recall'")
     kept = {
@@ -69,13 +68,13 @@ def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ran
     unknown = [query for query in kept if query not in known]
     if unknown:
         raise NegbenchError(
-            f"unknown query {_short(unknown[0])} in the rankings ({len(unknown):,} of {len(kept):,} are not in "
+            f"unknown query {quoted(unknown[0])} in the rankings ({len(unknown):,} of {len(kept):,} are not in "
             f"{dataset.card.name} {dataset.split})"
         )
     absent = [query.id for query in dataset.queries if query.id not in kept]
     if absent:
         raise NegbenchError(
-            f"no ranking for query {_short(absent[0])} ({len(absent):,} of {len(known):,} queries of "
+            f"no ranking for query {quoted(absent[0])} ({len(absent):,} of {len(known):,} queries of "
             f"{dataset.card.name} {dataset.split} have none)"
         )
     return kept
@@ -92,10 +91,10 @@ def _scorer(dataset: Dataset, rankings: Mapping[str, Ranking]) -> ScoreBlock:
                 continue
             column = dataset.column_of.get(image)
             if column is None:
-                raise NegbenchError(f"unknown image {_short(image)} in the ranking of query {_short(query.id)}")
+                raise NegbenchError(f"unknown image {quoted(image)} in the ranking of query {quoted(query.id)}")
             if column not in galleries[query.group]:
                 raise NegbenchError(
-                    f"image {_short(image)} in the ranking of query {_short(query.id)} is not in its gallery "
+                    f"image {quoted(image)} in the ranking of query {quoted(query.id)} is not in its gallery "
                     f"'{query.group}'"
                 )
             columns.append(column)
@@ -113,35 +112,20 @@ def _scorer(dataset: Dataset, rankings: Mapping[str, Ranking]) -> ScoreBlock:
 
 
 def _entries(query: Query, ranking: Ranking) -> Iterator[tuple[str, float]]:
-    """(image id, score) of each listed image."""
-    where = f"the ranking of query {_short(query.id)}"
-    if isinstance(ranking, Mapping):
-        for image, score in ranking.items():
-            if isinstance(score, bool) or not isinstance(score, int | float) or not -math.inf < score < math.inf:
-                raise NegbenchError(f"{where}: the score of image {_short(image)} is {_short(score)}: want a number")
-        # places, for float32 would make equal what the numbers of a file tell apart
-        places = {score: -float(place) for place, score in enumerate(sorted({*ranking.values()}, reverse=True))}
-        for image, score in ranking.items():
-            yield _image(image, where), places[score]
-        return
+    """(image id, score) of each listed image; the scores fall."""
+    where = f"the ranking of query {quoted(query.id)}"
     if isinstance(ranking, str | bytes) or not isinstance(ranking, Sequence):
-        raise NegbenchError(f"{where}: want a list of image ids, got {_short(ranking)}")
+        raise NegbenchError(f"{where}: want a list of image ids, got {quoted(ranking)}")
     seen: set[str] = set()
     for place, entry in enumerate(ranking):
         image = _image(entry, where)
         if image in seen:
-            raise NegbenchError(f"{where}: image {_short(image)} is there twice")
+            raise NegbenchError(f"{where}: image {quoted(image)} is there twice")
         seen.add(image)
         yield image, -float(place)
 
 
 def _image(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise NegbenchError(f"{where}: want image ids, got {_short(value)}")
+        raise NegbenchError(f"{where}: want image ids, got {quoted(value)}")
     return str(value)
-
-
-def _short(value: Any) -> str:
-    """One short line for any value."""
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

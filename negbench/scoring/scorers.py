@@ -31,8 +31,7 @@ from negbench.errors import WeightsError
 from negbench.files import atomic_write
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
-from negbench.scoring.result import Scores, judged
-from negbench.scoring.stored import Layers, check_sections, preferences_of
+from negbench.scoring.stored import Layers, Scores, check_sections, judged, preferences_of
 
 _PAIRED = 256  # queries whose images are scored at once, each with its own
 
@@ -151,15 +150,13 @@ def load_weights(backbone: Backbone, folder: RunFolder) -> None:
             f"{backbone.identity.sha256[:12]}: its files have changed since"
         )
     state = folder.weights()
-    want = trained_state(backbone)
-    lacking, unknown = sorted(want.keys() - state.keys()), sorted(state.keys() - want.keys())
-    misfits = [name for name in want if name in state and want[name].shape != state[name].shape]
-    for names, problem in ((lacking, "lack"), (unknown, "hold the unknown"), (misfits, "have another shape for")):
-        if names:
-            raise WeightsError(
-                f"the weights of run {folder.run_id} {problem} {', '.join(names[:3])}{', ...' * (len(names) > 3)}: "
-                "they are not of this backbone"
-            )
+    given, wanted = ({name: each.shape for name, each in part.items()} for part in (state, trained_state(backbone)))
+    wrong = sorted({name for name, _ in given.items() ^ wanted.items()})
+    if wrong:
+        raise WeightsError(
+            f"the weights of run {folder.run_id} are not of this backbone: of another shape, or on one side only: "
+            f"{', '.join(wrong[:3])}{', ...' * (len(wrong) > 3)}"
+        )
     backbone.load_state_dict(state, strict=False)  # what is frozen is not stored; all that is was checked above
 
 

@@ -1,32 +1,85 @@
-"""Scoring without any model: ready-made rankings, and the stored per-query values of runs."""
+"""Scores with where they come from; scoring without any model: ready-made rankings, stored per-query values of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
 from negbench.config import PluginConfig
 from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError, NegbenchError, OptionError, RunError
-from negbench.files import parsed_json
+from negbench.errors import DataError, OptionError, RunError
+from negbench.files import read_json
 from negbench.layers import merged
 from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scoring.rankings import Ranking, count_cut_subsets, ranks_of_rankings
-from negbench.scoring.result import Scores, benchmark_scores
-from negbench.scoring.trec import read_trec
+from negbench.scoring.rankings import count_cut_subsets, ranks_of_rankings
 
+PERCENT = "%"
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
 _BY_RUN = ("split", "images")  # options of `load` that are decided here
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Metrics of one model, or of stored ranks.
+
+    Attributes:
+        title: what was scored on what.
+        metrics: name -> value; `GROUP/NAME` where a data set has groups.
+        queries: one row a query.
+        main: the metric to look at.
+        unit: of the metrics: PERCENT for shares that print in percent, "" for plain numbers.
+        remarks: one line each.
+        partial: whether images are missing, so that these numbers are not the benchmark's.
+    """
+
+    title: str
+    metrics: dict[str, float]
+    queries: pd.DataFrame
+    main: str
+    unit: str = PERCENT
+    remarks: tuple[str, ...] = ()
+    partial: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: all but the values of each query."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "queries"}
+
+
+def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Scores:
+    """The data set's own metrics of `what`'s ranks."""
+    return Scores(
+        title=f"{what} on {dataset.identity}",
+        metrics=dataset.summarise(ranks),
+        queries=ranks.to_frame(),
+        main=dataset.card.main,
+        remarks=(*dataset.remarks, *remarks),
+        partial=dataset.partial,
+    )
+
+
+def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:
+    """Agreement of [Q, 2] scores of sets with people's choices."""
+    return Scores(
+        title=f"{what} on {dataset.identity}",
+        metrics=dataset.judge(sets),
+        queries=dataset.table(sets),
+        main=dataset.card.main,
+        unit="",
+        remarks=(*dataset.remarks, *remarks),
+        partial=dataset.partial,
+    )
 
 
 def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
@@ -44,7 +97,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     """The benchmark's metrics of ready-made rankings.
 
     Args:
-        path: `.json` with {query id: [image ids]}, or a TREC run file.
+        path: `.json` with {query id: [image ids]}.
         layers: the section `dataset`.
         split: of the data set.
 
@@ -57,12 +110,13 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
         raise OptionError(f"--ranks {path}: name the data set that it ranks with --dataset")
     dataset = load_split(PluginConfig(**section), split, images=False)
     dataset.require_labels()
-    rankings = read_rankings(path)
+    rankings = read_json(path, "write it anew")
+    ranks = ranks_of_rankings(dataset, rankings)
     cut = count_cut_subsets(dataset, rankings)
     remark = (
         f"{cut:,} rankings leave out part of their query's subset, which counts as last: subset recall is a lower bound"
     )
-    return benchmark_scores(dataset, ranks_of_rankings(dataset, rankings), str(path), (remark,) if cut else ())
+    return benchmark_scores(dataset, ranks, str(path), (remark,) if cut else ())
 
 
 def preferences_of(dataset: Dataset) -> PreferenceFormat:
@@ -142,13 +196,3 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: Seen | No
         )
         for name in names
     }
-
-
-def read_rankings(path: Path) -> dict[str, Ranking]:
-    """Query id -> ranking, from a `.json` file or else a TREC run file."""
-    if path.suffix != ".json":
-        return {**read_trec(path)}
-    value = parsed_json(path)
-    if not isinstance(value, dict):
-        raise NegbenchError(f"{path}: want an object of query ids and lists of image ids, got a {type(value).__name__}")
-    return value

@@ -18,10 +18,18 @@ pytest.register_assert_rewrite(
 
 from negbench.testing.backbones import BackboneTestCase  # noqa: E402
 from negbench.testing.datasets import DatasetTestCase  # noqa: E402
-from negbench.testing.loops import as_sets, ranking, ranking_below  # noqa: E402
 from negbench.testing.losses import LossTestCase  # noqa: E402
 from negbench.testing.strategies import StrategyTestCase  # noqa: E402
-from negbench.testing.worlds import ToyScores, toy_bank_step, toy_scores, toy_view, toy_views  # noqa: E402
+from negbench.testing.worlds import (  # noqa: E402
+    ToyScores,
+    as_sets,
+    ranking,
+    ranking_below,
+    toy_bank_step,
+    toy_scores,
+    toy_view,
+    toy_views,
+)
 
 __all__ = [
     "BackboneTestCase",

@@ -19,11 +19,10 @@ from negbench.contracts import (
     FreezesTexts,
     HasSubQueries,
     HoldsFeatures,
-    cross_queries,
     relevance,
 )
 from negbench.errors import NegbenchError
-from negbench.testing.generators import global_generators
+from negbench.testing.worlds import global_generators
 
 MODES = ("RGB", "RGBA", "L", "P", "CMYK", "1", "I;16")
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -251,7 +250,7 @@ class BackboneTestCase:
         pairs = [(r, p) for r in range(3) for p in range(len(self.texts))]
         by_image = [backbone.queries(features[r : r + 1], self.texts[p : p + 1])[0] for r, p in pairs]
         for chunk in (1, 5, 1024):
-            found = [(cross_queries(backbone, features[:3], tokens, chunk=chunk), by_image)]
+            found = [(backbone.cross_queries(features[:3], tokens, chunk=chunk), by_image)]
             if isinstance(backbone, ComposesTexts):
                 by_text = [backbone.compose_texts([self.texts[r]], [self.texts[p]])[0] for r, p in pairs]
                 found.append((backbone.cross_texts(self.texts[:3], self.texts, chunk=chunk), by_text))
@@ -364,7 +363,7 @@ class BackboneTestCase:
             "candidates": backbone.candidates(features),
             "queries": backbone.queries(features, tokens),
             "text_queries": backbone.text_queries(tokens),
-            "cross_queries": cross_queries(backbone, features, tokens),
+            "cross_queries": backbone.cross_queries(features, tokens),
         }
         if isinstance(backbone, ComposesTexts):
             found["cross_texts"] = backbone.cross_texts(tokens, tokens)

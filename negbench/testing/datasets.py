@@ -16,7 +16,7 @@ from torch import Tensor
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.errors import DataError, NegbenchError
-from negbench.testing.generators import global_generators
+from negbench.testing.worlds import global_generators
 
 COMMON = ("root", "split", "images", "allow_missing")
 SIGNS = ("mixed", "negative", "ties")

@@ -13,8 +13,7 @@ from torch import Tensor
 from negbench.contracts import BatchStrategy, Epoch, OrderedBatches, ScoreView, Strategy, SyntheticStrategy
 from negbench.errors import NegbenchError
 from negbench.mining.checked import synthetic_of
-from negbench.testing.generators import global_generators
-from negbench.testing.worlds import Sign, toy_bank_step, toy_view
+from negbench.testing.worlds import Sign, global_generators, toy_bank_step, toy_view
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)

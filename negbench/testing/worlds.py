@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import random
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -132,3 +135,31 @@ def toy_scores(
     mask[:, :1] = True
     weights = 0.25 + uniform(rows, count)
     return ToyScores(positive.to(dtype), negatives.to(dtype), mask, weights.to(dtype))
+
+
+# --- loops: what a test needs to write a strategy's rule a second time ----------------------------------------------
+
+
+def as_sets(pool: Tensor) -> list[set[int]]:
+    """[B, N] mask or weights -> the columns of each row that are in the pool."""
+    return [{column for column, value in enumerate(row) if value > 0} for row in pool.tolist()]
+
+
+def ranking(view: ScoreView, row: int) -> list[int]:
+    """Allowed columns of one row by descending score, ties by column."""
+    scores, allowed = view.scores[row].tolist(), view.allowed[row].tolist()
+    return sorted((j for j in range(len(scores)) if allowed[j]), key=lambda j: (-scores[j], j))
+
+
+def ranking_below(view: ScoreView, row: int) -> list[int]:
+    """Those of `ranking` that score strictly less than the target."""
+    scores = view.scores[row].tolist()
+    return [j for j in ranking(view, row) if scores[j] < scores[int(view.target[row])]]
+
+
+# --- generators ------------------------------------------------------------------------------------------------
+
+
+def global_generators() -> tuple[Any, ...]:
+    """Return the states of Python's, numpy's and torch's global generators."""
+    return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002

@@ -164,11 +164,9 @@ def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix:
     """The strategy's knobs, without those of `fix` and with those of `search`; only these in a grid."""
     knobs = own_knobs(base, full)
     for given in fix:
-        known = [*full.flat(), *knobs]
-        key = full_key(given, known)
-        if key not in known:
-            raise _unknown(key, known, "--fix")
-        knobs = {name: knob for name, knob in knobs.items() if key not in (name, knob.sets)}
+        if given not in (known := [*full.flat(), *knobs]):
+            raise UnknownNameError("key", given, known, where="--fix")
+        knobs = {name: knob for name, knob in knobs.items() if given not in (name, knob.sets)}
     asked = [parse_search(text, full, knobs) for text in search]
     if not grid:
         return Space(tuple({**knobs, **{knob.key: knob for knob in asked}}.values()))
@@ -246,7 +244,7 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
     """'KEY=low:high[:log]' or 'KEY=a|b|c' as a knob; keys that are no knob yet are taken from the configuration."""
     where = f"--search {text!r}"
     key, _, given = text.partition("=")
-    key = full_key(key.strip(), [*full.flat(), *knobs])
+    key = key.strip()
     knob = _known(key, full, knobs)
     default = knob.default
     if "|" in given:
@@ -276,7 +274,8 @@ def _known(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
         raise OptionError(f"{key} is searched as the width of its band: --search {width}=low:high")
     flat = full.flat()
     if key not in flat:
-        raise _unknown(key, [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE], "--search")
+        known = [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE]
+        raise UnknownNameError("key", key, known, where="--search")
     section, name = key.partition(".")[::2]
     if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
         raise OptionError(f"{key} cannot be searched: trials could not be compared, or stopped early")
@@ -293,14 +292,3 @@ def _value(given: str, default: Any, where: str) -> Any:
     if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float):
         raise OptionError(f"{where}: want whole numbers, got {value}")
     return value
-
-
-def full_key(key: str, known: Sequence[str]) -> str:
-    """A bare name (alpha, lr) as a dotted key: the strategy's option first; unchanged where no section has it."""
-    named = (f"{section}.{key}" for section in _SEARCHABLE)
-    return key if key in known else next((full for full in named if full in known), key)
-
-
-def _unknown(key: str, known: Sequence[str], where: str) -> UnknownNameError:
-    """Suggests bare names to who wrote one."""
-    return UnknownNameError("key", key, known if "." in key else {k.split(".")[-1] for k in known}, where=where)

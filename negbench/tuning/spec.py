@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter
 
 from negbench.config import RunConfig, resolved
-from negbench.identity import code_version
+from negbench.loop.identity import code_version
 from negbench.options import Pruner, Sampler
 from negbench.tuning.space import Space
 

@@ -47,25 +47,16 @@ def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path: Path
     assert math.isnan(nothing.steps_to(0.0))
 
 
-@pytest.mark.parametrize(
-    ("values", "rise"),
-    [
-        ([0, 0.1, 0.2, 0.3, 0.5, 0.55, 0.6], 0.1),  # 6 epochs: from the fourth to the sixth
-        ([0, 0.1, 0.2, 0.3, 0.5, 0.4], 0.4 - 0.5),  # 5: from the fourth
-        ([0, 0.1, 0.2, 0.3], 0.1),  # 3: from the second
-        ([0.2, 0.5], math.nan),  # one epoch has no last third
-    ],
-)
-def test_the_last_third_by_hand(values: list[float], rise: float) -> None:
-    assert curve_of(*values).rise == pytest.approx(rise, nan_ok=True)
-
-
-def test_a_curve_that_is_scored_at_its_end_alone_has_no_rise() -> None:
-    assert math.isnan(Plateau((0, 30), (0, 300), (0.1, 0.9)).rise)
+def test_the_last_third_and_steps_by_hand() -> None:
+    for values, rise in (
+        ((0, 0.1, 0.2, 0.3, 0.5, 0.55, 0.6), 0.1),  # 6 epochs: from the fourth to the sixth
+        ((0, 0.1, 0.2, 0.3, 0.5, 0.4), 0.4 - 0.5),  # 5: from the fourth
+        ((0, 0.1, 0.2, 0.3), 0.1),  # 3: from the second
+        ((0.2, 0.5), math.nan),  # one epoch has no last third
+    ):
+        assert curve_of(*values).rise == pytest.approx(rise, nan_ok=True)
+    assert math.isnan(Plateau((0, 30), (0, 300), (0.1, 0.9)).rise)  # scored at its end alone
     assert Plateau((0, 10, 20, 30), (0, 100, 200, 300), (0.1, 0.5, 0.6, 0.9)).rise == pytest.approx(0.3)
-
-
-def test_steps_are_those_of_the_first_point_at_the_level() -> None:
     found = curve_of(0.1, 0.5, 0.78, 0.74, 0.8)
     assert [found.steps_to(level) for level in (0.05, 0.5, 0.76, 0.8)] == [0, STEPS, 2 * STEPS, 4 * STEPS]
     assert math.isnan(found.steps_to(0.81))
@@ -92,25 +83,24 @@ def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path: Path) -> N
     shown = leader_table(groups).training.set_index("strategy")
     assert shown["steps to 95 % of the best"].to_dict() == {"qure": "42", "all-corpus": "-"}
     assert shown["rise in last third"]["qure"] == "20.00"
-
-
-def test_the_best_plateau_is_that_of_the_same_data_set(tmp_path: Path) -> None:
-    groups = both(tmp_path)
-    groups[0] = Group({**groups[0].labels, "dataset": "g@1"}, groups[0].runs)
+    groups[0] = Group({**groups[0].labels, "dataset": "g@1"}, groups[0].runs)  # the best is that of the same data set
     frame = measured(groups)["training"].set_index("strategy")
     assert frame["steps_best"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
 
 
 def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path: Path) -> None:
     groups = both(tmp_path)
-    rows = [row for table in tables_of(groups, Rules(margin=0.01)) for row in rows_of(table, Rules(margin=0.01))]
-    (line,) = trained_out(groups, [row for row in rows if row.main])
-    assert line.startswith(
-        "Not trained out: average recall still rises by more than 1 point in the last third of the epochs"
-    )
+
+    def told(margin: float) -> list[str]:
+        rules = Rules(margin=margin)
+        rows = [row for table in tables_of(groups, rules) for row in rows_of(table, rules)]
+        return trained_out(groups, [row for row in rows if row.main])
+
+    (line,) = told(0.01)
+    rises = "average recall still rises by more than 1 point in the last third of the epochs"
+    assert line.startswith(f"Not trained out: {rises}")
     assert "(qure by 20.0)" in line
-    wide = [row for table in tables_of(groups, Rules(margin=0.25)) for row in rows_of(table, Rules(margin=0.25))]
-    assert trained_out(groups, [row for row in wide if row.main]) == []
+    assert told(0.25) == []
 
 
 def test_names_tell_groups_apart_by_what_differs() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,44 +187,7 @@ def blip_state(s: Sizes) -> State:
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-def lavis_state(model: Any) -> State:
-    """A model's parameters under LAVIS's keys, as QuRe publishes its own: the reverse of what loading does."""
-    state: State = {}
-    packed: dict[str, list[Tensor]] = {}
-    for name, tensor in model.named_parameters():
-        keys = model.layout.keys(name)
-        part = re.search(r"self_attn\.([qkv])_proj\.", name) if model.layout.qkv == "packed" else None
-        if len(keys) == 2:
-            # the keys' bias adds one constant to all scores of a query, which the softmax takes out again
-            state[keys[0]], _, state[keys[1]] = tensor.detach().chunk(3)
-        elif part:
-            packed.setdefault(keys[0], [tensor.detach()] * 3)["qkv".index(part[1])] = tensor.detach()
-        else:
-            state[keys[0]] = tensor.detach()
-    state |= {key: torch.cat(parts) for key, parts in packed.items()}
-    return {key: tensor.clone() for key, tensor in state.items()}
-
-
 # --- the forward pass ----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Variant:
-    """How the forward pass is done; the defaults are right, every other value is a trap."""
-
-    query_length: int | None = None  # None: the number of query tokens
-    text_offset: int = 0
-    mask: str = "query-text"
-    clip_act: str = "quick_gelu"
-    eva_act: str = "gelu"
-    vision_norms: int = 1
-    pooling: str = "project-mean"
-    projection: str = "text_proj"
-    vit_heads: int | None = None
-    blip_first: str = "[ENC]"
-
-
-RIGHT = Variant()
 
 
 def linear(state: State, name: str, x: Tensor) -> Tensor:
@@ -260,7 +222,7 @@ def patches(weight: Tensor, pixels: Tensor) -> Tensor:
     return F.conv2d(pixels, weight.float(), stride=weight.shape[-1]).flatten(2).transpose(1, 2)
 
 
-def eva_tower(state: State, pixels: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+def eva_tower(state: State, pixels: Tensor, s: Sizes) -> Tensor:
     p = "visual_encoder."
     x = patches(state[p + "patch_embed.proj.weight"], pixels) + state[p + "patch_embed.proj.bias"].float()
     x = torch.cat([state[p + "cls_token"].expand(len(x), -1, -1), x], 1) + state[p + "pos_embed"]
@@ -272,13 +234,13 @@ def eva_tower(state: State, pixels: Tensor, s: Sizes, variant: Variant = RIGHT) 
             y = y + torch.cat([q_bias, torch.zeros_like(q_bias), v_bias])
         else:
             y = y + state[f"{b}.attn.qkv.bias"]
-        x = x + linear(state, f"{b}.attn.proj", attention(*y.chunk(3, -1), variant.vit_heads or s.vit_heads))
-        y = act(variant.eva_act, linear(state, f"{b}.mlp.fc1", norm(state, f"{b}.norm2", x, 1e-6)))
+        x = x + linear(state, f"{b}.attn.proj", attention(*y.chunk(3, -1), s.vit_heads))
+        y = act("gelu", linear(state, f"{b}.mlp.fc1", norm(state, f"{b}.norm2", x, 1e-6)))
         x = x + linear(state, f"{b}.mlp.fc2", y)
     return x
 
 
-def clip_tower(state: State, pixels: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+def clip_tower(state: State, pixels: Tensor, s: Sizes) -> Tensor:
     p = "visual_encoder."
     x = patches(state[p + "conv1.weight"], pixels)
     x = torch.cat([state[p + "class_embedding"].expand(len(x), 1, -1), x], 1) + state[p + "positional_embedding"]
@@ -286,14 +248,14 @@ def clip_tower(state: State, pixels: Tensor, s: Sizes, variant: Variant = RIGHT)
     for n in range(s.vit_layers):
         b = f"{p}transformer.resblocks.{n}"
         y = norm(state, f"{b}.ln_1", x, 1e-5) @ state[f"{b}.attn.in_proj_weight"].T + state[f"{b}.attn.in_proj_bias"]
-        x = x + linear(state, f"{b}.attn.out_proj", attention(*y.chunk(3, -1), variant.vit_heads or s.vit_heads))
-        y = act(variant.clip_act, linear(state, f"{b}.mlp.c_fc", norm(state, f"{b}.ln_2", x, 1e-5)))
+        x = x + linear(state, f"{b}.attn.out_proj", attention(*y.chunk(3, -1), s.vit_heads))
+        y = act("quick_gelu", linear(state, f"{b}.mlp.c_fc", norm(state, f"{b}.ln_2", x, 1e-5)))
         x = x + linear(state, f"{b}.mlp.c_proj", y)
     return x
 
 
-def tower(state: State, pixels: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
-    return (eva_tower if s.tower == "eva_clip_g" else clip_tower)(state, pixels, s, variant)
+def tower(state: State, pixels: Tensor, s: Sizes) -> Tensor:
+    return (eva_tower if s.tower == "eva_clip_g" else clip_tower)(state, pixels, s)
 
 
 def bert_attention(state: State, name: str, x: Tensor, keys: Tensor, heads: int, mask: Tensor | None) -> Tensor:
@@ -324,53 +286,40 @@ def qformer(
     return x
 
 
-def words(state: State, ids: Tensor, variant: Variant = RIGHT, name: str = "Qformer.bert.embeddings") -> Tensor:
-    start = variant.text_offset
-    places = state[f"{name}.position_embeddings.weight"][start : start + ids.shape[1]]
-    return state[f"{name}.word_embeddings.weight"][ids] + places
+def words(state: State, ids: Tensor, name: str = "Qformer.bert.embeddings") -> Tensor:
+    """Positions of the text start at 0, behind query tokens too."""
+    return state[f"{name}.word_embeddings.weight"][ids] + state[f"{name}.position_embeddings.weight"][: ids.shape[1]]
 
 
-def vision(state: State, features: Tensor, variant: Variant = RIGHT) -> Tensor:
-    for _ in range(variant.vision_norms):
-        features = norm(state, "ln_vision", features, 1e-5)
-    return features
+def vision(state: State, features: Tensor) -> Tensor:
+    return norm(state, "ln_vision", features, 1e-5)
 
 
-def blip2_candidates(state: State, features: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+def blip2_candidates(state: State, features: Tensor, s: Sizes) -> Tensor:
     learned = state["query_tokens"].expand(len(features), -1, -1)
-    hidden = qformer(state, learned, s, None, vision(state, features, variant), s.tokens)
+    hidden = qformer(state, learned, s, None, vision(state, features), s.tokens)
     return F.normalize(linear(state, "vision_proj", hidden), dim=-1)
 
 
-def blip2_fused(
-    state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT
-) -> Tensor:
-    learned = state["query_tokens"].expand(len(features), -1, -1)
-    x = torch.cat([learned, words(state, ids, variant)], 1)
-    ones = torch.ones(len(ids), s.tokens, dtype=mask.dtype)
-    whole = {"query-text": torch.cat([ones, mask], 1), "text-query": torch.cat([mask, ones], 1), "none": None}[
-        variant.mask
-    ]
-    length = s.tokens if variant.query_length is None else variant.query_length
-    return qformer(state, x, s, whole, vision(state, features, variant), length)
+def with_tokens(mask: Tensor, s: Sizes) -> Tensor:
+    """The text's mask behind that of the query tokens."""
+    return torch.cat([torch.ones(len(mask), s.tokens, dtype=mask.dtype), mask], 1)
 
 
-def blip2_queries(
-    state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT
-) -> Tensor:
-    hidden = blip2_fused(state, features, ids, mask, s, variant)[:, : s.tokens]
-    if variant.pooling == "mean-project":
-        return F.normalize(linear(state, variant.projection, hidden.mean(1)), dim=-1)
-    projected = linear(state, variant.projection, hidden)
-    if variant.pooling == "normalise-mean":
-        projected = F.normalize(projected, dim=-1)
-    return F.normalize(projected.mean(1), dim=-1)
+def blip2_fused(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes) -> Tensor:
+    x = torch.cat([state["query_tokens"].expand(len(features), -1, -1), words(state, ids)], 1)
+    return qformer(state, x, s, with_tokens(mask, s), vision(state, features), s.tokens)
+
+
+def blip2_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes) -> Tensor:
+    hidden = blip2_fused(state, features, ids, mask, s)[:, : s.tokens]
+    return F.normalize(linear(state, "text_proj", hidden).mean(1), dim=-1)
 
 
 def sprc_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes) -> Tensor:
     """SPRC's inference: fuse, then the text with the fused tokens before it, without an image."""
     fused = blip2_fused(state, features, ids, mask, s)[:, : s.tokens]
-    whole = torch.cat([torch.ones(len(ids), s.tokens, dtype=mask.dtype), mask], 1)
+    whole = with_tokens(mask, s)
     hidden = qformer(state, torch.cat([fused, words(state, ids)], 1), s, whole)
     return F.normalize(linear(state, "text_proj", hidden[:, s.tokens]), dim=-1)
 
@@ -395,44 +344,48 @@ def blip_features(state: State, pixels: Tensor, s: Sizes) -> Tensor:
     return norm(state, "visual_encoder.norm", eva_tower(state, pixels, s), 1e-6)
 
 
-def blip_queries(
-    state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT
-) -> Tensor:
+def blip_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes) -> Tensor:
     ids = ids.clone()
-    if variant.blip_first == "[ENC]":
-        ids[:, 0] = s.rows - 1
+    ids[:, 0] = s.rows - 1  # [ENC]
     return F.normalize(linear(state, "text_proj", blip_text_hidden(state, ids, mask, s, features)[:, 0]), dim=-1)
 
 
 # --- fixtures ------------------------------------------------------------------------------------------------------
 
 
+PARTS = (
+    *(blip2_state, blip_state, qformer_state, tower_state, tower, linear, vision),
+    *(blip2_candidates, blip2_fused, blip2_queries, blip2_texts, sprc_queries),
+    *(blip_features, blip_queries, blip_text_hidden),
+)
+
+
+class World:
+    """A small model, the state dict that it was loaded from, its inputs, and what it computes."""
+
+    def __init__(self, lavis: Any, sizes: Sizes, state: State, model: Any) -> None:
+        self.lavis, self.sizes, self.state, self.model = lavis, sizes, state, model
+        self.pixels, self.tokens = lavis.pixels(sizes), model.tokenize(CAPTIONS)
+        self.ids, self.mask = self.tokens["input_ids"], self.tokens["attention_mask"]
+        with torch.no_grad():
+            self.features = model.image_features(self.pixels)
+            self.queries = model.queries(self.features, CAPTIONS)
+            self.candidates = model.candidates(self.features)
+
+
 class Lavis:
     """The functions of this file, and files made with them."""
 
+    World = World
+
     Sizes = Sizes
-    Variant = Variant
     captions = CAPTIONS
     length = LENGTH
     vocabulary = VOCABULARY
-    blip2_state = staticmethod(blip2_state)
-    blip_state = staticmethod(blip_state)
-    qformer_state = staticmethod(qformer_state)
-    tower_state = staticmethod(tower_state)
-    tower = staticmethod(tower)
-    vision = staticmethod(vision)
-    blip2_candidates = staticmethod(blip2_candidates)
-    blip2_fused = staticmethod(blip2_fused)
-    blip2_queries = staticmethod(blip2_queries)
-    sprc_queries = staticmethod(sprc_queries)
-    blip2_texts = staticmethod(blip2_texts)
-    blip_features = staticmethod(blip_features)
-    blip_queries = staticmethod(blip_queries)
-    blip_text_hidden = staticmethod(blip_text_hidden)
-    linear = staticmethod(linear)
-    lavis_state = staticmethod(lavis_state)
 
     def __init__(self, folder: Path) -> None:
+        for part in PARTS:
+            setattr(self, part.__name__, part)
         self.folder = folder
         self.vocab = folder / "vocab.txt"
         self.vocab.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +21,15 @@ def difference(a: Tensor, b: Tensor) -> float:
     return float((a - b).detach().abs().max())
 
 
-class World:
-    """A small model, its state dict, its inputs, and what it computes."""
-
-    def __init__(self, lavis: Any, **options: Any) -> None:
-        self.lavis = lavis
-        self.sizes = lavis.Sizes(rows=len(lavis.vocabulary) + 2)
-        self.state = lavis.blip_state(self.sizes)
-        path = lavis.save(self.state)
-        self.model = Blip.load(weights=f"lavis:{path}", config=lavis.blip_config(self.sizes), **options)
-        self.pixels = lavis.pixels(self.sizes)
-        self.tokens = self.model.tokenize(lavis.captions)
-        self.ids, self.mask = self.tokens["input_ids"], self.tokens["attention_mask"]
-        with torch.no_grad():
-            self.features = self.model.image_features(self.pixels)
-            self.queries = self.model.queries(self.features, lavis.captions)
-            self.candidates = self.model.candidates(self.features)
-
-
 @pytest.fixture
-def world(lavis: Any) -> World:
-    return World(lavis)
+def world(lavis: Any) -> Any:
+    sizes = lavis.Sizes(rows=len(lavis.vocabulary) + 2)
+    state = lavis.blip_state(sizes)
+    model = Blip.load(weights=f"lavis:{lavis.save(state)}", config=lavis.blip_config(sizes))
+    return lavis.World(lavis, sizes, state, model)
 
 
-def test_forward_equals_plain_tensors(world: World) -> None:
+def test_forward_equals_plain_tensors(world: Any) -> None:
     lavis, state, s = world.lavis, world.state, world.sizes
     features = lavis.blip_features(state, world.pixels, s)
     queries = lavis.blip_queries(state, features, world.ids, world.mask, s)
@@ -60,7 +44,6 @@ def test_forward_equals_plain_tensors(world: World) -> None:
             world.model.text_queries(lavis.captions), F.normalize(lavis.linear(state, "text_proj", alone), dim=-1)
         ),
     }
-    print("\n", {name: f"{value:.1e}" for name, value in differences.items()})
     assert max(differences.values()) < 1e-5
 
 
@@ -108,33 +91,19 @@ def test_transformers_folder(theirs: tuple[Any, Path]) -> None:
         assert difference(queries, F.normalize(model.text_proj(fused.question_embeds[:, 0]), dim=-1)) < 1e-5
         assert difference(relevance(ours.text_queries(texts), candidates), alone.itm_score.T) < 1e-5
     assert float(ours.temperature.detach()) == pytest.approx(0.07)  # their class has none
-
-
-def test_transformers_vision_eps_is_the_folders(theirs: tuple[Any, Path], world: World) -> None:
-    ours = Blip.load(weights=str(theirs[1]))
     assert ours.vision_model.post_layernorm.eps == 1e-5
-    assert world.model.vision_model.post_layernorm.eps == 1e-6  # LAVIS's
 
 
-def test_first_token_is_enc_in_queries_and_cls_in_texts(world: World) -> None:
-    lavis, s = world.lavis, world.sizes
-    wrong = lavis.blip_queries(
-        world.state, world.features, world.ids, world.mask, s, replace(lavis.Variant(), blip_first="[CLS]")
-    )
-    assert difference(world.queries, wrong) > 1e-3
-    assert (world.ids[:, 0] == 2).all()
-    assert world.model._tokenizer.bert.convert_tokens_to_ids(["[DEC]", "[ENC]"]) == [s.rows - 2, s.rows - 1]
-
-
-def test_heads_dropout_and_text_length_are_laviss(world: World) -> None:
+def test_heads_dropout_and_text_length_are_laviss(world: Any) -> None:
     assert (BlipSizes().text_heads, BlipSizes().vit_heads, BlipSizes().max_txt_len) == (12, 12, 35)
+    assert world.model.vision_model.post_layernorm.eps == 1e-6
     config = world.model.text_encoder.config
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
     with pytest.raises(WeightsError, match="text_heads 12 does not divide text_hidden_size 16"):
         Blip.load(weights=f"lavis:{world.lavis.save(world.state)}", config={"vit_heads": 3, "max_txt_len": 16})
 
 
-def test_vocabulary_must_have_a_row_for_enc(world: World) -> None:
+def test_vocabulary_must_have_a_row_for_enc(world: Any) -> None:
     name = "text_encoder.embeddings.word_embeddings.weight"
     path = world.lavis.save({**world.state, name: world.state[name][:-1]})
     with pytest.raises(WeightsError, match=r"\[DEC\] and \[ENC\]"):

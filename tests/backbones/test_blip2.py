@@ -1,14 +1,13 @@
 """BLIP-2: the released model's own numbers, a forward pass on plain tensors, transformers' own model, the 26 traps.
 
-The traps are those of the project's reference page on LAVIS's BLIP-2 in transformers; each has a test of its number.
-Where a trap is a wrong way to compute, the test computes it both ways: the right one must agree to 1e-5, and the wrong
-one must not, or the test could not tell them apart. Trap 12 (autocast of a GPU) is tested with bfloat16 on the CPU; its
+The traps are those of the project's reference page on LAVIS's BLIP-2 in transformers. Ways to compute something else (3
+positions, 10 activations) cannot agree with the forward pass on plain tensors to 1e-5; the others have tests of their
+numbers. Trap 12 (autocast of a GPU) is tested with bfloat16 on the CPU; its
 figures for trained float16 weights cannot be. Trap 8's depths of the published files cannot be checked without them.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,11 +23,10 @@ from negbench.backbones import _lavis
 from negbench.backbones._lavis import Blip2Sizes
 from negbench.backbones._weights import fetch
 from negbench.backbones.blip2 import Blip2
-from negbench.config import RunConfig, build_config
+from negbench.config import build_config
 from negbench.contracts import ComposesTexts, Outline, paired_relevance, relevance
 from negbench.data.scene import Scenes
 from negbench.errors import OptionError, UnknownNameError, WeightsError
-from negbench.loop.runs import plan_run
 
 TOWERS = ("eva_clip_g", "clip_vit_L")
 
@@ -53,30 +51,19 @@ def sizes(request: pytest.FixtureRequest, lavis: Any) -> Any:
     return lavis.Sizes(tower=request.param)
 
 
-class World:
-    """A small model, its state dict, its inputs, and what it computes."""
+def world_of(lavis: Any, sizes: Any, **options: Any) -> Any:
+    state = lavis.blip2_state(sizes)
+    return lavis.World(lavis, sizes, state, load(lavis, sizes, state, **options))
 
-    def __init__(self, lavis: Any, sizes: Any, **options: Any) -> None:
-        self.lavis, self.sizes = lavis, sizes
-        self.state = lavis.blip2_state(sizes)
-        self.model = load(lavis, sizes, self.state, **options)
-        self.pixels = lavis.pixels(sizes)
-        self.tokens = self.model.tokenize(lavis.captions)
-        self.ids, self.mask = self.tokens["input_ids"], self.tokens["attention_mask"]
-        with torch.no_grad():
-            self.features = self.model.image_features(self.pixels)
-            self.queries = self.model.queries(self.features, lavis.captions)
-            self.candidates = self.model.candidates(self.features)
 
-    def wrong(self, **changes: Any) -> Tensor:
-        """Queries of the plain forward pass with a trap in it."""
-        variant = replace(self.lavis.Variant(), **changes)
-        return self.lavis.blip2_queries(self.state, self.features, self.ids, self.mask, self.sizes, variant)
+def plain(world: Any) -> Tensor:
+    """Queries of the plain forward pass."""
+    return world.lavis.blip2_queries(world.state, world.features, world.ids, world.mask, world.sizes)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def world(lavis: Any, sizes: Any) -> World:
-    return World(lavis, sizes)
+def world(lavis: Any, sizes: Any) -> Any:
+    return world_of(lavis, sizes)
 
 
 # --- the released model's own numbers --------------------------------------------------------------------------------
@@ -109,6 +96,9 @@ def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
     model = oracle_model(oracle, layout)
     inputs, expected = oracle["inputs"], oracle["expected"]
     captions = [str(caption) for caption in inputs["captions"]]
+    # square pictures of the tower's size are only normalised, so the whole chain from uint8 agrees as well
+    pixels = torch.stack([model.preprocess(Image.fromarray(picture)) for picture in inputs["reference_u8"]])
+    assert difference(pixels, torch.from_numpy(inputs["reference_pixels"])) < 1e-5
     with torch.no_grad():
         reference = model.image_features(torch.from_numpy(inputs["reference_pixels"]))
         candidates = model.candidates(model.image_features(torch.from_numpy(inputs["target_pixels"])))
@@ -172,23 +162,10 @@ def test_oracle_loss_and_gradients(oracle: dict[str, Any]) -> None:
     print(f"\nloss {abs(float(loss.detach()) - float(expected_loss)):.1e}", {k: f"{v:.1e}" for k, v in found.items()})
 
 
-@pytest.mark.data
-def test_oracle_from_raw_images(oracle: dict[str, Any]) -> None:
-    """Square pictures of the tower's size are only normalised, so the whole chain from uint8 must agree as well."""
-    model = oracle_model(oracle, "whole")
-    raw = oracle["inputs"]["reference_u8"]
-    pixels = torch.stack([model.preprocess(Image.fromarray(picture)) for picture in raw])
-    assert difference(pixels, torch.from_numpy(oracle["inputs"]["reference_pixels"])) < 1e-5
-    with torch.no_grad():
-        captions = [str(caption) for caption in oracle["inputs"]["captions"]]
-        queries = model.queries(model.image_features(pixels), captions)
-    assert difference(queries, torch.from_numpy(oracle["expected"]["query_embeddings"])) < 1e-5
-
-
 # --- against the forward pass on plain tensors -----------------------------------------------------------------------
 
 
-def test_forward_equals_plain_tensors(world: World) -> None:
+def test_forward_equals_plain_tensors(world: Any) -> None:
     lavis, state, s = world.lavis, world.state, world.sizes
     with torch.no_grad():
         features = lavis.tower(state, world.pixels, s)
@@ -212,10 +189,10 @@ def test_forward_equals_plain_tensors(world: World) -> None:
 
 
 def test_sprc_pooling(lavis: Any, sizes: Any) -> None:
-    world = World(lavis, sizes, pooling="text")
-    plain = lavis.sprc_queries(world.state, world.features, world.ids, world.mask, sizes)
-    assert difference(world.queries, plain) < 1e-5
-    assert difference(world.queries, world.wrong()) > 1e-2
+    world = world_of(lavis, sizes, pooling="text")
+    expected = lavis.sprc_queries(world.state, world.features, world.ids, world.mask, sizes)
+    assert difference(world.queries, expected) < 1e-5
+    assert difference(world.queries, plain(world)) > 1e-2
     assert "SPRC" in world.model.identity.composition
 
 
@@ -312,16 +289,13 @@ def test_folder_that_does_not_fit(lavis: Any, tmp_path: Path) -> None:
         Blip2.load(weights=str(folder))
 
 
-def test_hub_id_from_the_local_cache(lavis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    cache, revision = tmp_path / "cache", "0123456789012345678901234567890123456789"
+@pytest.mark.usefixtures("offline")
+def test_hub_id_from_the_local_cache(lavis: Any, tmp_path: Path) -> None:
+    cache, revision = tmp_path / "hub", "0123456789012345678901234567890123456789"
     hub_model(lavis, cache / "models--org--small" / "snapshots" / revision)
     refs = cache / "models--org--small" / "refs"
     refs.mkdir()
     (refs / "main").write_text(revision)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for weights in ("org/small", f"org/small@{revision}"):
         model = Blip2.load(weights=weights)
         assert model.identity.weights == "org/small"
@@ -329,13 +303,8 @@ def test_hub_id_from_the_local_cache(lavis: Any, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("weights", [None, "org/absent@main"])
-def test_without_weights_one_line_says_what_to_fetch(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, weights: str | None
-) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+@pytest.mark.usefixtures("offline")
+def test_without_weights_one_line_says_what_to_fetch(weights: str | None) -> None:
     with pytest.raises(WeightsError) as error:
         Blip2.load(weights=weights)
     message = str(error.value)
@@ -344,57 +313,41 @@ def test_without_weights_one_line_says_what_to_fetch(
         assert part in message
 
 
-def test_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The local cache before it; and no download begins where one request fails."""
     import huggingface_hub
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    calls = []
-
-    def absent(*_: object, **asked: object) -> str:
-        calls.append(asked)
-        raise LocalEntryNotFoundError("not here")
-
-    def unreachable(*_: object, **__: object) -> str:
-        raise ConnectionError("cannot connect\nwith many lines")
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
-    with pytest.raises(WeightsError) as error:
-        Blip2.load(weights="org/absent")
-    # the local cache is asked first, and no download begins where one request fails
-    assert calls[0]["local_files_only"]
-    assert len(calls) == 1
-    assert "cannot connect" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_the_hubs_files_are_fetched_once_the_preferred_name_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    import huggingface_hub
-    from huggingface_hub import constants
-
     asked: list[Any] = []
 
     def download(*_: object, **given: Any) -> str:
-        if given.get("local_files_only"):
-            raise FileNotFoundError
-        asked.append(given["allow_patterns"])
+        asked.append(given.get("allow_patterns") if not given.get("local_files_only") else "the cache")
+        if asked[-1] == "the cache":
+            raise LocalEntryNotFoundError("not here")
         for name in ("b.bin", "config.json"):
             (tmp_path / name).touch()
         return str(tmp_path)
+
+    def unreachable(*_: object, **__: object) -> str:
+        raise ConnectionError("cannot connect\nwith many lines")
 
     files = [SimpleNamespace(rfilename=name) for name in ("c.bin", "b.bin", "config.json")]
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: SimpleNamespace(siblings=files))
-    found = fetch("org/name", ["a.safetensors", "b.bin", "c.bin"], "mend", beside=("*.json",))
-    assert found == tmp_path / "b.bin"
-    assert asked == [["b.bin", "*.json"]]
+    assert fetch("org/name", ["a.safetensors", "b.bin", "c.bin"], "mend", beside=("*.json",)) == tmp_path / "b.bin"
+    assert [each for each in asked if each != "the cache"] == [["b.bin", "*.json"]]
     with pytest.raises(WeightsError, match=r"nor to be fetched \(it has no a.safetensors\): mend"):
         fetch("org/name", ["a.safetensors"], "mend")
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
+    asked.clear()
+    with pytest.raises(WeightsError, match="cannot connect") as error:
+        Blip2.load(weights="org/absent")
+    assert asked == ["the cache"]
+    assert "\n" not in str(error.value)
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -438,14 +391,7 @@ def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis: Any, si
 def outline(weights: str | None, **options: Any) -> Outline:
     """What planning is told of BLIP-2, with its key."""
     given = {name: value for name, value in {"weights": weights, **options}.items() if value is not None}
-    return Scenes().outline(asked(given))
-
-
-def asked(options: dict[str, Any], seed: int = 0, root: Path | None = None) -> RunConfig:
-    """A run of BLIP-2."""
-    sections = {"strategy": {"name": "qure"}, "backbone": {"name": "blip2", **options}}
-    data = {"name": "synthetic", **({"root": str(root)} if root else {})}
-    return build_config([sections, {"dataset": data, "loss": {"name": "info-nce"}, "seed": seed}])
+    return Scenes().outline(build_config([{"strategy": "qure", "backbone": {"name": "blip2", **given}}]))
 
 
 def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -480,16 +426,8 @@ def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, 
     assert outline(None, init="random", size="toy").key != outline(None, init="random", size="vit_l").key
 
 
-def test_planning_a_run_of_random_vit_g_takes_no_gigabyte(monkeypatch: pytest.MonkeyPatch, toy_root: Path) -> None:
-    monkeypatch.setattr(Blip2, "loaded", lambda *args: pytest.fail("weights are made"))
-    options = {"init": "random", "size": "vit_g"}
-    planned, other = (plan_run(asked(options, seed, toy_root), Scenes()) for seed in (0, 1))
-    assert planned.data != other.data
-    assert planned.hash == plan_run(planned.config, Scenes()).hash
-
-
 def test_attribute_weights(lavis: Any, sizes: Any) -> None:
-    plain, model = World(lavis, sizes), load(lavis, sizes, attribute_weights=True)
+    plain, model = world_of(lavis, sizes), load(lavis, sizes, attribute_weights=True)
     tokens = model.tokenize(lavis.captions)
     # captions 0 to 2: red and longer; blue; longer sleeves
     assert [tokens["colour"][row].any().item() for row in range(3)] == [True, True, False]
@@ -505,16 +443,8 @@ def test_attribute_weights(lavis: Any, sizes: Any) -> None:
 # --- traps -----------------------------------------------------------------------------------------------------------
 
 
-def test_trap_03_text_positions_start_at_zero(lavis: Any, sizes: Any) -> None:
-    sizes.positions = 40
-    world = World(lavis, sizes)
-    assert difference(world.queries, world.wrong()) < 1e-5
-    assert difference(world.queries, world.wrong(text_offset=sizes.tokens)) > 1e-2
-    assert "token_type_ids" not in world.tokens
-
-
 def test_trap_05_vocabulary_size_is_the_tensors(lavis: Any, sizes: Any) -> None:
-    whole = World(lavis, sizes)
+    whole = world_of(lavis, sizes)
     name = "Qformer.bert.embeddings.word_embeddings.weight"
     # "[DEC]", the last row, is never used: a checkpoint without it scores the same
     shorter = {**whole.state, name: whole.state[name][:-1]}
@@ -529,7 +459,7 @@ def test_trap_05_vocabulary_size_is_the_tensors(lavis: Any, sizes: Any) -> None:
     assert Blip2Sizes().vocab_size == 30523
 
 
-def test_trap_06_layer_norm_eps(world: World) -> None:
+def test_trap_06_layer_norm_eps(world: Any) -> None:
     model, eva = world.model, world.sizes.tower == "eva_clip_g"
     eps = {name: part.eps for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)}
     assert eps.pop("ln_vision") == 1e-5
@@ -543,25 +473,13 @@ def test_trap_06_layer_norm_eps(world: World) -> None:
     assert difference(wrong, expected) > 1e-2
 
 
-def test_trap_09_heads_are_not_in_the_tensors(world: World) -> None:
+def test_trap_09_heads_are_not_in_the_tensors(world: Any) -> None:
     with pytest.raises(WeightsError, match=r'vit_heads 16 does not divide vit_hidden_size 24.*config=\{"vit_heads"'):
         Blip2.load(weights=f"lavis:{world.lavis.save(world.state)}")
-    config = {**world.lavis.config(world.sizes), "vit_heads": 6}
-    other = Blip2.load(weights=f"lavis:{world.lavis.save(world.state)}", config=config)
-    wrong = world.lavis.tower(world.state, world.pixels, world.sizes, replace(world.lavis.Variant(), vit_heads=6))
-    assert relative(other.image_features(world.pixels), wrong) < 1e-5
-    assert relative(world.features, wrong) > 1e-2
     assert (Blip2Sizes().vit_heads, Blip2Sizes().qformer_heads) == (16, 12)
 
 
-def test_trap_10_activations(world: World) -> None:
-    change = {"eva_act": "quick_gelu"} if world.sizes.tower == "eva_clip_g" else {"clip_act": "gelu"}
-    variant = replace(world.lavis.Variant(), **change)
-    assert relative(world.features, world.lavis.tower(world.state, world.pixels, world.sizes)) < 1e-5
-    assert relative(world.features, world.lavis.tower(world.state, world.pixels, world.sizes, variant)) > 1e-3
-
-
-def test_trap_11_mixed_dtypes_are_upcast(world: World) -> None:
+def test_trap_11_mixed_dtypes_are_upcast(world: Any) -> None:
     mixed = {
         name: tensor.half() if name.startswith("visual_encoder.") and tensor.ndim > 1 and "pos" not in name else tensor
         for name, tensor in world.state.items()
@@ -574,7 +492,7 @@ def test_trap_11_mixed_dtypes_are_upcast(world: World) -> None:
     assert relative(model.image_features(world.pixels), expected) < 1e-5
 
 
-def test_trap_12_precision_of_the_tower_is_its_own(world: World) -> None:
+def test_trap_12_precision_of_the_tower_is_its_own(world: Any) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):  # the caller's autocast does not reach the stored features
         assert torch.equal(world.model.image_features(world.pixels), world.features)
     low = load(world.lavis, world.sizes, world.state, precision="bf16")
@@ -583,7 +501,7 @@ def test_trap_12_precision_of_the_tower_is_its_own(world: World) -> None:
     assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
 
 
-def test_trap_13_file_layouts(world: World) -> None:
+def test_trap_13_file_layouts(world: Any) -> None:
     lavis, s = world.lavis, world.sizes
     own, tower = lavis.qformer_state(s), lavis.save(lavis.tower_state(s), "tower.pth")
     for content in (own, {"model": own, "config": {"a": 1}}, {"epoch": 3, "Blip2Qformer": own}):
@@ -594,7 +512,7 @@ def test_trap_13_file_layouts(world: World) -> None:
         assert model.identity.sha256 == world.model.identity.sha256
 
 
-def test_trap_13_surplus_of_a_tower_file(world: World) -> None:
+def test_trap_13_surplus_of_a_tower_file(world: Any) -> None:
     """A whole tower has a block, a final norm and a head more than BLIP-2 uses; anything else is refused."""
     lavis, s = world.lavis, world.sizes
     s.vit_layers += 1
@@ -624,7 +542,7 @@ def test_trap_14_wrong_tower_is_refused(lavis: Any, sizes: Any) -> None:
         Blip2.load(weights=f"lavis:{own},tower={tower}", config=lavis.config(sizes))
 
 
-def test_trap_16_captions_are_processed(world: World) -> None:
+def test_trap_16_captions_are_processed(world: Any) -> None:
     messy = ["Is red: and  LONGER.", "Blue Dress!", "with longer sleeves, and a (zip)", world.lavis.captions[3] + ";"]
     clean = ["is red and longer", "blue dress", "with longer sleeves, and a zip", world.lavis.captions[3]]
     messy_ids, clean_ids = (world.model.tokenize(texts)["input_ids"] for texts in (messy, clean))
@@ -647,7 +565,7 @@ def test_trap_17_tokenizer_is_berts(lavis: Any, tmp_path: Path) -> None:
     assert ids.shape[1] == 32  # nothing is taken off for image tokens
 
 
-def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world: World) -> None:
+def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world: Any) -> None:
     model = world.model
     rates = {part.p for part in model.qformer.modules() if isinstance(part, torch.nn.Dropout)}
     assert rates == {0.1}
@@ -683,25 +601,25 @@ def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(
     lavis: Any, sizes: Any, freq: int, layers: int
 ) -> None:
     sizes.freq, sizes.vit_layers, sizes.tokens, sizes.embed = freq, layers, 3, 7
-    world = World(lavis, sizes)
+    world = world_of(lavis, sizes)
     crossing = [layer.has_cross_attention for layer in world.model.qformer.encoder.layer]
     assert crossing == [n % freq == 0 for n in range(sizes.layers)]
     assert world.model.qformer.config.encoder_hidden_size == sizes.vit
     assert len(world.model.vision_model.encoder.layers) == layers
     assert relative(world.features, lavis.tower(world.state, world.pixels, sizes)) < 1e-5
     assert world.candidates.shape == (4, 3, 7)
-    assert difference(world.queries, world.wrong()) < 1e-5
+    assert difference(world.queries, plain(world)) < 1e-5
 
 
 def test_trap_25_image_size_and_preprocessing(lavis: Any, sizes: Any) -> None:
-    sizes.grid = 3
-    world = World(lavis, sizes)
+    sizes.grid, sizes.patch = 3, 8
+    world = world_of(lavis, sizes)
     transform = world.model.transform
-    assert world.model.image_size == transform.size == 42
+    assert world.model.image_size == transform.size == 24
     assert (transform.pad, transform.target_ratio, transform.interpolation) == ("target", 1.25, "bicubic")
-    assert world.model.preprocess(Image.new("RGB", (90, 30))).shape == (3, 42, 42)
-    for side in (28, 56):
-        with pytest.raises(ValueError, match=r"want pixels \[B, 3, 42, 42\]"):
+    assert world.model.preprocess(Image.new("RGB", (90, 30))).shape == (3, 24, 24)
+    for side in (16, 32):
+        with pytest.raises(ValueError, match=r"want pixels \[B, 3, 24, 24\]"):
             world.model.image_features(torch.zeros(1, 3, side, side))
-    with pytest.raises(WeightsError, match=r"config says image_size 224, but the tensors of lavis:model\.pth say 42"):
+    with pytest.raises(WeightsError, match=r"config says image_size 224, but the tensors of lavis:model\.pth say 24"):
         Blip2.load(weights=f"lavis:{lavis.folder / 'model.pth'}", config={**lavis.config(sizes), "image_size": 224})

@@ -93,22 +93,46 @@ def gated(clip: Clip, image: Tensor, text: Tensor) -> Tensor:
     return F.normalize(g * F.gelu(h) + (1 - g) * image, dim=-1)
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_scores_are_those_of_open_clips_encoders(tmp_path: Path, frozen: bool) -> None:
+@pytest.mark.parametrize(
+    ("activation", "projection", "width", "frozen"),
+    [
+        ("quick_gelu", False, 32, True),
+        ("quick_gelu", False, 32, False),
+        ("gelu", True, 32, True),
+        ("quick_gelu", 24, 24, False),
+    ],
+)
+def test_scores_are_those_of_open_clips_encoders(
+    tmp_path: Path, activation: str, projection: bool | int, width: int, frozen: bool
+) -> None:
+    """HyCoLe's projections, one of each side, stand behind the encoder; what is stored comes before."""
     file = tensors(tmp_path / "clip.pt", weights())
-    clip = Clip.load(model="ViT-Toy", weights=str(file), activation="quick_gelu", frozen=frozen)
-    theirs = reference_model(file)
+    options = {"model": "ViT-Toy", "weights": str(file), "activation": activation, "frozen": frozen}
+    clip, plain = Clip.load(**options, projection=projection), Clip.load(**options)
+    theirs = reference_model(file, quick=activation == "quick_gelu")
+    sides = (clip.project_image, clip.project_text) if projection else ()
     with torch.no_grad():
-        image = theirs.encode_image(pixels(), normalize=True)
-        text = theirs.encode_text(open_clip.tokenize(TEXTS), normalize=True)
-        described = theirs.encode_text(open_clip.tokenize(REFERENCES), normalize=True)
+        for side in sides:
+            side.bias.normal_(generator=torch.Generator().manual_seed(1))
+        project_image, project_text = sides or (torch.nn.Identity(), torch.nn.Identity())
         features = clip.image_features(pixels())
+        assert torch.equal(features, plain.image_features(pixels()))
+        image = F.normalize(project_image(theirs.encode_image(pixels())), dim=-1)
+        text, described = (
+            F.normalize(project_text(theirs.encode_text(open_clip.tokenize(texts))), dim=-1)
+            for texts in (TEXTS, REFERENCES)
+        )
         torch.testing.assert_close(clip.candidates(features)[:, 0], image)
         torch.testing.assert_close(clip.text_queries(TEXTS), text)
         torch.testing.assert_close(clip.queries(features, TEXTS), gated(clip, image, text))
         torch.testing.assert_close(clip.compose_texts(REFERENCES, TEXTS), gated(clip, described, text))
+    assert len({bytes(side.weight.detach().numpy()) for side in sides}) == len(sides)
     assert features.shape == (4, 1, 32)
+    assert image.shape == (4, width)
     assert float(clip.temperature.detach()) == pytest.approx(torch.exp(torch.tensor(-3.0)).item())
+    assert (clip.identity.embedding_dim, clip.identity.activation) == (width, activation)
+    assert clip.identity.details.get("projection", False) == projection
+    assert clip.feature_key == plain.feature_key
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -134,8 +158,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
         "tag": {"weights": "openai"},
         "folder": {"weights": str(folder), "model": None},
         "beside": {"weights": str(inside), "model": None},
-        "hub": {"weights": "hf-hub:toys/whole", "model": None},
-        "revision": {"weights": f"hf-hub:toys/whole@{COMMIT}", "model": None},
+        "hub": {"weights": f"hf-hub:toys/whole@{COMMIT}", "model": None},
     }
     scores, identities = {}, {}
     for name, options in named.items():
@@ -151,7 +174,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
     assert identities["tag"].weights == "toys/openai"
     assert identities["tag"].revision == COMMIT
     assert identities["tag"].details["model"] == "ViT-Toy-quickgelu"
-    assert identities["hub"].weights == "toys/whole"
+    assert (identities["hub"].weights, identities["hub"].revision) == ("toys/whole", COMMIT)
     assert identities["plain"].weights == "a.pt"
     assert identities["plain"].revision == "local"
 
@@ -171,15 +194,7 @@ def test_keys_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
     assert "logit_scale" not in line
 
 
-class _Bomb:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (exec, ("raise SystemExit",))
-
-
-def test_files_that_hold_code_are_refused(tmp_path: Path) -> None:
-    torch.save({"state_dict": _Bomb()}, tmp_path / "bomb.pt")
-    with pytest.raises(WeightsError, match="weights_only=True"):
-        Clip.load(model="ViT-Toy", weights=str(tmp_path / "bomb.pt"), activation="gelu")
+def test_an_archive_of_code_is_refused(tmp_path: Path) -> None:
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "script.pt"))
     with pytest.raises(WeightsError, match="is a TorchScript archive"):
         Clip.load(model="ViT-Toy", weights=str(tmp_path / "script.pt"), activation="gelu")
@@ -201,7 +216,6 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"weights": "hf-hub:toys/none"}, WeightsError, "open_clip_config.json of toys/none is neither"),
         ({"weights": "openia"}, UnknownNameError, "did you mean 'openai'"),
         ({"model": "ViT-B/23"}, UnknownNameError, "did you mean 'ViT-B-32'"),
         ({"model": "ViT-B-16-SigLIP", "init": "random"}, OptionError, "has no text tower of CLIP's"),
@@ -233,19 +247,6 @@ def test_a_folder_without_configuration_or_weights_says_so(tmp_path: Path) -> No
 
 
 # --- the activation ------------------------------------------------------------------------------------------------
-
-
-def test_the_activation_moves_the_features_and_stands_in_the_identity(tmp_path: Path) -> None:
-    file = tensors(tmp_path / "clip.pt", weights())
-    found = {}
-    for activation in ("quick_gelu", "gelu"):
-        clip = Clip.load(model="ViT-Toy", weights=str(file), activation=activation)
-        theirs = reference_model(file, quick=activation == "quick_gelu")
-        with torch.no_grad():
-            found[activation] = clip.candidates(clip.image_features(pixels()))[:, 0]
-            torch.testing.assert_close(found[activation], theirs.encode_image(pixels(), normalize=True))
-        assert clip.identity.activation == activation
-    assert (found["quick_gelu"] - found["gelu"]).abs().max() > 1e-3
 
 
 def test_a_file_that_does_not_tell_its_activation_must_be_told(tmp_path: Path) -> None:
@@ -280,9 +281,8 @@ def _loss(clip: Clip) -> Tensor:
     return F.cross_entropy(queries @ clip.candidates(features)[:, 0].T / clip.temperature, torch.arange(4).roll(1))
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_fine_tuned_gradients_reach_everything(checkpointing: bool) -> None:
-    clip = toy(frozen=False, grad_checkpointing=checkpointing).train()
+def test_fine_tuned_gradients_reach_everything() -> None:
+    clip = toy(frozen=False, grad_checkpointing=True).train()
     assert not clip.frozen_images
     loss = _loss(clip)
     loss.backward()
@@ -297,37 +297,6 @@ def test_fine_tuned_gradients_reach_everything(checkpointing: bool) -> None:
 
 
 # --- HyCoLe's projections ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("projection", "width", "frozen"), [(True, 32, True), (24, 24, False)])
-def test_a_projection_of_each_side_stands_after_the_encoder(
-    tmp_path: Path, frozen: bool, projection: bool | int, width: int
-) -> None:
-    file = tensors(tmp_path / "clip.pt", weights())
-    options = {"model": "ViT-Toy", "weights": str(file), "activation": "quick_gelu", "frozen": frozen}
-    clip, plain = Clip.load(**options, projection=projection), Clip.load(**options)
-    theirs = reference_model(file)
-    image_side, text_side = clip.project_image, clip.project_text
-    assert not torch.equal(image_side.weight, text_side.weight)
-    with torch.no_grad():
-        for side in (image_side, text_side):
-            side.bias.normal_(generator=torch.Generator().manual_seed(1))
-        features = clip.image_features(pixels())
-        assert torch.equal(features, plain.image_features(pixels()))  # what is stored comes before
-        image = F.normalize(theirs.encode_image(pixels()) @ image_side.weight.T + image_side.bias, dim=-1)
-        ids = (open_clip.tokenize(texts) for texts in (TEXTS, REFERENCES))
-        text, described = (
-            F.normalize(theirs.encode_text(i) @ text_side.weight.T + text_side.bias, dim=-1) for i in ids
-        )
-        torch.testing.assert_close(clip.candidates(features)[:, 0], image)
-        torch.testing.assert_close(clip.text_queries(REFERENCES), described)
-        torch.testing.assert_close(clip.queries(features, TEXTS), gated(clip, image, text))
-        torch.testing.assert_close(clip.compose_texts(REFERENCES, TEXTS), gated(clip, described, text))
-    assert image.shape == (4, width)
-    assert clip.identity.embedding_dim == width
-    assert clip.identity.details["projection"] == projection
-    assert "projection" not in plain.identity.details
-    assert clip.feature_key == plain.feature_key
 
 
 def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma() -> None:
@@ -353,7 +322,7 @@ def test_batch_normalisation_keeps_its_statistics(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(buffer, before[name], rtol=0, atol=0)
     assert clip.clip.visual.bn1.weight.grad is not None
     assert clip.clip.training
-    assert clip.identity.activation == "image relu, text quick_gelu"
+    assert clip.identity.activation == "quick_gelu"
 
 
 # --- texts and the rest --------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class TestTiny(Registered):
 
     @pytest.fixture
     def options(self) -> dict[str, Any]:
-        return {"fusion_init": "xavier", "attribute_weights": True}
+        return {"attribute_weights": True}
 
 
 class TestClip(Registered):
@@ -105,7 +105,7 @@ class TestLite(Registered):
 
 
 OUT_OF_RANGE = {
-    "tiny": [("fusion", "gatd"), ("fusion_init", "orthogonal"), ("seed", -1), ("seed", 2**32)],
+    "tiny": [("fusion", "gatd"), ("seed", -1), ("seed", 2**32)],
     "clip": [
         *(("projection", 0), ("gamma", 0.0), ("attribute_weights", 0.0), ("attribute_weights", -0.5)),
         *(("pad", "round"), ("target_ratio", 0.5), ("size", "huge"), ("activation", "tanh"), ("init", "zero")),

@@ -107,18 +107,6 @@ def clip(tmp_path_factory: pytest.TempPathFactory, tower: dict[str, Any]) -> Pat
     return save(model, out, CLIPProcessor(CLIPImageProcessor(**square), words))
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory, tower: dict[str, Any]) -> Path:
-    """Folder of a tiny BERT: texts alone."""
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    out = tmp_path_factory.mktemp("models") / "bert"
-    out.mkdir()
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red"]
-    (out / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    return save(BertModel(BertConfig(**tower, vocab_size=6)), out, BertTokenizer(str(out / "vocab.txt")))
-
-
 def check(
     folder: Path,
     spec: str,
@@ -232,10 +220,6 @@ ABSENT = [
     ("open_clip:ViT-B-33", "unknown model 'ViT-B-33'"),
     ("open_clip:ViT-B-32:opanai", "did you mean 'openai'?"),
     ("open_clip:ViT-B-32:x.pt", "weights: there is no file x.pt"),
-    (
-        "open_clip:hf-hub:org/x@v1",
-        "`hf download org/x --revision v1`, or put its files into FOLDER and give weights=F",
-    ),
     ("open_clip:ViT-B-32:openai:activation=gelu", "was trained with quick_gelu: leave the option out"),
     ("open_clip:ViT-B-32:activation=tanh", "unknown activation 'tanh'"),
     ("open_clip:ViT-B-32:size=toy", "unknown option 'size': known: activation, model, weights"),
@@ -251,11 +235,6 @@ def test_what_is_not_there_is_one_line(folder: Path) -> None:
         assert str(told.value).startswith(f"--encoder {spec}: ")
         assert "backbone." not in str(told.value)
         assert "\n" not in str(told.value)
-
-
-def test_a_model_of_texts_alone(folder: Path, bert: Path) -> None:
-    with pytest.raises(OptionError, match="a BertModel is no dual encoder"):
-        embed_folder(Embed(folder=folder, encoder=f"transformers:{bert}", overwrite=True))
 
 
 def test_weights_that_are_not_whole(folder: Path, clip: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import struct
 import torch
 from torch import nn
 
-from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256, tensors_sha256
+from negbench.backbones._hashing import key_sha256, module_sha256, tensors_sha256
 
 
 def test_hash_is_over_name_type_shape_and_bytes() -> None:
@@ -35,10 +35,3 @@ def test_module_hash_sees_parameters_and_buffers() -> None:
 
 def test_key_does_not_depend_on_the_order_of_its_parts() -> None:
     assert key_sha256({"a": 1, "b": "x"}) == key_sha256({"b": "x", "a": 1}) != key_sha256({"a": 1, "b": "y"})
-
-
-def test_parameters_are_counted_once() -> None:
-    shared = nn.Linear(3, 4)
-    module = nn.ModuleList([shared, shared, nn.Linear(4, 1).requires_grad_(False)])
-    assert count_parameters(module) == 16 + 5
-    assert count_parameters(module, trainable=True) == 16

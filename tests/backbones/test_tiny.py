@@ -19,7 +19,6 @@ from negbench.backbones.tiny import (
     FORMAT,
     MAX_WORDS,
     SHIPPED,
-    SIZE,
     Encoders,
     Tiny,
     load_encoders,
@@ -54,14 +53,6 @@ def _example() -> Any:
 @cache
 def _tiny(**options: object) -> Tiny:
     return Tiny.load(**options).eval()  # type: ignore[arg-type]
-
-
-def _pixels(count: int, seed: int = 0) -> Tensor:
-    return torch.randn(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
-
-
-def _features(count: int = len(TEXTS)) -> Tensor:
-    return _tiny().image_features(_pixels(count))
 
 
 @cache
@@ -102,23 +93,6 @@ def test_texts_of_any_length() -> None:
 
 
 # --- attribute weights ---------------------------------------------------------------------------------------------
-
-
-def test_sub_queries_and_how_they_move_the_query() -> None:
-    plain, weighted = _tiny(), _tiny(attribute_weights=True)
-    features = _features()
-    assert plain.sub_queries(features, TEXTS) == {}
-    subs = weighted.sub_queries(features, TEXTS)
-    has = {"colour": [True, True, False, False, True], "shape": [True, False, True, False, True]}
-    assert set(subs) == set(has)
-    for aspect, sub in subs.items():
-        torch.testing.assert_close(sub.embeddings.norm(dim=1), torch.tensor(has[aspect]).float())
-        assert sub.present.tolist() == has[aspect]
-        assert sub.weight.item() == pytest.approx(0.1)
-    base = plain.queries(features, TEXTS)  # same seed: same projections and fusion
-    want = F.normalize(base + sum(sub.weight * sub.embeddings for sub in subs.values()), dim=1)
-    torch.testing.assert_close(weighted.queries(features, TEXTS), want)
-    assert torch.equal(weighted.text_queries(TEXTS), plain.text_queries(TEXTS))
 
 
 # --- identity and weights ------------------------------------------------------------------------------------------

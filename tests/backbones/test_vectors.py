@@ -9,7 +9,6 @@ import torch
 
 from negbench.backbones._fusion import WideFusion, make_fusion
 from negbench.backbones.vectors import Vectors
-from negbench.contracts import Backbone, relevance
 from negbench.datasets._garments import ATTRIBUTES, values
 from negbench.datasets._wording import clauses, phrases
 from negbench.datasets.vectors import VectorWorld, attributes_of
@@ -145,28 +144,3 @@ def test_a_wide_fusion_is_its_formula() -> None:
     for r in range(5):
         for p in range(5):
             torch.testing.assert_close(crossed[r, p], fusion(x[r : r + 1], y[p : p + 1])[0])
-
-
-def fitted(backbone: Backbone, world: VectorWorld, steps: int) -> float:
-    """Share of the train targets that are first, after some steps of in-batch training on all queries at once."""
-    images = backbone.features_of(world.images)
-    references = images[[world.column_of[query.reference] for query in world.queries]]
-    tokens, targets = backbone.tokenize([query.text for query in world.queries]), world.target_columns
-    optimizer = torch.optim.AdamW(backbone.parameter_groups(3e-3, 0.01))
-    for _ in range(steps):
-        scores = relevance(backbone.queries(references, tokens), backbone.candidates(images))
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(scores / backbone.temperature, targets).backward()
-        optimizer.step()
-    with torch.no_grad():
-        scores = relevance(backbone.queries(references, tokens), backbone.candidates(images))
-        own = scores.gather(1, targets[:, None])
-        return float(((scores >= own).sum(1) == 1).float().mean())
-
-
-def test_a_model_can_fit_its_training_queries() -> None:
-    world = VectorWorld.load(split="train", train_images=200, train_queries=200)  # 4.5 relevant images a query
-    settings: dict[str, Any] = {"dim": 16, "noise": 1.0, "tokens": 4, "fusion": "sum"}
-    assert fitted(Vectors.load(**settings, hidden=512), world, 60) >= 0.95
-    assert fitted(Vectors.load(**settings, hidden=0), world, 60) < 0.5
-    assert fitted(Vectors.load(**{**settings, "noise": 0.0}, hidden=512), world, 60) < 0.5  # twins are alike

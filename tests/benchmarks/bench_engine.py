@@ -1,4 +1,4 @@
-"""A training step of the tiny backbone against a hand-written loop, and the start-up of the command line.
+"""A training step of the tiny backbone against a hand-written loop.
 
     python tests/benchmarks/bench_engine.py
 
@@ -7,19 +7,12 @@ in a line of torch, backward, AdamW, and nothing else. The engine's step has in 
 and statistics of the batch, draws, the schedule, the curve's values. Both take turns over the same batches, epoch by
 epoch, in one thread; times are processor seconds and the least of the rounds counts, so that a busy machine disturbs
 them less. Rendering the data takes most of the time.
-
-Start-up times are those of a fresh interpreter, the median of five, in wall and in processor seconds; the floor is
-`python -c pass`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import Backbone, cross_queries, paired_relevance
+from negbench.contracts import Backbone, paired_relevance
 from negbench.data.scene import Scene, Scenes, Split
 from negbench.datasets._synthesis import Spec, ensure
 from negbench.display import Display
@@ -64,26 +57,9 @@ def floor_in_batch(model: Backbone, reference: Tensor, tokens: Mapping[str, Tens
     return F.cross_entropy(scores / model.temperature, torch.arange(len(scores)))
 
 
-def floor_hycole(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """The batch's other members, one cross-entropy a slot; every reference is composed with every text."""
-    target = model.candidates(images[:, 0])[:, 0]
-    cross = cross_queries(model, reference, tokens)
-    by_target = cross.diagonal().T @ target.T
-    others = [by_target, torch.einsum("ijd,id->ij", cross, target), torch.einsum("jid,id->ij", cross, target)]
-    logits = torch.stack(others) / model.temperature
-    own = torch.eye(len(target), dtype=torch.bool)
-    return sum(F.cross_entropy(slot, torch.arange(len(slot))) for slot in with_own(logits, own))
-
-
-def with_own(logits: Tensor, own: Tensor) -> Tensor:
-    """[3, B, B] with the target's own score on every slot's diagonal."""
-    return torch.where(own, logits[0].diagonal()[:, None], logits)
-
-
 FLOORS: dict[str, tuple[str, Step]] = {
     "all-corpus": ("bradley-terry", floor_corpus),
     "in-batch": ("info-nce", floor_in_batch),
-    "hycole": ("info-nce", floor_hycole),
 }
 
 
@@ -118,8 +94,8 @@ def epoch_of_floor(cell: OpenRun, negatives: Tensor | None, step: Step) -> Calla
     """The same batches in a plain loop; what each needs lies ready."""
     backbone, scene = cell.backbone, cell.scene
     optimizer = torch.optim.AdamW(groups_of(cell))
-    order = torch.randperm(queries_of(scene), generator=torch.Generator().manual_seed(0))
-    ready = [inputs_of(scene, scene.train, rows, negatives) for rows in order.split(batch_of(cell))]
+    order = torch.randperm(len(scene.train.dataset.queries), generator=torch.Generator().manual_seed(0))
+    ready = [inputs_of(scene, scene.train, rows, negatives) for rows in order.split(cell.config.train.batch_size)]
 
     def epoch() -> None:
         backbone.train()
@@ -148,16 +124,6 @@ def groups_of(cell: OpenRun) -> list[dict[str, object]]:
     return cell.backbone.parameter_groups(cell.config.train.lr, cell.config.train.weight_decay)
 
 
-def queries_of(scene: Scene) -> int:
-    """How many train queries there are."""
-    return len(scene.train.dataset.queries)
-
-
-def batch_of(cell: OpenRun) -> int:
-    """Queries in a step."""
-    return cell.config.train.batch_size
-
-
 def training(rounds: int, folder: Path) -> None:
     """Print the table of steps."""
     os.environ["NEGBENCH_CACHE"] = str(folder / "cache")
@@ -170,54 +136,27 @@ def training(rounds: int, folder: Path) -> None:
         cell = open_run(config, Display(), Scenes())
         negatives = None
         if make_strategy(name).scope == "corpus":
-            size = (queries_of(cell.scene), 1)
+            size = (len(cell.scene.train.dataset.queries), 1)
             columns = len(cell.scene.train.dataset.images)
             negatives = torch.randint(columns, size, generator=torch.Generator().manual_seed(0))
         epochs = [epoch_of_engine(cell, negatives), epoch_of_floor(cell, negatives, step)]
         best = [float("inf")] * 2
         for _ in range(rounds):
             best = [min(least, seconds(epoch)) for least, epoch in zip(best, epochs, strict=True)]
-        steps = -(-queries_of(cell.scene) // batch_of(cell))
+        steps = -(-len(cell.scene.train.dataset.queries) // cell.config.train.batch_size)
         own, floor = (1000 * value / steps for value in best)
         print(
-            f"{name:<14}{loss:<16}{batch_of(cell):>6}{own:>8.2f}ms{floor:>8.2f}ms{own / floor:>8.2f}"
+            f"{name:<14}{loss:<16}{cell.config.train.batch_size:>6}{own:>8.2f}ms{floor:>8.2f}ms{own / floor:>8.2f}"
             f"{own - floor:>8.2f}ms"
         )
 
 
-# --- start-up ----------------------------------------------------------------------------------------------------
-
-
-def starting(repeats: int) -> None:
-    """Print the table of start-up times; the commands take turns."""
-    commands = {
-        "python -c pass": ["-c", "pass"],
-        "negbench --help": ["-m", "negbench", "--help"],
-        "negbench list": ["-m", "negbench", "list"],
-    }
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
-    for _ in range(repeats):
-        for name, arguments in commands.items():
-            started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-            wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-            taken[name].append((wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
-    medians = {name: tuple(map(statistics.median, zip(*values, strict=True))) for name, values in taken.items()}
-    floor = medians["python -c pass"]
-    print(f"\nstart-up, median of {repeats}")
-    print(f"{'command':<18}{'wall':>9}{'ratio':>8}{'processor':>11}{'ratio':>8}")
-    for name, (wall, processor) in medians.items():
-        print(f"{name:<18}{wall:>7.3f} s{wall / floor[0]:>8.1f}{processor:>9.3f} s{processor / floor[1]:>8.1f}")
-
-
 def main() -> None:
-    """Both tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, help="epochs of each loop")
-    parser.add_argument("--repeats", type=int, default=5, help="starts of each command")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    starting(options.repeats)
     with tempfile.TemporaryDirectory() as folder:
         training(options.rounds, Path(folder))
 

@@ -32,8 +32,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.metrics import compiled
-from negbench.metrics.ragged import Ragged
-from negbench.metrics.ranks import relevant_ranks, target_ranks
 from negbench.mining.mine import mine
 from negbench.mining.task import MiningTask
 from negbench.registry import registry
@@ -223,31 +221,6 @@ def line(name: str, found: list[float], floors: list[float], queries: int) -> No
     print(f"{name:<48}{median(ratios):>10.2f}{spread:>16}{1e3 * median(found) / queries:>12.3f}", flush=True)
 
 
-def ranking(repetitions: int, queries: int, images: int = 10_546) -> None:
-    """Ranks of the target and of all relevant images at MIT-States' size, up to 54 of them a query."""
-    task, random = task_of(Size(queries, images)), np.random.default_rng(0)
-    rows = [random.choice(images, random.integers(1, min(55, images)), replace=False).tolist() for _ in range(queries)]
-    relevant, target = Ragged.of(rows), torch.tensor([row[0] for row in rows])
-    allowed = torch.ones(queries, images, dtype=torch.bool)
-    scores, columns = torch.empty(queries, images), task.candidates[:, 0].T
-
-    def ranks() -> None:
-        torch.mm(task.queries, columns, out=scores)
-        target_ranks(scores, target, allowed)
-        relevant_ranks(scores, relevant, allowed)
-
-    ways = {"ranks": ranks}
-    floors, times = list[float](), {name: list[float]() for name in ways}
-    for turn in range(repetitions + 1):
-        floor = seconds_of(lambda: torch.mm(task.queries, columns, out=scores))
-        for name, action in ways.items():
-            times[name] += [seconds_of(action)] * (turn > 0)
-        floors += [floor] * (turn > 0)
-    print(f"\nranks of all relevant images, Q={queries} N={images} D=512: x product, spread, ms a query")
-    for name, found in times.items():
-        line(name, found, floors, queries)
-
-
 @contextmanager
 def memory() -> Iterator[list[float]]:
     """A list that holds, at the end, by how many MiB the process grew at most, mapped files left out."""
@@ -313,7 +286,6 @@ def main() -> None:
     report(task_of(Size(options.queries, options.images)), options.repetitions, others=True)
     many = Size(max(1, options.queries // 4), options.images, tokens=32, width=256)
     report(task_of(many), options.repetitions, others=False)
-    ranking(options.repetitions, options.queries)
     if options.large:
         large(options.large, options.queries)
 

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from negbench.claims import evidence as evidence_module
-from negbench.claims import measure as measures
 from negbench.claims.evidence import Evidence, SettingRun, Untestable
-from negbench.claims.measure import MEASURES, Measure
+from negbench.claims.measure import Measure
 from negbench.contracts import relevance
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics.query_ranks import QueryRanks
@@ -26,8 +25,8 @@ from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 
-def of(measure: Measure, run: SettingRun) -> list[float]:
-    found = measure.of(run).values
+def of(name: str, run: SettingRun, **options: Any) -> list[float]:
+    found = Measure(name, tuple(options.items())).of(run).values
     return [float(found)] if found.ndim == 0 else found.tolist()
 
 
@@ -67,26 +66,15 @@ def hand(tmp_path: Path) -> SettingRun:
 
 def curves(drops: np.ndarray) -> Curves:
     """Of three rankings of 11 images."""
-    three, none = np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    return Curves(
-        queries=three,
-        length=three + 11,
-        target=three,
-        drops=drops,
-        pool=np.zeros((3, 2), dtype=np.int64),
-        share=none,
-        mean=none,
-        low=none,
-        high=none,
-    )
+    return Curves(queries=np.arange(3), length=np.full(3, 11), drops=drops)
 
 
 def test_curves_by_hand(hand: SettingRun) -> None:
-    assert of(measures.Falls(), hand) == [pytest.approx(0.1)]
-    assert of(measures.LateSlope(), hand) == [pytest.approx(-0.1)]
+    assert of("falls", hand) == [pytest.approx(0.1)]
+    assert of("late-slope", hand) == [pytest.approx(-0.1)]
     # changes: loss -1, .5, -1, .5; recall .2, -.1, .3, -.1; epochs 2 and 4 are refreshed
-    assert of(measures.LossAtRefresh(), hand) == [pytest.approx(((0.5 + 1) + (0.5 + 1)) / 2)]
-    assert of(measures.RecallAtRefresh(), hand) == [pytest.approx(((-0.1 - 0.25) + (-0.1 - 0.3)) / 2)]
+    assert of("loss-at-refresh", hand) == [pytest.approx(((0.5 + 1) + (0.5 + 1)) / 2)]
+    assert of("recall-at-refresh", hand) == [pytest.approx(((-0.1 - 0.25) + (-0.1 - 0.3)) / 2)]
 
 
 def test_falls_of_seeds_are_from_where_the_others_are_best(hand: SettingRun, tmp_path: Path) -> None:
@@ -98,46 +86,48 @@ def test_falls_of_seeds_are_from_where_the_others_are_best(hand: SettingRun, tmp
         folders.append(RunFolder(path))
     evidence = Evidence({"hand": dict(enumerate(folders))})
     runs = [evidence.run("hand", seed) for seed in range(3)]
-    found = [float(each.values) for each in measures.Falls().of_seeds(runs)]
+    found = [float(each.values) for each in Measure("falls").of_seeds(runs)]
     assert found == pytest.approx([0.3 - 0.4, 0.4 - 0.2, 0.7 - 0.5])  # best of the others: epochs 1 of all
     with (folders[2].path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 1, "epoch": 9, "val/r": 0.1}) + "\n")
     with pytest.raises(Untestable, match="evaluated at different epochs"):
-        measures.Falls().of_seeds([evidence.run("hand", seed) for seed in range(3)])
+        Measure("falls").of_seeds([evidence.run("hand", seed) for seed in range(3)])
 
 
 def test_no_effect_of_a_refresh_without_quiet_epochs(hand: SettingRun) -> None:
     hand.result["refresh_epochs"] = [1, 2, 3, 4]
     with pytest.raises(Untestable, match="epochs between two refreshes"):
-        of(measures.LossAtRefresh(), hand)
+        of("loss-at-refresh", hand)
 
 
 def test_pools_by_hand(hand: SettingRun) -> None:
-    assert of(measures.PoolTrend(), hand) == pytest.approx([7.0, -1.5])
-    assert of(measures.MinedStatistic("band_mean"), hand) == pytest.approx([0.2, math.nan], nan_ok=True)
-    assert of(measures.DropsPlace("start"), hand) == pytest.approx([0.7, 0.5, math.nan], nan_ok=True)
-    assert of(measures.DropsRise(), hand) == pytest.approx([0.6, 0.0, math.nan], nan_ok=True)
+    assert of("pool-trend", hand) == pytest.approx([7.0, -1.5])
+    assert of("mined", hand, column="band_mean") == pytest.approx([0.2, math.nan], nan_ok=True)
+    assert of("drops-place", hand) == pytest.approx([0.7, 0.5, math.nan], nan_ok=True)
+    assert of("drops-rise", hand) == pytest.approx([0.6, 0.0, math.nan], nan_ok=True)
     with pytest.raises(Untestable, match="no score curves of the moment 'end'"):
-        of(measures.DropsPlace("end"), hand)
+        of("drops-place", hand, moment="end")
+    hand.evidence.known.clear()
     for file in hand.folder.path.glob("mining-0[12].parquet"):
         file.unlink()
     with pytest.raises(Untestable, match="defines its pools once"):
-        of(measures.PoolTrend(), hand)
+        of("pool-trend", hand)
+    hand.evidence.known.clear()
     (hand.folder.path / "mining-00.parquet").unlink()
     with pytest.raises(Untestable, match="mines no pools"):
-        of(measures.MinedStatistic("band_mean"), hand)
+        of("mined", hand, column="band_mean")
 
 
 def test_ranks_by_hand(hand: SettingRun) -> None:
-    assert of(measures.SubsetRecall(2), hand) == [1, 1, 0]  # the benchmark's own subsets
-    assert of(measures.AveragePrecision(10), hand) == pytest.approx([2 / 3, (1 / 3) / 2, 1.0])
-    assert measures.AveragePrecision(10).of(hand).strata.tolist() == ["x", "x", "y"]  # type: ignore[union-attr]
-    assert of(measures.Suppression(10, "val"), hand) == pytest.approx([0.5, -1.0, math.nan], nan_ok=True)
+    assert of("subset-recall", hand, k=2) == [1, 1, 0]  # the benchmark's own subsets
+    assert of("average-precision", hand) == pytest.approx([2 / 3, (1 / 3) / 2, 1.0])
+    assert Measure("average-precision").of(hand).strata.tolist() == ["x", "x", "y"]  # type: ignore[union-attr]
+    assert of("suppression", hand, split="val") == pytest.approx([0.5, -1.0, math.nan], nan_ok=True)
     # above: rank 1 of p, 1-10 of q, of them 1 and 3 relevant; behind rank 10, without targets: 11, 12; 12; 11, 12
-    assert of(measures.FalseNegatives("above the target", "val"), hand) == [pytest.approx(2 / 11)]
-    assert of(measures.FalseNegatives("11-50", "val"), hand) == [pytest.approx(1 / 5)]
+    assert of("false-negatives", hand, band="above the target", split="val") == [pytest.approx(2 / 11)]
+    assert of("false-negatives", hand, band="11-50", split="val") == [pytest.approx(1 / 5)]
     with pytest.raises(Untestable, match="'501-' of a ranking"):
-        of(measures.FalseNegatives("501-", "val"), hand)
+        of("false-negatives", hand, band="501-", split="val")
 
 
 # --- of trained models -------------------------------------------------------------------------------------------
@@ -168,9 +158,11 @@ def rank_of(scores: torch.Tensor, column: int) -> int:
 
 def test_recall_is_the_reported_metric(trained: Evidence) -> None:
     run = trained.run("in-batch", 0)
-    found = measures.Recall().of(run)
+    found = Measure("recall").of(run)
     means = [found.values[found.strata == name].mean() for name in np.unique(found.strata)]
     assert float(np.mean(means)) == pytest.approx(run.result["metrics"]["average/recall"])
+    with pytest.raises(Untestable, match="no subset of look-alikes for a query: needs cirr"):
+        of("subset-recall", run)
 
 
 def test_suppression_on_train_by_loops(trained: Evidence) -> None:
@@ -181,13 +173,8 @@ def test_suppression_on_train_by_loops(trained: Evidence) -> None:
         others = [rank_of(scores[row], data.column_of[i]) <= 3 for i in query.relevant if i != query.target]
         hit = rank_of(scores[row], int(data.target_columns[row])) <= 3
         want.append(hit - sum(others) / len(others) if others else math.nan)
-    assert of(measures.Suppression(3), run) == pytest.approx(want, nan_ok=True)
+    assert of("suppression", run, k=3) == pytest.approx(want, nan_ok=True)
     assert np.nanstd(want) > 0
-
-
-def test_recall_among_look_alikes_needs_a_benchmark_that_names_them(trained: Evidence) -> None:
-    with pytest.raises(Untestable, match="no subset of look-alikes for a query: needs cirr"):
-        of(measures.SubsetRecall(), trained.run("in-batch", 0))
 
 
 def test_cirqrs_by_loops(trained: Evidence) -> None:
@@ -197,10 +184,10 @@ def test_cirqrs_by_loops(trained: Evidence) -> None:
         for k in (2, 7)
     }
     run = trained.run("in-batch", 0)
-    assert of(measures.CirqrsUnder("all-corpus", 2), run) == pytest.approx(means[2], abs=1e-6)
+    assert of("cirqrs", run, scorer="all-corpus", k=2) == pytest.approx(means[2], abs=1e-6)
     fall = np.array(means[2]) - np.array(means[7])
-    assert of(measures.CirqrsFall("all-corpus", 2, 7), run) == pytest.approx(fall.tolist(), abs=1e-6)
-    assert measures.CirqrsFall("all-corpus").settings == ("all-corpus",)
+    assert of("cirqrs-fall", run, scorer="all-corpus", k=2, last=7) == pytest.approx(fall.tolist(), abs=1e-6)
+    assert Measure("cirqrs-fall", (("scorer", "all-corpus"),)).settings == ("all-corpus",)
 
 
 def test_separation_by_loops(trained: Evidence) -> None:
@@ -213,13 +200,13 @@ def test_separation_by_loops(trained: Evidence) -> None:
         for j, other in enumerate(queries)
         if i < j and one.reference == other.reference and one.text != other.text
     ]
-    assert of(measures.SemanticSeparation(), run) == [pytest.approx(np.mean(cosines))]
+    assert of("semantic-separation", run) == [pytest.approx(np.mean(cosines))]
 
 
 def test_simulated_judges_by_loops(trained: Evidence) -> None:
     run, rankers = trained.run("all-corpus", 0), ("all-corpus", "in-batch")
     data, scores = run.encoded("val").dataset, scores_of(run)
-    found = of(measures.AgreementOverRecall(rankers), run)
+    found = of("agreement-over-recall", run, rankers=rankers)
     lists = [scores_of(trained.run(name, 0)) for name in rankers]
     decided = 0
     for row, query in enumerate(data.queries):
@@ -243,7 +230,7 @@ def test_people_by_their_own_file(
     section = {"name": "hp-fashioniq", "root": str(judgements)}
     run = trained.run("in-batch", 0)
     with pytest.raises(Untestable, match="nobody has judged"):
-        of(measures.Preference(), run)
+        of("preference", run)
     assert evidence_module.judgements_of("fashioniq", section) is not None
     assert evidence_module.judgements_of("fashioniq", {"root": str(toy_root)}) is None
     assert evidence_module.judgements_of("synthetic", section) is None
@@ -259,8 +246,8 @@ def test_people_by_their_own_file(
         chosen, other = (0, 1) if judged.first else (1, 0)
         want.append(float(mean[chosen] > mean[other]))
         advantage.append(want[-1] - (1 + hit[chosen] - hit[other]) / 2)
-    assert of(measures.Preference(), run) == want
-    assert of(measures.AgreementOverRecall(), run) == advantage
+    assert of("preference", run) == want
+    assert of("agreement-over-recall", run) == advantage
     assert 0 < np.mean(want) < 1
 
 
@@ -269,9 +256,3 @@ def judgements(tmp_path_factory: pytest.TempPathFactory, standin: Any) -> Path:
     root = tmp_path_factory.mktemp("people")
     standin.write_preferences(root, users=1, judgements=12, images=30)
     return root
-
-
-def test_every_measure_says_what_it_is() -> None:
-    for cls in MEASURES.values():
-        assert cls.__doc__
-        assert cls.unit.name

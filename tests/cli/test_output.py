@@ -21,9 +21,9 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.signals import Stopped
 
 
-def place(vector_sets: list[str], where: Path) -> list[str]:
-    sets = [part for text in vector_sets for part in ("--set", text)]
-    return [*sets, "--runs-dir", str(where), "--tracking-uri", "none"]
+@pytest.fixture
+def place(vector_flags: list[str], tmp_path: Path) -> list[str]:
+    return [*vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
 
 
 def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
@@ -32,10 +32,8 @@ def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_run_as_json_quiet_and_verbose(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["run", "--strategy", "qure", *place(vector_sets, tmp_path)]
+def test_a_run_as_json_quiet_and_verbose(place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "--strategy", "qure", *place]
     found = document([*command, "-v"], capsys)
     (stored,) = tmp_path.glob("*/result.json")
     result = json.loads(stored.read_text(encoding="utf-8"))
@@ -54,22 +52,20 @@ def test_a_run_as_json_quiet_and_verbose(
     assert told.err == ""
 
 
-def test_progress_and_notes_leave_standard_output_alone(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_and_notes_leave_standard_output_alone(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report"]
-    assert negbench([*command, *place(vector_sets, tmp_path)]) == 0
+    assert negbench([*command, *place]) == 0
     told = capsys.readouterr()
     assert "[2/2]" in told.err
     assert "[2/2]" not in told.out
     assert "answer" in told.out
     assert logging.getLogger("negbench").handlers == []  # nothing of a command stays behind
-    quiet = document([*command, *place(vector_sets, tmp_path), "--quiet"], capsys)
+    quiet = document([*command, *place, "--quiet"], capsys)
     assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
 
 
 def test_an_interrupted_comparison_says_what_was_kept(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = ComparisonFolder.write
 
@@ -82,9 +78,9 @@ def test_an_interrupted_comparison_says_what_was_kept(
     command = ["compare", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report", "--name", "c"]
     with monkeypatch.context() as patch:
         patch.setattr(ComparisonFolder, "write", interrupted)
-        assert negbench([*command, *place(vector_sets, tmp_path)]) == 130
+        assert negbench([*command, *place]) == 130
     assert f"1 of 2 cells are finished and kept in {tmp_path / 'c'}\n" in capsys.readouterr().err
-    assert negbench([*command, *place(vector_sets, tmp_path)]) == 0
+    assert negbench([*command, *place]) == 0
     assert "1 of them finished before" in capsys.readouterr().out
 
 
@@ -97,12 +93,11 @@ def test_what_lists_is_json_too(arguments: list[str], capsys: pytest.CaptureFixt
 
 
 def test_audit_mine_and_evaluate_as_json(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vector_flags: list[str], place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sets = [part for text in vector_sets[:-4] for part in ("--set", text)]
-    audit = document(["audit", "--strategy", "qure,top-k", "--queries", "10", *sets], capsys)
+    audit = document(["audit", "--strategy", "qure,top-k", "--queries", "10", *vector_flags[:-8]], capsys)
     assert [row["strategy"] for row in audit["rows"]] == ["qure", "top-k"]
-    assert audit["rows"][0]["judged_rate_pool"] is None  # NaN is not JSON
+    assert audit["rows"][0]["overlap"] is None  # NaN is not JSON
     rng = np.random.default_rng(0)
     for name, shape in (("q", (9, 4)), ("i", (20, 4))):
         np.save(tmp_path / f"{name}.npy", rng.normal(size=shape))
@@ -111,7 +106,7 @@ def test_audit_mine_and_evaluate_as_json(
     mined = document(["mine", *files, "--strategy", "top-k:k=3", "--out", str(tmp_path / "n.parquet")], capsys)
     assert mined["queries"] == 9
     assert mined["pool_size"] == 3
-    assert negbench(["run", "--strategy", "top-k", *place(vector_sets, tmp_path)]) == 0
+    assert negbench(["run", "--strategy", "top-k", *place]) == 0
     capsys.readouterr()
     (stored,) = tmp_path.glob("*/result.json")
     again = document(["evaluate", str(stored.parent)], capsys)
@@ -127,12 +122,7 @@ def test_commands_without_a_table_have_no_json(capsys: pytest.CaptureFixture[str
 
 
 def test_completion_knows_commands_and_options() -> None:
-    environment = {
-        **os.environ,
-        "_NEGBENCH_COMPLETE": "complete_bash",
-        "COMP_CWORD": "1",
-        "COMP_WORDS": "negbench comp",
-    }
-    code = "from negbench.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    assert "compare" in done.stdout.split()
+    asked = {"_NEGBENCH_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "negbench comp"}
+    code = ["-c", "from negbench.cli.main import main; main()"]
+    told = subprocess.run([sys.executable, *code], stdout=subprocess.PIPE, text=True, env=os.environ | asked).stdout
+    assert "compare" in told.split()

@@ -12,9 +12,7 @@ from negbench.backbones.vectors import Vectors
 from negbench.config import RunConfig, resolved
 from negbench.data import scene
 from negbench.data.scene import Scenes
-from negbench.datasets._garments import CATEGORIES
-from negbench.datasets.synthetic import Spec, Synthetic
-from negbench.datasets.vectors import VectorWorld
+from negbench.datasets.synthetic import Synthetic
 from negbench.display import Display
 from negbench.grid.cells import plan
 from negbench.loop.runs import Bench, open_run, run_config
@@ -100,11 +98,6 @@ def test_a_guide_is_of_the_runs_world() -> None:
     want = evaluation.embed(guide, opened.scene, opened.scene.train)
     assert torch.allclose(plane.queries, want.queries)
     assert torch.allclose(plane.candidates, want.candidates)
-
-
-def test_a_generated_world_scores_2000_queries() -> None:
-    assert len(VectorWorld.load(split="val").queries) == 2000
-    assert Spec().val_queries * len(CATEGORIES) >= 2000
 
 
 def test_what_a_process_keeps_of_data_sets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,8 +147,19 @@ OUT_OF_RANGE = {
     "emoji": [("artists", ["apple"]), ("train_queries", 0)],
     "fashioniq": [("protocol", "VAL"), ("caption_mode", "single"), ("corpus", "all")],
     "mit-states": [("weighting", "image")],
+    "synthetic": [("twins", float("nan"))],
     "triplets": [("val_fraction", 1.0), ("seed", -1)],
-    "vectors": [("look", 0.96), ("look", -0.1)],
+    "vectors": [("look", 0.96), ("look", -0.1), ("twins", float("nan"))],
+}
+WORLDS: dict[str, list[tuple[str, Any]]] = {
+    "synthetic": [
+        *(("twins", 0.9), ("twins", 151.0), ("val_images", 7), ("train_images", 10**9)),
+        *(("train_queries", 0), ("world", -1)),
+    ],
+    "vectors": [
+        *(("twins", 0.5), ("twins", 251.0), ("train_images", 7), ("val_queries", 0)),
+        *(("world", -1), ("split", "test"), ("root", "/somewhere")),
+    ],
 }
 
 
@@ -159,6 +170,10 @@ def test_a_value_out_of_range_is_one_line_that_quotes_it() -> None:
                 registry.make("datasets", name, **{option: value})
             assert str(caught.value).startswith(f"dataset.{option} = {value!r}: ")
             assert "\n" not in str(caught.value)
+    for name, mistakes in WORLDS.items():
+        for option, value in mistakes:
+            with pytest.raises(OptionError, match=rf"{option} must be .*{value}"):
+                registry.make("datasets", name, **{option: value})
 
 
 @pytest.mark.parametrize("name", _flawed(object))

@@ -10,14 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from negbench.datasets.fashioniq import FashionIQ
-from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.errors import DataError, OptionError
 from negbench.registry import registry
 
-QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961), "test": (2024, 2038, 2056)}
-ORIGINAL = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373), "test": (3818, 6346, 5374)}
+QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961)}
+ORIGINAL = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373)}
 
 
 Files = dict[str, Any]  # relative path -> JSON value
@@ -27,31 +26,20 @@ def toy_files() -> Files:
     """Two entries a category and split; `B3` is in the split file alone, references come from the split file."""
     files: Files = {}
     for letter, category in (("D", "dress"), ("S", "shirt"), ("T", "toptee")):
-        for split in ("train", "val", "test"):
+        for split in ("train", "val"):
             ids = [f"{letter}{split}{n}" for n in range(4)]
             entries: list[dict[str, Any]] = [
                 {"candidate": ids[0], "target": ids[1], "captions": ["is Darker.", " has no sleeves"]},
                 {"candidate": ids[0], "target": ids[2], "captions": ["is red?", "and shorter, "]},
             ]
-            if split == "test":
-                for entry in entries:
-                    del entry["target"]
             files[f"captions/cap.{category}.{split}.json"] = entries
             files[f"image_splits/split.{category}.{split}.json"] = ids
     return files
 
 
-def write(root: Path, files: Files) -> Path:
-    for name, value in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
-    return root
-
-
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write(tmp_path / "fashioniq", toy_files())
+def root(tmp_path: Path, flaws: ModuleType) -> Path:
+    return flaws.write(tmp_path / "fashioniq", toy_files())  # type: ignore[no-any-return]
 
 
 def load(root: Path, **options: Any) -> FashionIQ:
@@ -72,7 +60,7 @@ def per_group(data: FashionIQ) -> tuple[int, ...]:
 
 @pytest.mark.data
 def test_published_counts(shared_data: Path) -> None:
-    for split in ("train", "val", "test"):
+    for split in ("train", "val"):
         data = load(shared_data / "fashioniq", split=split, corpus="images")
         assert per_group(data) == QUERIES[split]
         assert sizes(data) == ORIGINAL[split]
@@ -96,18 +84,6 @@ def test_val_protocol_is_the_union_of_references_and_targets(shared_data: Path) 
         assert {data.images[c] for c in data.groups[category].tolist()} == want
     assert data.identity.startswith("fashioniq@val-")
     assert load(shared_data).identity.startswith("fashioniq@original-")
-
-
-@pytest.mark.data
-def test_training_corpus_of_targets(shared_data: Path) -> None:
-    data = load(shared_data, split="train")
-    assert sizes(data) == QUERIES["train"]
-    assert data.remarks == ()
-    assert {q.target for q in data.queries} == set(data.images)
-    assert set(data.extra_images) == {q.reference for q in data.queries} - set(data.images)
-    train, dev = data.split_dev(0.1, 0)
-    assert abs(len(dev.queries) - 1800) <= 3
-    assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
 
 
 # --- toy files ---------------------------------------------------------------------------------------------------
@@ -135,20 +111,19 @@ def test_galleries_of_every_option(root: Path) -> None:
     assert targets.images[:2] == ["Dtrain1", "Dtrain2"]
     assert targets.extra_images == ["Dtrain0", "Strain0", "Ttrain0"]
     assert sizes(load(root, split="train", corpus="images")) == (4, 4, 4)
-    assert list(load(root, categories=("toptee", "dress")).groups) == ["toptee", "dress"]
 
 
-def test_a_target_of_two_queries_is_once_in_the_corpus(root: Path) -> None:
+def test_a_target_of_two_queries_is_once_in_the_corpus(root: Path, flaws: ModuleType) -> None:
     files = toy_files()
     files["captions/cap.dress.train.json"][1]["target"] = "Dtrain1"
-    write(root, files)
+    flaws.write(root, files)
     assert sizes(load(root, split="train")) == (1, 2, 2)
 
 
-def test_an_image_of_two_categories_is_one_column(root: Path) -> None:
+def test_an_image_of_two_categories_is_one_column(root: Path, flaws: ModuleType) -> None:
     files = toy_files()
     files["image_splits/split.shirt.val.json"].append("Dval3")
-    data = load(write(root, files))
+    data = load(flaws.write(root, files))
     assert len(data.images) == 12
     assert sizes(data) == (4, 5, 4)
 
@@ -159,77 +134,37 @@ def test_caption_modes(root: Path) -> None:
     assert comma.identity != load(root).identity
 
 
-def test_summarise_by_hand() -> None:
-    from negbench.metrics.query_ranks import QueryRanks
-    from negbench.metrics.ragged import Ragged
-
-    rank = torch.tensor([1, 11, 51, 10, 50, 3])
-    ranks = QueryRanks(
-        query=tuple("abcdef"),
-        group=("dress", "dress", "dress", "dress", "shirt", "toptee"),
-        target_rank=rank,
-        gallery_size=torch.full((6,), 100),
-        relevant_ranks=Ragged.of([[r] for r in rank.tolist()]),
-    )
-    summary = FashionIQ.summarise(ranks)
-    assert summary == pytest.approx(
-        {
-            "dress/recall_at_10": 0.5, "dress/recall_at_50": 0.75,
-            "shirt/recall_at_10": 0.0, "shirt/recall_at_50": 1.0,
-            "toptee/recall_at_10": 1.0, "toptee/recall_at_50": 1.0,
-            "average/recall_at_10": 0.5, "average/recall_at_50": 2.75 / 3, "average/recall": (0.5 + 2.75 / 3) / 2,
-        }
-    )  # fmt: skip
-    assert FashionIQ.summarise(ranks.select([0, 1]))["average/recall_at_10"] == 0.5
-    with pytest.raises(NegbenchError, match="no query"):
-        FashionIQ.summarise(ranks.select([]))
-
-
-def test_attributes_are_privileged_texts_of_train(root: Path) -> None:
+def test_attributes_are_privileged_texts_of_train(root: Path, flaws: ModuleType) -> None:
     words = {"Dtrain0": [["Red", "floral"], ["red ", "long sleeve"]], "Dtrain1": [[], []]}
-    write(root, {"image_tag_dataset/tags/asin2attr.dress.train.json": words})
-    write(root, {"tags/asin2attr.dress.val.json": {"Dval0": [["red"]]}})
+    flaws.write(root, {"image_tag_dataset/tags/asin2attr.dress.train.json": words})
+    flaws.write(root, {"tags/asin2attr.dress.val.json": {"Dval0": [["red"]]}})
     first = load(root, split="train").queries[0]
     assert (first.reference_text, first.target_text) == ("is red, floral, long sleeve.", None)
     assert load(root).queries[0].reference_text is None
-    write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": [["blue"]]}})
+    flaws.write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": [["blue"]]}})
     assert load(root, split="train").queries[0].target_text == "is blue."
-    write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": ["blue"]}})
+    flaws.write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": ["blue"]}})
     with pytest.raises(DataError, match=r"asin2attr\.dress\.train\.new\.json: key 'Dtrain1'\[0\]: want a list"):
         load(root, split="train")
 
 
-def test_relevance_is_read_and_kept_within_the_gallery(root: Path) -> None:
+def test_relevance_is_read_and_kept_within_the_gallery(root: Path, flaws: ModuleType) -> None:
     rows = [["Dval1", "Dval3", "Dtrain0", "Dval3"], ["Dval0", "Dval2"]]
-    write(root, {"relevance.json": {"val": {"dress": rows}}})
+    flaws.write(root, {"relevance.json": {"val": {"dress": rows}}})
     data = load(root)
     assert data.queries[0].relevant == ("Dval1", "Dval3")
     assert data.queries[1].relevant == ("Dval2", "Dval0")
     assert data.queries[2].relevant == ()
     assert data.relevant is not None
     assert data.relevant.row(2).tolist() == [int(data.target_columns[2])]
-    write(root, {"relevance.json": {"val": {"dress": rows[:1]}}})
+    flaws.write(root, {"relevance.json": {"val": {"dress": rows[:1]}}})
     with pytest.raises(DataError, match=r"1 rows in relevance\.json for 2 entries of cap\.dress\.val\.json"):
         load(root)
 
 
-def test_test_split_has_no_targets(root: Path) -> None:
-    data = load(root, split="test")
-    assert {q.target for q in data.queries} == {None}
-    with pytest.raises(DataError, match="closed"):
-        data.evaluate(torch.zeros(6, 12))
-    with pytest.raises(OptionError, match="protocol must be original on test, got 'val'"):
-        load(root, split="test", protocol="val")
-
-
 def test_unknown_options_are_quoted(root: Path) -> None:
-    for name, value in (
-        ("split", "dev"), ("categories", ()), ("categories", ("dress", "dress")), ("categories", ("hat",)),
-    ):  # fmt: skip
-        with pytest.raises(OptionError) as caught:
-            load(root, **{name: value})
-        assert str(caught.value).startswith(f"{name} must be one")
-        assert repr(value) in str(caught.value)
+    with pytest.raises(OptionError, match=r"^split must be one of train, val, got 'test'"):
+        load(root, split="test")
 
 
 # --- where the data are ------------------------------------------------------------------------------------------
@@ -239,7 +174,7 @@ def test_root_from_the_environment(root: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("NEGBENCH_DATA", str(root.parent))
     want = load(root).identity
     assert FashionIQ.load(images=False).identity == want
-    assert registry.make("datasets", "fashioniq", images=False, categories=["dress"]).images[0] == "Dval0"
+    assert registry.make("datasets", "fashioniq", images=False).images[0] == "Dval0"
     monkeypatch.delenv("NEGBENCH_DATA")
     with pytest.raises(DataError, match="NEGBENCH_DATA") as caught:
         FashionIQ.load(images=False)

@@ -21,30 +21,18 @@ from negbench.datasets._garments import (
     values,
 )
 from negbench.datasets._stream import Stream
-from negbench.datasets._wording import VOCABULARY, attribute_words, caption_pair, clauses, describe, words
-
-CALM = Nuisance(
-    shift=(0, 0),
-    tilt=0,
-    mirror=False,
-    arm=2,
-    scale=256,
-    brightness=256,
-    cast=(256, 256, 256),
-    slope=0,
-    period=100,
-    phase=0,
-    backdrop="plain",
-    backdrop_colours=((216, 216, 220), (216, 216, 220)),
-    backdrop_period=20,
-    noise=0,
-    grain=1,
-)
+from negbench.datasets._wording import VOCABULARY, attribute_words, caption_pair, describe, words
 
 
 def sample(*name: int | str) -> Garment:
     stream = Stream(*name)
     return Garment(sample_attributes(stream, stream.pick(CATEGORIES)), sample_nuisance(stream))
+
+
+def calm() -> Nuisance:
+    """Upright, undimmed, on a plain ground."""
+    drawn = sample_nuisance(Stream("calm"))
+    return dataclasses.replace(drawn, shift=(0, 0), tilt=0, brightness=256, backdrop="plain", noise=0)
 
 
 def digest_of_samples() -> str:
@@ -61,11 +49,6 @@ def test_stream_is_splitmix64() -> None:
     assert got == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def test_array_continues_the_stream() -> None:
-    one, other = Stream(3, "x"), Stream(3, "x")
-    assert [one.raw(), *one.array(5).tolist(), one.raw()] == [other.raw() for _ in range(7)]
-
-
 # --- renderer ------------------------------------------------------------------------------------------------------
 
 
@@ -80,9 +63,9 @@ def test_pixels_are_the_golden_ones() -> None:
 @pytest.mark.parametrize("category", CATEGORIES)
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
 def test_every_value_is_visible(category: str, attribute: str) -> None:
-    base = Attributes(category, "blue", "short", "round", "plain", "medium", "none")
+    base, nuisance = Attributes(category, "blue", "short", "round", "plain", "medium", "none"), calm()
     pictures = [
-        render(Garment(dataclasses.replace(base, **{attribute: value}), CALM)).astype(int)
+        render(Garment(dataclasses.replace(base, **{attribute: value}), nuisance)).astype(int)
         for value in values(category, attribute)
     ]
     for i, one in enumerate(pictures):
@@ -91,51 +74,7 @@ def test_every_value_is_visible(category: str, attribute: str) -> None:
             assert (np.abs(one - other).max(-1) >= 24).sum() >= 12
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 6])
-def test_mutate_changes_that_many_attributes(count: int) -> None:
-    for i in range(50):
-        stream = Stream("m", count, i)
-        garment = sample_attributes(stream, CATEGORIES[i % 3])
-        other = mutate(stream, garment, count)
-        assert len(garment.changed(other)) == count
-        assert other.category == garment.category
-        assert all(getattr(other, name) in values(other.category, name) for name in ATTRIBUTES)
-
-
 # --- wording -------------------------------------------------------------------------------------------------------
-
-
-def test_captions_together_name_every_change() -> None:
-    partial = 0
-    for i in range(1500):
-        stream = Stream("captions", i)
-        reference = sample_attributes(stream, CATEGORIES[i % 3])
-        target = mutate(stream, reference, stream.between(1, 3))
-        pair = caption_pair(stream, reference, target)
-        assert all(caption.strip() for caption in pair)
-        for attribute in reference.changed(target):
-            said = [any(c.phrase in text.lower() for c in clauses(target, attribute)) for text in pair]
-            assert any(said), (attribute, target, pair)
-            partial += not all(said)
-    assert partial > 200  # one annotator alone often leaves a change out
-
-
-def test_captions_do_not_name_what_stays() -> None:
-    for i in range(300):
-        stream = Stream("quiet", i)
-        reference = sample_attributes(stream, CATEGORIES[i % 3])
-        target = mutate(stream, reference, 1)
-        if "colour" in reference.changed(target):
-            continue
-        heard = {word for text in caption_pair(stream, reference, target) for word in words(text)}
-        assert not heard & {word for c in clauses(target, "colour") for word in words(c.phrase)} - {
-            "a",
-            "in",
-            "color",
-        } - {
-            "more",
-            "colored",
-        }
 
 
 def test_every_word_is_in_the_vocabulary_and_used() -> None:
@@ -148,15 +87,3 @@ def test_every_word_is_in_the_vocabulary_and_used() -> None:
         texts += [word for part in attribute_words(target) for word in part]
         heard.update(word for text in texts for word in words(text))
     assert heard == set(VOCABULARY)
-
-
-def test_no_two_values_of_an_attribute_share_a_phrase() -> None:
-    for category in CATEGORIES:
-        base = sample_attributes(Stream("phrases"), category)
-        for attribute in ATTRIBUTES:
-            phrases = [
-                clause
-                for value in values(category, attribute)
-                for clause in set(clauses(dataclasses.replace(base, **{attribute: value}), attribute))
-            ]
-            assert len(phrases) == len(set(phrases))

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from negbench.datasets._preferences import MEASURES
 from negbench.datasets.hp_fashioniq import HPFashionIQ
 from negbench.errors import DataError
 from negbench.testing.datasets import SIGNS, toy_table
 
 Files = dict[str, Any]
 FILE = "hpfiq.json"
-METRICS = tuple(f"{part}/{name}" for part in ("all", "consistent") for name in MEASURES)
 
 
 def path(number: int) -> str:
@@ -82,16 +80,14 @@ def real(shared_data: Path) -> HPFashionIQ:
 @pytest.mark.data
 def test_the_real_file_holds_what_is_published(real: HPFashionIQ) -> None:
     assert len(real.queries) == 3050
-    assert len(set(real.participants)) == 61
-    assert set(Counter(real.participants).values()) == {50}
+    participants = Counter(judged.participant for judged in real.judgements.values())
+    assert (len(participants), set(participants.values())) == (61, {50})
     assert Counter(real.first.tolist()) == {True: 1641, False: 1409}
     assert len(real.images) == 5553
     assert not real.extra_images
     assert real.sets.shape == (3050, 2, 5)
-    assert int(real.consistent.sum()) == 3050 - 32
     assert set(real.ratings.flatten().tolist()) == {1, 2, 3, 4, 5}
     assert [int(n) for n in real.hits.sum(0)] == [1168, 1184]
-    assert any("32 of 3,050" in remark for remark in real.remarks)
     assert not any("published" in remark for remark in real.remarks)  # the counts are the published ones
     assert real.queries[0].text == "is blue colored and a logo and has short sleeves"
     assert not any("dotmark" in query.text for query in real.queries)
@@ -110,37 +106,6 @@ def test_texts_are_fashioniqs_captions(real: HPFashionIQ, shared_data: Path) -> 
     assert len(unknown) == 4  # changed by hand in the file, as "They’re" to "They are"
 
 
-@pytest.mark.data
-def test_recall_on_the_real_file_against_a_loop_over_it(real: HPFashionIQ, shared_data: Path) -> None:
-    from scipy.stats import spearmanr
-
-    data = json.loads((shared_data / "hp_fashioniq" / FILE).read_text())
-    hits: list[int] = []
-    ratings: list[int] = []
-    higher = chosen = met = kept = 0
-    for question_sets in data.values():
-        for entry in question_sets.values():
-            for index, target in enumerate(entry["targ_img_paths"]):
-                sets = [entry[f"retrieved_set{side}"][index] for side in (1, 2)]
-                one, two = (int(target in s["img_path"]) for s in sets)
-                hits += [one, two]
-                ratings += [int(s["user_score"]) for s in sets]
-                first = entry["preferred set"][index] == "1"
-                higher += one > two
-                chosen += one > two and first
-                met += one >= two
-                kept += one >= two and first
-    values = real.judge(real.hits.double())
-    assert values["all/preference_rate"] == pytest.approx(chosen / higher)
-    assert values["all/preference_rate_with_ties"] == pytest.approx(kept / met)
-    assert values["all/spearman"] == pytest.approx(spearmanr(hits, ratings).statistic)
-    one_hot = torch.zeros(len(real.queries), len(real.images))
-    one_hot.scatter_(1, real.target_columns[:, None], 1.0)
-    assert real.evaluate(one_hot) == pytest.approx(
-        values, nan_ok=True
-    )  # the same scores of sets, but for the factor 1/5
-
-
 # --- toy files ---------------------------------------------------------------------------------------------------
 
 
@@ -151,9 +116,8 @@ def test_queries_and_judgements(root: Path) -> None:
     assert (query.reference, query.target, query.text) == ("B002", "B003", "is 2 blue. and has dots & stripes")
     assert query.captions == ("is 2 bluedotmark  and has dots andmark stripes",)
     assert judged.sets[1] == ("B024", "B025", "B026", "B003", "B028")
-    assert (judged.participant, judged.ratings, judged.first, judged.consistent) == ("user_1", (1, 5), True, False)
+    assert (judged.participant, judged.ratings, judged.first) == ("user_1", (1, 5), True)
     assert data.hits[:4].tolist() == [[False, False], [True, False], [False, True], [True, True]]
-    assert data.consistent.tolist() == [True, True, False, *[True] * 8, False, True]
     assert {data.images[c] for c in data.sets[2, 1].tolist()} == set(judged.sets[1])
     assert not data.closed
 
@@ -167,19 +131,13 @@ def test_evaluate_against_a_loop(root: Path, sign: str) -> None:
         for row, judged in enumerate(data.judgements.values())
     ]
     values = data.evaluate(scores)
-    for part in ("all", "consistent"):
-        kept = [
-            (one, two, judged)
-            for (one, two), judged in zip(means, data.judgements.values(), strict=True)
-            if part == "all" or judged.consistent
-        ]
-        ahead = [j.first for one, two, j in kept if one > two]
-        least = [j.first for one, two, j in kept if one >= two]
-        right = [0.5 if one == two else float((one > two) == j.first) for one, two, j in kept]
-        assert values[f"{part}/preference_rate"] == pytest.approx(sum(ahead) / len(ahead))
-        assert values[f"{part}/preference_rate_with_ties"] == pytest.approx(sum(least) / len(least))
-        assert values[f"{part}/accuracy"] == pytest.approx(sum(right) / len(right))
-        assert values[f"{part}/accuracy_low"] <= values[f"{part}/accuracy"] <= values[f"{part}/accuracy_high"]
+    kept = [(one, two, judged) for (one, two), judged in zip(means, data.judgements.values(), strict=True)]
+    ahead = [j.first for one, two, j in kept if one > two]
+    least = [j.first for one, two, j in kept if one >= two]
+    right = [0.5 if one == two else float((one > two) == j.first) for one, two, j in kept]
+    assert values["preference_rate"] == pytest.approx(sum(ahead) / len(ahead))
+    assert values["preference_rate_with_ties"] == pytest.approx(sum(least) / len(least))
+    assert values["accuracy"] == pytest.approx(sum(right) / len(right))
     for name, value in values.items():
         assert -1 <= value <= 1 if name.endswith("spearman") else 0 <= value <= 1
 
@@ -188,14 +146,14 @@ def test_equal_recall_is_the_strict_rate_where_recall_cannot_tell(root: Path) ->
     """CIRQRS eq. 9: C(1) > C(2), R(1) = R(2)."""
     data = load(root)
     by_recall = data.judge(torch.where(data.hits, 0.0, -1.0))  # ahead only where recall differs
-    assert math.isnan(by_recall["all/preference_rate_equal_recall"])
+    assert math.isnan(by_recall["preference_rate_equal_recall"])
     mixed = 0
     for seed in range(20):
         sets = torch.randint(-2, 1, (13, 2), generator=torch.Generator().manual_seed(seed)).double()
         rows = zip(sets.tolist(), data.hits.tolist(), data.first.tolist(), strict=True)
         ahead = [first for (one, two), (hit, other), first in rows if hit == other and one > two]
         want = sum(ahead) / len(ahead) if ahead else math.nan
-        assert data.judge(sets)["all/preference_rate_equal_recall"] == pytest.approx(want, nan_ok=True)
+        assert data.judge(sets)["preference_rate_equal_recall"] == pytest.approx(want, nan_ok=True)
         mixed += 0 < sum(ahead) < len(ahead)
     assert mixed > 5
 
@@ -207,9 +165,7 @@ def test_a_part_keeps_its_own_judgements(root: Path) -> None:
     scores = toy_table(data, 2)
     assert torch.equal(part.sets, data.sets[rows])
     assert torch.equal(part.first, data.first[rows])
-    assert part.evaluate(scores[rows])["all/chance"] == pytest.approx(float(data.first[rows].double().mean()))
-    lone = data.with_queries([2], "one that the sanity check drops").evaluate(scores[[2]])
-    assert all(math.isnan(value) for name, value in lone.items() if name.startswith("consistent/"))
+    assert part.evaluate(scores[rows])["chance"] == pytest.approx(float(data.first[rows].double().mean()))
 
 
 # --- images ------------------------------------------------------------------------------------------------------

@@ -126,16 +126,6 @@ def test_weighting_chooses_main_metric_and_protocol(root: Path) -> None:
     assert one.queries == pair.queries
 
 
-def test_empty_files(root: Path) -> None:
-    (root / "images/mashed tomato/0.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"1 of \d+ images are missing .*mashed tomato/0 \(empty file\)"):
-        load(root)
-    assert len(load(root, images=False).images) == 10
-    data = load(root, allow_missing=True)
-    assert data.missing == ("mashed tomato/0",)
-    assert not any("mashed" in q.text for q in data.queries)
-
-
 def test_oddly_named_folders(root: Path, standin: ModuleType) -> None:
     with pytest.raises(OptionError, match="split must be one of train, val, test, got 'dev'"):
         load(root, split="dev")

@@ -104,38 +104,29 @@ def test_no_image_at_all(file: Path) -> None:
     assert "3 images missing" in found.problems[0].detail
 
 
-def test_counts_against_the_card(tmp_path: Path, standin: ModuleType) -> None:
-    for category in ("dress", "shirt", "toptee"):
-        ids = [f"{category}{n}" for n in range(3)]
-        entry = {"candidate": ids[0], "target": ids[1], "captions": ["a", "b"]}
-        for split in ("train", "val"):
-            for name, value in ((f"captions/cap.{category}", [entry]), (f"image_splits/split.{category}", ids)):
-                path = tmp_path / f"{name}.{split}.json"
-                path.parent.mkdir(exist_ok=True)
-                path.write_text(json.dumps(value))
-        standin.write_images(tmp_path / "images", ids)
+def test_counts_against_the_card(tmp_path: Path, toys: ModuleType) -> None:
+    toys.fashioniq(tmp_path)
     found = verify("fashioniq", {"root": tmp_path})
     assert {problem.kind for problem in found.problems} == {"counts"}
-    assert Problem("counts", "dress val: 3 gallery where 3,817 are published", split="val") in found.problems
+    assert Problem("counts", "dress val: 6 gallery where 3,817 are published", split="val") in found.problems
     assert all(split.published for split in found.splits)
-    (tmp_path / "image_splits/split.dress.val.json").write_text('["dress0"]')
+    (tmp_path / "image_splits/split.dress.val.json").write_text('["dress-val-0"]')
     found = verify("fashioniq", {"root": tmp_path})
     [problem] = [p for p in found.problems if p.kind == "load"]
-    assert "target 'dress1' of query dress-val-00000 is not in the gallery" in problem.detail
+    assert "target 'dress-val-1' of query dress-val-00000 is not in the gallery" in problem.detail
 
 
 def test_a_split_that_a_benchmark_does_not_have_is_left_out(
-    tmp_path: Path, standin: ModuleType, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, toys: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for state in ("ripe", "sliced"):
-        standin.write_images(tmp_path / "images" / f"{state} tomato", [f"{state}{n}" for n in range(2)])
+    toys.mit_states(tmp_path)
     with pytest.raises(OptionError, match="split must be"):
         verify("mit-states", {"root": tmp_path}, splits=("val", "dev"))
     monkeypatch.setattr("negbench.datasets.verify.DEFAULT_SPLITS", ("dev", "val"))
     found = verify("mit-states", {"root": tmp_path})
     assert (found.problems, [s.split for s in found.splits]) == ([], ["val"])
     assert found.notes == ["dev is left out: split must be one of train, val, test, got 'dev'"]
-    assert found.images == 4
+    assert found.images == 12
 
 
 def test_options_are_checked(file: Path) -> None:

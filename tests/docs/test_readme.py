@@ -18,7 +18,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -55,21 +54,18 @@ def test_there_are_commands_of_every_sort() -> None:
     assert len(WHOLE) >= 8
 
 
-@pytest.mark.parametrize("words", [w for w in COMMANDS if w[0] == "make"], ids=" ".join)
-def test_make(words: list[str]) -> None:
-    done = subprocess.run([words[0], "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
+def test_make() -> None:
     begins = {"demo": "negbench compare", "test": "pytest", "docs": "mkdocs build", "pictures": "--recipe emoji"}
-    assert begins[words[1]] in done.stdout
+    for words in (words for words in COMMANDS if words[0] == "make"):
+        done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert begins[words[1]] in done.stdout
 
 
-@pytest.mark.parametrize("words", [w for w in COMMANDS if w[0] in ("pip", "docker")], ids=" ".join)
-def test_pip_and_docker(words: list[str]) -> None:
-    if words[0] == "docker":
-        assert (ROOT / "Dockerfile").exists()
-        return
+def test_pip() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for extra in re.findall(r"\[(\w+)\]", words[-1]):
-        assert re.search(rf"^{extra} = \[", text, flags=re.MULTILINE)
+    for words in (words for words in COMMANDS if words[0] == "pip"):
+        for extra in re.findall(r"\[(\w+)\]", words[-1]):
+            assert re.search(rf"^{extra} = \[", text, flags=re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -124,13 +120,10 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(
     assert negbench(report) == 0
     for folder in ("report", "against-earlier"):
         assert (tmp_path / "runs" / "demo" / folder / "index.html").exists()
-    started: list[list[str]] = []
-    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append(command))
+    monkeypatch.setattr(os, "execve", lambda *_: None)  # tests/reliability/test_secrets.py looks at the command
     (ui,) = (words for words in OURS if words[0] == "ui")
     capsys.readouterr()
     assert negbench(ui) == 0
-    assert started[0][:4] == [sys.executable, "-m", "mlflow", "ui"]
-    assert "--workers 1 " in " ".join(started[0])
     assert capsys.readouterr().out.startswith("http://127.0.0.1:5000/#/experiments/")
 
 

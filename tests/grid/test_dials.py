@@ -7,14 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from negbench.analysis.findings import Findings, judged
-from negbench.analysis.verdicts import Rules
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, OptionError
-from negbench.executors import Here
-from negbench.files import read_json
 from negbench.grid.compare import plan_comparison
-from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.dials import Dial, Dials, parse_dial
 from negbench.options import Compare
 
@@ -33,6 +28,11 @@ def test_points_are_all_combinations() -> None:
     dials = Dials.parsed(["a.x=1,2", "a.y=s,t,u", "a.z=0.5,1.5"])
     assert dials.points == list(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
     assert Dials.of({"dials": dials.plain()}) == dials
+    found = Dials.parsed(["dataset.twins=1,2", "dataset.tokens=s,t"])
+    assert found.label((1, "s")) == "twins=1, tokens=s"
+    assert found.label((1, "s"), without=0) == "tokens=s"
+    assert found.lines_along(0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")]]
+    assert not Dials.of({"cells": []}).points
     with pytest.raises(OptionError, match="names a key twice"):
         Dials.parsed(["a.x=1,2", "a.x=3"])
 
@@ -58,23 +58,10 @@ def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets: li
     found = plan_comparison(asked, tmp_path)
     assert {cell.labels["loss"] for cell in found.cells} == {"bradley-terry"}
     assert {cell.config.loss.options["tau"] for cell in found.cells} == {0.05, 0.1, 0.2}
-    ComparisonFolder(tmp_path / "d", found.folder.about).compute(found.cells, Here(), tracking_uri="none")
-    judgement = judged(tmp_path, "d", Rules())
-    gaps = {
-        tau: mean_of(judgement, f"tau={tau}", "all-corpus") - mean_of(judgement, f"tau={tau}", "top-k")
-        for tau in (0.05, 0.1, 0.2)
-    }
-    changes = sum(one * other < 0 for one, other in itertools.pairwise(gaps.values()))
-    assert len(judgement.crossings) == min(changes, 1)
-
-
-def mean_of(judgement: Findings, point: str, strategy: str) -> float:
-    (row,) = [row for row in judgement.main if (row.point, row.strategy) == (point, strategy)]
-    return row.mean
 
 
 def test_a_point_that_cannot_be_computed_is_left_out_and_named(
-    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, vector_sets: list[str], vector_flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=tuple(vector_sets))
     found = plan_comparison(asked, tmp_path)
@@ -84,23 +71,6 @@ def test_a_point_that_cannot_be_computed_is_left_out_and_named(
     assert {cell.labels["point"] for cell in found.cells} == {"batch_size=16"}
     with pytest.raises(NegbenchError, match=r"train.batch_size = 1"):
         plan_comparison(asked.model_copy(update={"dials": ("train.batch_size=1",)}), tmp_path)
-    sets = [part for text in vector_sets for part in ("--set", text)]
-    command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path), *sets]
-    assert negbench([*command, "--dial", "train.batch_size=16,1"]) == 0
+    command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path)]
+    assert negbench([*command, *vector_flags, "--dial", "train.batch_size=16,1"]) == 0
     assert "note: no point batch_size=1: train.batch_size = 1" in capsys.readouterr().err
-
-
-def test_the_command_computes_every_point_and_finds_it_again(
-    tmp_path: Path, vector_flags: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["compare", "--strategies", "all-corpus,top-k", "--seeds=2", "--name=d", "--runs-dir", str(tmp_path)]
-    dials = [part for text in DIALS for part in ("--dial", text)]
-    assert negbench([*command, *vector_flags, *dials, "--no-report", "--tracking-uri", "none"]) == 0
-    document = read_json(tmp_path / "d" / "comparison.json")
-    assert document["kind"] == "comparison"
-    for cell in document["cells"]:
-        config = read_json(tmp_path / cell["run"] / "config.json")["config"]
-        assert cell["point"] == f"lr={config['train']['lr']}, epochs={config['train']['epochs']}"
-    capsys.readouterr()
-    assert negbench([*command, *vector_flags, *dials, "--dry-run"]) == 0
-    assert "16 of them finished before" in capsys.readouterr().out

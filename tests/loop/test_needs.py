@@ -95,15 +95,6 @@ def test_what_a_step_holds(vector_sets: list[str]) -> None:
     assert queue["candidates"].factors[0][0] > corpus[0]
 
 
-def test_the_backbone_and_the_generators_are_left_alone(vector_sets: list[str]) -> None:
-    state = torch.get_rng_state()
-    run = opened(vector_sets)
-    run.backbone.train()
-    needs.step_needs(run)
-    assert run.backbone.training
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 @pytest.mark.parametrize(
     ("more", "told"),
     [

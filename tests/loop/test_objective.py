@@ -22,7 +22,6 @@ from negbench.loop.objective import Batch, Objective, check_objective
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.mining.draws import splitmix
-from negbench.mining.task import mining_task
 from negbench.systems.system import load_config
 
 
@@ -341,37 +340,3 @@ def test_scores_are_float32_under_autocast(cell: OpenRun) -> None:
         objective(batch_of(cell.scene, rows, None))
     assert seen[0].dtype == torch.float32
     assert (seen[0] != seen[0].bfloat16().float()).float().mean() > 0.9
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("option", ["exclude_relevant", "exclude_reference"])
-def test_what_a_run_excludes_is_no_negative(cell: OpenRun, option: str) -> None:
-    scene, dataset = cell.scene, cell.scene.train.dataset
-    rows = torch.arange(24)  # all of one category, so that twins and references meet
-    strategy, loss = make_strategy("in-batch"), make_loss("info-nce")
-    plain = Objective(cell.backbone, strategy, loss, scene, MiningConfig())
-    strict = Objective(cell.backbone, strategy, loss, scene, MiningConfig.model_validate({option: True}))
-    barred = 0
-    for i in rows.tolist():
-        for j in rows.tolist():
-            mine, other = dataset.queries[i], dataset.queries[j]
-            if other.target != mine.target:
-                barred += other.target in (mine.relevant if option == "exclude_relevant" else (mine.reference,))
-    batch = batch_of(scene, rows, None)
-    assert barred > 0
-    assert plain(batch).negatives - strict(batch).negatives == barred
-    assert plain(batch).statistics["false_negative_rate_pool"] > 0
-    if option == "exclude_relevant":
-        assert strict(batch).statistics["false_negative_rate_pool"] == 0
-
-
-@torch.no_grad()
-def test_mining_excludes_the_same(cell: OpenRun) -> None:
-    dataset = cell.scene.train.dataset
-    for option in ("exclude_relevant", "exclude_reference"):
-        excluded = mining_task(cell.backbone, cell.scene, MiningConfig.model_validate({option: True})).excluded
-        assert excluded is not None
-        for i, mine in enumerate(dataset.queries):
-            names = {dataset.images[c] for c in excluded.row(i).tolist()}
-            assert names == (set(mine.relevant) if option == "exclude_relevant" else {mine.reference})
-    assert mining_task(cell.backbone, cell.scene, cell.config.mining).excluded is None

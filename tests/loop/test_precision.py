@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.errors import NegbenchError
 from negbench.loop.precision import Precision
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
 from negbench.registry import registry
-from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 # of the first epoch's loss, which all precisions reach by the same batches and draws: bf16 has 8 bits, fp16 has 11
@@ -92,17 +90,3 @@ def test_fp16_without_a_gpu_is_refused(sets: list[str], tmp_path: Path) -> None:
     with pytest.raises(NegbenchError, match="'fp16' needs a GPU"):
         run_config(config, Bench.open(tmp_path, "none"))
     assert not list(tmp_path.glob("*/config.json"))
-
-
-def test_the_demo_in_bf16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The recipe of `make demo`, small."""
-    small = {"train.epochs": 2, "backbone.hidden": 16, "backbone.dim": 8, "backbone.tokens": 2}
-    small |= {f"dataset.{part}": 24 for part in ("train_images", "train_queries", "val_images", "val_queries")}
-    sets = [part for key, value in small.items() for part in ("--set", f"{key}={value}")]
-    place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
-    command = ["compare", "--recipe=demo", "--seeds=2", "--max-seeds=2", "--name=d", "--set=train.precision=bf16"]
-    assert negbench([*command, *sets, *place]) == 0, capsys.readouterr().err
-    runs = [RunFolder(path.parent) for path in tmp_path.glob("*/config.json")]
-    assert len(runs) >= 5
-    assert {run.config.train.precision for run in runs} == {"bf16"}
-    assert all(math.isfinite(value) for run in runs for value in run.result["metrics"].values())

@@ -1,25 +1,31 @@
-"""What temperatures, budgets and draws do to a whole run: trained, saved, resumed to the bit, written down."""
+"""What a whole run leaves and what moves it: temperatures, budgets, draws, pairs that are drawn anew, failures."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.config import RunConfig, resolved
 from negbench.data.scene import Scenes
+from negbench.datasets.triplets import Triplets
 from negbench.display import Display
-from negbench.errors import OptionError
-from negbench.loop import runs
+from negbench.errors import NegbenchError
+from negbench.loop import pools, runs
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench
 from negbench.loop.types import RunResult
+from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
+from negbench.testing.worlds import global_generators
 
 OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
 
@@ -83,41 +89,18 @@ def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(tmp_path: Path, 
     assert thinned.folder.path != whole.folder.path
 
 
-def test_with_replacement_an_epoch_may_repeat_a_negative(
-    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: dict[bool, list[torch.Tensor]] = {}
-    real = Objective.forward
-
-    def watched(self: Objective, batch: Batch) -> Any:
-        assert batch.negatives is not None
-        seen.setdefault(self.mining.replacement, []).append(torch.cat([batch.rows[:, None], batch.negatives], dim=1))
-        return real(self, batch)
-
-    monkeypatch.setattr(Objective, "forward", watched)
+def test_with_replacement_an_epoch_may_repeat_a_negative(tmp_path: Path, toy_sets: list[str]) -> None:
     repeats = {}
     for replacement in (False, True):
         sets = ("train.num_negatives=4", f"mining.replacement={str(replacement).lower()}")
         result = run(config_of("all-corpus", toy_sets, *sets), tmp_path)
         assert result.details["draws"] == {"per_query": 4, "replacement": replacement}
-        table = torch.cat(seen[replacement])
-        rows = [table[table[:, 0] == query][:, 1:].flatten().tolist() for query in range(72)]
-        assert all(len(row) == 12 for row in rows)
-        repeats[replacement] = sum(12 - len(set(row)) for row in rows)
+        drawn = result.folder.table("mining-00")["negatives"].tolist()
+        assert [len(row) for row in drawn] == [12] * 72
+        repeats[replacement] = sum(12 - len(set(row)) for row in drawn)
     # 31 images: 3 * 16 / 31 of a query's 12 draws are repeats on average, 111 of all
     assert repeats[False] == 0
     assert 60 < repeats[True] < 170
-
-
-def test_mistakes_are_found_before_anything_is_encoded(
-    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(OptionError, match=r"loss\.tau = 0\.1 fixes the temperature"):
-        run(config_of("hycole", toy_sets, "hybrid.temperature=own", "loss.tau=0.1"), tmp_path)
-    with pytest.raises(OptionError, match=r"hybrid\.temperature"):
-        load_config(flags={"strategy": {"name": "hycole"}}, sets=["hybrid.temperature=mine"])
-    assert not (tmp_path / "cache" / "features").exists()
 
 
 def test_thinning_draws_from_the_runs_own_stream(
@@ -146,3 +129,115 @@ def test_thinning_draws_from_the_runs_own_stream(
     assert "whole" not in streams
     assert len(set(streams["thinned"])) == len(streams["thinned"]) == 3 * 72
     assert len({seed for _, seed in streams["thinned"] + streams["other"]}) == 2 * 3 * 72
+
+
+# --- what a run leaves -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_the_global_generators_alone(tmp_path: Path, toy_sets: list[str]) -> None:
+    before = global_generators()
+    run(config_of("qure", toy_sets), tmp_path)
+    assert global_generators() == before
+
+
+def test_a_run_leaves_its_files(tmp_path: Path, toy_sets: list[str]) -> None:
+    result = run(config_of("qure", toy_sets), tmp_path)
+    curve = [p["val/average/recall_at_10"] for p in result.folder.metrics() if "val/average/recall_at_10" in p]
+    assert curve[0] == result.details["baselines"]["untrained"]["average/recall_at_10"]
+    assert curve[-1] == result.metrics["average/recall_at_10"]
+    ranks = result.folder.ranks()
+    assert len(ranks) == 36
+    assert result.metrics["dress/recall_at_10"] == (ranks[ranks["group"] == "dress"]["target_rank"] <= 10).mean()
+    assert isinstance(pd.read_parquet(result.path / "mining-00.parquet"), pd.DataFrame)
+    assert result.details["behaviour_by_refresh"]
+
+
+def test_a_diverged_model_is_one_line(tmp_path: Path, vector_sets: list[str]) -> None:
+    with pytest.raises(NegbenchError, match=r"loss is nan|NaN") as error:
+        run(config_of("in-batch", vector_sets, "train.lr=1e6", loss="bradley-terry"), tmp_path)
+    assert "\n" not in str(error.value)
+    folder = RunFolder(next(tmp_path.glob("in-batch*")))
+    assert folder.status == "failed"
+    assert str(error.value) in (folder.path / "error.txt").read_text(encoding="utf-8")
+
+
+def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(
+    tmp_path: Path, vector_sets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, seen = torch.get_num_threads(), list[tuple[str, int]]()
+
+    def stopped(opened: Any, folder: RunFolder, log: Any) -> Any:
+        seen.append((folder.status, torch.get_num_threads()))
+        raise NegbenchError("mend this")
+
+    monkeypatch.setattr(runs, "train", stopped)
+    with pytest.raises(NegbenchError, match="mend this"):
+        run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path)
+    folder = RunFolder(next(tmp_path.glob("in-batch*")))
+    assert folder.status == "failed"
+    with pytest.raises(NegbenchError, match="mend this"):
+        run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path)
+    assert seen == [("interrupted", before + 1)] * 2
+    assert torch.get_num_threads() == before
+
+
+# --- pairs that are drawn anew ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triplets whose train split draws its pairs anew."""
+
+    def at_epoch(self: Triplets, epoch: int, seed: int) -> Triplets:
+        if self.split != "train" or epoch == 0:
+            return self
+        of_group = {name: [q for q in self.queries if q.group == name] for name in self.groups}
+        queries = []
+        for query in self.queries:
+            own = of_group[query.group]
+            other = own[(own.index(query) + epoch) % len(own)]
+            queries.append(dataclasses.replace(query, target=other.target, text=other.text, relevant=()))
+        return dataclasses.replace(self, queries=queries)
+
+    monkeypatch.setattr(Triplets, "at_epoch", at_epoch)
+    monkeypatch.setattr(Triplets, "redraws", property(lambda self: self.split == "train"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "pairs_of_epoch"), [("in-batch", [0, 1, 2, 3, 4, 5]), ("after-target", [0, 0, 2, 2, 4, 4])]
+)
+def test_pairs_are_those_of_the_epoch_or_of_the_interval(
+    vector_sets: list[str],
+    pairs: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    pairs_of_epoch: list[int],
+) -> None:
+    seen: list[Tensor] = []
+    tokens: list[Tensor] = []
+    mined: list[Tensor] = []
+    real, mine = Objective.forward, pools.mine
+
+    def forward(self: Objective, batch: Batch) -> Any:
+        if batch.rows.min() == 0 or (batch.rows == 0).any():
+            seen.append(self.scene.train.dataset.target_columns)
+            row = int((batch.rows == 0).nonzero()[0])
+            tokens.append(next(iter(batch.tokens.values()))[row])
+        return real(self, batch)
+
+    def counted(task: Any, *arguments: Any, **options: Any) -> Any:
+        mined.append(task.target)
+        return mine(task, *arguments, **options)
+
+    monkeypatch.setattr(Objective, "forward", forward)
+    monkeypatch.setattr(pools, "mine", counted)
+    sets = [*vector_sets, "train.epochs=6", "train.batch_size=16", "schedule.n_def=3"]
+    runs.run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), Bench.open(tmp_path, "none"))
+    assert len(seen) == 6
+    same = [[bool((a == b).all()) for b in seen] for a in seen]
+    assert same == [[a == b for b in pairs_of_epoch] for a in pairs_of_epoch]
+    changed = [bool((tokens[0] != token).any()) for token in tokens]
+    assert changed == [epoch > 0 for epoch in pairs_of_epoch]  # the texts go with the pairs
+    if strategy == "after-target":
+        assert all(bool((task == seen[epoch]).all()) for task, epoch in zip(mined, (0, 2, 4), strict=True))

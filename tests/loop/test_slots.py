@@ -1,18 +1,14 @@
-"""Slots of a step against hand tables: one softmax each and added, or one of all; and all triples of a batch."""
+"""Slots of a step against hand tables: one softmax each and added, or one of all."""
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from negbench.contracts import AspectScores, Slot
-from negbench.data.scene import allowed_triples
-from negbench.errors import OptionError
-from negbench.loop.slots import Beside, Corrupted, check_triples, loss_of_slots
+from negbench.loop.slots import Beside, Corrupted, loss_of_slots
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.losses.info_nce import InfoNCE
 from negbench.losses.margin_kl import MarginKL
@@ -68,7 +64,8 @@ def test_weights_of_one_slot_stay_with_it() -> None:
 @pytest.mark.parametrize("how", ["sum", "joint"])
 def test_aspects_and_candidates_belong_to_the_target_slot(how: str) -> None:
     scores = torch.tensor([[0.3, 0.25], [0.1, 0.4]])
-    aspect = AspectScores("colour", scores.diagonal(), scores, torch.tensor(2.0))  # margin 0.2: 0.15 and 0
+    present = torch.ones(2, dtype=torch.bool)
+    aspect = AspectScores("colour", scores.diagonal(), scores, torch.tensor(2.0), present)  # margin 0.2: 0.15 and 0
     candidates = torch.tensor([[0.7], [-0.4]])
     loss = MarginKL(lambda_rank=0.0, margin_aspect=0.2)
     plain = value(loss, how, slots_of(MATRICES), Beside())
@@ -90,35 +87,3 @@ def test_aspects_and_candidates_belong_to_the_target_slot(how: str) -> None:
     partial = {slot: part for slot, part in slots_of(MATRICES).items() if slot != "target"}
     assert value(loss, how, partial, Beside([aspect])) == value(loss, how, partial, Beside())
     assert value(loss, how, partial, Beside(candidates=candidates)) > value(loss, how, partial, Beside())
-
-
-# --- all triples ---------------------------------------------------------------------------------------------------
-
-
-def same(names: str) -> Tensor:
-    return torch.tensor([[a == b for b in names] for a in names])
-
-
-@pytest.mark.parametrize(("references", "texts", "targets"), [("abcd", "wxyz", "ijkl"), ("aabc", "wxwz", "ijii")])
-def test_a_triple_that_is_a_querys_own_is_no_negative(references: str, texts: str, targets: str) -> None:
-    allowed = allowed_triples(same(references), same(texts), same(targets))
-    own = set(zip(references, texts, targets, strict=True))
-    for a, b, c in itertools.product(range(4), repeat=3):
-        assert bool(allowed[a, b, c]) == ((references[a], texts[b], targets[c]) not in own)
-    if references == "abcd":
-        assert int(allowed.sum()) == 4**3 - 4
-
-
-def test_an_image_that_answers_one_query_is_barred_from_its_triples_alone() -> None:
-    target = same("ijkl")
-    target[0, 2] = True  # the third target answers the first query as well; the first target not the third query
-    allowed = allowed_triples(same("abcd"), same("wxyz"), target)
-    assert not allowed[0, 0, 2]
-    assert allowed[2, 2, 0]
-    assert int(allowed.sum()) == 4**3 - 5
-
-
-def test_too_many_triples_are_refused_with_the_arithmetic() -> None:
-    check_triples(64, 64**3, "whole cube")
-    with pytest.raises(OptionError, match=r"whole cube: 128 x 2,097,152 = 268,435,456 numbers \(1\.0 GiB"):
-        check_triples(128, 128**3, "whole cube")

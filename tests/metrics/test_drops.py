@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import ScoreView
 from negbench.metrics.drops import Prominence, drop_prominence, drops, steepest
-from negbench.strategies.qure import Qure
 
 
 def falls(row: list[float], target: int, allowed: list[bool]) -> list[float]:
@@ -55,10 +53,6 @@ def test_prominence_against_a_loop() -> None:
                         assert value == pytest.approx(top[0] / bottom[0])
 
 
-def test_a_row_of_nothing_has_no_drop() -> None:
-    assert math.isnan(float(drop_prominence(torch.zeros(1, 0)).largest))
-
-
 def test_steepest_by_hand() -> None:
     for drop, want in [
         ([0.1, 0.5, -1.0, 0.3], [1, 3]),
@@ -69,23 +63,3 @@ def test_steepest_by_hand() -> None:
         ([], [-1, -1]),
     ]:
         assert steepest(torch.tensor([drop])).tolist() == [want]
-
-
-def test_the_two_largest_drops_bound_the_pool_of_qure() -> None:
-    for seed in range(5):
-        generator = torch.Generator().manual_seed(seed)
-        scores, target = torch.randn(6, 40, generator=generator) - 1, torch.arange(6)
-        view = ScoreView(scores, target)
-        pool = Qure().pool(view)
-        ranked = scores.gather(1, view.order)
-        first = (scores >= view.positive[:, None]).sum(1, keepdim=True)
-        drop = drops(ranked, first, (scores < view.positive[:, None]).sum(1, keepdim=True))
-        tested = 0
-        for row in range(6):
-            real = [place for place in range(39) if drop[row, place] >= 0]
-            assert real == list(range(int(first[row]), 39))
-            if len(real) > 1:
-                low, high = sorted(sorted(real, key=lambda place: -float(drop[row, place]))[:2])
-                assert sorted(view.order[row, low + 1 : high + 1].tolist()) == pool[row].nonzero()[:, 0].tolist()
-                tested += 1
-        assert tested

@@ -39,11 +39,9 @@ def test_late_slope_is_least_squares_of_the_last_third() -> None:
 
 
 def test_late_slope_of_a_line_and_of_next_to_nothing() -> None:
-    assert late_slope([-0.5 * epoch for epoch in range(9)]) == pytest.approx(-0.5)
-    assert math.isnan(late_slope([1.0, 2.0]))
-    assert math.isnan(late_slope([]))
-    with pytest.raises(ValueError, match="one epoch for each of 3 values"):
-        late_slope([1.0, 2.0, 3.0], [0, 1])
+    assert late_slope([-0.5 * epoch for epoch in range(9)], range(9)) == pytest.approx(-0.5)
+    assert math.isnan(late_slope([1.0, 2.0], [0, 1]))
+    assert math.isnan(late_slope([], []))
 
 
 def test_slope_of_several_curves_is_numpys() -> None:

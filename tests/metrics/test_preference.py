@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,8 +12,6 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.metrics.preference import (
     agreement,
     cirqrs_at_k,
-    clustered_interval,
-    order_agreement,
     preference_rate,
     set_scores,
     simulated_choices,
@@ -101,34 +98,6 @@ def test_closed_forms() -> None:
     assert math.isnan(preference_rate(tied, first))
     assert preference_rate(tied, first, ties=True) == pytest.approx(base)  # knows nothing: the share of set 1
     assert float(agreement(tied, first).mean()) == 0.5  # knows nothing: one half
-    perfect = torch.stack([first.double() - 2, (~first).double() - 2], 1)
-    assert preference_rate(perfect, first) == preference_rate(perfect, first, ties=True) == 1
-    assert float(agreement(perfect, first).mean()) == 1
-    assert preference_rate(-perfect, first) == float(agreement(-perfect, first).mean()) == 0
-
-
-# --- interval ----------------------------------------------------------------------------------------------------
-
-
-def test_interval_against_a_naive_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("negbench.metrics.preference._BLOCK", 40)  # several blocks
-    resamples, (scores, first) = 90, draw(1)
-    values = agreement(scores, first)
-    clusters = torch.tensor([index % 7 if index % 3 else 0 for index in range(len(first))])  # of unequal sizes
-    generator = np.random.default_rng(0)
-    means = []
-    for _ in range(resamples):
-        drawn = generator.integers(7, size=7)
-        pooled = [float(v) for c in drawn for v, k in zip(values, clusters, strict=True) if int(k) == c]
-        means.append(sum(pooled) / len(pooled))
-    found = clustered_interval(values, clusters, resamples)
-    assert found == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
-
-
-def test_interval_of_one_participant_is_unknown() -> None:
-    for values, clusters in ((torch.ones(3), torch.zeros(3, dtype=torch.int64)), (torch.ones(0), torch.arange(0))):
-        found = clustered_interval(values, clusters)
-        assert all(map(math.isnan, found))
 
 
 # --- correlation -------------------------------------------------------------------------------------------------
@@ -142,27 +111,20 @@ def mean_ranks(values: list[float]) -> list[float]:
 
 def test_spearman_is_pearson_of_mean_ranks() -> None:
     for seed in range(4):
-        from scipy.special import betainc
-
         scores, _ = draw(seed, 40)
         ratings = torch.randint(1, 6, (40, 2), generator=torch.Generator().manual_seed(seed + 9))
         x, y = (mean_ranks(t.flatten().double().tolist()) for t in (scores, ratings))
         mx, my = sum(x) / 80, sum(y) / 80
         covariance = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
         r = covariance / math.sqrt(sum((a - mx) ** 2 for a in x) * sum((b - my) ** 2 for b in y))
-        found = spearman(scores, ratings)
-        assert found.value == pytest.approx(r)
-        t2 = r * r * 78 / (1 - r * r)  # Student's t with n - 2 degrees of freedom, by the incomplete beta function
-        assert found.p_value == pytest.approx(float(betainc(39, 0.5, 78 / (78 + t2))))
+        assert spearman(scores, ratings) == pytest.approx(r)
 
 
 def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan() -> None:
     ratings = torch.tensor([[1, 2], [3, 4]])
     for scores, rated in ((torch.zeros(2, 2), ratings), (ratings.float(), torch.ones(2, 2)), (ratings[0], ratings[0])):
-        found = spearman(scores, rated)
-        assert math.isnan(found.value)
-        assert math.isnan(found.p_value)
-    assert spearman(-ratings.float(), ratings).value == pytest.approx(-1)
+        assert math.isnan(spearman(scores, rated))
+    assert spearman(-ratings.float(), ratings) == pytest.approx(-1)
 
 
 # --- simulated participants ---------------------------------------------------------------------
@@ -198,11 +160,9 @@ def test_an_empty_ranking_and_a_wrong_k_are_told() -> None:
 
 def test_order_of_four_models_by_hand() -> None:
     """CIRQRS sec. 5.4 and table 6: the order by CIRQRS@10 is the order by preference rate."""
-    rate = {"SPRC": 0.7339, "CoVR-BLIP": 0.7276, "Bi-BLIP4CIR": 0.6700, "CLIP4CIR": 0.6608}
-    at_10 = {"CLIP4CIR": 68.07, "Bi-BLIP4CIR": 70.36, "CoVR-BLIP": 71.62, "SPRC": 71.97, "other": -1.0}
-    assert order_agreement(at_10, rate).value == pytest.approx(1)
-    swapped = rate | {"CLIP4CIR": 0.7, "Bi-BLIP4CIR": 0.65}  # one neighbouring pair: 1 - 6 * 2 / (4 * 15)
-    assert order_agreement(swapped, at_10).value == pytest.approx(0.8)
-    assert order_agreement({name: -value for name, value in rate.items()}, at_10).value == pytest.approx(-1)
-    assert math.isnan(order_agreement({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}).value)
-    assert math.isnan(order_agreement(rate, dict.fromkeys(rate, 0.5)).value)
+    rate = torch.tensor([0.7339, 0.7276, 0.6700, 0.6608])  # SPRC, CoVR-BLIP, Bi-BLIP4CIR, CLIP4CIR
+    at_10 = torch.tensor([71.97, 71.62, 70.36, 68.07])
+    assert spearman(at_10, rate) == pytest.approx(1)
+    swapped = torch.tensor([0.7339, 0.7276, 0.65, 0.7])  # one neighbouring pair: 1 - 6 * 2 / (4 * 15)
+    assert spearman(swapped, at_10) == pytest.approx(0.8)
+    assert spearman(-rate, at_10) == pytest.approx(-1)

@@ -1,14 +1,17 @@
-"""Ranks against loops, hand tables and ties; scores of both signs."""
+"""Ranks, recall and mAP at k against loops, scikit-learn, hand tables and ties; scores of both signs."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from sklearn.metrics import average_precision_score, top_k_accuracy_score
 from torch import Tensor
 
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, OptionError
+from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import descending, relevant_ranks, sorted_rows, target_ranks, top_columns
+from negbench.metrics.recall import expected_hits_at_k, hits_at_k
 
 
 def loop_target_rank(scores: list[float], target: int, allowed: list[bool]) -> int:
@@ -132,3 +135,76 @@ def test_top_columns_of_nothing_and_of_nan() -> None:
         top_columns(torch.tensor([[0.0, torch.nan]]), 1)
     with pytest.raises(NegbenchError, match="k must be >= 1, got 0"):
         top_columns(torch.zeros(1, 1), 0)
+
+
+# --- recall and mAP at k ---------------------------------------------------------------------------------------------
+
+
+def test_recall_against_scikit_learn() -> None:
+    for shift in [0.0, -9.0]:
+        for k in [1, 3, 10]:
+            generator = torch.Generator().manual_seed(0)
+            scores = torch.randn(200, 20, generator=generator) + shift  # no ties, where the two tie rules differ
+            target = torch.randint(0, 20, (200,), generator=generator)
+            want = top_k_accuracy_score(target.numpy(), scores.numpy(), k=k, labels=range(20))
+            assert hits_at_k(target_ranks(scores, target), k).mean() == pytest.approx(want, abs=1e-6)
+
+
+def test_what_has_no_recall() -> None:
+    with pytest.raises(OptionError, match="k must be >= 1, got 0"):
+        hits_at_k(torch.tensor([1]), 0)
+    with pytest.raises(OptionError, match="k must be >= 1, got 0"):
+        expected_hits_at_k(torch.tensor([1]), torch.tensor([2]), 0, 2)
+    with pytest.raises(NegbenchError, match="empty"):
+        hits_at_k(torch.tensor([], dtype=torch.int64), 1)
+    with pytest.raises(NegbenchError, match="1 queries have none"):
+        hits_at_k(torch.tensor([1, 0]), 1)
+
+
+def loop_average_precision(scores: list[float], relevant: list[int], k: int) -> float:
+    # irrelevant images first among equals: ties count against the model
+    order = sorted(range(len(scores)), key=lambda j: (-scores[j], j in relevant))
+    hits, total = 0, 0.0
+    for place, image in enumerate(order[:k], start=1):
+        if image in relevant:
+            hits += 1
+            total += hits / place
+    return total / min(len(relevant), k)
+
+
+def sample(seed: int, levels: int | None) -> tuple[torch.Tensor, list[list[int]]]:
+    generator = torch.Generator().manual_seed(seed)
+    if levels is None:
+        scores = torch.randn(12, 30, generator=generator) - 3
+    else:
+        scores = torch.randint(-levels, levels, (12, 30), generator=generator).float()
+    lengths = torch.randint(1, 8, (12,), generator=generator).tolist()
+    return scores, [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
+
+
+def test_average_precision_against_a_loop() -> None:
+    for seed in range(4):
+        for levels in [None, 3]:
+            for k in [1, 3, 10, 30]:
+                scores, rows = sample(seed, levels)
+                got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
+                want = [loop_average_precision(scores[i].tolist(), rows[i], k) for i in range(12)]
+                assert got.tolist() == pytest.approx(want, abs=1e-12)
+
+
+def test_uncut_average_precision_against_scikit_learn() -> None:
+    for seed in range(4):
+        scores, rows = sample(seed, None)
+        got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), 30)
+        for i, row in enumerate(rows):
+            labels = [int(j in row) for j in range(30)]
+            assert float(got[i]) == pytest.approx(average_precision_score(labels, scores[i].numpy()), abs=1e-9)
+
+
+def test_what_has_no_average_precision() -> None:
+    with pytest.raises(OptionError, match="k must be >= 1, got -3"):
+        average_precision_at_k(Ragged.of([[1]]), -3)
+    with pytest.raises(NegbenchError, match="empty"):
+        average_precision_at_k(Ragged.of([]), 1)
+    with pytest.raises(NegbenchError, match="1 have none"):
+        average_precision_at_k(Ragged.of([[1], []]), 1)

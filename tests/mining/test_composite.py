@@ -17,8 +17,8 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.axes import expand, labels_of
-from negbench.identity import code_version
 from negbench.layers import parse_plugin
+from negbench.loop.identity import code_version
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.schedule import stages_of

@@ -214,35 +214,6 @@ def test_equals_a_miner_of_loops(tokens: int, strategy: Strategy, rule: Callable
     assert mined.overlap.isnan().all()
 
 
-@pytest.mark.parametrize("holes", [0, 1, 9])
-def test_pools_with_holes_are_placed_by_sorting(holes: int) -> None:
-    """An oracle's window of 30 images from which relevant ones are left out, and ties at both of its ends."""
-
-    class Window(Everything):
-        def pool(self, view: ScoreView) -> Tensor:
-            assert view.relevant is not None
-            pool = torch.zeros_like(view.allowed)
-            pool[:, 5:35] = view.allowed[:, 5:35] & ~view.relevant[:, 5:35]
-            return pool
-
-        reads_truth = True
-
-    falling = [1.0 - column / 50 for column in range(60)]
-    tied = [round(score, 1) for score in falling]
-    scores = [falling, tied, [-score for score in falling], [score - 5 for score in tied]]
-    left_out = [[6, 5, 34, 12, 13, 14, 20, 33, 7][:holes] for _ in scores]
-    task = scored_task(scores, [59] * 4, relevant=Ragged.of([[59, *row] for row in left_out]))
-    mined = run(task, Window())
-    for i, row in enumerate(scores):
-        order = sorted(range(59), key=lambda column: (-np.float32(row[column]), column))
-        places = sorted(order.index(column) for column in range(5, 35) if column not in left_out[i])
-        assert (float(mined.band_start[i]), float(mined.band_end[i])) == (
-            pytest.approx(places[0] / 58),
-            pytest.approx(places[-1] / 58),
-        )
-        assert float(mined.band_mean[i]) == pytest.approx(sum(places) / len(places) / 58)
-
-
 def _batched(items: list[int], size: int) -> list[list[int]]:
     return [items[k : k + size] for k in range(0, len(items), size)]
 
@@ -362,12 +333,6 @@ def test_memory_is_bounded_by_the_block(tmp_path: Path, monkeypatch: pytest.Monk
         run(task, strategy, block=block, files=PoolFiles(tmp_path / "1", tmp_path / "0"))
     assert block * images <= seen.largest <= 2 * block * images  # two tokens an image
     assert count * images > 20 * seen.largest
-
-
-def test_same_seed_same_draws_other_seed_other_draws() -> None:
-    task = toy_task()
-    assert_same(run(task, Everything(), seed=5), run(task, Everything(), seed=5))
-    assert not torch.equal(run(task, Everything(), seed=5).negatives, run(task, Everything(), seed=6).negatives)
 
 
 def test_the_generator_advances_so_that_the_next_refresh_draws_anew() -> None:

@@ -21,7 +21,7 @@ from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.mining.mine import mine
-from negbench.mining.planes import offline_planes, planes_read
+from negbench.mining.planes import offline_planes, planes_read, read_trec
 from negbench.mining.task import mining_task
 from negbench.registry import Plugin, registry
 from negbench.systems.system import load_config
@@ -175,7 +175,8 @@ def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(vector_sets: list[str
     other = f"mining.judge='{tmp_path / 'j.trec'}'"
     train = load_split(resolved(config_of(vector_sets, "plain")).dataset, "train", images=False)
     (tmp_path / "j.trec").write_text(f"{train.queries[0].id} Q0 {train.images[3]} 1 0.5 me\n")
-    run_config(config_of(vector_sets, "watching", f"mining.guide='{own}'", other), Bench.open(tmp_path / "r", "none"))
+    sets = (f"mining.guide='{own}'", other, "schedule.refresh_epochs=[0,1]")
+    run_config(config_of(vector_sets, "watching", *sets), Bench.open(tmp_path / "r", "none"))
     assert torch.equal(SEEN[0].plane("guide"), SEEN[0].scores)  # before any training they are one
     assert not torch.equal(SEEN[-1].plane("guide"), SEEN[-1].scores)
     assert torch.equal(SEEN[0].plane("guide"), SEEN[-2].plane("guide"))  # two groups a refresh
@@ -201,6 +202,22 @@ def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets: list[str], s
             offline_planes(("judge",), config, opened.scene, Display())
 
 
+def test_files_that_are_no_scores(tmp_path: Path) -> None:
+    file = tmp_path / "x.trec"
+    with pytest.raises(NegbenchError, match="cannot read"):
+        read_trec(file)
+    for content, message in (
+        (b"0 Q0 i 1 0.5\n", "line 1: want the six fields"),
+        (b"0 Q0 i 1 high me\n", "line 1: want the six fields"),
+        (b"0 Q0 x 1 1 me\n0 Q0 x 2 0.5 me\n", "line 2: image 'x' of query '0' is there twice"),
+        (b"", "holds no ranking"),
+        (b"\xff\xfe", "cannot read"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(NegbenchError, match=message):
+            read_trec(file)
+
+
 def test_pairs_that_change_have_no_plane_that_stays(sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = open_run(config_of(sets, "watching"), Display(), Scenes())
     monkeypatch.setattr(type(opened.scene.train.dataset), "redraws", True)
@@ -220,11 +237,7 @@ def test_guide_and_judge_are_part_of_what_a_run_is(sets: list[str], tmp_path: Pa
     assert hash_of(f"mining.guide='{third}'") != before
     file.write_text(file.read_text().replace("0.9", "0.8"))
     assert hash_of() != before
-    assert resolved(config_of(sets, "plain")).identity()["mining"].keys() - {"guide"} == {
-        "exclude_relevant",
-        "exclude_reference",
-        "replacement",
-    }
+    assert resolved(config_of(sets, "plain")).identity()["mining"].keys() <= {"guide"}
 
 
 def test_planes_read_by_a_partner_are_read_by_the_run() -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from negbench.mining.pool_file import opened, overlap, packed, row_bytes, unpacked, written
+from negbench.mining.pool_file import Bytes, opened, overlap, packed, row_bytes, written
 
 
 def pools(images: int, share: float, rows: int = 4, seed: int = 0) -> Tensor:
     return torch.rand(rows, images, generator=torch.Generator().manual_seed(seed)) < share
+
+
+def unpacked(rows: Bytes, images: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(rows, axis=1, count=images).astype(np.bool_))
 
 
 def test_pools_come_back_and_their_overlap_is_counted() -> None:

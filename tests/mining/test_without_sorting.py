@@ -5,20 +5,17 @@ By torch alone, and by the compiled passes where numba is installed.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from negbench.contracts import ScoreView, Strategy
-from negbench.metrics import compiled, ranks
+from negbench.metrics import compiled
 from negbench.metrics.drops import between_drops
 from negbench.metrics.ranks import (
     at_most,
@@ -30,9 +27,6 @@ from negbench.metrics.ranks import (
     top_columns,
     window,
 )
-from negbench.mining.mine import mine
-from negbench.mining.pool_file import PoolFiles
-from negbench.mining.task import MiningTask
 from negbench.strategies.after_target import AfterTarget
 from negbench.strategies.cirqrs import Cirqrs
 from negbench.strategies.dqe import Dqe
@@ -247,17 +241,6 @@ def test_drops_that_hardly_differ(apart: int, monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(between_drops(scores, scores < 0, apart), want)
 
 
-@needs_numba
-def test_compiled_windows_cut_ties_without_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = view_of("tied")
-    place = places(view.scores, view.allowed)
-    by("compiled", monkeypatch)
-    monkeypatch.setattr(ranks, "places", None)
-    for start, stop in ((0, 5), (3, 9), (0, 400), (100, 300), (101, 102)):
-        want = view.allowed & (place >= start) & (place < stop)
-        assert torch.equal(view.window(view.allowed, stop, start), want), (start, stop)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_comparisons_are_those_of_torch(dtype: torch.dtype) -> None:
     one = torch.tensor([[0.2, 0.0, torch.nan], [-1.0, torch.inf, 0.3]]).to(dtype)
@@ -284,24 +267,3 @@ def test_counts_of_a_pool() -> None:
                 if len(inside) < len(scores):  # all that is allowed: by count
                     assert told.first[row] == (scores > inside.max()).sum()
                     assert told.last[row] == (scores >= inside.min()).sum() - 1
-
-
-@needs_numba
-@pytest.mark.parametrize(
-    "strategy", [TopK(k=4), Qure(), Qure(variant="release"), Dqe(alpha=0.0), ShiftedTopK()], ids=repr
-)
-def test_refreshes_are_those_of_torch(strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(13)
-    images, queries = (normalize(torch.randn(n, 16, generator=generator), dim=-1) for n in (500, 90))
-    queries[:20] = (queries[:20] * 2).round() / 4
-    target, group = torch.arange(90), torch.zeros(90, dtype=torch.int64)
-    task = MiningTask(queries, images[:, None], target, group, [torch.arange(500)])
-    found = {}
-    for path in ("torch", "compiled"):
-        by(path, monkeypatch)
-        pools = tmp_path / path
-        found[path] = mine(task, strategy, refresh=1, draws=12, generator=torch.Generator(), files=PoolFiles(pools))
-    for field in dataclasses.fields(found["torch"]):
-        one, other = (getattr(mined, field.name) for mined in found.values())
-        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
-    assert (tmp_path / "torch").read_bytes() == (tmp_path / "compiled").read_bytes()

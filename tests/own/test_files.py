@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from negbench.cli.main import run as negbench
 from negbench.datasets.triplets import Triplets
 from negbench.errors import OptionError
-from negbench.layers import read_recipe
 from negbench.own.init import look
 
 ROWS = [("7", "in red", "8"), ("8", "in red", "x\\y"), ("8", "in red", "x\\y"), ("9", "blue", "9"), ("9", "red", "7")]
@@ -50,13 +48,8 @@ def test_likely_mistakes_are_remarked(tmp_path: Path) -> None:
     assert "a.csv: of 1 triplets the target is the reference itself" in remarks
 
 
-def test_init_knows_renamed_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_columns_are_named_by_an_option(tmp_path: Path) -> None:
+    """tests/cli/test_embed.py goes on with it."""
     written(tmp_path / "mine.csv", ";", "ref;caption;target")
     assert "name other columns with --columns reference=NAME" in look(tmp_path).missing[0]
     assert look(tmp_path, "reference=ref,text=caption").triplets is not None
-    for name in ("7", "8", "9", "y"):
-        where = tmp_path / "x" if name == "y" else tmp_path
-        where.mkdir(exist_ok=True)
-        (where / f"{name}.png").write_bytes(b"x")
-    assert negbench(["init", str(tmp_path), "--columns", "reference=ref,text=caption"]) == 0
-    assert read_recipe(tmp_path / "recipe.toml")["dataset"]["columns"] == "reference=ref,text=caption"

@@ -6,15 +6,11 @@ Each command is first computed undisturbed. Then, in new runs folders, the comma
 times, by kill -9 to the command, to one of its processes or to all of them, or by a signal or two. Given again it must
 end with exit code 0, the same metrics of the same runs, no half-written or damaged file, nothing that MLflow calls
 running and no process left. Prints a line an attempt, with the kills so far; exit code 1 where anything differs.
-
-What takes longest, the imports, is done once: commands are forks of this process, and their workers are forks of one
-server, but for every eighth command, which starts its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import itertools
 import json
 import os
@@ -22,12 +18,11 @@ import random
 import shutil
 import signal
 import sqlite3
+import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from contextlib import closing, suppress
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -51,39 +46,17 @@ WAYS = ("kill -9", "kill -9 to one process", "kill -9 to all", *SIGNALS, *(f"{wa
 SECONDS = 900  # a command that takes longer hangs
 
 
-def import_all() -> None:
-    """Import what commands import late, and start the server of their workers, which does so, too."""
-    from negbench.executors import _PRELOADED, _context
-    from negbench.tuning.trials import serve
-
-    for name in ("negbench.cli.main", *_PRELOADED["negbench.grid.cells"], "optuna"):
-        importlib.import_module(name)
-    _context(serve)
+def hear() -> None:
+    """Signals that nohup and a shell's background ignore reach the command."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
-def start(command: str, sets: list[str], runs: Path, *, server: bool = True) -> psutil.Process:
+def start(command: str, sets: list[str], runs: Path) -> psutil.Popen:
     """Start it in a session of its own; what it tells is in a file beside its runs folder."""
-    if pid := os.fork():
-        return psutil.Process(pid)
-    os.setsid()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and a shell in the background the next
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    words = [sys.executable, "-m", "negbench", *command.split(), *sets, "--runs-dir", str(runs)]
     with runs.with_suffix(".log").open("ab") as told:
-        os.dup2(told.fileno(), 1)
-        os.dup2(told.fileno(), 2)
-    if server:
-        forkserver.ensure_running = lambda: None
-        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
-    else:
-        forkserver._forkserver._forkserver_pid = None  # type: ignore[attr-defined]
-    from negbench.cli.main import main
-
-    try:
-        main([*command.split(), *sets, "--runs-dir", str(runs)])
-    except Exception:
-        traceback.print_exc()
-        raise SystemExit(1) from None
-    raise SystemExit(0)
+        return psutil.Popen(words, stdout=told, stderr=told, start_new_session=True, preexec_fn=hear)
 
 
 def table(runs: Path) -> dict[str, Any]:
@@ -113,8 +86,8 @@ def has_checkpoint(runs: Path) -> bool:
 
 
 def living(session: int) -> list[psutil.Process]:
-    """Processes of a session, and workers that are forks of the common server."""
-    found: list[psutil.Process] = psutil.Process(forkserver._forkserver._forkserver_pid).children()  # type: ignore[attr-defined]
+    """Processes of a session."""
+    found = list[psutil.Process]()
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
@@ -122,7 +95,7 @@ def living(session: int) -> list[psutil.Process]:
     return found
 
 
-def strike(process: psutil.Process, way: str, chance: random.Random) -> None:
+def strike(process: psutil.Popen, way: str, chance: random.Random) -> None:
     """End a command in one of `WAYS`; where not all of it is killed, wait until the rest has noticed."""
     kind, _, twice = way.partition(", ")
     name, _, whom = kind.partition(" to ")
@@ -146,9 +119,9 @@ def attacked(
 ) -> None:
     """Kill a command up to `most` times, then let it end; counts the ways, and how many came after a checkpoint."""
     for _ in range(most):
-        process, wait = start(command, sets, runs, server=chance.random() < 7 / 8), chance.uniform(0.0, span)
+        process, wait = start(command, sets, runs), chance.uniform(0.0, span)
         if chance.random() < 0.8:  # most of them while something is computed
-            while process.status() != psutil.STATUS_ZOMBIE and not has_checkpoint(runs):
+            while process.poll() is None and not has_checkpoint(runs):
                 time.sleep(0.02)
             wait *= 0.3
         with suppress(psutil.TimeoutExpired):
@@ -172,7 +145,6 @@ def main() -> int:
     place = Path(tempfile.mkdtemp(prefix="attack-"))
     os.environ["NEGBENCH_CACHE"] = str(place / "cache")
     sets = list(itertools.chain(*(["--set", text] for text in (*write_vectors(place), *TRAINING))))
-    import_all()
     spans, tables = list[float](), list[dict[str, Any]]()
     for number, command in enumerate(COMMANDS):
         begun, runs = time.monotonic(), place / f"straight-{number}"

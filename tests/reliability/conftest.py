@@ -3,6 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def features(toy_root: Path) -> Callable[..., tuple[Any, dict[str, Path]]]:
+    """Opens the feature store below a folder and fills it with so many pictures, or does not; with these pictures."""
+    from negbench.data.features import store_of
+    from negbench.datasets.image_files import EXTENSIONS
+    from negbench.registry import registry
+
+    backbone = registry.make("backbones", "tiny", weights="random")
+    paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)
+
+    def opened(root: Path, count: int, *, fill: bool = True) -> tuple[Any, dict[str, Path]]:
+        images, store = {path.stem: path for path in paths[:count]}, store_of(backbone, root=root)
+        if fill:
+            store.ensure(images, backbone)
+        return store, images
+
+    return opened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import pickle
 import random
@@ -19,8 +18,6 @@ from kills import many
 
 from negbench.analysis.findings import stored
 from negbench.cli.main import run as negbench
-from negbench.data.features import FeatureStore
-from negbench.datasets.image_files import EXTENSIONS
 from negbench.errors import NegbenchError, RunError
 from negbench.files import SUMS, DamagedError
 from negbench.grid.comparison import ComparisonFolder
@@ -56,12 +53,11 @@ def damaged(path: Path) -> Iterator[bytes]:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory, vector_sets: list[str]) -> Path:
+def bench(tmp_path_factory: pytest.TempPathFactory, vector_flags: list[str]) -> Path:
     """A runs folder with a finished comparison of two strategies."""
     runs = tmp_path_factory.mktemp("runs")
-    sets = itertools.chain(*(["--set", text] for text in vector_sets))
     grid = ["--strategies", "qure,all-corpus", "--seeds", "2", "--name", "duel", "--no-report"]
-    assert negbench(["compare", *grid, *sets, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
+    assert negbench(["compare", *grid, *vector_flags, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
     return runs
 
 
@@ -91,7 +87,7 @@ READERS: dict[str, Callable[[RunFolder], Any]] = {
     "ranks.parquet": lambda folder: folder.ranks(),
     "mining-00.parquet": lambda folder: folder.table("mining-00"),
     "model.safetensors": lambda folder: folder.weights(),
-    "curves-end.npz": lambda folder: Curves.load(folder.path / "curves-end.npz"),
+    "curves-start.npz": lambda folder: Curves.load(folder.path / "curves-start.npz"),
 }
 
 
@@ -147,11 +143,11 @@ def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished: RunFolder) -> 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "pools-00.bits"])
 def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(
-    halfway: RunFolder, vector_sets: list[str], name: str, capsys: pytest.CaptureFixture[str]
+    halfway: RunFolder, vector_flags: list[str], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in damaged(halfway.path / name):
         (halfway.path / "error.txt").unlink(missing_ok=True)  # it is interrupted, not failed
-        assert negbench(again(vector_sets, halfway.path.parent)) == 2
+        assert negbench(again(vector_flags, halfway.path.parent)) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("negbench: error: ")
         assert f"{name} is damaged" in line
@@ -159,58 +155,29 @@ def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(
     (halfway.path / "error.txt").unlink(missing_ok=True)
 
 
-def again(vector_sets: list[str], runs: Path) -> list[str]:
+def again(vector_flags: list[str], runs: Path) -> list[str]:
     """The command that goes on with `halfway`."""
-    sets = [part for text in (*vector_sets, "schedule.refresh_epochs=[1,3]") for part in ("--set", text)]
-    return ["run", "--strategy", "qure", *sets, "--runs-dir", str(runs), "--tracking-uri", "none"]
-
-
-def test_the_mend_of_a_checkpoint_works(halfway: RunFolder, vector_sets: list[str], tmp_path: Path) -> None:
-    left, right = tmp_path / "left", tmp_path / "right"
-    for runs in (left, right):
-        shutil.copytree(halfway.path.parent, runs)
-    (right / halfway.run_id / "checkpoint.pt").unlink()
-    for runs in (left, right):
-        assert negbench(again(vector_sets, runs)) == 0
-    both = [RunFolder(runs / halfway.run_id) for runs in (left, right)]
-    assert both[0].metrics() == both[1].metrics()
-    assert both[0].ranks().equals(both[1].ranks())
-
-
-@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "ranks.parquet", "mining-00.parquet"])
-def test_the_report_says_so_in_one_line(
-    bench: Path, finished: RunFolder, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number, _ in enumerate(damaged(finished.path / name)):
-        if number < many(1, 5):
-            capsys.readouterr()
-            assert negbench(["report", "duel", "--runs-dir", str(bench), "--galleries", "1"]) == 2
-            (line,) = capsys.readouterr().err.splitlines()
-            assert line.startswith("negbench: error: ")
-            assert f"{finished.path / name} is damaged" in line
+    flags = [*vector_flags, "--set", "schedule.refresh_epochs=[1,3]", "--tracking-uri", "none"]
+    return ["run", "--strategy", "qure", *flags, "--runs-dir", str(runs)]
 
 
 # --- what is made again -----------------------------------------------------------------------------------------------
 
 
-def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from negbench.registry import registry
+Features = Callable[..., tuple[Any, dict[str, Path]]]
 
-    paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)[:12]
-    for path in paths:
+
+def test_damaged_features_are_encoded_anew(features: Features, tmp_path: Path) -> None:
+    _, images = features(tmp_path, 12, fill=False)
+    for path in images.values():
         os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**10))  # else it is read again, and not on the list
-    images = {path.stem: path for path in paths}
-    backbone = registry.make("backbones", "tiny", weights="random")
 
-    def features() -> torch.Tensor:
-        from negbench.data.features import store_of
+    def encoded() -> torch.Tensor:
+        found: torch.Tensor = features(tmp_path, 12)[0].load(list(images))[torch.arange(12)]
+        return found
 
-        store: FeatureStore = store_of(backbone, root=tmp_path)
-        store.ensure(images, backbone)
-        return store.load(list(images))[torch.arange(len(images))]
-
-    want = features()
-    files = [next(tmp_path.rglob("*.safetensors")), tmp_path / "features" / "hashes.txt"]
+    want = encoded()
+    files = [next(tmp_path.rglob("*.safetensors")), tmp_path / "features" / "hashes.json"]
     for file in files:
         content = file.read_bytes()
         for wrong in damages(content, 3):
@@ -218,17 +185,12 @@ def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monke
                 path.unlink()
             file.write_bytes(wrong)
             # what is encoded again may be so in a batch of another size: the last bit may differ
-            torch.testing.assert_close(features(), want, rtol=2e-3, atol=2e-3)
+            torch.testing.assert_close(encoded(), want, rtol=2e-3, atol=2e-3)
             assert all(path.read_bytes() != wrong for path in file.parent.glob("*.safetensors"))
 
 
-def test_every_bit_of_a_shards_header_is_checked(toy_root: Path, tmp_path: Path) -> None:
-    from negbench.data.features import store_of
-    from negbench.registry import registry
-
-    images = {path.stem: path for path in sorted(toy_root.rglob("*.png"))[:2]}
-    backbone = registry.make("backbones", "tiny", weights="random")
-    store_of(backbone, root=tmp_path).ensure(images, backbone)
+def test_every_bit_of_a_shards_header_is_checked(features: Features, tmp_path: Path) -> None:
+    _, images = features(tmp_path, 2)
     (shard,) = tmp_path.rglob("*.safetensors")
     content = shard.read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")
@@ -236,21 +198,14 @@ def test_every_bit_of_a_shards_header_is_checked(toy_root: Path, tmp_path: Path)
         wrong = bytearray(content)
         wrong[at // 8] ^= 1 << at % 8
         shard.write_bytes(wrong)
-        assert len(store_of(backbone, root=tmp_path).missing(images)) == 2, (
-            f"bit {at % 8} of {content[:header]!r}[{at // 8}]"
-        )
+        left = features(tmp_path, 2, fill=False)[0].missing(images)
+        assert len(left) == 2, f"bit {at % 8} of {content[:header]!r}[{at // 8}]"
 
 
-def test_a_shard_that_changed_within_a_tick_is_read_again(toy_root: Path, tmp_path: Path) -> None:
+def test_a_shard_that_changed_within_a_tick_is_read_again(features: Features, tmp_path: Path) -> None:
     """Damaged in place, with the size, inode and modification time of the shard that was just found whole."""
-    from negbench.data.features import store_of
-    from negbench.registry import registry
-
-    paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)[:4]
-    images = {path.stem: path for path in paths}
-    backbone = registry.make("backbones", "tiny", weights="random")
-    store_of(backbone, root=tmp_path).ensure(images, backbone)
-    assert store_of(backbone, root=tmp_path).missing(images) == []
+    _, images = features(tmp_path, 4)
+    assert features(tmp_path, 4, fill=False)[0].missing(images) == []
     (shard,) = tmp_path.rglob("*.safetensors")
     before = shard.stat()
     content = bytearray(shard.read_bytes())
@@ -259,7 +214,7 @@ def test_a_shard_that_changed_within_a_tick_is_read_again(toy_root: Path, tmp_pa
         file.write(content)
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (shard.stat().st_ino, shard.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert store_of(backbone, root=tmp_path).missing(images) == list(images)
+    assert features(tmp_path, 4, fill=False)[0].missing(images) == list(images)
 
 
 # --- malice -----------------------------------------------------------------------------------------------------------

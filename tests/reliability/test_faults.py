@@ -14,15 +14,9 @@ import numpy as np
 import pytest
 from kills import many, spread
 
-from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
-from negbench.data.scene import Scenes
-from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.executors import Here
-from negbench.files import DamagedError, atomic_write, locked, read_json, write_json
-from negbench.grid.cells import plan
-from negbench.grid.comparison import ComparisonFolder
+from negbench.files import atomic_write, locked, write_json
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder
@@ -110,15 +104,6 @@ def test_a_folder_that_cannot_be_written(vector_sets: list[str], tmp_path: Path)
         folder.chmod(0o755)
 
 
-def test_what_the_disk_cannot_read_is_one_line(tmp_path: Path) -> None:
-    write_json(tmp_path / "a" / "x.json", {})
-    with pytest.raises(NegbenchError, match=r"cannot read .*: Is a directory"):
-        read_json(tmp_path / "a")
-    (tmp_path / "a" / "x.json").write_bytes(b"\xff")
-    with pytest.raises(DamagedError):
-        read_json(tmp_path / "a" / "x.json")
-
-
 def test_a_writer_is_not_swept_and_a_dead_one_is(tmp_path: Path) -> None:
     with atomic_write(tmp_path / "a.txt") as file:
         file.write("x")
@@ -153,108 +138,18 @@ def test_a_store_that_goes_away_midway_costs_the_copy(
     assert (found.metrics, found.folder.metrics(), found.folder.ranks().to_json()) == want
 
 
-# --- two at once ------------------------------------------------------------------------------------------------------
-
-
-def test_two_processes_on_one_comparison_compute_each_cell_once(vector_sets: list[str], tmp_path: Path) -> None:
-    configs = [config_of(vector_sets, f"seed={seed}", strategy="all-corpus") for seed in range(3)]
-
-    def compute() -> None:
-        cells = plan(configs, tmp_path, Display(), Scenes())
-        ComparisonFolder(tmp_path / "duel").compute(cells, Here(), tracking_uri="none")
-
-    pids = []
-    for _ in range(2):
-        pids.append(os.fork())
-        if pids[-1] == 0:
-            try:
-                compute()
-                os._exit(0)
-            finally:
-                os._exit(1)
-    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0, 0]
-    folders = [RunFolder(path.parent) for path in tmp_path.glob("*/config.json")]
-    assert [folder.status for folder in folders] == ["finished"] * 3
-    rows = ComparisonFolder(tmp_path / "duel").cells()
-    assert sorted(row["run"] for row in rows) == sorted(folder.run_id for folder in folders)
-
-
 # --- the data ---------------------------------------------------------------------------------------------------------
 
 
-def changed(sets: list[str], where: Path, change: Callable[[Any], Any]) -> list[str]:
-    """The vectors' `--set` texts with the images' table changed."""
-    told = dict(text.split("=", 1) for text in sets)
-    with np.load(told["backbone.images"].strip("'")) as stored:
-        ids, features = stored["ids"] if "ids" in stored else stored["images"], stored["features"].copy()
-        name = "ids" if "ids" in stored else "images"
-    np.savez(where / "images.npz", **{name: ids, "features": change(features)})
-    return [*sets, f"backbone.images='{where / 'images.npz'}'"]
-
-
-def outcome(sets: list[str], runs: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    texts = [part for text in sets for part in ("--set", text)]
-    code = negbench(["run", "--strategy", "qure", *texts, "--runs-dir", str(runs), "--tracking-uri", "none"])
-    return code, capsys.readouterr().err
-
-
-def spoilt(row: int, value: float) -> Callable[[Any], Any]:
-    def change(features: Any) -> Any:
-        features[row] = value
-        return features
-
-    return change
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_features_that_are_no_numbers_are_refused(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float
-) -> None:
-    code, told = outcome(changed(vector_sets, tmp_path, spoilt(3, value)), tmp_path / "runs", capsys)
-    (line,) = told.splitlines()
-    assert code == 2
-    assert "images.npz" in line
-
-
-def finite(value: Any) -> bool:
-    return all(np.isfinite(list(value.values())))
-
-
-@pytest.mark.parametrize("kind", ["zero vectors", "all scores equal"])
-def test_degenerate_features_end_with_numbers_or_a_line(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
-    change = spoilt(3, 0.0) if kind == "zero vectors" else np.ones_like
-    code, told = outcome(changed(vector_sets, tmp_path, change), tmp_path / "runs", capsys)
-    assert "Traceback" not in told
-    if code == 0:
-        (folder,) = (RunFolder(path.parent) for path in (tmp_path / "runs").glob("*/config.json"))
-        assert finite(folder.result["metrics"])
-        if kind == "all scores equal":  # ties are no hits: nobody may win by standing first in the file
-            assert folder.result["metrics"][folder.result["main_metric"]] < 1
-    else:
-        assert code == 2
-        assert len(told.splitlines()) == 1
-
-
-def rewritten(sets: list[str], where: Path, change: Callable[[Rows], Rows]) -> list[str]:
-    told = dict(text.split("=", 1) for text in sets)
-    lines = Path(told["dataset.file"].strip("'")).read_text(encoding="utf-8").splitlines()
-    rows = change([json.loads(line) for line in lines])
-    (where / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return [*sets, f"dataset.file='{where / 't.jsonl'}'"]
-
-
-def test_a_gallery_of_one_image(vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gallery_of_one_image(vector_sets: list[str], tmp_path: Path) -> None:
     """The reference is the target and all there is: found at rank 1, and every number is one."""
-
-    def lonely(rows: Rows) -> Rows:
-        kept = [row for row in rows if row["split"] == "train"]
-        alone = next(row for row in rows if row["split"] == "val")
-        return [*kept, {**alone, "reference": alone["target"], "relevant": []}]
-
-    code, told = outcome(rewritten(vector_sets, tmp_path, lonely), tmp_path / "runs", capsys)
-    assert (code, told) == (0, "")
-    (folder,) = (RunFolder(path.parent) for path in (tmp_path / "runs").glob("*/config.json"))
-    assert finite(folder.result["metrics"])
-    assert folder.result["metrics"][folder.result["main_metric"]] == 1
+    told = dict(text.split("=", 1) for text in vector_sets)
+    lines = Path(told["dataset.file"].strip("'")).read_text(encoding="utf-8").splitlines()
+    train, val = ([line for line in lines if json.loads(line)["split"] == split] for split in ("train", "val"))
+    row = json.loads(val[0])
+    alone = json.dumps({**row, "reference": row["target"], "relevant": []})
+    (tmp_path / "t.jsonl").write_text("\n".join([*train, alone]), encoding="utf-8")
+    config = config_of(vector_sets, f"dataset.file='{tmp_path / 't.jsonl'}'")
+    found = run_config(config, Bench.open(tmp_path / "runs", "none")).folder.result
+    assert all(np.isfinite(list(found["metrics"].values())))
+    assert found["metrics"][found["main_metric"]] == 1

@@ -15,14 +15,10 @@ import torch
 from kills import many, spread
 
 from negbench.cli.main import run as negbench
-from negbench.data.features import store_of
-from negbench.datasets.image_files import EXTENSIONS
 from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, run_config
-from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
-from negbench.tracking import Tracker
 
 SIZE = 8 * 2**20
 
@@ -75,27 +71,6 @@ def test_a_checkpoint_for_which_there_is_no_room(room: int, tmp_path: Path) -> N
     assert folder.checkpoint() == {"a": 1}
 
 
-def test_features(toy_root: Path, disk: Path) -> None:
-    """What is stored is whole; with room again the rest is encoded, to the same values."""
-    paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)[:120]
-    images = {path.stem: path for path in paths}
-    backbone = registry.make("backbones", "tiny", weights="random")
-    straight = store_of(backbone, root=disk.parent / "straight")
-    straight.ensure(images, backbone)
-    index = torch.arange(len(images))
-    need = len(images) * straight.image_bytes
-    for left in (0, 4096, need // 2, need + 2**12):
-        root = disk / str(left)
-        fill(disk, left)
-        with pytest.raises(NegbenchError, match=r"No space left on device|has room for"):
-            store_of(backbone, root=root).ensure(images, backbone)
-        assert leftovers(disk) == []
-        empty(disk)
-        again = store_of(backbone, root=root)
-        again.ensure(images, backbone)
-        assert torch.equal(again.load(list(images))[index], straight.load(list(images))[index])
-
-
 def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None]) -> None:
     """Full from some moment of the second epoch on: one line; with room again the numbers of an undisturbed run."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
@@ -124,28 +99,6 @@ def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None])
         shutil.rmtree(runs)
     assert told
     assert all(line.startswith("cannot write ") and line.endswith(": No space left on device") for line in told), told
-
-
-def test_the_mlflow_copy(vector_sets: list[str], disk: Path, watched: Callable[..., None]) -> None:
-    """The run goes on without it, says so, and `negbench ui` copies it."""
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
-    straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
-    uri, runs = f"sqlite:///{disk / 'store.db'}", disk.parent / "runs"
-    Tracker.open(runs, uri).client()  # its tables
-
-    def watch(epoch: int) -> None:
-        if not (disk / "ballast").exists():
-            fill(disk, 0)
-
-    watched(watch)
-    found = run_config(config, Bench.open(runs, uri))
-    assert found.tracking_error is not None
-    assert found.metrics == straight.metrics
-    with pytest.raises(NegbenchError, match="fails"):
-        Tracker.open(runs, uri).export(found.folder)
-    empty(disk)
-    made = Tracker.open(runs, uri).export(found.folder)
-    assert Tracker.open(runs, uri).client().get_run(made).info.status == "FINISHED"
 
 
 def test_the_report(vector_flags: list[str], disk: Path, capsys: pytest.CaptureFixture[str]) -> None:

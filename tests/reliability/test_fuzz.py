@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib.util
 import io
 import itertools
 import json
 import os
 import shutil
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -187,13 +185,20 @@ def keys() -> list[str]:
     return [*plain, *options, "strategy", "train", "", "a.b.c", "x"]
 
 
-@pytest.fixture(scope="module")
-def sets(vector_sets: list[str]) -> list[str]:
-    return list(itertools.chain(*(["--set", text] for text in vector_sets)))
+@pytest.fixture
+def place(tmp_path: Path) -> list[object]:
+    return ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
 
 
-def test_options(sets: list[str], tmp_path: Path) -> None:
-    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+@pytest.fixture
+def sources(vector_sets: list[str]) -> dict[str, Path]:
+    """The files of `vector_sets`: triplets, images, texts."""
+    told = dict(text.split("=", 1) for text in vector_sets)
+    keys = {"triplets": "dataset.file", "images": "backbone.images", "texts": "backbone.texts"}
+    return {name: Path(told[key].strip("'")) for name, key in keys.items()}
+
+
+def test_options(vector_flags: list[str], place: list[object]) -> None:
 
     @fuzzed(
         st.sampled_from(("qure", "in-batch", "dqe", "hycole", "xbm", "uniform-bins")),
@@ -202,26 +207,21 @@ def test_options(sets: list[str], tmp_path: Path) -> None:
     )
     def trial(strategy: str, pairs: list[tuple[str, str]], sign: str) -> None:
         more = itertools.chain(*(["--set", f"{key}{sign}{value}"] for key, value in pairs))
-        outcome("--set", "run", "--strategy", strategy, *sets, *more, *place)
+        outcome("--set", "run", "--strategy", strategy, *vector_flags, *more, *place)
 
     trial()
 
 
-def test_recipes(vector_sets: list[str], tmp_path: Path) -> None:
+def test_recipes(vector_sets: list[str], place: list[object], tmp_path: Path) -> None:
     tables: dict[str, list[str]] = {"strategy": ["name = 'qure'"]}
-    for text in [
-        *vector_sets,
-        "train.precision='fp32'",
-        "eval.select='dev'",
-        "mining.margin=0.5",
-        "loss.name='info-nce'",
-    ]:
+    more = ("train.precision='fp32'", "eval.select='dev'", "mining.margin=0.5", "loss.name='info-nce'")
+    for text in (*vector_sets, *more):
         key, _, value = text.partition("=")
         section, _, name = key.partition(".")
         plain = value if value[0] in "'0123456789" else f"'{value}'"
         tables.setdefault(section, []).append(f"{name} = {plain}")
     base = "\n".join(f"[{section}]\n" + "\n".join(lines) for section, lines in tables.items()).encode()
-    recipe, place = tmp_path / "r.toml", ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    recipe = tmp_path / "r.toml"
     recipe.write_bytes(base)
     data = ["--dataset", "triplets", "--backbone", "precomputed"]  # never the data set that is made on first use
     assert outcome("recipe", "run", "--recipe", recipe, *data, *place) == 2  # given up, not refused
@@ -238,31 +238,17 @@ def test_recipes(vector_sets: list[str], tmp_path: Path) -> None:
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def toys() -> Any:
-    """tests/datasets/toys.py, which draws its pictures with tests/standin.py."""
-    here = Path(__file__).parents[1]
-    for path in (here / "standin.py", here / "datasets" / "toys.py"):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-    return module
-
-
-def test_annotation_files(vector_sets: list[str], sets: list[str], toys: Any, tmp_path: Path) -> None:
+def test_annotation_files(
+    sources: dict[str, Path], vector_flags: list[str], place: list[object], toys: Any, tmp_path: Path
+) -> None:
     """Files of triplets by a whole run; those of the benchmarks are read, and random scores are measured by them."""
-    told = dict(text.split("=", 1) for text in vector_sets)
-    triplets = Path(told["dataset.file"].strip("'")).read_bytes()
+    triplets = sources["triplets"].read_bytes()
     rows = [json.loads(line) for line in triplets.splitlines()]
-    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
-    sources = {name: toys.TOYS[name](tmp_path / name) for name in ("fashioniq", "cirr", "circo", "hp-fashioniq")}
+    options = {name: toys.TOYS[name](tmp_path / name) for name in ("fashioniq", "cirr", "circo", "hp-fashioniq")}
     files = [
         (name, path)
-        for name, options in sources.items()
-        for path in sorted(Path(options["root"]).rglob("*.json"))
+        for name, given in options.items()
+        for path in sorted(Path(given["root"]).rglob("*.json"))
     ]  # fmt: skip
 
     @fuzzed(st.data())
@@ -274,7 +260,9 @@ def test_annotation_files(vector_sets: list[str], sets: list[str], toys: Any, tm
                 content = "".join(json.dumps(row) + "\n" for row in data.draw(changed(rows, JSONS)) or ()).encode()
             file = tmp_path / f"t.{data.draw(st.sampled_from(('jsonl', 'json', 'csv', 'tsv')))}"
             file.write_bytes(content)
-            outcome("annotations", "run", "--strategy", "qure", *sets, "--set", f"dataset.file='{file}'", *place)
+            outcome(
+                "annotations", "run", "--strategy", "qure", *vector_flags, "--set", f"dataset.file='{file}'", *place
+            )
             return
         TRIED["annotations"] += 1
         name, path = data.draw(st.sampled_from(files))
@@ -284,7 +272,7 @@ def test_annotation_files(vector_sets: list[str], sets: list[str], toys: Any, tm
             data.draw(spoilt(before) | changed(value, JSONS).map(lambda v: json.dumps(v).encode()))  # type: ignore[arg-type]
         )
         try:
-            split = negbench.load_dataset(name, split="val", images=False, **sources[name])
+            split = negbench.load_dataset(name, split="val", images=False, **options[name])
             scores = torch.rand(len(split.queries), len(split.images))
             if all(query.target is not None for query in split.queries):
                 split.evaluate(scores)
@@ -296,56 +284,43 @@ def test_annotation_files(vector_sets: list[str], sets: list[str], toys: Any, tm
     trial()
 
 
-def test_embeddings(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
-    told = dict(text.split("=", 1) for text in vector_sets)
-    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
-    sources = {name: Path(told[f"backbone.{name}"].strip("'")) for name in ("images", "texts")}
-
-    def another(name: str, kind: str) -> bytes:
-        with np.load(sources[name]) as stored:
-            ids, features = stored[{"images": "ids", "texts": "texts"}[name]], stored["features"]
-        tables: dict[str, dict[str, Any]] = {
-            "width 0": {"ids": ids, "features": features[..., :0]},
-            "no rows": {"ids": ids[:0], "features": features[:0]},
-            "integers": {"ids": ids, "features": features.astype(np.int8)},
-            "text": {"ids": ids, "features": features.astype(str)},
-            "objects": {"ids": ids.astype(object), "features": features},
-            "one number": {"ids": ids, "features": np.float32(1)},
-            "wide": {"ids": ids, "features": np.ones((len(ids), 1, 1, 1, 3), np.float32)},
-            "numbers": {"ids": np.arange(len(ids)), "features": features},
-            "one name": {"ids": np.array("x"), "features": features},
-            "names twice": {"ids": np.repeat(ids[:1], len(ids)), "features": features},
-            "half": {"ids": ids, "features": features.astype(np.float16)},
-            "not finite": {"ids": ids, "features": features * np.float32(np.inf)},
-            "complex": {"ids": ids, "features": features.astype(np.complex64)},
-            "structured": {"ids": ids, "features": np.zeros(len(ids), dtype=[("a", "f4")])},
-            "no ids": {"features": features},
-            "nothing": {},
-        }
-        buffer = io.BytesIO()
-        np.savez(buffer, **{"texts" if (name, key) == ("texts", "ids") else key: v for key, v in tables[kind].items()})
+def test_embeddings(sources: dict[str, Path], vector_flags: list[str], place: list[object], tmp_path: Path) -> None:
+    def saved(**arrays: Any) -> bytes:
+        np.savez(buffer := io.BytesIO(), **arrays)
         return buffer.getvalue()
 
-    kinds = ("width 0", "no rows", "integers", "text", "objects", "one number", "wide", "numbers", "one name")
-    kinds += ("names twice", "half", "not finite", "complex", "structured", "no ids", "nothing")
+    def others(name: str) -> list[bytes]:
+        """The table in other types and shapes, and without parts of it."""
+        key = {"images": "ids", "texts": "texts"}[name]
+        with np.load(sources[name]) as stored:
+            ids, rows = stored[key], stored["features"]
+        kinds = (np.int8, str, np.float16, np.complex64)
+        tables = [(ids, rows.astype(kind)) for kind in kinds] + [
+            *((ids, rows[..., :0]), (ids[:0], rows[:0]), (ids, np.float32(1)), (ids, rows * np.float32(np.inf))),
+            *((ids, np.ones((len(ids), 1, 1, 1, 3), np.float32)), (ids, np.zeros(len(ids), dtype=[("a", "f4")]))),
+            *((ids.astype(object), rows), (np.arange(len(ids)), rows), (np.array("x"), rows)),
+            (np.repeat(ids[:1], len(ids)), rows),
+        ]
+        return [saved(), saved(features=rows), *(saved(**{key: names, "features": table}) for names, table in tables)]
+
     table = np.load(sources["images"])["features"]
     plain, single = io.BytesIO(), io.BytesIO()
     np.save(plain, table)
     torch.save({"features": torch.from_numpy(table)}, single)
-    originals = {name: path.read_bytes() for name, path in sources.items()}
+    wrong = {name: others(name) for name in ("images", "texts")}
 
     @fuzzed(st.data())
     def trial(data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(sources)))
+        name = data.draw(st.sampled_from(sorted(wrong)))
         content = data.draw(
-            spoilt(originals[name])
-            | st.sampled_from(kinds).map(lambda kind: another(name, kind))
+            spoilt(sources[name].read_bytes())
+            | st.sampled_from(wrong[name])
             | spoilt(plain.getvalue())
             | spoilt(single.getvalue())
         )
         file = tmp_path / f"{name}.{data.draw(st.sampled_from(('npz', 'npz', 'npy', 'safetensors', 'pt', 'txt')))}"
         file.write_bytes(content)
-        outcome("embeddings", "run", "--strategy", "qure", *sets, "--set", f"backbone.{name}='{file}'", *place)
+        outcome("embeddings", "run", "--strategy", "qure", *vector_flags, "--set", f"backbone.{name}='{file}'", *place)
 
     trial()
 
@@ -413,8 +388,9 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return again
 
 
-def test_plugin_files(sets: list[str], clean_registry: Callable[[], None], tmp_path: Path) -> None:
-    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+def test_plugin_files(
+    vector_flags: list[str], place: list[object], clean_registry: Callable[[], None], tmp_path: Path
+) -> None:
     plain = STRATEGY.format(scope="corpus", default=1, more="", first="pass", answer="view.allowed")
     numbers = itertools.count()
 
@@ -437,7 +413,7 @@ def test_plugin_files(sets: list[str], clean_registry: Callable[[], None], tmp_p
         file.write_bytes(content)
         name = ["--strategy", "qure", "--loss", file.stem] if kind == "loss" else ["--strategy", file.stem]
         state = torch.get_rng_state()
-        outcome("plug-ins", "run", "--plugin", file, *sets, *name, *place)
+        outcome("plug-ins", "run", "--plugin", file, *vector_flags, *name, *place)
         torch.set_rng_state(state)
         file.unlink()
 
@@ -455,7 +431,7 @@ PARTS = st.one_of(
 )
 
 
-def test_checkpoints(vector_sets: list[str], tmp_path: Path) -> None:
+def test_checkpoints(vector_sets: list[str], vector_flags: list[str], place: list[object], tmp_path: Path) -> None:
     """Of folders without hashes, as older versions left them: with hashes every one of these is refused at once."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     with pytest.raises(NegbenchError, match="enough"):
@@ -466,8 +442,7 @@ def test_checkpoints(vector_sets: list[str], tmp_path: Path) -> None:
     pristine = tmp_path / "pristine"
     shutil.copytree(kept.path, pristine)
     content, state = (pristine / "checkpoint.pt").read_bytes(), kept.checkpoint()
-    again = ["--strategy", "qure", "--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
-    again += [part for text in vector_sets for part in ("--set", text)]
+    again = ["--strategy", "qure", *place, *vector_flags]
     assert outcome("checkpoints", "run", *again) == 2
 
     def again_with(damaged: bytes) -> int:
@@ -494,36 +469,34 @@ def test_checkpoints(vector_sets: list[str], tmp_path: Path) -> None:
     trial()
 
 
-def test_ranks(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
-    """Rankings and stored ranks of `evaluate`, and scores of a guide."""
-    data_file = dict(text.split("=", 1) for text in vector_sets)["dataset.file"].strip("'")
-    split = negbench.load_dataset("triplets", file=data_file, split="val", images=False)
+def test_ranks(
+    sources: dict[str, Path], vector_sets: list[str], vector_flags: list[str], place: list[object], tmp_path: Path
+) -> None:
+    """Rankings of `evaluate`, and scores of a guide."""
+    split = negbench.load_dataset("triplets", file=sources["triplets"], split="val", images=False)
     lists = {query.id: split.images[:5] for query in split.queries}
-    scored = {query.id: dict(zip(split.images, range(40), strict=False)) for query in split.queries}
     trec = "".join(
         f"{q} Q0 {i} {n + 1} {9 - n} x\n" for q, images in lists.items() for n, i in enumerate(images)
     ).encode()
-    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=1"])
     folder = run_config(config, Bench.open(tmp_path / "done", "none")).folder
     parquet = (folder.path / "ranks.parquet").read_bytes()
     as_json = lambda value: json.dumps(value).encode()  # noqa: E731
-    sources = {
-        "json": changed(lists, JSONS).map(as_json) | changed(scored, JSONS).map(as_json) | spoilt(as_json(lists)),
-        "trec": spoilt(trec),
+    kinds = {
+        "json": changed(lists, JSONS).map(as_json) | spoilt(as_json(lists)),
         "parquet": spoilt(parquet),
         "guide": spoilt(trec),
     }
 
     @fuzzed(st.data())
     def trial(data: st.DataObject) -> None:
-        kind = data.draw(st.sampled_from(sorted(sources)))
+        kind = data.draw(st.sampled_from(sorted(kinds)))
         file = tmp_path / f"x.{kind if kind != 'guide' else 'trec'}"
-        file.write_bytes(data.draw(sources[kind]))
+        file.write_bytes(data.draw(kinds[kind]))
         if kind == "guide":
             guided = ["--set", f"mining.guide='{file}'", "--set", "mining.guide_margin=0.1"]
-            outcome("ranks", "run", "--strategy", "qure", *sets, *guided, *place)
+            outcome("ranks", "run", "--strategy", "qure", *vector_flags, *guided, *place)
         else:
-            outcome("ranks", "evaluate", "--ranks", file, "--dataset", data_file)
+            outcome("ranks", "evaluate", "--ranks", file, "--dataset", sources["triplets"])
 
     trial()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,71 +20,52 @@ SECRET = "hunter2-Geheimnis"
 URI = f"http://alice:{SECRET}@127.0.0.1:9"
 
 
-@pytest.mark.parametrize(
-    ("given", "want"),
-    [
-        ("http://alice:pw@host:5000/x", "http://host:5000/x"),
-        ("https://pw@host/x", "https://host/x"),  # a token
-        ("postgresql+psycopg://alice:pw@host/db", "postgresql+psycopg://alice@host/db"),
-        ("mysql://alice:p@w/pw?pw@host:3306/db", "mysql://alice@host:3306/db"),
-        ("postgresql://alice:pw@host/db?sslmode=require&password=pw", "postgresql://alice@host/db?sslmode=require"),
-        ("https://host/x?access_token=pw", "https://host/x"),
-        ("databricks://pw@profile", "databricks://profile"),
-        ("https://host/x?sig=pw&a=1#b", "https://host/x?a=1#b"),
-        ("url: /api?a=1&key=pw (Caused by ...)", "url: /api?a=1 (Caused by ...)"),
-        ("https://alice:p?w=1@host/x", "https://host/x"),
-        ("postgresql://alice@host/db?sslkey=/a/b.key&sslpassword=pw", "postgresql://alice@host/db?sslkey=/a/b.key"),
-        ("postgresql://alice@host/db?options=a@b&sslpassword=pw", "postgresql://alice@host/db?options=a@b"),
-        ("cannot reach http://a:pw@host/: no route (ftp://b:pw@h)", "cannot reach http://host/: no route (ftp://h)"),
-    ],
+LEFT = {
+    "http://alice:pw@host:5000/x": "http://host:5000/x",
+    "https://pw@host/x": "https://host/x",  # a token
+    "postgresql+psycopg://alice:pw@host/db": "postgresql+psycopg://alice@host/db",
+    "mysql://alice:p@w/pw?pw@host:3306/db": "mysql://alice@host:3306/db",
+    "postgresql://alice:pw@host/db?sslmode=require&password=pw": "postgresql://alice@host/db?sslmode=require",
+    "https://host/x?access_token=pw": "https://host/x",
+    "databricks://pw@profile": "databricks://profile",
+    "https://host/x?sig=pw&a=1#b": "https://host/x?a=1#b",
+    "url: /api?a=1&key=pw (Caused by ...)": "url: /api?a=1 (Caused by ...)",
+    "https://alice:p?w=1@host/x": "https://host/x",
+    "postgresql://alice@host/db?sslkey=/a/b.key&sslpassword=pw": "postgresql://alice@host/db?sslkey=/a/b.key",
+    "postgresql://alice@host/db?options=a@b&sslpassword=pw": "postgresql://alice@host/db?options=a@b",
+    "cannot reach http://a:pw@host/: no route (ftp://b:pw@h)": "cannot reach http://host/: no route (ftp://h)",
+}
+UNTOUCHED = (
+    *("sqlite:////runs/mlflow.db", "http://127.0.0.1:5000", "http://[::1]:5000/a@b", "postgresql://alice@host/db"),
+    *("https://host/path@1?x=1#a@b", "databricks", "file:///a/b@c", "no address at all, user@host"),
 )
-def test_no_secret_is_left_of_an_address(given: str, want: str) -> None:
-    assert without_secrets(given) == want
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "sqlite:////runs/mlflow.db",
-        "http://127.0.0.1:5000",
-        "http://[::1]:5000/a@b",
-        "postgresql://alice@host/db",
-        "https://host/path@1?x=1#a@b",
-        "databricks",
-        "file:///a/b@c",
-        "no address at all, user@host",
-    ],
-)
-def test_an_address_without_a_secret_stays(given: str) -> None:
-    assert without_secrets(given) == given
+def test_no_secret_is_left_of_an_address_and_all_else_is() -> None:
+    for given, want in (*LEFT.items(), *zip(UNTOUCHED, UNTOUCHED, strict=True)):
+        assert without_secrets(given) == want
 
 
 SCHEMES = sorted({*_tracking_store_registry._registry, *DATABASE_ENGINES, "postgresql+psycopg", "redis"} - {"", "file"})
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize(
-    "rest",
-    [
-        *(f"alice:{password}@host:1/db" for password in (SECRET, f"a/{SECRET}", f"a?b={SECRET}", f"@{SECRET}#a@")),
-        *(f"host/db?{name}={SECRET}" for name in ("sig", "key", "token", "X-Amz-Signature", "password", "apiKey")),
-        *(f"alice@host/db?a=1&{name}={SECRET}&b=2" for name in ("sig", "key", "access_token")),
-        f"host/db#token={SECRET}",
-    ],
+RESTS = (
+    *(f"alice:{password}@host:1/db" for password in (SECRET, f"a/{SECRET}", f"a?b={SECRET}", f"@{SECRET}#a@")),
+    *(f"host/db?{name}={SECRET}" for name in ("sig", "key", "token", "X-Amz-Signature", "password", "apiKey")),
+    *(f"alice@host/db?a=1&{name}={SECRET}&b=2" for name in ("sig", "key", "access_token")),
+    f"host/db#token={SECRET}",
 )
-def test_every_scheme_that_a_store_may_have(scheme: str, rest: str) -> None:
+
+
+def test_every_scheme_that_a_store_may_have() -> None:
     """MLflow's own and SQLAlchemy's, in any sentence, and in the parts that a library makes of them."""
-    address = f"{scheme}://{rest}"
-    assert SECRET not in without_secrets(address)
-    assert SECRET not in without_secrets(f"no route to '{address}': (url: {address})")
-    part = f"Max retries exceeded with url: /{rest}/api (host='{SECRET}', to 'alice:{SECRET}')"
-    assert SECRET not in without_secrets(part, address)
-    assert "host" in without_secrets(address)
-
-
-@pytest.mark.parametrize("address", [f"databricks://{SECRET}@host", f"https://{SECRET}@host", f"uc://{SECRET}@host"])
-def test_a_user_that_may_be_a_token(address: str) -> None:
-    assert without_secrets(address) == f"{address.partition('://')[0]}://host"
+    for scheme, rest in itertools.product(SCHEMES, RESTS):
+        address = f"{scheme}://{rest}"
+        assert SECRET not in without_secrets(address)
+        assert SECRET not in without_secrets(f"no route to '{address}': (url: {address})")
+        part = f"Max retries exceeded with url: /{rest}/api (host='{SECRET}', to 'alice:{SECRET}')"
+        assert SECRET not in without_secrets(part, address)
+        assert "host" in without_secrets(address)
+    for scheme in ("databricks", "https", "uc"):  # a user that may be a token
+        assert without_secrets(f"{scheme}://{SECRET}@host") == f"{scheme}://host"
 
 
 def found_in(folder: Path) -> list[str]:
@@ -156,6 +139,8 @@ def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(
     assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
     assert negbench(["ui", *place]) == 0
     ((command, environment),) = started
+    assert command[:4] == [sys.executable, "-m", "mlflow", "ui"]
+    assert "--workers 1 " in " ".join(command)
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert SECRET not in " ".join(command) + "".join(capfd.readouterr())
     assert environment["MLFLOW_BACKEND_STORE_URI"] == URI

@@ -27,6 +27,7 @@ from negbench.systems.system import load_config
 from negbench.tracking import Tracker
 
 LONG = ("train.epochs=2000",)
+Statuses = Callable[..., Counter[str]]
 GRID = ("compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--name", "duel")
 
 
@@ -37,10 +38,15 @@ def start(start_command: Callable[[list[str]], Any], vector_sets: list[str], tmp
     return lambda *arguments: start_command([*arguments, *sets, "--runs-dir", str(tmp_path)])
 
 
-def hears_all() -> None:
-    """Signals that the suite itself is deaf to (under nohup, in a shell's background) reach the command."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+def spawned(code: str) -> Any:
+    """A process of this code, which hears signals that the suite is deaf to: under nohup, in a shell's background."""
+
+    def hears_all() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code], **pipes, preexec_fn=hears_all)
 
 
 def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder]:
@@ -50,12 +56,6 @@ def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return [RunFolder(path.parent) for path in found]
-
-
-def statuses(runs: Path) -> Counter[str]:
-    client = Tracker.open(runs).client()
-    places = [experiment.experiment_id for experiment in client.search_experiments()]
-    return Counter(run.info.status for run in client.search_runs(places))
 
 
 WAITING = """
@@ -83,18 +83,8 @@ def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str
 
     All at once: each waits most of its time.
     """
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WAITING],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=hears_all,
-        )
-        for _ in CASES
-    ]
+    processes = [spawned(WAITING) for _ in CASES]
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process, (number, _) in zip(processes, CASES, strict=True):
         process.send_signal(number)
@@ -107,16 +97,13 @@ def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str
     return {case: (code, *texts) for case, code, texts in zip(CASES, codes, told, strict=True)}
 
 
-@pytest.mark.parametrize(("number", "again"), CASES)
 def test_exit_codes_and_a_second_signal(
-    number: signal.Signals,
-    again: signal.Signals | None,
     ended: dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str, str]],
 ) -> None:
-    code, out, told = ended[number, again]
-    assert (code, out) == (FIRST[number], "closed\n")
-    (line,) = told.splitlines()
-    assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
+    for (number, again), (code, out, told) in ended.items():
+        assert (code, out) == (FIRST[number], "closed\n"), (number, again)
+        (line,) = told.splitlines()
+        assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
 
 
 class Deaf:
@@ -140,7 +127,7 @@ def listening() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(
-    listening: None, vector_sets: list[str], tmp_path: Path, watched: Callable[..., None]
+    statuses: Statuses, listening: None, vector_sets: list[str], tmp_path: Path, watched: Callable[..., None]
 ) -> None:
     told = list[int]()
 
@@ -204,35 +191,13 @@ main.main([])
 
 
 def test_a_later_signal_ends_the_process_whatever_it_does() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", DEAF],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=hears_all,
-    )
-    assert process.stdout is not None
+    process = spawned(DEAF)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "lost\n"
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
-
-
-def test_a_signal_ends_a_run_in_order(start: Callable[..., Any], tmp_path: Path) -> None:
-    process = start("run", "--strategy", "all-corpus")
-    (folder,) = wait_for_checkpoints(tmp_path, 1, process)
-    os.kill(process.pid, signal.SIGTERM)
-    time.sleep(0.05)
-    os.kill(process.pid, signal.SIGTERM)
-    told = process.communicate()
-    assert process.returncode == 143
-    assert told.splitlines()[-1].startswith("negbench: stopped by SIGTERM; what was finished is kept: ")
-    assert "Traceback" not in told
-    assert folder.status == "interrupted"
-    assert folder.checkpoint() is not None
-    assert statuses(tmp_path) == {"KILLED": 1}
 
 
 def living(group: int) -> list[str]:
@@ -248,7 +213,9 @@ def living(group: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_workers_end_with_a_comparison_and_nothing_stays_running(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_workers_end_with_a_comparison_and_nothing_stays_running(
+    statuses: Statuses, start: Callable[..., Any], tmp_path: Path
+) -> None:
     process = start(*GRID, "--seeds", "2", "--workers", "2")
     wait_for_checkpoints(tmp_path, 2, process)
     os.kill(process.pid, signal.SIGTERM)
@@ -263,7 +230,7 @@ def test_workers_end_with_a_comparison_and_nothing_stays_running(start: Callable
 
 
 def test_what_kill_9_left_running_is_ended_by_the_next_command(
-    start: Callable[..., Any], vector_flags: list[str], tmp_path: Path
+    statuses: Statuses, start: Callable[..., Any], vector_flags: list[str], tmp_path: Path
 ) -> None:
     process = start(*GRID, "--seeds", "1")
     (folder,) = wait_for_checkpoints(tmp_path, 1, process)
@@ -277,7 +244,7 @@ def test_what_kill_9_left_running_is_ended_by_the_next_command(
     assert statuses(tmp_path) == {"KILLED": 2, "FINISHED": 1}
 
 
-def test_a_copy_that_was_cut_off_is_made_again(vector_flags: list[str], tmp_path: Path) -> None:
+def test_a_copy_that_was_cut_off_is_made_again(statuses: Statuses, vector_flags: list[str], tmp_path: Path) -> None:
     assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
     tracker, folder = Tracker.open(tmp_path), RunFolder(next(tmp_path.glob("all-corpus-*")))
     client = tracker.client()
@@ -292,21 +259,20 @@ def test_a_copy_that_was_cut_off_is_made_again(vector_flags: list[str], tmp_path
 
 
 def test_a_signal_while_the_copy_is_made_ends_it(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    statuses: Statuses, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off(*_: Any) -> None:
         raise Stopped(signal.SIGTERM)
 
-    flags = {"strategy": {"name": "all-corpus"}, "loss": {"name": "bradley-terry"}}
     monkeypatch.setattr("negbench.tracking.log_params", cut_off)
     with pytest.raises(Stopped):
-        run_config(load_config(flags=flags, sets=vector_sets), Bench.open(tmp_path))
+        run_config(load_config(flags={"strategy": {"name": "all-corpus"}}, sets=vector_sets), Bench.open(tmp_path))
     assert statuses(tmp_path) == {"KILLED": 1}
 
 
 @pytest.mark.parametrize("kind", ["cell", "comparison", "summary"])
 def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(
-    kind: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    statuses: Statuses, kind: str, vector_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         pass
@@ -318,25 +284,13 @@ def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(
         return made
 
     create = MlflowClient.create_run
-    sets = itertools.chain(*(["--set", text] for text in vector_sets))
-    command = [
-        "compare",
-        "--strategies",
-        "all-corpus",
-        "--seeds",
-        "1",
-        "--name",
-        "c",
-        "--runs-dir",
-        str(tmp_path),
-        *sets,
-    ]
+    command = [*GRID, "--seeds", "1", *vector_flags, "--runs-dir", str(tmp_path), "--no-report"]
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "create_run", killed)
         with pytest.raises(Killed):
-            negbench([*command, "--no-report"])
+            negbench(command)
     assert statuses(tmp_path)["RUNNING"] >= 1
-    assert negbench([*command, "--no-report"]) == 0
+    assert negbench(command) == 0
     assert statuses(tmp_path) == {"FINISHED": 3}  # cell, comparison and summary
 
 
@@ -352,8 +306,7 @@ def test_a_signal_while_a_checkpoint_is_written_is_no_failure(
         finally:
             raise RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 14272 vs 14166")
 
-    flags = {"strategy": {"name": "all-corpus"}, "loss": {"name": "bradley-terry"}}
-    config = load_config(flags=flags, sets=[*vector_sets, "train.epochs=2"])
+    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*vector_sets, "train.epochs=2"])
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write_checkpoint", broken)
         with pytest.raises(type(stop)):

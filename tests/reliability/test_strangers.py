@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from negbench.files import write_json
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
+from tests.plugin_file import PLUGIN
 
 STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn")
 WORKERS = """
@@ -108,43 +110,21 @@ def received(vector_sets: list[str], tmp_path: Path) -> tuple[RunFolder, Path]:
     return folder, plugin
 
 
-PLUGIN = """
-from dataclasses import dataclass
-from negbench import Strategy
-@dataclass(frozen=True)
-class Theirs(Strategy):
-    "All images."
-    def pool(self, view):
-        return view.allowed
-"""
-
-
 @pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run"])
 def test_a_stored_run_executes_no_file_that_is_not_named(
-    command: str, received: tuple[RunFolder, Path], own_registry: None, capsys: pytest.CaptureFixture[str]
+    command: str, received: tuple[RunFolder, Path], own_registry: None, refused: Callable[..., str]
 ) -> None:
     folder, plugin = received
     arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent)]
-    assert negbench(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"--plugin {plugin}" in line
+    refused(arguments, f"--plugin {plugin}")
     assert ran(plugin.parent) == []
     other = plugin.with_name("other.py")
     other.write_text(plugin.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
-    assert negbench([*arguments, "--plugin", str(other)]) == 2
-    assert f"--plugin {plugin}" in capsys.readouterr().err
+    refused([*arguments, "--plugin", str(other)], f"--plugin {plugin}")
     assert ran(plugin.parent) == ["other.ran"]  # that one was named
-
-
-@pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run"])
-def test_a_named_file_of_the_same_content_is_taken_wherever_it_lies(
-    command: str, received: tuple[RunFolder, Path], own_registry: None, tmp_path: Path
-) -> None:
-    folder, plugin = received
-    mine = plugin.rename(tmp_path / "mine.py")
-    arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent), "--plugin", str(mine)]
-    assert negbench(arguments) == 0
-    assert ran(tmp_path) == ["mine.ran"]
+    mine = plugin.rename(plugin.with_name("mine.py"))  # of the same content, wherever it lies
+    assert negbench([*arguments, "--plugin", str(mine)]) == 0
+    assert ran(plugin.parent) == ["mine.ran", "other.ran"]
 
 
 def test_a_report_of_it_executes_nothing(received: tuple[RunFolder, Path], own_registry: None) -> None:

@@ -19,7 +19,7 @@ from negbench.cli.main import run as negbench
 from negbench.tracking import Tracker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -71,28 +71,15 @@ def server(runs: Path, forked: Callable[[Callable[[], object]], Any]) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def window(browser: Browser, server: str) -> Iterator[BrowserContext]:
-    """One for all pages of MLflow: its scripts are fetched and compiled once."""
+def page(browser: Browser, server: str) -> Iterator[Page]:
+    """MLflow's pages are one program: its scripts are fetched and started once for all of them."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     # MLflow opens its assistant over a quarter of the window on the first visit alone
     context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
-    yield context
-    context.close()
-
-
-@pytest.fixture(scope="module")
-def tab(window: BrowserContext) -> Page:
-    """MLflow's pages are one program: going from one to another in a tab does not start it again."""
-    opened = window.new_page()
+    opened = context.new_page()
     opened.set_default_timeout(60_000)
-    return opened
-
-
-@pytest.fixture
-def page(tab: Page) -> Page:
-    """The tab, as large as a desktop's."""
-    tab.set_viewport_size({"width": 1440, "height": 1000})
-    return tab
+    yield opened
+    context.close()
 
 
 def stored(runs: Path) -> dict[str, list[Any]]:
@@ -105,17 +92,12 @@ def stored(runs: Path) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def printed(server: str, runs: Path) -> str:
-    """The address that `negbench ui` printed: it is given no name, so it is that of the newest comparison."""
-    address = (runs / "ui.log").read_text(encoding="utf-8").split()[0]
-    assert address.startswith(f"{server}/#/experiments/")
-    return address
-
-
 def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer(
-    page: Page, printed: str, runs: Path
+    page: Page, server: str, runs: Path
 ) -> None:
+    """`negbench ui` is given no name, so the address is that of the newest comparison."""
+    printed = (runs / "ui.log").read_text(encoding="utf-8").split()[0]
+    assert printed.startswith(f"{server}/#/experiments/")
     page.goto(printed)
     found = stored(runs)["summary"]
     ranked = sorted(found, key=lambda run: -run.data.metrics["verdict/mean"])
@@ -127,18 +109,14 @@ def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer
     page.get_by_role("link", name="Models", exact=True).wait_for()  # the pages for training, not for GenAI
 
 
-def test_the_parent_says_the_answer(page: Page, server: str, runs: Path) -> None:
+def test_the_parent_says_the_answer_and_its_artifacts_open(page: Page, server: str, runs: Path) -> None:
     (parent,) = stored(runs)["comparison"]
-    page.goto(f"{server}/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}")
+    where = f"{server}/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}"
+    page.goto(where)
     page.get_by_text((runs / NAME / "answer.md").read_text(encoding="utf-8").split("\n")[0]).first.wait_for()
     figures = {artifact.path for artifact in Tracker.open(runs).client().list_artifacts(parent.info.run_id, "figures")}
     assert {"figures/forest.png", "figures/training.png"} <= figures
-
-
-def test_artifacts_open(page: Page, server: str, runs: Path) -> None:
-    (parent,) = stored(runs)["comparison"]
-    where = f"{server}/#/experiments/{parent.info.experiment_id}/runs"
-    page.goto(f"{where}/{parent.info.run_id}/artifacts/index.html")
+    page.goto(f"{where}/artifacts/index.html")
     report = page.locator("iframe").first.content_frame
     assert report.locator("h1").inner_text() == f"negbench: {NAME}"
     report.locator("#figure-forest img").first.wait_for()
@@ -191,10 +169,19 @@ def test_the_report_answers_on_the_first_screen_without_network(
     context.close()
 
 
-def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(browser: Browser, runs: Path) -> None:
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
+@pytest.fixture
+def opened(browser: Browser, runs: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The report in a window of a desktop without network; `indirect` options are those of the window."""
+    given: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}, **getattr(request, "param", {})}
+    context = browser.new_context(offline=True, **given)
     report = context.new_page()
     report.goto((runs / NAME / "report" / "index.html").as_uri())
+    yield report
+    context.close()
+
+
+def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(opened: Page) -> None:
+    report = opened
     table = report.locator("#table-leader table")
     heads = [text.strip("↕↑↓ \n") for text in table.locator("th").all_inner_texts()]
 
@@ -222,30 +209,24 @@ def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(browser: Browser, r
     assert visible.all_inner_texts() == ["qure"]
     report.get_by_placeholder("Filter all tables").fill("")
     assert visible.count() == 4
-    context.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])  # each width and each scheme once
-def test_axe_finds_nothing_in_the_report(
-    browser: Browser, axe: Callable[..., list[str]], runs: Path, width: int, scheme: Any
-) -> None:
-    viewport: Any = {"width": width, "height": 900}
-    context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True, bypass_csp=True)
-    report = context.new_page()
-    report.goto((runs / NAME / "report" / "index.html").as_uri())
-    if scheme == "light":  # what is seen folded is seen unfolded, too, in the same colours
+PHONE = {"viewport": {"width": 390, "height": 900}, "color_scheme": "dark"}  # the desktop is light: each once
+
+
+@pytest.mark.parametrize("opened", [{"bypass_csp": True}, {**PHONE, "bypass_csp": True}], indirect=True)
+def test_axe_finds_nothing_in_the_report(opened: Page, axe: Callable[..., list[str]]) -> None:
+    report = opened
+    if report.evaluate("innerWidth") > 390:  # what is seen folded is seen unfolded, too, in the same colours
         assert axe(report) == []
     report.evaluate(UNFOLD)
     assert axe(report) == []
     report.evaluate("document.querySelector('#answer p').style.color = '#bbbbbb55'")
     assert [line.split(":")[0] for line in axe(report, "#answer")] == ["color-contrast"]  # it would have told
-    context.close()
 
 
-def test_the_report_by_keyboard_alone(browser: Browser, runs: Path) -> None:
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
-    report = context.new_page()
-    report.goto((runs / NAME / "report" / "index.html").as_uri())
+def test_the_report_by_keyboard_alone(opened: Page) -> None:
+    report = opened
     report.keyboard.press("Tab")
     focused = "document.activeElement"
     assert report.evaluate(f"{focused}.textContent") == "Skip to the results"
@@ -258,13 +239,11 @@ def test_the_report_by_keyboard_alone(browser: Browser, runs: Path) -> None:
     wide = report.locator("#table-leader .scroll")
     wide.focus()  # what scrolls takes the focus, so that arrows move it
     assert report.evaluate(f"{focused}.className") == "scroll"
-    context.close()
 
 
-def test_printed_the_report_is_whole(browser: Browser, runs: Path) -> None:
-    context = browser.new_context(offline=True, color_scheme="dark")
-    report = context.new_page()
-    report.goto((runs / NAME / "report" / "index.html").as_uri())
+@pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)
+def test_printed_the_report_is_whole(opened: Page) -> None:
+    report = opened
     assert report.locator("details:not([open])").count() == 1
     printed = report.pdf(format="A4")
     assert printed.startswith(b"%PDF")
@@ -277,4 +256,3 @@ def test_printed_the_report_is_whole(browser: Browser, runs: Path) -> None:
     assert max(report.evaluate(wide)) <= 720  # nothing is clipped at the right
     assert report.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert report.evaluate("getComputedStyle(document.querySelector('.small')).color") == "rgb(92, 104, 115)"
-    context.close()

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from negbench.analysis.words import label_of, latex, listed, markdown, number, percent, signed, spread
+from negbench.analysis.words import latex, markdown
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, heat, label_ends, line_style, saved, tall_enough
 
 
@@ -68,7 +68,7 @@ def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was() -
 def test_heat_map_cells() -> None:
     from matplotlib.figure import Figure
 
-    panel = heat(("r1", "r2"), ("c1", "c2"), {(0, 0): (-1.0, "low"), (1, 1): (3.0, "high")}, differences=True)
+    panel = heat(("r1", "r2"), ("c1", "c2"), {(0, 0): (-1.0, "low"), (1, 1): (3.0, "high")})
     axes = Figure().add_subplot()
     panel.draw(axes)
     assert [(t.get_text(), t.get_position()) for t in axes.texts] == [("low", (0, 0)), ("high", (1, 1))]
@@ -86,16 +86,6 @@ def test_heat_map_cells() -> None:
 def test_beyond_the_palette_dashes_separate_series() -> None:
     styles = [tuple(line_style(index).items()) for index in range(25)]
     assert len(set(styles)) == 25
-
-
-def test_numbers_as_written() -> None:
-    assert (percent(0.1234), percent(None), percent(float("nan")), number(1234.5, 1)) == ("12.3", "-", "-", "1,234.5")
-    assert signed(0.0125, -0.001, 0.02) == "+1.25 [-0.10, 2.00]"
-    assert signed(0.0125, -0.001, 0.02, sign=False) == "1.25 [-0.10, 2.00]"
-    assert signed(float("nan"), 0, 0) == "-"
-    assert spread([0.1, 0.3]) == "20.00 ± 14.14"
-    assert label_of("dress/subset_recall_at_3") == "dress Rs@3"
-    assert [listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdefgh"))] == ["a", "a, b and c", "8 strategies"]
 
 
 def test_latex_and_markdown_escape() -> None:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from negbench.analysis.columns import BEHAVIOUR, TESTS, Column, constant, logged, metric_column, numbers, texts
+from negbench.analysis.words import label_of, listed
 
 
 def test_a_value_is_written_by_its_unit() -> None:
-    line = {
-        "share": 0.1234,
-        "low": 0.1,
-        "high": 0.2,
-        "gain": 0.01,
-        "p": 0.0004,
-        "who": ("a", "b"),
-        "none": (),
-        "gap": math.nan,
-    }
-    line |= {"runs": [0.1, 0.3], "plain": 1234.5}
+    line: dict[str, Any] = {"share": 0.1234, "low": 0.1, "high": 0.2, "gain": 0.01, "p": 0.0004, "plain": 1234.5}
+    line |= {"who": ("a", "b"), "none": (), "gap": math.nan, "runs": [0.1, 0.3], "absence": None}
     for column, text in (
         (Column("share", "", "%", 1), "12.3"),
         (Column("share", "", "%", 2, ("low", "high")), "12.34 [10.00, 20.00]"),
@@ -29,9 +22,13 @@ def test_a_value_is_written_by_its_unit() -> None:
         (Column("none", "", "words"), "-"),
         (Column("runs", "", "%"), "20.00 ± 14.14"),
         (Column("gap", "", "%"), "-"),
+        (Column("gap", "", "points", 2, ("low", "high")), "-"),
+        (Column("absence", "", "%"), "-"),
         (Column("absent", "", "word"), "-"),
     ):
         assert column.text(line) == text
+    assert label_of("dress/subset_recall_at_3") == "dress Rs@3"
+    assert [listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdefgh"))] == ["a", "a, b and c", "8 strategies"]
 
 
 def test_a_column_reaches_every_output_from_its_declaration() -> None:

@@ -91,8 +91,6 @@ def test_systems(compared: Path, cells: Callable[..., Cells], words_of: Callable
     by_kind = {(gain.kind, gain.part): gain.value for gain in found.gains}
     assert by_kind["gain", "all"] == pytest.approx(means["sys", "qure"] - means["plain", "in-batch"])
     assert by_kind["share", "negatives"] + by_kind["share", "objective"] == pytest.approx(by_kind["gain", "all"])
-    terms = sum(value for (kind, _), value in by_kind.items() if kind in ("own term", "interaction"))
-    assert terms == pytest.approx(by_kind["gain", "all"])
     folder = compared / "systems"
     assert len(pd.read_csv(folder / "matrix.csv")) == 3
     assert list(pd.read_csv(folder / "corners.csv")["from the system"])[-1] == "negatives + objective"
@@ -120,8 +118,6 @@ def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Ca
     assert gain.value == pytest.approx(means["tuned", "qure"] - means["default", "qure"])
     assert gain.low <= gain.value <= gain.high
     assert "First place at published defaults: " in out
-    assert "Best at its default: top-k." in out
-    assert "Nothing to tune: in-batch." in out
     assert "Tuning cost 10 trials and 7 s of computing" in out
     table = pd.read_csv(compared / "tuned" / "tuned.csv").set_index("strategy")
     assert table.loc["qure", "found"] == "k=3"
@@ -155,4 +151,4 @@ def test_what_was_judged_is_read_again(compared: Path, cells: Callable[..., Cell
     assert len(loaded.statistics) == len(first.rows)
     assert set(loaded.plain()) == {"comparison", "path", "answer", "statistics", "behaviour", "cost", "cells"}
     kept = read_json(compared / "again" / "statistics.json")
-    assert set(kept) == {"rows", "crossings", "gains", "tuning"}
+    assert set(kept) == {"rows", "gains", "tuning"}

@@ -9,11 +9,9 @@ import pytest
 
 from negbench.api import make_strategy
 from negbench.datasets import cirr, fashioniq, hp_fashioniq
+from negbench.datasets._fashioniq_files import METRICS as FASHIONIQ
 from negbench.datasets._fashioniq_files import FashionIQOptions
-from negbench.report.published import PATH, PublishedRow, published_rows, rows_beside, rows_for
-
-FASHIONIQ = FashionIQOptions("val").metrics
-JOINED: dict[str, object] = {"caption_mode": "joined", "categories": ["dress", "shirt", "toptee"]}
+from negbench.report.published import PATH, PublishedRow, published_rows, rows_beside
 
 
 def find(source: str, row: str, dataset: str = "fashioniq") -> PublishedRow:
@@ -33,12 +31,12 @@ def test_rows_as_printed() -> None:
         ("QuRe table 6", "CoVR-2", "cirr", "recall_at_50", 0.9622),
         ("QuRe table 7", "QuRe BLIP", "fashioniq", "toptee/recall_at_50", 0.7287),
         ("QuRe table 8", "QuRe BLIP", "circo", "map_at_50", 0.2431),
-        ("QuRe table 8", "CoVR-2", "hp-fashioniq", "all/preference_rate", 0.7199),
-        ("QuRe table 4", "SPRC", "hp-fashioniq", "all/preference_rate", 0.7382),
-        ("CIRQRS table 2", "CIRQRS", "hp-fashioniq", "all/spearman", 0.42),
-        ("CIRQRS table 3", "Recall@5", "hp-fashioniq", "all/preference_rate_with_ties", 0.58),
-        ("CIRQRS eq. 9", "CIRQRS", "hp-fashioniq", "all/preference_rate_equal_recall", 0.73),
-        ("CIRQRS sec. 5.4", "CLIP4CIR", "hp-fashioniq", "all/preference_rate_with_ties", 0.6608),
+        ("QuRe table 8", "CoVR-2", "hp-fashioniq", "preference_rate", 0.7199),
+        ("QuRe table 4", "SPRC", "hp-fashioniq", "preference_rate", 0.7382),
+        ("CIRQRS table 2", "CIRQRS", "hp-fashioniq", "spearman", 0.42),
+        ("CIRQRS table 3", "Recall@5", "hp-fashioniq", "preference_rate_with_ties", 0.58),
+        ("CIRQRS eq. 9", "CIRQRS", "hp-fashioniq", "preference_rate_equal_recall", 0.73),
+        ("CIRQRS sec. 5.4", "CLIP4CIR", "hp-fashioniq", "preference_rate_with_ties", 0.6608),
         ("CIRQRS table 4", "DRA", "fashioniq", "average/recall_at_50", 0.6319),
         ("CIRQRS table 5", "CASE Pre-LaSCo.Ca", "cirr", "overall", 0.8259),
         ("CIRQRS table 6", "SPRC", "fashioniq", "average/cirqrs", 70.71),
@@ -114,23 +112,22 @@ def test_rows_name_benchmarks_metrics_and_strategies_that_exist() -> None:
 
 
 def test_a_row_stands_beside_its_own_split_and_protocol_only() -> None:
-    def sources(dataset: str, split: str, protocol: str, metrics: Any, options: dict[str, object]) -> set[str]:
-        return {row.source for row in rows_for(dataset, split, protocol, metrics, options)}
+    def sources(dataset: str, split: str, protocol: str, metrics: Any) -> set[str]:
+        known = {"val": f"{dataset}@{protocol}-12345678", "partial": False, "split": split}
+        return {row.source for row in rows_beside({"dataset": known}, metrics)}
 
-    original = sources("fashioniq", "val", "original", FASHIONIQ, JOINED)
+    original = sources("fashioniq", "val", "original", FASHIONIQ)
     assert {"QuRe table 2", "QuRe table 7", "CIRQRS table 4", "CIRQRS table 7", "DQE-CIR table 1"} <= original
     assert not any("HyCoLe" in source or "table 6" in source for source in original)
-    united = sources("fashioniq", "val", "val", FASHIONIQ, JOINED)
+    united = sources("fashioniq", "val", "val", FASHIONIQ)
     assert united == {"HyCoLe-HNM table 1", "HyCoLe-HNM table 4"}
-    assert "CIRQRS table 6" in sources("fashioniq", "val", "original", [*FASHIONIQ, *sums_of_cirqrs()], JOINED)
-    assert not rows_for("fashioniq", "train", "original", FASHIONIQ, JOINED)
-    assert not rows_for("fashioniq", "val", "original", FASHIONIQ, JOINED | {"caption_mode": "single"})
-    assert not rows_for("fashioniq", "val", "original", FASHIONIQ, JOINED | {"categories": ["dress"]})
+    assert "CIRQRS table 6" in sources("fashioniq", "val", "original", [*FASHIONIQ, *sums_of_cirqrs()])
+    assert not sources("fashioniq", "train", "original", FASHIONIQ)
     dress = [name for name in FASHIONIQ if not name.startswith("average")]
-    assert not rows_for("fashioniq", "val", "original", dress, JOINED)
-    assert not rows_for("cirr", "val", "rc2", cirr.card("val").metrics, {})
-    assert {"QuRe table 3", "DQE-CIR table 4"} <= sources("cirr", "test1", "rc2", cirr.card("val").metrics, {})
-    assert not rows_for("fashion200k", "test", "tirg", ["recall_at_1", "recall_at_10", "recall_at_50", "average"], {})
+    assert not sources("fashioniq", "val", "original", dress)
+    assert not sources("cirr", "val", "rc2", cirr.card("val").metrics)
+    assert {"QuRe table 3", "DQE-CIR table 4"} <= sources("cirr", "test1", "rc2", cirr.card("val").metrics)
+    assert not sources("fashion200k", "test", "tirg", ["recall_at_1", "recall_at_10", "recall_at_50", "average"])
 
 
 def sums_of_cirqrs() -> list[str]:
@@ -140,15 +137,13 @@ def sums_of_cirqrs() -> list[str]:
 
 
 def test_rows_beside_a_run() -> None:
-    def manifest(identity: str, partial: bool = False, mode: str = "joined", **split: str) -> dict[str, Any]:
-        known = {"val": identity, "partial": partial, **split}
-        return {"dataset": known, "config": {"dataset": {**JOINED, "caption_mode": mode}}}
+    def manifest(identity: str, partial: bool = False, **split: str) -> dict[str, Any]:
+        return {"dataset": {"val": identity, "partial": partial, **split}}
 
     assert rows_beside(manifest("fashioniq@original-12345678", split="val"), FASHIONIQ)
     assert rows_beside(manifest("fashioniq@original-12345678"), FASHIONIQ)
     assert not rows_beside(manifest("fashioniq@original-12345678", split="train"), FASHIONIQ)  # a dev part
     assert not rows_beside(manifest("fashioniq@original-12345678", partial=True), FASHIONIQ)
-    assert not rows_beside(manifest("fashioniq@original-12345678", mode="single"), FASHIONIQ)
     assert not rows_beside(manifest("synthetic@twins4.5-seed0-12345678"), FASHIONIQ)
 
 

@@ -25,8 +25,6 @@ CARD: dict[str, Any] = {
     "images": 1000,
     "target_rank_median": 14.5,
     "target_first": 0.06,
-    "skewness": 0.08,
-    "kurtosis": -0.45,
     "tail": 2.1,
     "drop_prominence": 60.0,
     "drop_prominence_second": 1.2,

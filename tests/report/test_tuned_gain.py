@@ -10,7 +10,7 @@ LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 
 
 def row(strategy: str, mean: float, beaten_by: tuple[str, ...] = ()) -> VerdictRow:
-    ends = {"sd": 0.0, "low": mean, "high": mean, "models_low": mean, "models_high": mean}
+    ends = {"sd": 0.0, "low": mean, "high": mean}
     known = {"metric": "recall_at_10", "main": True, "seeds": 2, "queries": 9, "baseline": "a", "verdict": "equal"}
     return VerdictRow(**LABELS, **known, **ends, strategy=strategy, mean=mean, beaten_by=beaten_by, negatives=1.0)
 
@@ -32,8 +32,6 @@ def test_who_is_first_before_and_after_and_what_it_cost() -> None:
     assert lines[0].startswith("First place at published defaults: y and z; after 5 trials each: x (strategies with 1")
     assert lines[1:] == [
         "Tuning gains, in points on the reported split: x +30.00 [20.00, 40.00].",
-        "Best at its default: y.",
-        "Nothing to tune: z.",
         "Tuning cost 10 trials and 9 s of computing beside the runs of both tables.",
     ]
     frame = tuned_frame([*rows, TunedRow(row("f", 0.1), None, failed, gains["f"])])

@@ -77,20 +77,6 @@ def test_a_full_ranking_scores_as_its_scores() -> None:
         scores = table_of(data, 1)
         lists = lists_of(data, scores)
         assert metrics_of(data, lists) == data.evaluate(scores)
-        beyond = {query: {image: 10**400 - place for place, image in enumerate(row)} for query, row in lists.items()}
-        assert metrics_of(data, beyond) == data.evaluate(scores)  # though no float tells them apart
-
-
-def test_given_scores_count_with_their_ties() -> None:
-    for kind in ["cirr", "circo", "fashioniq"]:
-        for levels in [None, 3]:
-            data = make(kind, seed=2)
-            scores = table_of(data, 2, levels)
-            rankings = {
-                query.id: {data.images[c]: float(row[c]) for c in data.groups[query.group].tolist()}
-                for query, row in zip(data.queries, scores, strict=True)
-            }
-            assert metrics_of(data, rankings) == data.evaluate(scores)
 
 
 def test_what_a_list_leaves_out_comes_last() -> None:
@@ -161,9 +147,7 @@ ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a number": (lambda r: r.update({"3": 1001}), r"want a list of image ids, got 1001"),
     "no id": (lambda r: r["3"].append(None), r"query '3': want image ids, got None"),
     "true": (lambda r: r["3"].append(True), r"want image ids, got True"),
-    "nan": (lambda r: r.update({"3": {"1001": float("nan")}}), r"the score of image '1001' is nan: want a number"),
-    "inf": (lambda r: r.update({"3": {"1001": -float("inf")}}), r"is -inf: want a number"),
-    "no score": (lambda r: r.update({"3": {"1001": "high"}}), r"is 'high': want a number"),
+    "scores": (lambda r: r.update({"3": {"1001": 0.5}}), r"query '3': want a list of image ids, got"),
 }
 
 

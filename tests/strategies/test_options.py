@@ -1,21 +1,26 @@
-"""What every strategy refuses as an option, at the edge of what it takes; each message quotes the value."""
+"""What strategies refuse as options, at the edge of what they take, and pool sizes as a share of the gallery."""
 
 from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 from typing import Any
 
 import pytest
+import torch
 
+from negbench.contracts import ScoreView
 from negbench.errors import NegbenchError, quoted
-from negbench.registry import registry
+from negbench.layers import parse_plugin
+from negbench.registry import checked_options, registry
+from negbench.strategies._ranked import images
 
 WHOLE = (0, -3, 2.5, True)
 REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     **{key: {"k": (*WHOLE, "0%", "101%")} for key in ("top-k", "after-target", "oracle-after-target", "trisampler")},
     **{key: {"k": WHOLE} for key in ("bank", "fnc", "in-batch-cube")},
-    "cirqrs": {"n_neg": WHOLE},
+    "cirqrs": {"n_neg": (*WHOLE, "-1%", "6", "%", "1e1%", "a%", "")},
     "distance-weighted": {"width": (2, 3.5), "cutoff": (0, 1.4), "limit": (2, 0)},
     "dqe": {"alpha": (-0.1, 0.8, math.nan), "beta": (math.nan, 2.5), "scale": ("minmaxx",)},
     "gist": {"margin": (math.nan,), "relative": ("percent", 1)},
@@ -65,3 +70,52 @@ def test_bad_options_are_quoted() -> None:
             registry.get("strategies", key)(**options)
         assert re.search(message, str(caught.value)), (key, options, str(caught.value))
         assert quoted(next(iter(options.values()))) in str(caught.value) or options in (TOLD[1][1], TOLD[6][1])
+
+
+# --- pool sizes ------------------------------------------------------------------------------------------------------
+
+SIZED = {
+    "top-k": "k", "after-target": "k", "oracle-after-target": "k", "cirqrs": "n_neg", "margin-pos": "k",
+    "perc-pos": "k", "top-k-abs": "k", "simans": "k", "trisampler": "k", "rocketqa": "k",
+}  # fmt: skip
+
+
+def view_of(gallery: int, refresh: int = 0) -> ScoreView:
+    draw = torch.Generator().manual_seed(gallery)
+    scores, relevant = torch.rand(4, gallery, generator=draw), torch.zeros(4, gallery, dtype=torch.bool)
+    planes = {"target": scores + 1.0, "guide": torch.zeros_like(scores)}
+    return ScoreView(scores, torch.arange(4), refresh=refresh, relevant=relevant, planes=planes)
+
+
+@pytest.mark.parametrize("key", SIZED)
+def test_a_share_is_that_count(key: str) -> None:
+    for share, gallery, count in [("0.6%", 500, 3), ("2%", 500, 10), ("100%", 40, 40), ("0.5 %", 1000, 5)]:
+        view = view_of(gallery)
+        by_share, by_count = (registry.make("strategies", key, **{SIZED[key]: size}) for size in (share, count))
+        assert torch.equal(by_share.pool(view), by_count.pool(view))
+        assert by_share != by_count  # what was given stays in records and tables
+
+
+def test_nearest_whole_number_of_images() -> None:
+    for percent in ("0.01", "0.6", "1", "12.5", "33.3", "99.9", "100"):
+        for gallery in (1, 7, 40, 100, 6_016, 25_136):
+            exact = Fraction(percent) * gallery / 100
+            whole = exact.numerator // exact.denominator
+            nearest = whole + (exact - whole >= Fraction(1, 2))
+            assert images(f"{percent}%", ScoreView(torch.zeros(1, gallery), torch.tensor([0]))) == max(1, nearest)
+
+
+def test_a_share_is_halved_as_a_count() -> None:
+    for refresh, count in enumerate([50, 25, 12, 6, 3, 1, 1]):
+        assert images("10%", view_of(500), refresh) == images(50, view_of(500), refresh) == count
+        for key in ("cirqrs", "top-k"):
+            strategy = registry.make(
+                "strategies", key, **{SIZED[key]: "4%"}, **({"halve": True} if key == "top-k" else {})
+            )
+            assert int(strategy.pool(view_of(500, refresh))[3].sum()) <= max(1, 20 >> refresh)
+
+
+def test_flags_and_recipes_say_it() -> None:
+    given = parse_plugin("top-k:k=0.6%")
+    assert given == {"name": "top-k", "k": "0.6%"}
+    assert checked_options("strategies", "top-k", registry.get("strategies", "top-k"), {"k": "0.6%"}) == {"k": "0.6%"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,8 @@ NO_TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory, standin: Any) -> Path:
     """The first entries of each real caption file, the images that they name, and a picture for each of these."""
-    spec = importlib.util.spec_from_file_location("standin", Path(__file__).parents[1] / "standin.py")
-    assert spec is not None
-    assert spec.loader is not None
-    standin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(standin)
     real, cut, out = shared_data / "fashioniq", tmp_path_factory.mktemp("cut"), tmp_path_factory.mktemp("standin")
     for folder in ("captions", "image_splits"):
         (cut / folder).mkdir()

@@ -24,7 +24,7 @@ from negbench.files import DamagedError, write_json
 from negbench.report.study import dashboard_command
 from negbench.systems.system import load_config
 from negbench.tuning.book import Book, Pruned, trial_folder
-from negbench.tuning.final import finished, importance
+from negbench.tuning.final import finished
 from negbench.tuning.space import Knob, Space
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import Job, serve
@@ -240,17 +240,6 @@ def test_a_trial_is_held_until_its_end(tmp_path: Path) -> None:
 
     assert book.work(objective, silent) == 2
     assert other.work(objective, silent) == 0
-
-
-def test_importance_knows_the_knob_that_matters(tmp_path: Path) -> None:
-    book = toy_book(tmp_path, 12, toy_spec("random"))
-    assert importance(book) == {}
-    book.work(lambda trial: float(trial.params[ALPHA]), silent)
-    shares = importance(book)
-    assert next(iter(shares)) == ALPHA
-    assert shares[ALPHA] > 0.8
-    assert sum(shares.values()) == pytest.approx(1)
-    assert importance(book) == shares
 
 
 # --- kills -----------------------------------------------------------------------------------------------------------

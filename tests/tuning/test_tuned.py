@@ -122,7 +122,7 @@ def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
 
 
 def test_a_search_that_fails_is_told_and_the_others_go_on(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from negbench.errors import NegbenchError
     from negbench.tuning import trials
@@ -137,7 +137,7 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(
     monkeypatch.setattr(trials, "run_config", failing)
     command = ["compare", "--strategies", "top-k,after-target", "--seeds", "1", "--name", "c"]
     command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", "--tuned", "1"]
-    assert negbench([*command, *(part for text in vector_sets for part in ("--set", text))]) == 2
+    assert negbench([*command, *vector_flags]) == 2
     assert "1 of 2 searches failed (top-k: trial 0, the default, failed: mend this)" in capsys.readouterr().err
     cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
     found = [(cell["settings"], cell["strategy"]) for cell in cells]

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from negbench.errors import NegbenchError, OptionError, quoted
+from negbench.errors import NegbenchError, OptionError
 from negbench.executors import GRACE, Event, Function, death, outcome_of
 from negbench.files import locked
 from negbench.signals import check_stopped, ending_of
 
 MOVES_SCORES = False  # where a run is computed, not what it is
 
-_REACHED = 5.0  # seconds for the head to answer
 # what workers take over of our environment: where things lie, and how servers are reached
 _PASSED = ("NEGBENCH_", "MLFLOW_", "PG", "HF_", "AWS_")
 
@@ -253,7 +252,6 @@ def _connect(address: str) -> None:
 
     if ray.is_initialized():
         return
-    _check_reached(address)
     # Ray prints what nodes log to standard output, where our results go, and has no switch for it
     worker.listen_error_messages = lambda *_: None
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -264,27 +262,9 @@ def _connect(address: str) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise OptionError(
-            f"--address {address}: no Ray cluster can be joined there ({why}); one that was started with a token needs "
-            "RAY_AUTH_MODE=token and the token here, too"
+            f"--address {address}: no Ray cluster can be joined there ({why}); want HOST:PORT, as `ray start --head` "
+            "prints it; one that was started with a token needs RAY_AUTH_MODE=token and the token here, too"
         ) from error
     finally:
         for number, handler in kept.items():  # Ray puts its own in their place
             signal.signal(number, handler)
-
-
-def _check_reached(address: str) -> None:
-    """Whether something listens at HOST:PORT; Ray itself tries for a minute."""
-    if "://" in address:
-        raise OptionError(f"--address {quoted(address)}: want HOST:PORT; start the command on a node of the cluster")
-    host, _, port = address.rpartition(":")
-    if address in ("auto", "local"):
-        return
-    if not (host and port.isdigit()):
-        raise OptionError(f"--address {quoted(address)}: want HOST:PORT of the cluster's head, or auto")
-    try:
-        socket.create_connection((host, int(port)), timeout=_REACHED).close()
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise OptionError(
-            f"--address {address}: nothing answers there ({why}); `ray start --head` prints it"
-        ) from error

@@ -1,4 +1,4 @@
-"""The only file that imports mlflow: copies runs from their folders into an MLflow store, by its public API.
+"""The only room that imports mlflow: copies runs from their folders into an MLflow store, by its public API.
 
 The folder is the source of truth, so a store that fails (a full disk, a server that is down) costs a remark, never a
 run: `negbench ui` copies what the store lacks. MLflow allows no `@` in names: `val/dress/recall_at_10` is what tables
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
-from negbench.copies import TOKEN, announced, noted, run_of
 from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.files import atomic_write, locked, write_json
 from negbench.runfolder import RunFolder, final_values
 from negbench.signals import Stopped
+from negbench.tracking.copies import TOKEN, announced, noted, run_of
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment

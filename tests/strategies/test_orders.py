@@ -1,15 +1,22 @@
+"""Orders of queries: what strategies that compose their batches make of an epoch."""
+
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 import torch
 from torch.nn.functional import normalize
 
 from negbench.contracts import Epoch
 from negbench.strategies.ngame import Ngame, _half
-from negbench.testing import as_sets, toy_view
+from negbench.strategies.no_duplicates import NoDuplicates
 
 
-def epoch(target: torch.Tensor, size: int, seed: int, queries: torch.Tensor) -> Epoch:
-    return Epoch(0, target, size, torch.Generator().manual_seed(seed), lambda: queries)
+def epoch(target: torch.Tensor, size: int, seed: int, queries: torch.Tensor | None = None) -> Epoch:
+    """Without queries one that may read no embeddings."""
+    read = (lambda: pytest.fail("it reads no embeddings")) if queries is None else lambda: queries
+    return Epoch(0, target, size, torch.Generator().manual_seed(seed), read)
 
 
 def test_batches_of_ngame_are_clusters_of_like_queries() -> None:
@@ -41,9 +48,25 @@ def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange() -> None:
         )
 
 
-def test_the_pool_is_the_hardest_of_the_batch() -> None:
-    for seed in range(6):
-        view = toy_view(9, 9, seed=seed, sign="negative", ties=seed % 2 == 1)
-        for row, got in enumerate(as_sets(Ngame(k=3).pool(view))):
-            members = [j for j in range(9) if view.allowed[row, j]]
-            assert got == set(sorted(members, key=lambda j: (-float(view.scores[row, j]), j))[:3])
+def test_no_batch_repeats_a_target() -> None:
+    """As long as none has more queries than there are batches, less one."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        size = 3 + seed % 5
+        count = 40 + seed
+        batches = -(-count // size)
+        target = torch.randint(count // 3, (count,), generator=generator)
+        while max(Counter(target.tolist()).values()) > batches - 1:
+            target = torch.randint(count // 3, (count,), generator=generator)
+        order = NoDuplicates().order(epoch(target, size, seed))
+        assert order.sort().values.tolist() == list(range(count))
+        chunks = [target[chunk].tolist() for chunk in order.split(size)]
+        assert all(len(set(chunk)) == len(chunk) for chunk in chunks)
+        assert order.tolist() != NoDuplicates().order(epoch(target, size, seed + 100)).tolist()
+
+
+def test_the_most_frequent_target_may_fill_all_batches_but_one() -> None:
+    target = torch.tensor([7] * 4 + list(range(10, 29)))  # 23 queries, batches of 5, 5, 5, 5, 3
+    for seed in range(30):
+        order = NoDuplicates().order(epoch(target, 5, seed))
+        assert all((target[chunk] == 7).sum() <= 1 for chunk in order.split(5))

@@ -1,0 +1,80 @@
+"""Along dials: who is best at every point, as a table and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from negbench.analysis.verdicts import PLACE, VerdictRow
+from negbench.analysis.words import label_of, listed, percent, signed
+from negbench.grid.dials import Dials
+
+
+def series_of(place: Sequence[str]) -> str:
+    """What points along dials have in common, from their values of `PLACE`: 'plain, tuned, info-nce, tiny'."""
+    named = dict(zip(PLACE, place, strict=True))
+    return ", ".join(value for axis, value in named.items() if axis not in ("point", "dataset") and value)
+
+
+def at_point(rows: Sequence[VerdictRow], label: str) -> list[VerdictRow]:
+    """Strategies of a point, the best first."""
+    return sorted((row for row in rows if row.main and row.point == label), key=lambda row: -row.mean)
+
+
+def unbeaten(point: Sequence[VerdictRow]) -> list[str]:
+    """The best strategy of a point and all that it does not beat, the best first."""
+    return [row.strategy for row in point if point[0].strategy not in row.beaten_by]
+
+
+def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
+    """One row a point: who is best, what the next is behind, who shares first place, all means with their ranks."""
+    names = sorted({row.strategy for row in rows})
+    shown = []
+    for series in dict.fromkeys(series_of(row.place) for row in rows):
+        mine = [row for row in rows if series_of(row.place) == series]
+        for place in dials.points:
+            point = at_point(mine, dials.label(place))
+            if not point:
+                continue
+            means = {row.strategy: f"{percent(row.mean)} ({row.ranks})" for row in point}
+            line = {axis.name: str(value) for axis, value in zip(dials.axes, place, strict=True)}
+            line |= {"best": point[0].strategy, "next behind by": "-"}
+            if len(point) > 1:
+                line["next behind by"] = signed(point[1].behind, point[1].behind_low, point[1].behind_high)
+            line |= {"not beaten": listed(unbeaten(point)), **{name: means.get(name, "-") for name in names}}
+            shown.append({"series": series, **line})
+    frame = pd.DataFrame(shown)
+    return frame.drop(columns="series") if len(frame) and frame["series"].nunique() == 1 else frame
+
+
+def dials_answer(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
+    """Who is best at how many points, and where; for each series by itself."""
+    every = dict.fromkeys(series_of(row.place) for row in rows)
+    lines = []
+    for series in every:
+        prefix = f"{series}: " if len(every) > 1 else ""
+        mine = [row for row in rows if series_of(row.place) == series]
+        lines += [prefix + line for line in _series_answer(dials, mine)]
+    return lines
+
+
+def _series_answer(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
+    points = [point for place in dials.points if (point := at_point(rows, dials.label(place)))]
+    alone = [point[0].strategy for point in points if len(unbeaten(point)) == 1]
+    size = points[0][0]
+    counts = f"{label_of(size.metric)}, {size.seeds} seeds, {size.queries} queries a point"
+    lines = [
+        f"{len(points)} points ({counts}): one strategy beats all others at {len(alone)}; at "
+        f"{len(points) - len(alone)} several share first place."
+    ]
+    for name in sorted(set(alone), key=lambda each: -alone.count(each)):
+        where = [point[0].point for point in points if unbeaten(point) == [name]]
+        more = f" and {len(where) - 4} more" * (len(where) > 4)
+        lines.append(f"{name} is best at {'; '.join(where[:4])}{more}.")
+    held = {row.strategy: sum(row.strategy in unbeaten(point) for point in points) for row in rows}
+    most = max(held.values())
+    best = sorted(name for name in held if held[name] == most)
+    held_by = f"{listed(best)} {'is best or shares' if len(best) == 1 else 'are best or share'}"
+    lines.append(f"Over all points: {held_by} first place at {most} of {len(points)}.")
+    return lines

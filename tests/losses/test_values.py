@@ -1,0 +1,138 @@
+"""Every loss against its formula in loops over rows, hand tables and libraries; rows may have no negative."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, margin_ranking_loss
+
+from negbench.contracts import Loss
+from negbench.losses.bradley_terry import BradleyTerry
+from negbench.losses.hcl import HCL
+from negbench.losses.hn_nce import HnNCE
+from negbench.losses.info_nce import InfoNCE
+from negbench.losses.multi_similarity import MultiSimilarity
+from negbench.losses.triplet import Triplet
+from negbench.registry import registry
+from negbench.testing import toy_scores
+
+TAU = 0.2
+Row = Callable[..., float]  # loss, score of the target, scores and weights of the negatives that there are
+
+
+def bradley_terry(loss: BradleyTerry, p: float, negatives: list[float], weights: list[float]) -> float:
+    terms = [w * math.log1p(math.exp((n - p) / TAU)) for n, w in zip(negatives, weights, strict=True)]
+    return sum(terms) / sum(weights)
+
+
+def info_nce(loss: InfoNCE, p: float, negatives: list[float], weights: list[float]) -> float:
+    rest = sum(w * math.exp(n / TAU) for n, w in zip(negatives, weights, strict=True))
+    return -math.log(math.exp(p / TAU) / (math.exp(p / TAU) + rest))
+
+
+def hcl(loss: HCL, p: float, negatives: list[float], weights: list[float]) -> float:
+    """The released code, weights as multiplicities."""
+    count = sum(weights)
+    terms = [math.exp(s / TAU) for s in negatives]
+    hard = [t**loss.beta for t in terms]
+    mean = sum(w * h for w, h in zip(weights, hard, strict=True)) / count
+    total = sum(w * h * t for w, h, t in zip(weights, hard, terms, strict=True)) / mean
+    pos = math.exp(p / TAU)
+    g = max((total - loss.tau_plus * count * pos) / (1 - loss.tau_plus), count * math.exp(-1 / TAU))
+    return -math.log(pos / (pos + g))
+
+
+def hn_nce(loss: HnNCE, p: float, negatives: list[float], weights: list[float]) -> float:
+    """CoVR's, weights as multiplicities; `test_released` has a number of its code."""
+    scaled, count = [n / TAU for n in negatives], sum(weights)
+    share = sum(w * math.exp(loss.beta * s) for s, w in zip(scaled, weights, strict=True))
+    hard = (w * count * math.exp(loss.beta * s) / share * math.exp(s) for s, w in zip(scaled, weights, strict=True))
+    return math.log(loss.alpha * math.exp(p / TAU) + sum(hard)) - p / TAU
+
+
+def multi_similarity(loss: MultiSimilarity, p: float, negatives: list[float], weights: list[float]) -> float:
+    near = math.log(1 + math.exp(-loss.alpha * (p - loss.base))) / loss.alpha
+    far = sum(w * math.exp(loss.beta * (n - loss.base)) for n, w in zip(negatives, weights, strict=True))
+    return near + math.log(1 + far) / loss.beta
+
+
+def triplet(loss: Triplet, p: float, negatives: list[float], weights: list[float]) -> float:
+    terms = [w * max(0.0, loss.margin - p + n) for n, w in zip(negatives, weights, strict=True)]
+    return sum(terms) / sum(weights)
+
+
+ROWS: list[tuple[Row, tuple[Loss, ...]]] = [
+    (bradley_terry, (BradleyTerry(),)),
+    (info_nce, (InfoNCE(),)),
+    (hcl, (HCL(), HCL(beta=0.0), HCL(tau_plus=0.0, beta=2.0), HCL(tau_plus=0.3))),
+    (hn_nce, tuple(HnNCE(alpha=alpha, beta=beta) for alpha in (0.5, 1.0) for beta in (0.0, 0.5, 2.0))),
+    (multi_similarity, (MultiSimilarity(), MultiSimilarity(alpha=1, beta=10, base=-0.25))),
+    (triplet, (Triplet(margin=0.0), Triplet(), Triplet(margin=0.5))),
+]
+
+
+def test_a_value_is_the_mean_over_rows_that_have_a_negative() -> None:
+    for row, losses in ROWS:
+        for loss in losses:
+            for seed in range(10):
+                toy = toy_scores(seed=seed)
+                mask = toy.mask.clone()
+                mask[seed % 5] = False
+                want = [
+                    row(loss, float(p), n[m].tolist(), w[m].tolist())
+                    for p, n, m, w in zip(toy.positive, toy.negatives, mask, toy.weights, strict=True)
+                    if m.any()
+                ]
+                got = loss(toy.positive, toy.negatives, mask, toy.weights, temperature=TAU)
+                assert got.item() == pytest.approx(sum(want) / len(want), rel=1e-12), loss
+
+
+def test_every_loss_is_tested() -> None:
+    """`margin-kl` has a file of its own."""
+    names = {type(losses[0]) for _, losses in ROWS}
+    assert {registry.get("losses", key) for key in registry.plugins("losses") if key != "margin-kl"} == names
+
+
+@pytest.mark.parametrize(
+    ("loss", "positive", "negatives", "want"),
+    [
+        (BradleyTerry(tau=1e-3), 0.9, [-0.9], 0.0),
+        (BradleyTerry(tau=1e-3), -0.9, [0.9], 1800.0),
+        (BradleyTerry(tau=1e9), 0.9, [-0.9], math.log(2)),
+        # target at 60 degrees (cosine 0.5), negatives at 90 (0) and 180 (-1)
+        (InfoNCE(tau=0.5), 0.5, [0.0, -1.0], math.log(1 + math.exp(-1) + math.exp(-3))),
+        # the sum less a tenth of e+ is below N exp(-1 / tau), above and below 0: the floor holds
+        (HCL(tau=0.5), 0.9, [-0.2], math.log1p(math.exp(-2) / math.exp(1.8))),
+        (HCL(tau=0.5), 0.9, [-1.0, -0.9], math.log1p(2 * math.exp(-2) / math.exp(1.8))),
+        # all scores at base: log(2) / alpha + log(1 + M) / beta
+        (MultiSimilarity(alpha=2, beta=4, base=0.5), 0.5, [0.5, 0.5], math.log(2) / 2 + math.log(3) / 4),
+        # a steep beta is the hinge of the hardest negative
+        (MultiSimilarity(alpha=1e6, beta=1e6), 0.25, [0.75, 0.625, -1.0], 0.5),
+        # gaps s- - s+ of -0.5, -0.125 and 0.25 under a margin of 0.25
+        (Triplet(margin=0.25), -0.5, [-1.0, -0.625, -0.25], (0 + 0.125 + 0.5) / 3),
+    ],
+    ids=str,
+)
+def test_by_hand(loss: Loss, positive: float, negatives: list[float], want: float) -> None:
+    assert loss(torch.tensor([positive]), torch.tensor([negatives])).item() == pytest.approx(want, rel=1e-6)
+
+
+def test_libraries_compute_the_same() -> None:
+    scores = 2 * torch.rand(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1
+    mask = ~torch.eye(5, dtype=torch.bool)
+    got = InfoNCE(tau=0.1)(scores.diagonal(), scores, mask)
+    torch.testing.assert_close(got, cross_entropy(scores / 0.1, torch.arange(5)))
+    toy = toy_scores(6, 4, seed=1)
+    above = toy.positive[:, None].expand(6, 4)
+    want = margin_ranking_loss(above, toy.negatives, torch.ones_like(above), margin=0.2)
+    torch.testing.assert_close(Triplet(margin=0.2)(toy.positive, toy.negatives), want)
+
+
+def test_gradients_of_hcl_flow_through_the_importance() -> None:
+    # with detached weights the easy negative's gradient could not be negative
+    negatives = torch.tensor([[0.5, -0.5]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(HCL(tau=0.5, tau_plus=0.0)(torch.tensor([0.6]), negatives), negatives)
+    assert gradient[0, 0] > 0 > gradient[0, 1]

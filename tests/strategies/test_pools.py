@@ -1,0 +1,393 @@
+"""Every pool that is a function of its row, against a loop over that row; `tests/strategies/test_NAME.py` has the rest.
+
+A loop gives the set of columns of a mask, or a row of weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from negbench.api import make_strategy
+from negbench.config import refresh_epochs
+from negbench.contracts import BatchStrategy, OrderedBatches, ScoreView, Strategy, SyntheticStrategy, tunable_ranges
+from negbench.errors import NegbenchError
+from negbench.registry import registry
+from negbench.strategies.cirqrs import Cirqrs
+from negbench.strategies.distance_weighted import DistanceWeighted
+from negbench.strategies.dqe import Dqe
+from negbench.strategies.simans import Simans
+from negbench.testing import StrategyTestCase, as_sets, ranking, ranking_below, toy_view, toy_views
+
+Loop = Callable[[ScoreView, int, Any], set[int] | list[float]]
+
+
+@cache
+def views() -> list[ScoreView]:
+    """Tables of 1 to 60 columns at several refreshes; a guide of few values, which did not score all of them."""
+    found = []
+    for number, view in enumerate([*toy_views(), *(toy_view(6, n, seed=n, ties=n < 9) for n in (1, 2, 3, 4, 60))]):
+        holes = torch.rand(view.scores.shape, generator=torch.Generator().manual_seed(number)) < 0.2
+        guide = ((8 * view.planes["guide"]).round() / 8).masked_fill(holes, torch.nan)
+        found.append(replace(view, refresh=number % 4, planes={**view.planes, "guide": guide}))
+    return found
+
+
+def allowed(view: ScoreView, row: int, strategy: Any = None) -> set[int]:
+    return set(view.allowed[row].nonzero()[:, 0].tolist())
+
+
+def gaps(view: ScoreView, row: int) -> dict[int, float]:
+    """s+ - s of every allowed image."""
+    scores = view.scores[row].tolist()
+    return {j: scores[int(view.target[row])] - scores[j] for j in allowed(view, row)}
+
+
+def distances(view: ScoreView, row: int) -> list[float]:
+    return [math.sqrt(2 - 2 * score) for score in view.scores[row].tolist()]
+
+
+def shares(weight: list[float]) -> list[float]:
+    return [w / sum(weight) if sum(weight) else 0.0 for w in weight]
+
+
+def halved(k: int, view: ScoreView) -> int:
+    for _ in range(view.refresh):
+        k = max(k // 2, 1)
+    return k
+
+
+def the_best(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    return set(ranking(view, row)[: halved(strategy.k, view) if getattr(strategy, "halve", False) else strategy.k])
+
+
+def after_target(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    return set(ranking_below(view, row)[: strategy.k])
+
+
+def cirqrs(view: ScoreView, row: int, strategy: Cirqrs) -> set[int]:
+    return set(ranking_below(view, row)[: halved(int(strategy.n_neg), view)])
+
+
+def oracle_all(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    assert view.relevant is not None
+    return {j for j in allowed(view, row) if not view.relevant[row, j]}
+
+
+def oracle_after_target(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    free = oracle_all(view, row, strategy)
+    return set([j for j in ranking_below(view, row) if j in free][: strategy.k])
+
+
+def shifted_top_k(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    scores, target = view.scores[row].tolist(), int(view.target[row])
+    here = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))
+    return set(here[strategy.start : strategy.stop]) - {target}
+
+
+def at_most(limit: Callable[[Any, float], float], *, strictly: bool = False) -> Loop:
+    """The k best of those whose score is not above a limit, which is made of the strategy and the target's score."""
+
+    def loop(view: ScoreView, row: int, strategy: Any) -> set[int]:
+        most, scores = limit(strategy, float(view.positive[row])), view.scores[row].tolist()
+        return set([j for j in ranking(view, row) if scores[j] < most + (0 if strictly else 1e-9)][: strategy.k])
+
+    return loop
+
+
+def perc_pos(strategy: Any, positive: float) -> float:
+    return positive * (2 - strategy.share if strategy.variant == "sign-safe" and positive < 0 else strategy.share)
+
+
+def triplets(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    near = {j: gap for j, gap in gaps(view, row).items() if gap <= strategy.margin}
+    sides = {"semi-hard": (True,), "hard": (False,), "all": (True, False)}[strategy.triplets]
+    return {j for j, gap in near.items() if (gap > 0) in sides}
+
+
+def multi_similarity(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    return {j for j, gap in gaps(view, row).items() if gap < strategy.epsilon}
+
+
+def pair_margin(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    far = distances(view, row)
+    return {j for j in allowed(view, row) if far[j] < strategy.margin}
+
+
+def hdc(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    pairs = [(float(view.scores[i, j]), i, j) for i in range(len(view.scores)) for j in allowed(view, i)]
+    kept = sorted((s for s, _, _ in pairs), reverse=True)[: math.ceil(strategy.share * len(pairs))]
+    return {j for s, i, j in pairs if i == row and s >= kept[-1]}
+
+
+def dqe(view: ScoreView, row: int, strategy: Dqe) -> set[int]:
+    ranked, by_column = ranking(view, row), gaps(view, row)
+    pool = set()
+    for place, j in enumerate(ranked):
+        gap, first, last = (by_column[column] for column in (j, ranked[0], ranked[-1]))
+        if gap < 0 or (strategy.scale == "minmax" and first == last):
+            continue
+        scaled = {
+            "absolute": lambda g=gap: g,
+            "minmax": lambda g=gap, a=first, b=last: (g - a) / (b - a),
+            "quantile": lambda p=place: p / max(len(ranked) - 1, 1),
+        }[strategy.scale]()
+        if strategy.alpha <= scaled <= strategy.beta:
+            pool.add(j)
+    return pool
+
+
+def fnc(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    likeness = view.planes["target"][row].tolist()
+    nearest = sorted(allowed(view, row), key=lambda j: (-likeness[j], j))[: strategy.k]
+    return {j for j in allowed(view, row) if not (j in nearest and likeness[j] > strategy.threshold)}
+
+
+def gist(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    guide = view.planes["guide"][row].tolist()
+    own = guide[int(view.target[row])]
+    limit = own - strategy.margin * (abs(own) if strategy.relative else 1)
+    return {j for j in allowed(view, row) if not guide[j] > limit}
+
+
+def rocketqa(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    ranked, guide = ranking(view, row), view.planes["guide"][row].tolist()
+    taken = [j for j in ranked[: strategy.k] if guide[j] < strategy.limit][: strategy.n]
+    return set(taken or ranked[strategy.k :])
+
+
+def sentence_transformers(view: ScoreView, row: int, rule: Any) -> set[int]:
+    scores, target = view.scores[row].tolist(), int(view.target[row])
+    some = {rule.absolute_margin, rule.relative_margin, rule.max_score} != {None}
+    last = rule.range_max if rule.range_max else rule.range_min + rule.num_negatives * (10 if some else 1) + 1
+    found = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))[: last + 1]
+    most = [scores[target] - (rule.absolute_margin or 0.0)] if rule.absolute_margin is not None else []
+    if rule.relative_margin is not None:
+        most.append(scores[target] - rule.relative_margin * abs(scores[target]))
+    most += [rule.max_score] if rule.max_score is not None else []
+    least = -1.0 if rule.min_score is None else rule.min_score
+    found = [j for j in found if j != target and least <= scores[j] <= min([*most, 1.0])][rule.range_min : last]
+    return set(found[: rule.num_negatives] if rule.sampling_strategy == "top" else found)
+
+
+def hardness(view: ScoreView, row: int, strategy: Any) -> list[float]:
+    there = view.allowed[row].tolist()
+    return [math.exp(strategy.alpha * s) if there[j] else 0.0 for j, s in enumerate(view.scores[row].tolist())]
+
+
+def simans(view: ScoreView, row: int, strategy: Simans) -> list[float]:
+    weight, by_column = [0.0] * view.scores.shape[1], gaps(view, row)
+    for j in ranking(view, row)[: int(strategy.k)]:
+        gap = by_column[j]
+        if strategy.variant == "absolute":
+            weight[j] = math.exp(-strategy.a * abs(gap))
+        else:
+            weight[j] = math.exp(-strategy.a * (gap + (-1 if strategy.variant == "release" else 1) * strategy.b) ** 2)
+    return shares(weight)
+
+
+def distance_weighted(view: ScoreView, row: int, strategy: DistanceWeighted) -> list[float]:
+    n, weight, here = strategy.width or view.dim, [], allowed(view, row)
+    for j, far in enumerate(distances(view, row)):
+        d = max(far, strategy.cutoff)
+        near = j in here and far < strategy.limit
+        weight.append(d ** (2 - n) * (1 - d * d / 4) ** ((3 - n) / 2) if near else 0.0)
+    return shares(weight)
+
+
+def trisampler(view: ScoreView, row: int, strategy: Any) -> list[float]:
+    likeness, by_column = view.planes["target"][row].tolist(), gaps(view, row)
+    weights = [0.0] * view.scores.shape[1]
+    for j in ranking(view, row)[: strategy.k]:
+        weights[j] = math.exp(-(by_column[j] ** 2) / 4) * max(0.0, likeness[j] - float(view.scores[row, j]))
+    return weights
+
+
+def uniform_bins(view: ScoreView, row: int, strategy: Any) -> list[float]:
+    every = distances(view, row)
+    far = {j: every[j] for j in allowed(view, row)}
+    low, high = min(far.values(), default=0.0), max(far.values(), default=0.0)
+    last, span = strategy.bins - 1, (high - low) or 1.0
+    place = {j: min(last, int((d - low) / span * strategy.bins)) for j, d in far.items()}
+    count = Counter(place.values())
+    return [1 / count[place[j]] if j in place else 0.0 for j in range(view.scores.shape[1])]
+
+
+EVERYTHING = ("all-corpus", "hycole", "in-batch", "in-batch-both", "mochi", "no-duplicates", "xbm")
+LIMITS = ({"limit": -0.5, "k": 3}, {"limit": 0.0, "k": 3}, {"limit": 0.7, "k": 99})
+KINDS = [{"triplets": kind, "margin": margin} for kind in ("semi-hard", "hard", "all") for margin in (0.2, 0.375, 0.5)]
+SCALES = [{"scale": s, "alpha": a, "beta": b} for s in ("absolute", "minmax", "quantile") for a, b in (
+    (0.2, 0.8), (0.0, 0.5), (0.5, 1.0), (0.25, 0.5), (0.0, 1.0),
+)]  # fmt: skip
+LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
+    *((name, allowed, ({},)) for name in EVERYTHING),
+    *((name, the_best, ({"k": 1}, {"k": 4}, {"k": 100})) for name in ("top-k", "in-batch-cube", "ngame", "bank")),
+    *((name, the_best, ({"k": None},)) for name in ("in-batch-cube", "bank")),
+    ("top-k", the_best, ({"k": 20, "halve": True},)),
+    ("after-target", after_target, ({"k": 1}, {"k": 4}, {"k": 100})),
+    ("cirqrs", cirqrs, ({"n_neg": 1}, {"n_neg": 5}, {"n_neg": 50})),
+    ("oracle-all", oracle_all, ({},)),
+    ("oracle-after-target", oracle_after_target, ({"k": 1}, {"k": 4}, {"k": 100})),
+    ("shifted-top-k", shifted_top_k, ({"start": 0, "stop": 3}, {"start": 2, "stop": 7}, {"start": 10, "stop": 210})),
+    ("margin-pos", at_most(lambda s, positive: positive - s.margin), (
+        {"margin": 0.0, "k": 4}, {"margin": 0.25, "k": 3}, {"margin": 0.5, "k": 99},
+    )),
+    ("top-k-abs", at_most(lambda s, positive: s.limit, strictly=True), LIMITS),
+    ("perc-pos", at_most(perc_pos), tuple(
+        {"share": share, "k": k, "variant": variant}
+        for share in (0.5, 0.75, 1.0) for k in (3, 99) for variant in ("sign-safe", "published")
+    )),
+    ("semi-hard", triplets, tuple(KINDS)),
+    ("in-batch-semi-hard", triplets, tuple(KINDS)),
+    ("multi-similarity", multi_similarity, ({"epsilon": 0.0}, {"epsilon": 0.1}, {"epsilon": 0.25}, {"epsilon": 0.5})),
+    ("pair-margin", pair_margin, ({"margin": 0.8}, {"margin": 1.5}, {"margin": 2.0})),
+    ("hdc", hdc, ({"share": 0.1}, {"share": 0.5}, {"share": 0.9}, {"share": 1.0})),
+    ("dqe", dqe, tuple(SCALES)),
+    ("fnc", fnc, ({}, {"threshold": 0.0, "k": 2}, {"threshold": -0.5, "k": 5})),
+    ("gist", gist, ({}, {"margin": 0.25}, {"margin": -0.5}, {"margin": 0.5, "relative": True})),
+    ("rocketqa", rocketqa, (
+        {"k": 6, "n": 2, "limit": 0.0}, {"k": 2, "n": 4, "limit": -0.5}, {"k": 4, "n": 1, "limit": 0.9}, {"k": 1},
+    )),
+    ("sentence-transformers", sentence_transformers, (
+        {}, {"range_min": 2, "range_max": 6, "sampling_strategy": "random"}, {"absolute_margin": 0.25, "range_min": 1},
+        {"relative_margin": 0.25, "num_negatives": 2},
+        {"relative_margin": 0.5, "range_max": 8, "sampling_strategy": "random"},
+        {"max_score": 0.25, "min_score": -0.5, "num_negatives": 5},
+        {"min_score": -1.0, "sampling_strategy": "random"},  # no reason for a wider window
+        {"absolute_margin": 0.0, "sampling_strategy": "random"},
+        {"relative_margin": 0.0, "range_min": 5, "sampling_strategy": "random"},
+        {"max_score": 1.0, "num_negatives": 2, "sampling_strategy": "random"},
+    )),
+    ("hardness", hardness, ({"alpha": 0.0}, {"alpha": 5.0}, {"alpha": 9.0})),
+    ("simans", simans, (
+        {}, {"a": 20, "b": 0.25, "k": 7}, {"a": 20, "b": 0.25, "k": 7, "variant": "release"},
+        {"a": 3, "variant": "absolute"}, {"a": 0, "k": 3},
+    )),
+    ("distance-weighted", distance_weighted, ({}, {"width": 8, "cutoff": 0.9, "limit": 1.9})),
+    ("trisampler", trisampler, ({"k": 3}, {"k": 100})),
+    ("uniform-bins", uniform_bins, ({"bins": 1}, {"bins": 3}, {"bins": 100})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(LOOPS)), ids=lambda number: LOOPS[number][0])
+def test_a_pool_is_that_of_a_loop(number: int) -> None:
+    name, loop, variants = LOOPS[number]
+    for options in variants:
+        strategy, sizes = make_strategy(name, **options), set()
+        for view in views():
+            pool = strategy.pool(view)
+            for row, got in enumerate(as_sets(pool)):
+                want = loop(view, row, strategy)
+                if isinstance(want, set):
+                    assert got == want, (options, row)
+                else:
+                    found = pool[row].tolist()
+                    found = shares(found) if loop in (simans, distance_weighted) else found
+                    assert found == pytest.approx(want, rel=1e-5 if loop is hardness else 1e-9, abs=1e-300), options
+                sizes.add(len(got))
+        assert len(sizes) > 1, options
+
+
+# --- the suite of plug-in authors ------------------------------------------------------------------------------------
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, options) for name, _, variants in LOOPS for options in variants[-1:] if options),
+    ("qure", {"variant": "release"}),
+    ("semi-hard", {"triplets": "hard"}),
+    ("simans", {"variant": "release", "b": 0.5, "k": 5, "a": 100.0}),
+    ("simans", {"variant": "absolute", "a": 1000.0}),
+    ("distance-weighted", {"width": 2048, "limit": 1.99}),
+    ("ngame", {"cluster": 3, "k": 2}),
+    ("mochi", {"queue": 5, "hardest": 2, "pairs": 0, "with_query": 3}),
+    ("sentence-transformers", {"relative_margin": 0.25, "max_score": 0.5, "min_score": -0.75}),
+]
+RULES = [  # that an option can break
+    "form",
+    "precision",
+    "small_and_flat_tables",
+    "pure",
+    "rows_are_independent",
+    "columns_are_permutable",
+    "disallowed_images_are_as_if_absent",
+    "planes_may_be_partial",
+]
+
+
+@pytest.mark.parametrize("key", registry.plugins("strategies"))
+class TestEveryStrategy(StrategyTestCase):
+    @pytest.fixture
+    def strategy(self, key: str) -> Strategy:
+        return registry.make("strategies", key)
+
+
+@pytest.mark.parametrize("case", range(len(VARIANTS)), ids=lambda case: str(VARIANTS[case]))
+def test_options(case: int) -> None:
+    key, options = VARIANTS[case]
+    suite, strategy = StrategyTestCase(), registry.make("strategies", key, **options)
+    rules = list(RULES)
+    if isinstance(strategy, SyntheticStrategy):
+        rules.append("synthetic")
+    if isinstance(strategy, OrderedBatches):
+        rules.append("order")
+    for rule in rules:
+        getattr(suite, f"test_{rule}")(strategy)
+
+
+def test_every_strategy_is_tested() -> None:
+    assert set(registry.plugins("strategies")) == {name for name, *_ in LOOPS} | {"qure"}
+
+
+SLOTS: dict[str, tuple[str, ...] | None] = {
+    "all-corpus": None,
+    "in-batch": ("target",),
+    "in-batch-both": ("target", "query"),
+    "hycole": ("reference", "modification", "target"),
+    "no-duplicates": ("target",),
+    "bank": ("bank",),
+    "xbm": ("target", "bank"),
+    "mochi": ("bank",),
+}
+
+
+def test_what_is_corrupted() -> None:
+    made = {name: make_strategy(name) for name in SLOTS}
+    assert {name: s.corrupts if isinstance(s, BatchStrategy) else None for name, s in made.items()} == SLOTS
+
+
+def test_published_sizes_of_cirqrs() -> None:
+    """Alg. 1 with the published schedules (sec. 5.1): n_neg // 2^k at the k-th definition."""
+    for n_neg, n_def, epochs, want in [
+        (50, 5, 30, {6: 50, 12: 25, 18: 12, 24: 6}),
+        (100, 6, 50, {8: 100, 16: 50, 24: 25, 32: 12, 40: 6, 48: 3}),
+    ]:
+        view = ScoreView(-torch.arange(200.0)[None], torch.tensor([0]))
+        sizes = {}
+        for refresh, epoch in enumerate(refresh_epochs(epochs, n_def, rule=Cirqrs.schedule)):
+            sizes[epoch] = int(Cirqrs(n_neg=n_neg).pool(replace(view, refresh=refresh)).sum())
+        assert sizes == want
+
+
+def test_published_schedule_of_dqe() -> None:
+    assert (Dqe.n_def, Dqe.schedule, tunable_ranges(Dqe)["alpha"].below) == (6, "equal", "beta")
+
+
+def test_no_weight_underflows() -> None:
+    view = ScoreView(torch.tensor([[0.0, 0.96875, 0.5, 0.0625, 0.0]]), torch.tensor([0]))
+    assert as_sets(DistanceWeighted(width=100_000).pool(view)) == [{1, 2, 3}]  # sqrt(2) is beyond 1.4
+    weights = Simans(a=1e6).pool(ScoreView(torch.tensor([[1.0, -0.5, -0.75, -1.0]]), torch.tensor([0])))
+    assert as_sets(weights) == [{1, 2, 3}]
+    assert weights[0, 1] == 1
+
+
+def test_the_width_is_that_of_the_embeddings() -> None:
+    by_hand = ScoreView(torch.tensor([[0.0, -0.5, 0.5]]), torch.tensor([0]))
+    with pytest.raises(NegbenchError, match="width must be given: the scores' own is not at least 3, got 0"):
+        DistanceWeighted().pool(by_hand)
+    assert as_sets(DistanceWeighted(width=3).pool(by_hand)) == [{2}]
