@@ -102,7 +102,7 @@ def configured(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, 
     if strategies is not None or folder is None:
         given = [{"strategy": section} for section in expand("strategies", strategies or "all")]
     if strategies is None and folder is None:
-        given = [layer for layer in given if registry.get("strategies", layer["strategy"]["name"]).scope == "corpus"]
+        given = [layer for layer in given if registry.make("strategies", layer["strategy"]["name"]).scope == "corpus"]
     scenes = Scenes()
     wholes = [with_system([*base, recipe, *flags, layer], scenes) for layer in given]
     notes(dict.fromkeys(remark for _, remarks in wholes for remark in remarks))
