@@ -66,7 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
     gc.set_threshold(*_COLLECTED)
     stop_on_signals()
     code = run(arguments)
-    gc.freeze()  # the process ends: its last collections would walk through all that was imported, for half a second
+    if "triton" not in sys.modules:  # which would list all that it still holds
+        gc.freeze()  # the process ends: its last collections would walk through all imports, for half a second
     sys.exit(code)
 
 
