@@ -174,20 +174,20 @@ def _whole_numbers(flag: str, given: Any, least: int, want: str) -> tuple[int, .
 
 
 def _checked_rate(given: Any) -> Any:
-    if given == "grid":
+    if given in ("grid", "fixed"):
         return given
     try:
         rate = float(given)
     except (TypeError, ValueError):
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise OptionError(f"--lr {given!r}: want grid, or a number above 0, e.g. 1e-3")
+        raise OptionError(f"--lr {given!r}: want grid, fixed, or a number above 0, e.g. 1e-3")
     return rate
 
 
 Seeds = Annotated[int | str | Sequence[int], BeforeValidator(parse_seeds)]
 Negatives = Annotated[str | Sequence[int], BeforeValidator(parse_negatives)]
-LearningRate = Annotated[float | Literal["grid"], BeforeValidator(_checked_rate)]
+LearningRate = Annotated[float | Literal["grid", "fixed"], BeforeValidator(_checked_rate)]
 Budget = Annotated[str | float, BeforeValidator(parse_budget)]  # seconds
 FolderName = Annotated[str, AfterValidator(partial(checked_name, what="--name"))]
 
@@ -350,9 +350,9 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     )
     lr: LearningRate | None = option(
         None,
-        "Learning rate of all; grid: choose each strategy's own among 0.3, 1 and 3 times the documented one, with the "
-        "first seed, on a part of train.",
-        metavar="grid|VALUE",
+        "grid: choose each strategy's learning rate among 0.3, 1 and 3 times train.lr, with the first seed, on a part "
+        "of train; fixed: train.lr for all; or the rate of all [default: grid; fixed with --tuned or --dial train.lr].",
+        metavar="grid|fixed|VALUE",
         cli=str,
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")

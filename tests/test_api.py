@@ -25,12 +25,12 @@ def test_a_call_makes_the_same_comparison_as_the_command(
     strategies = [{"name": "top-k", "k": 3}, "in-batch"]
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
     found = negbench.compare(
-        negbench.Compare(strategies=strategies, losses="info-nce", seeds=2, name="c", report=False, **where)
+        negbench.Compare(strategies=strategies, losses="info-nce", lr="fixed", seeds=2, name="c", report=False, **where)
     )
     assert capsys.readouterr().out == ""
     grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "2", "--name", "c", *vector_flags]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
-    assert command(["compare", *grid, *place, "--json"]) == 0
+    assert command(["compare", "--lr=fixed", *grid, *place, "--json"]) == 0
     told = capsys.readouterr()
     document = json.loads(told.out)
     assert len(list(tmp_path.glob("*/result.json"))) == 4  # the command found the runs of the call
@@ -117,7 +117,7 @@ def test_progress_goes_to_the_logger(
             return super().run(function, tasks)
 
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
-    quick: dict[str, Any] = {"seeds": 1, "report": False}
+    quick: dict[str, Any] = {"seeds": 1, "lr": "fixed", "report": False}
     negbench.compare(negbench.Compare(strategies="qure,in-batch", executor=Counting(), **quick, **where))
     assert Counting.tasks == 2
     assert any("[2/2]" in record.getMessage() for record in logged)

@@ -216,7 +216,7 @@ def test_a_folder_that_is_not_shared_is_noticed(
 def test_a_signal_ends_tasks_in_order(
     two_nodes: Any, vector_flags: list[str], tmp_path: Path, statuses: Callable[..., Any]
 ) -> None:
-    grid = ["compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "3"]
+    grid = ["compare", "--lr=fixed", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "3"]
     more = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--runs-dir", str(tmp_path)]
     process = two_nodes.command
     print(json.dumps([*grid, *more, *vector_flags, "--set", "train.epochs=20000"]), file=process.stdin, flush=True)

@@ -32,7 +32,7 @@ class ComparisonPlan:
         cells: to compute.
         configs: as read, one for each cell; empty with dials or systems.
         size: the axes in words, '2 strategies x 3 seeds'.
-        rates: the trials of `--lr grid`; None without it.
+        rates: the trials of the learning rates; None where no rate is chosen.
     """
 
     asked: Compare
@@ -66,7 +66,7 @@ class ComparisonPlan:
         return replace(_planned(asked, self.folder.path.parent), rates=self.rates).at_best_rates().cells
 
     def at_best_rates(self) -> ComparisonPlan:
-        """The plan with every cell at the rate that the finished trials chose; itself without `--lr grid`."""
+        """The plan with every cell at the rate that the finished trials chose; itself where none is chosen."""
         if self.rates is None:
             return self
         runs = self.folder.path.parent
@@ -101,7 +101,7 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
         NegbenchError: axes that do not go together, a cell that cannot run, or data that are missing.
     """
     found = _planned(asked, runs)
-    if asked.lr != "grid":
+    if not _by_grid(asked):
         return found
     found = replace(found, rates=Rates.of(found.cells, runs, SCENES))
     check_place(found.trials.path, "comparison")
@@ -109,7 +109,7 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
 
 
 def _planned(asked: Compare, runs: Path) -> ComparisonPlan:
-    """The comparison at the documented learning rates."""
+    """The comparison at the configured learning rates."""
     _check(asked)
     axes = Axes.of(asked)
     if asked.systems is not None:
@@ -134,7 +134,7 @@ def _check(asked: Compare) -> None:
         "--tuned": asked.tuned is not None,
         "--negatives": bool(parse_negatives(asked.negatives)),
     }
-    if asked.lr is not None and (asked.tuned or any(parse_dial(text).key == "train.lr" for text in asked.dials)):
+    if asked.lr not in (None, "fixed") and _searches_rates(asked):
         raise OptionError("--lr sets what --tuned and --dial train.lr look for: leave it out")
     first = next((flag for flag in ("--systems", "--dial") if used[flag]), None)
     others = [flag for flag, given in used.items() if given and flag != first]
@@ -142,12 +142,21 @@ def _check(asked: Compare) -> None:
         raise OptionError(f"{first} and {others[0]} do not go together: compare them one at a time")
 
 
+def _searches_rates(asked: Compare) -> bool:
+    return asked.tuned is not None or any(parse_dial(text).key == "train.lr" for text in asked.dials)
+
+
+def _by_grid(asked: Compare) -> bool:
+    """Whether each group's learning rate is chosen first."""
+    return asked.lr in (None, "grid") and not _searches_rates(asked)
+
+
 def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> ComparisonFolder:
     name = default_name(cells)
     if asked.until is not None:  # a folder apart from that of the first look's seeds alone
         name = name.replace("compare", asked.until)
-    if asked.lr == "grid":
-        name += "-lr"
+    if asked.lr not in (None, "grid"):
+        name += f"-lr-{asked.lr}"
     folder = runs / (asked.name or name)
     check_place(folder, "comparison")
     return ComparisonFolder(folder, about)

@@ -1,14 +1,14 @@
-"""The learning rate of each group of a comparison, chosen on a part of train with the first seed: `--lr grid`.
+"""The learning rate of each group of a comparison, chosen on a part of train with the first seed.
 
-A rate that suits one strategy or loss is another's handicap. Every group gets the same small grid around the rate that
-it has otherwise. The trials are runs like any other, in a comparison of their own, found again by their hashes; what is
-chosen follows from the finished ones alone.
+A rate that suits one strategy or loss is another's handicap. Unless `--lr` says otherwise, every group gets the same
+small grid around the rate of its configuration. The trials are runs like any other, in a comparison of their own, found
+again by their hashes; what is chosen follows from the finished ones alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from negbench.config import ResolvedConfig
@@ -18,7 +18,7 @@ from negbench.grid.comparison import place_of
 from negbench.loop.runs import plan_run
 from negbench.runfolder import best_of
 
-FACTORS = (1.0, 0.3, 3.0)  # times the documented rate, which wins where several are equal
+FACTORS = (1.0, 0.3, 3.0)  # times the configured rate, which wins where several are equal
 DEV_FRACTION = 0.2  # of train, unless more: a tenth of it would rank trials by their luck
 Place = tuple[str, ...]
 
@@ -30,7 +30,7 @@ class ChosenRate:
     Attributes:
         labels: of the group.
         seed: of the trials.
-        lr: the rate of the best trial, or the documented one where no trial is finished.
+        lr: the rate of the best trial, or the configured one where no trial is finished.
         tried: (rate, main metric on the dev part) of each trial, lowest rate first; None: it is not finished.
     """
 
@@ -59,11 +59,7 @@ class Rates:
 
     @classmethod
     def of(cls, cells: Sequence[Cell], runs: Path, scenes: Scenes) -> Rates:
-        """Plan the trials of these cells, each group's from its first.
-
-        Raises:
-            OptionError: a choice of epochs on the split that trials keep closed.
-        """
+        """Plan the trials of these cells, each group's from its first."""
         first = dict[Place, Cell]()
         for cell in cells:
             first.setdefault(place_of(cell.labels), cell)
@@ -91,7 +87,8 @@ def at_rates(cells: Sequence[Cell], chosen: Mapping[Place, ChosenRate], runs: Pa
     found = []
     for cell in cells:
         config = _with_rate(cell.config, chosen[place_of(cell.labels)].lr)
-        found.append(cell_of(plan_run(config, scenes), cell.labels, runs))
+        at_rate = cell_of(plan_run(config, scenes), cell.labels, runs)
+        found.append(replace(at_rate, remarks=()))  # the trials' say the same
     return found
 
 
@@ -100,7 +97,8 @@ def _trial(cell: Cell, factor: float, runs: Path, scenes: Scenes) -> Cell:
     rate = float(f"{factor * cell.config.train.lr:.6g}")  # 0.3 x 0.003 is to be the run of 0.0009
     chosen = cell.config.eval
     fraction = max(chosen.dev_fraction, DEV_FRACTION)
-    closed = chosen.model_copy(update={"reported": False, "dev_fraction": fraction})
+    select = "dev" if chosen.select == "val" else chosen.select
+    closed = chosen.model_copy(update={"reported": False, "dev_fraction": fraction, "select": select})
     config = _with_rate(cell.config, rate).model_copy(update={"eval": closed})
     return cell_of(plan_run(config, scenes), {**cell.labels, "settings": f"lr={rate:g}"}, runs)
 

@@ -161,7 +161,7 @@ ASKED = ("--strategies", "qure,in-batch,hycole,all-corpus", "--max-seeds", "8", 
 
 def flags_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
     sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
-    asked = ["compare", "--until", "decided", *ASKED, "--runs-dir", str(runs), "--tracking-uri", "none"]
+    asked = ["compare", "--lr=fixed", "--until", "decided", *ASKED, "--runs-dir", str(runs), "--tracking-uri", "none"]
     return [*asked, "--name", "c", "--no-report", *sets, *more]
 
 

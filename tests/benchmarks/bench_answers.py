@@ -82,7 +82,7 @@ def main() -> None:
         if chosen.stored is None:
             asked = negbench.Compare(
                 strategies=chosen.strategies, recipe="world", seeds=chosen.most, sets=("eval.every=20", *chosen.set),
-                runs_dir=path.parent, tracking_uri="none", name=path.name, report=False,
+                runs_dir=path.parent, tracking_uri="none", name=path.name, lr="fixed", report=False,
             )  # fmt: skip
             negbench.compare(asked)
         groups = [group for group in groups_of(path.parent, path.name) if len(group.runs) >= chosen.most]

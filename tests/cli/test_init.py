@@ -14,6 +14,7 @@ import pytest
 
 from negbench.backbones.precomputed import Precomputed
 from negbench.cli.main import run as negbench
+from negbench.files import read_json
 from negbench.layers import read_recipe
 from negbench.runfolder import RunFolder
 
@@ -57,6 +58,11 @@ def told_next(out: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
 
 
+def compared(runs: Path) -> RunFolder:
+    """The last run of the comparison; the trials of the learning rate are in another."""
+    return RunFolder(runs / read_json(runs / "first" / "comparison.json")["cells"][-1]["run"])
+
+
 def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path) -> pd.DataFrame:
     """init, and the commands that it names, the comparison cut short; the negatives of the last one.
 
@@ -75,8 +81,8 @@ def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path) -> pd.D
     said = capsys.readouterr()
     assert "answer" in said.out
     assert said.err.count(warning) == 1
-    (run,) = runs.glob("my-strategy-*")
-    assert any(warning[6:] in remark for remark in RunFolder(run).result["remarks"])
+    run = compared(runs)
+    assert any(warning[6:] in remark for remark in run.result["remarks"])
     assert negbench(mine) == 0
     assert capsys.readouterr().err.count(warning) == 1
     return pd.read_parquet(folder / "negatives.parquet")
@@ -91,12 +97,11 @@ def test_a_folder_of_images_from_init_to_negatives(
     for row in mined.itertuples():
         assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5
         assert set(row.negatives) <= images - {row.target}
-    assert "lr" not in read_recipe(pictures / "recipe.toml")["compare"]
     assert read_recipe(pictures / "recipe.toml")["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
     # the same by a finished run, as JSON lines
-    (run,) = (tmp_path / "runs").glob("my-strategy-*")
+    run = compared(tmp_path / "runs")
     out = tmp_path / "negatives.jsonl"
-    command = ["mine", "--run", run.name, "--runs-dir", str(tmp_path / "runs"), "--strategy", "top-k:k=3"]
+    command = ["mine", "--run", run.run_id, "--runs-dir", str(tmp_path / "runs"), "--strategy", "top-k:k=3"]
     assert negbench([*command, "--draws", "2", "--out", str(out)]) == 0
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["query"] for line in lines] == mined["query"].tolist()
@@ -117,7 +122,6 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path: Path, capsys: pytest.
     assert "val queries are few for a margin of 1 points" in out
     assert "of 60 images, those that its own rows name" in out
     assert read_recipe(folder / "recipe.toml")["train"]["lr"] == Precomputed.recommended["lr"]
-    assert read_recipe(folder / "recipe.toml")["compare"]["lr"] == "grid"
     assert read_recipe(folder / "recipe.toml")["plugins"] == [str(folder / "my_strategy.py")]
     assert read_recipe(folder / "recipe.toml")["backbone"] == {
         "name": "precomputed", "images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz"),

@@ -53,7 +53,7 @@ def test_a_run_as_json_quiet_and_verbose(place: list[str], tmp_path: Path, capsy
 
 
 def test_progress_and_notes_leave_standard_output_alone(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["compare", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report"]
+    command = ["compare", "--lr=fixed", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report"]
     assert negbench([*command, *place]) == 0
     told = capsys.readouterr()
     assert "[2/2]" in told.err
@@ -75,7 +75,7 @@ def test_an_interrupted_comparison_says_what_was_kept(
         if outcomes:
             raise Stopped(signal.SIGINT)
 
-    command = ["compare", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report", "--name", "c"]
+    command = ["compare", "--lr=fixed", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report", "--name", "c"]
     with monkeypatch.context() as patch:
         patch.setattr(ComparisonFolder, "write", interrupted)
         assert negbench([*command, *place]) == 130

@@ -286,7 +286,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert "4 cells" in out
     assert "R@10" in out
     assert "difference of R@10 to in-batch in points" in " ".join(out.split())
-    assert "3 more to compute: about" in told.err
+    assert "5 more to compute: about" in told.err  # of the six trials
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0
     page = (tmp_path / "both" / "report" / "index.html").read_text(encoding="utf-8")
@@ -325,7 +325,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
 
 
 def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
-    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
+    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)] + ["--lr", "fixed"]
     return ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--runs-dir", str(runs), *sets, *more]
 
 

@@ -1,4 +1,4 @@
-"""`--lr`: the rate of each group by hand from the trials' own results, found again, and told."""
+"""Learning rates: that of each group by hand from the trials' own results, found again, and told; `--lr`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOCUMENTED = 0.2  # too high, so that another one is chosen
 
 def asked_of(vector_sets: list[str], runs: Path, **given: Any) -> Compare:
     sets = (*vector_sets, f"train.lr={DOCUMENTED}")
-    options = {"strategies": "all-corpus,top-k", "seeds": "3,1", "lr": "grid", "name": "c", "sets": sets}
+    options = {"strategies": "all-corpus,top-k", "seeds": "3,1", "name": "c", "sets": sets}
     return Compare(**{**options, "runs_dir": runs, "tracking_uri": "none", "report": False, **given})
 
 
@@ -125,28 +125,44 @@ def test_along_dials_and_with_systems_every_group_has_trials(vector_sets: list[s
 
 def test_a_value_is_the_rate_of_all(vector_sets: list[str], tmp_path: Path) -> None:
     by_lr = plan_comparison(asked_of(vector_sets, tmp_path, lr="2e-3"), tmp_path)
-    by_set = plan_comparison(asked_of(vector_sets, tmp_path, lr=None, sets=(*vector_sets, "train.lr=0.002")), tmp_path)
+    sets = (*vector_sets, "train.lr=0.002")
+    by_set = plan_comparison(asked_of(vector_sets, tmp_path, lr="fixed", sets=sets), tmp_path)
     assert [cell.hash for cell in by_lr.cells] == [cell.hash for cell in by_set.cells]
     assert by_lr.rates is None
 
 
-def test_a_recipe_may_ask_and_names_stay_apart(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets: list[str], tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
-    recipe.write_text('[compare]\nlr = "grid"\nseeds = 1\n', encoding="utf-8")
+    recipe.write_text('[compare]\nlr = "fixed"\nseeds = 1\n', encoding="utf-8")
     common: dict[str, Any] = {"strategies": "top-k", "sets": tuple(vector_sets), "runs_dir": tmp_path}
-    asked = (Compare(recipe=recipe, **common), Compare(seeds=1, **common))
-    grid, plain = (api.plan_compare(each, api._silent())[0] for each in asked)
+    asked = (Compare(seeds=1, **common), Compare(recipe=recipe, **common))
+    grid, fixed = (api.plan_compare(each, api._silent())[0] for each in asked)
     assert grid.rates is not None
-    assert grid.folder.path.name == f"{plain.folder.path.name}-lr"
-    assert grid.trials.path.name == f"{plain.folder.path.name}-lr-rates"
+    assert fixed.rates is None
+    assert fixed.folder.path.name == f"{grid.folder.path.name}-lr-fixed"
+    assert grid.trials.path.name == f"{grid.folder.path.name}-rates"
+
+
+def test_what_looks_for_rates_itself_has_one(vector_sets: list[str], tmp_path: Path) -> None:
+    for given in ({"tuned": 2}, {"dials": ("train.lr=1,2",)}):
+        for lr in (None, "fixed"):
+            assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).rates is None
+
+
+def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets: list[str], tmp_path: Path) -> None:
+    asked = asked_of(vector_sets, tmp_path, sets=(*vector_sets, "eval.select=val"))
+    found = plan_comparison(asked, tmp_path)
+    assert {cell.config.eval.select for cell in found.cells} == {"val"}
+    assert found.rates is not None
+    assert {(cell.config.eval.select, cell.config.eval.reported) for cell in found.rates.cells} == {("dev", False)}
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"lr": "fast"}, "--lr 'fast': want grid, or a number above 0, e.g. 1e-3"),
-        ({"lr": -1}, "want grid"),
-        ({"tuned": 2}, "--lr sets what --tuned and --dial train.lr look for"),
+        ({"lr": "fast"}, "--lr 'fast': want grid, fixed, or a number above 0, e.g. 1e-3"),
+        ({"lr": -1}, "want grid, fixed"),
+        ({"lr": "grid", "tuned": 2}, "--lr sets what --tuned and --dial train.lr look for"),
         ({"lr": 0.1, "dials": ("train.lr=1,2",)}, "--lr sets what"),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_grid_is_refused_before_its_first_cell(
     vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "machine_memory", lambda: 2**12)
-    grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
+    grid = ["compare", "--lr=fixed", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
     assert "of memory, this machine has 1 MiB (" in capsys.readouterr().err
     assert not list(tmp_path.glob("*/metrics.jsonl"))

@@ -31,7 +31,7 @@ import psutil  # type: ignore[import-untyped]
 from negbench.testing.vector_files import write_vectors
 
 TRAINING = ("train.epochs=6", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2")
-GRID = "compare --strategies qure,in-batch --losses bradley-terry --name attacked --no-report"
+GRID = "compare --lr fixed --strategies qure,in-batch --losses bradley-terry --name attacked --no-report"
 STUDY = "study --strategy dqe --trials 6 --seeds 1 --final-seeds 0 --name attacked --sampler"
 COMMANDS = (
     f"{GRID} --seeds 2",

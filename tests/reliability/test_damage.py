@@ -56,7 +56,7 @@ def damaged(path: Path) -> Iterator[bytes]:
 def bench(tmp_path_factory: pytest.TempPathFactory, vector_flags: list[str]) -> Path:
     """A runs folder with a finished comparison of two strategies."""
     runs = tmp_path_factory.mktemp("runs")
-    grid = ["--strategies", "qure,all-corpus", "--seeds", "2", "--name", "duel", "--no-report"]
+    grid = ["--strategies", "qure,all-corpus", "--seeds", "2", "--name", "duel", "--no-report", "--lr=fixed"]
     assert negbench(["compare", *grid, *vector_flags, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
     return runs
 

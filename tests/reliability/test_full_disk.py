@@ -103,7 +103,7 @@ def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None])
 
 def test_the_report(vector_flags: list[str], disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = ["--runs-dir", str(disk / "runs")]
-    grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
+    grid = ["compare", "--lr=fixed", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, *place, "--tracking-uri", "none"]) == 0
     for left in (0, 2**14, 2**17):
         fill(disk, left)

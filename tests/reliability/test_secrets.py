@@ -96,7 +96,7 @@ def test_no_file_of_any_command_holds_it(
     study = ["study", "--strategy", "dqe", "--trials", "2", "--name", "s", "--seeds", "1", "--final-seeds", "0"]
     for command in (
         ["run", "--strategy", "qure", *vector_flags, *place],
-        ["compare", "--strategies", "qure,dqe", "--loss=bradley-terry", "--seeds=1", "--name=c", *vector_flags, *place],
+        ["compare", "--strategies=qure,dqe", "--seeds=1", "--lr=fixed", "--name=c", *vector_flags, *place],
         ["run", "--strategy", "qure", *vector_flags, *place],
         ["report", "c", "--runs-dir", "runs"],
         [*study, *vector_flags, *place],
@@ -118,7 +118,7 @@ def test_a_store_that_fails_is_named_without_it(
     """MLflow's own messages hold the whole address."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", URI]
-    grid = ["compare", "--strategies", "qure", "--loss=bradley-terry", "--seeds=1", "--name=c", "--no-report"]
+    grid = ["compare", "--strategies", "qure", "--seeds=1", "--lr=fixed", "--name=c", "--no-report"]
     assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
     assert negbench([*grid, *vector_flags, *place]) == 0
     for command in (["ui"], ["doctor"]):

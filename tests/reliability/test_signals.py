@@ -28,7 +28,7 @@ from negbench.tracking import Tracker
 
 LONG = ("train.epochs=2000",)
 Statuses = Callable[..., Counter[str]]
-GRID = ("compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--name", "duel")
+GRID = ("compare", "--lr=fixed", "--strategies", "all-corpus", "--losses", "bradley-terry", "--name", "duel")
 
 
 @pytest.fixture

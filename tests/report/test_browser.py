@@ -33,7 +33,7 @@ def runs(browser: Browser, toy_sets: list[str], tmp_path_factory: pytest.TempPat
     where = tmp_path_factory.mktemp("browser")
     sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
     axes = ["--strategies", "qure,in-batch", "--losses", "bradley-terry,info-nce", "--seeds", "1"]
-    assert negbench(["compare", *axes, "--name", NAME, "--runs-dir", str(where), *sets]) == 0
+    assert negbench(["compare", "--lr=fixed", *axes, "--name", NAME, "--runs-dir", str(where), *sets]) == 0
     return where
 
 
