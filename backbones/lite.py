@@ -31,7 +31,7 @@ from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
 from negbench.contracts import BackboneIdentity
 from negbench.errors import NegbenchError, WeightsError, missing_package
-from negbench.files import sha256_of
+from negbench.machine.files import sha256_of
 
 PAPER = "Tan and Le, EfficientNet, ICML 2019 (the Lite0 of 2020); the head is ours, its fusion after HyCoLe-HNM (eq. 2)"
 

@@ -25,7 +25,7 @@ from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
 from negbench.errors import DataError, OptionError, quoted
-from negbench.files import sha256_of
+from negbench.machine.files import sha256_of
 
 PAPER = "no paper: embeddings that you bring"
 

@@ -23,11 +23,11 @@ from mkdocs.structure.files import File, Files
 
 import negbench
 from negbench.cli.list_ import explained
-from negbench.config import flattened
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
-from negbench.options import Options
-from negbench.registry import KINDS, registry
+from negbench.plugins.registry import KINDS, registry
 from negbench.report.charts import PALETTE, Chart, Panel, saved
+from negbench.settings.config import flattened
+from negbench.settings.options import Options
 from negbench.systems.system import System, systems
 
 ROOT = Path(__file__).parents[1]

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from negbench.api import make_strategy as make_strategy
     from negbench.api import run as run
     from negbench.api import study as study
-    from negbench.command_options import Audit as Audit
-    from negbench.command_options import Claims as Claims
-    from negbench.command_options import Embed as Embed
-    from negbench.command_options import Evaluate as Evaluate
-    from negbench.command_options import Mine as Mine
     from negbench.contracts import AspectScores as AspectScores
     from negbench.contracts import Backbone as Backbone
     from negbench.contracts import BackboneIdentity as BackboneIdentity
@@ -54,10 +49,15 @@ if TYPE_CHECKING:
     from negbench.datasets.dataset import columns_of as columns_of
     from negbench.errors import NegbenchError as NegbenchError
     from negbench.metrics.metric import Metric as Metric
-    from negbench.options import Compare as Compare
-    from negbench.options import Run as Run
-    from negbench.options import Study as Study
     from negbench.own.miner import Miner as Miner
+    from negbench.settings.command_options import Audit as Audit
+    from negbench.settings.command_options import Claims as Claims
+    from negbench.settings.command_options import Embed as Embed
+    from negbench.settings.command_options import Evaluate as Evaluate
+    from negbench.settings.command_options import Mine as Mine
+    from negbench.settings.options import Compare as Compare
+    from negbench.settings.options import Run as Run
+    from negbench.settings.options import Study as Study
 
 __version__ = "0.1.0"
 

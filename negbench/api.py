@@ -11,27 +11,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench import files
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.display import notes
 from negbench.errors import NegbenchError
-from negbench.layers import flag_layer
-from negbench.options import Compare, Named, Run, parse_seeds
-from negbench.registry import registry
+from negbench.machine import files
+from negbench.plugins.registry import registry
+from negbench.settings.layers import flag_layer
+from negbench.settings.options import Compare, Named, Run, parse_seeds
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from negbench.analysis.verdicts import Rules
-    from negbench.command_options import Audit, Embed
     from negbench.datasets.dataset import Dataset
     from negbench.grid.cells import Cell, Outcome
     from negbench.grid.compare import ComparisonPlan
     from negbench.loop.types import RunResult
-    from negbench.options import Study
     from negbench.own.audit import AuditResult
     from negbench.own.embed import EmbeddedFolder
     from negbench.report.loaded import Comparison, StudyResult
+    from negbench.settings.command_options import Audit, Embed
+    from negbench.settings.options import Study
     from negbench.tuning.tuned import Combination
 
 
@@ -282,8 +282,8 @@ def audit(asked: Audit | None = None) -> AuditResult:
     Raises:
         NegbenchError: a user's mistake.
     """
-    from negbench.command_options import Audit
     from negbench.own.audit import run_audit
+    from negbench.settings.command_options import Audit
 
     return run_audit(asked or Audit())
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
     from playwright.sync_api import Browser, Page
 
-    from negbench.config import RunConfig
     from negbench.loop.runs import Bench
-    from negbench.tracking import Tracker
+    from negbench.settings.config import RunConfig
+    from negbench.store.tracking import Tracker
 
 settings.load_profile("default" if "NEGBENCH_FUZZ" in os.environ else "ci")  # a landing must not hang on chance
 CHROMIUM = (
@@ -155,7 +155,7 @@ def start_command(forked: Callable[[Callable[[], object]], Forked]) -> Callable[
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers, it alone knows."""
-    from negbench.registry import registry
+    from negbench.plugins.registry import registry
 
     for held in ("_files", "_classes"):
         monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
@@ -249,7 +249,7 @@ def checkpoint_at_every_epoch() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tracker], MlflowClient]]:
     """A new MLflow store is a copy of the first: making its tables takes longer than most tests; gives the method."""
-    from negbench.tracking import Tracker, default_uri
+    from negbench.store.tracking import Tracker, default_uri
 
     first, client = tmp_path_factory.mktemp("store"), Tracker.client
 
@@ -274,7 +274,7 @@ def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 @pytest.fixture(scope="session")
 def statuses() -> Callable[..., Counter[str]]:
     """Counts the statuses of all MLflow runs of a runs folder's store."""
-    from negbench.tracking import Tracker
+    from negbench.store.tracking import Tracker
 
     def counted(runs: Path, uri: str | None = None) -> Counter[str]:
         client = Tracker.open(runs, uri).client()

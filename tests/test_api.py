@@ -15,7 +15,7 @@ import pytest
 import negbench
 from negbench.cli.main import run as command
 from negbench.errors import NegbenchError
-from negbench.executors import Event, Function, Here
+from negbench.grid.executors import Event, Function, Here
 from tests.plugin_file import ANSWER, PLUGIN
 
 

@@ -21,19 +21,19 @@ import pytest
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
-from negbench.executors import Executor, Here
-from negbench.files import SUMS
 from negbench.grid.axes import Axes
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.options import Compare
-from negbench.runfolder import RunFolder
+from negbench.grid.executors import Executor, Here
+from negbench.machine.files import SUMS
+from negbench.settings.options import Compare
+from negbench.store.runfolder import RunFolder
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
 
-from negbench.executors import cluster  # noqa: E402
-from negbench.executors.cluster import Ray  # noqa: E402
+from negbench.grid.cluster import Ray  # noqa: E402
+from negbench.grid.executors import cluster  # noqa: E402
 from tests.cluster_tasks import meet, span, task  # noqa: E402
 
 

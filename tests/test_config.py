@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from negbench.config import ResolvedConfig, RunConfig, Section, build_config, refresh_epochs, resolved
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.layers import parse_plugin, parse_set
-from negbench.registry import checked_options
+from negbench.plugins.registry import checked_options
+from negbench.settings.config import ResolvedConfig, RunConfig, Section, build_config, refresh_epochs, resolved
+from negbench.settings.layers import parse_plugin, parse_set
 from negbench.systems.system import load_config
 
 

@@ -30,7 +30,7 @@ from negbench.contracts import (
     tunable_ranges,
 )
 from negbench.errors import NegbenchError, OptionError
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 
 SCORES = torch.tensor([[-0.5, -0.1, -0.5, -0.9], [0.25, 0.5, 0.25, 0.25]])
 TARGET = torch.tensor([2, 1])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.executors import GRACE, Here, Processes, Report
+from negbench.grid.executors import GRACE, Here, Processes, Report
 
 
 def task(value: Any, report: Report) -> Any:
@@ -109,7 +109,8 @@ def started(task: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
     """A process whose worker computes the task, and the file in which the worker is named."""
     pid_file = tmp_path / "pid"
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_executors as t\n"
-    code += f"from negbench.signals import stop_on_signals; stop_on_signals(); t.parent({task!r}, {str(pid_file)!r})"
+    code += "from negbench.machine.signals import stop_on_signals; stop_on_signals(); "
+    code += f"t.parent({task!r}, {str(pid_file)!r})"
     file = tmp_path / "main.py"
     file.write_text(f"if __name__ == '__main__':\n    {code.replace(chr(10), chr(10) + '    ')}\n", encoding="utf-8")
     process = subprocess.Popen([sys.executable, str(file)], stderr=subprocess.PIPE, text=True)

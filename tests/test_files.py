@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.files import DamagedError, atomic_write, delete, intact, locked, names_in, read_json, seal, write_json
+from negbench.machine.files import (
+    DamagedError,
+    atomic_write,
+    delete,
+    intact,
+    locked,
+    names_in,
+    read_json,
+    seal,
+    write_json,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

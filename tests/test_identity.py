@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from negbench import config as config_module
-from negbench import syntax
-from negbench.config import ResolvedConfig, build_config, resolved
 from negbench.loop import identity
 from negbench.loop.identity import code_version, config_hash, counted
-from negbench.registry import KINDS, Registry, registry
+from negbench.plugins import syntax
+from negbench.plugins.registry import KINDS, Registry, registry
+from negbench.settings.config import ResolvedConfig, build_config, resolved
 from tests.plugin_file import ANSWER, PLUGIN
 
 Edit = Callable[[str, str, str], None]
@@ -21,17 +21,17 @@ LOOP = ("negbench.loop.train", identity._file("negbench.loop.train"))
 
 # what the loop imports without its counting: the reason stands beside each declaration
 EXEMPT = {
-    "negbench.config",
+    "negbench.settings.config",
     "negbench.errors",
-    "negbench.files",
+    "negbench.machine.files",
     "negbench.loop.identity",
-    "negbench.layers",
-    "negbench.runfolder",
+    "negbench.settings.layers",
+    "negbench.store.runfolder",
     "negbench.loop.observe",
     "negbench.loop.record",
-    "negbench.registry",
-    "negbench.room",
-    "negbench.signals",
+    "negbench.plugins.registry",
+    "negbench.machine.room",
+    "negbench.machine.signals",
 }
 
 
@@ -127,7 +127,7 @@ def test_a_module_may_say_that_it_moves_nothing(edit: Edit) -> None:
     for module in EXEMPT:
         edit(module, "MOVES_SCORES = False", "MOVES_SCORES = False\nNEW = 1")
     assert code_version(config_of()) == before
-    edit("negbench.files", "MOVES_SCORES = False", "MOVES_SCORES = True")
+    edit("negbench.machine.files", "MOVES_SCORES = False", "MOVES_SCORES = True")
     assert code_version(config_of()) != before
 
 

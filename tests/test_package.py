@@ -18,7 +18,7 @@ import pytest
 
 import negbench
 from negbench.errors import UnknownNameError, missing_package
-from negbench.layers import read_recipe, recipes
+from negbench.settings.layers import read_recipe, recipes
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

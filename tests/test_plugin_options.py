@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 
 # name -> option -> (default,), or with its range (default, low, high), "log" behind where it is searched in logarithms,
 # or with its choices (default, choice, ...)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.config import resolved
 from negbench.data.scene import load_split
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
 from negbench.grid.compare import over_recipe
 from negbench.grid.dials import parse_dial
-from negbench.layers import read_recipe
 from negbench.loop.runs import Bench, run_config
-from negbench.options import Compare, Study
+from negbench.settings.config import resolved
+from negbench.settings.layers import read_recipe
+from negbench.settings.options import Compare, Study
 from negbench.systems.system import load_config
 from negbench.tuning.search import plan_study
 

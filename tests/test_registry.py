@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from negbench import syntax
 from negbench.cli.explain import options_of
 from negbench.contracts import Loss, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.registry import KINDS, Registry, _modules, blamed, constructor_of, option_defaults, registry
+from negbench.plugins import syntax
+from negbench.plugins.registry import KINDS, Registry, _modules, blamed, constructor_of, option_defaults, registry
 from tests.plugin_file import ANSWER, PLUGIN
 
 TESTS = Path(__file__).parent
@@ -114,7 +114,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     known = _modules
     monkeypatch.setattr(
-        "negbench.registry._modules", lambda folder, at: (*known(folder, at), *_public(tmp_path, folder.name))
+        "negbench.plugins.registry._modules", lambda folder, at: (*known(folder, at), *_public(tmp_path, folder.name))
     )
     monkeypatch.setattr(negbench.strategies, "__path__", [*negbench.strategies.__path__, str(tmp_path)])
     syntax._spec.cache_clear()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from negbench.contracts import Loss, ScoreView, Strategy
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 from negbench.testing import as_sets
 
 ANGLES = torch.tensor([0, 10, 25, 60, 100, 135, 200, 290], dtype=torch.float64) * math.pi / 180

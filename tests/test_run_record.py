@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 import negbench
 from negbench import api
-from negbench.options import Run
-from negbench.runfolder import RunRecord
+from negbench.settings.options import Run
+from negbench.store.runfolder import RunRecord
 
 FILE = Path(negbench.__file__).with_name("result.schema.json")
 
@@ -50,7 +50,7 @@ def test_what_is_not_of_the_schema_is_refused(results: list[dict[str, Any]]) -> 
 
 
 def test_unknown_numbers_are_null(results: list[dict[str, Any]], tmp_path: Path) -> None:
-    from negbench.files import write_json
+    from negbench.machine.files import write_json
 
     write_json(tmp_path / "r.json", {**results[0], "behaviour": {"overlap": math.nan}})
     assert RunRecord.model_validate_json((tmp_path / "r.json").read_text()).behaviour == {"overlap": None}

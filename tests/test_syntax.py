@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from negbench import syntax
 from negbench.errors import NegbenchError
+from negbench.plugins import syntax
 
 TEXT = """
 import os.path

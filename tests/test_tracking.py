@@ -17,12 +17,12 @@ from mlflow.tracking import MlflowClient
 
 from negbench import tracking
 from negbench.cli.main import run as negbench
-from negbench.files import write_json
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
-from negbench.runfolder import RunFolder, final_values
+from negbench.machine.files import write_json
+from negbench.store.runfolder import RunFolder, final_values
+from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
-from negbench.tracking import Tracker, default_uri
 
 
 def run(toy_sets: list[str], where: Path, uri: str | None = None) -> RunResult:

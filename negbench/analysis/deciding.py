@@ -21,7 +21,7 @@ from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import ComparisonFolder, Group, place_of
 from negbench.grid.compute import computed
 from negbench.grid.looks import Looks
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 
 Places = Collection[tuple[str, ...]]  # of groups, as `place_of` has them
 

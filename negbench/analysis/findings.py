@@ -24,9 +24,9 @@ from negbench.analysis.tuned_gain import (
 )
 from negbench.analysis.verdicts import Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
-from negbench.files import read_json, write_json
 from negbench.grid.comparison import Group, grouped, groups_of
 from negbench.grid.dials import Dials
+from negbench.machine.files import read_json, write_json
 
 FILE = "statistics.json"
 

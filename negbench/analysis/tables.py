@@ -11,7 +11,7 @@ from negbench.analysis.columns import AUDIT, BEHAVIOUR, texts
 from negbench.analysis.regime_card import in_words
 from negbench.analysis.words import label_of, percent
 from negbench.display import Grid
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from negbench.own.audit import AuditResult

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from negbench.config import PluginConfig, ResolvedConfig
 from negbench.data.scene import Scenes, load_split
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.mining.curves import Curves, file_name
-from negbench.runfolder import RunFolder
 from negbench.scoring.scorers import Encoded, encode_run
+from negbench.settings.config import PluginConfig, ResolvedConfig
+from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd

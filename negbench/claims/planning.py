@@ -12,20 +12,20 @@ from negbench.claims.claim import Claim, chosen, settings
 from negbench.claims.evidence import Evidence, lacking
 from negbench.claims.judge import Finding, judge
 from negbench.claims.table import write_findings
-from negbench.command_options import Claims
-from negbench.config import ResolvedConfig, build_config
 from negbench.data.scene import Scenes
 from negbench.display import Display, duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
-from negbench.files import runs_dir
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder, check_place, default_name, place_of
 from negbench.grid.compute import executor_of
 from negbench.grid.looks import Looks
-from negbench.layers import layers_of, merged, set_layer
 from negbench.loop.runs import plan_run
-from negbench.options import parse_seeds
-from negbench.runfolder import RunFolder
+from negbench.machine.files import runs_dir
+from negbench.settings.command_options import Claims
+from negbench.settings.config import ResolvedConfig, build_config
+from negbench.settings.layers import layers_of, merged, set_layer
+from negbench.settings.options import parse_seeds
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import PLAIN, system
 
 Layer = Mapping[str, Any]

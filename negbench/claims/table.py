@@ -12,10 +12,10 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
-from negbench import files
 from negbench.analysis.words import markdown
 from negbench.claims.claim import Claim, ClaimTest, Condition
 from negbench.claims.judge import Answer, Finding
+from negbench.machine import files
 
 WIDTH = 80  # of tables, so that they stand in any terminal and in a report
 _STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "not testable": "dim"}

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from negbench.cli import command, output
-from negbench.command_options import Claims
-from negbench.options import option
+from negbench.settings.command_options import Claims
+from negbench.settings.options import option
 
 
 class _Asked(Claims):
@@ -28,11 +28,11 @@ class _Asked(Claims):
 )
 def claims(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Judge and print."""
-    from negbench import files
     from negbench.claims import table
     from negbench.claims.claim import chosen
     from negbench.claims.planning import ClaimsWork, judge_claims
     from negbench.grid.compute import raise_failed
+    from negbench.machine import files
     from negbench.report.build import write_report
 
     asked, console = _Asked.parsed(given), output.console()

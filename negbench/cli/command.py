@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from negbench.cli.output import with_output
-from negbench.options import Options, extra_of
+from negbench.settings.options import Options, extra_of
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from negbench.cli import command, output
-from negbench.options import Compare, option
+from negbench.settings.options import Compare, option
 
 
 class _Asked(Compare):

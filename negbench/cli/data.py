@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from negbench.cli import command, output
-from negbench.command_options import EncodeData, FetchData, VerifyData
+from negbench.settings.command_options import EncodeData, FetchData, VerifyData
 
 if TYPE_CHECKING:
     from negbench.datasets.verify import Verification
@@ -60,7 +60,7 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     from rich.progress import Progress
 
     from negbench.datasets.verify import verify as check
-    from negbench.layers import dataset_layer, parse_set, plugin_layer
+    from negbench.settings.layers import dataset_layer, parse_set, plugin_layer
 
     asked = VerifyData.parsed(given)
     plugin_layer(asked.plugin)
@@ -94,13 +94,13 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
 )
 def encode(given: Mapping[str, Any]) -> None:
     """Store the features of train and val, as a run would, and print how many."""
-    from negbench.config import build_config
     from negbench.contracts import HoldsFeatures
     from negbench.data.scene import Scenes
     from negbench.display import notes, stages
     from negbench.errors import OptionError
-    from negbench.layers import layers_of
     from negbench.loop.runs import open_run
+    from negbench.settings.config import build_config
+    from negbench.settings.layers import layers_of
     from negbench.systems.system import with_system
 
     asked, scenes = EncodeData.parsed(given), Scenes()

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from negbench.cli import command, output
-from negbench.command_options import Doctor
+from negbench.settings.command_options import Doctor
 
 
 @command.of(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from negbench.cli import command, output
-from negbench.command_options import Embed
+from negbench.settings.command_options import Embed
 
 
 @command.of(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from negbench.cli import command, output
-from negbench.command_options import Evaluate
+from negbench.settings.command_options import Evaluate
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from negbench.contracts import tunable_ranges
-from negbench.registry import constructor_of, option_defaults, registry
+from negbench.plugins.registry import constructor_of, option_defaults, registry
 
 
 @dataclass(frozen=True)

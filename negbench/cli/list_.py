@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from negbench.cli import command, output
-from negbench.command_options import List, PluginKind
-from negbench.layers import plugin_layer
+from negbench.settings.command_options import List, PluginKind
+from negbench.settings.layers import plugin_layer
 
 if TYPE_CHECKING:
     from negbench.cli.explain import Option
-    from negbench.registry import Description
+    from negbench.plugins.registry import Description
 
 KINDS = get_args(PluginKind)
 
@@ -50,8 +50,8 @@ def _document(kind: str, name: str | None) -> Any:
     from dataclasses import asdict
 
     from negbench.errors import UnknownNameError
-    from negbench.layers import recipes
-    from negbench.registry import registry
+    from negbench.plugins.registry import registry
+    from negbench.settings.layers import recipes
     from negbench.systems.system import system_files
 
     if kind in ("systems", "recipes"):
@@ -68,8 +68,8 @@ def _document(kind: str, name: str | None) -> Any:
 def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
     """A plug-in's description, its section of a configuration, and the options that its user sets."""
     from negbench.cli.explain import options_of
-    from negbench.config import by_run
-    from negbench.registry import SECTIONS, registry
+    from negbench.plugins.registry import SECTIONS, registry
+    from negbench.settings.config import by_run
 
     described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
     section = next(section for section, each in SECTIONS.items() if each == kind)

@@ -13,8 +13,8 @@ import typer
 from negbench import __version__
 from negbench.cli import command, output
 from negbench.errors import NegbenchError, missing_package, out_of_memory
-from negbench.registry import blamed
-from negbench.signals import Stopped, stop_on_signals
+from negbench.machine.signals import Stopped, stop_on_signals
+from negbench.plugins.registry import blamed
 
 # group in the help -> its commands: one file each, which has a `Command` or `CommandGroup` of its name
 _GROUPS = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from negbench.cli import command, output
-from negbench.options import Report
+from negbench.settings.options import Report
 
 
 @command.of(
@@ -19,9 +19,9 @@ from negbench.options import Report
 )
 def report(given: Mapping[str, Any]) -> dict[str, Any]:
     """Build the page and print where it lies."""
-    from negbench import files
-    from negbench.layers import plugin_layer
+    from negbench.machine import files
     from negbench.report.build import write_report
+    from negbench.settings.layers import plugin_layer
 
     asked, shown = Report.parsed(given), output.console()
     plugin_layer(asked.plugin)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from negbench.cli import command, output
-from negbench.options import Run
+from negbench.settings.options import Run
 
 if TYPE_CHECKING:
     from negbench.loop.types import RunResult

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from negbench.cli import command, output
-from negbench.options import Study
+from negbench.settings.options import Study
 
 
 @command.of(

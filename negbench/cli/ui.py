@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from negbench.cli import command
-from negbench.command_options import Ui
+from negbench.settings.command_options import Ui
 
 _HOSTS = "127.0.0.1,127.0.0.1:*,localhost,localhost:*"  # MLflow's own list has every private address, too
 
@@ -27,10 +27,10 @@ _HOSTS = "127.0.0.1,127.0.0.1:*,localhost,localhost:*"  # MLflow's own list has 
 )
 def ui(given: Mapping[str, Any]) -> None:
     """Replace this process by MLflow's server."""
-    from negbench import files
     from negbench.errors import RunError
-    from negbench.executors import APART
-    from negbench.tracking import Tracker
+    from negbench.grid.executors import APART
+    from negbench.machine import files
+    from negbench.store.tracking import Tracker
 
     asked = Ui.parsed(given)
     root = files.runs_dir(asked.runs_dir)

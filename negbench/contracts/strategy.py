@@ -53,7 +53,7 @@ class Strategy(ABC):
 
     scope: ClassVar[Scope] = "corpus"  # which of the two types it is
     n_def: ClassVar[int] = 6  # published number of pool definitions; a run may override it
-    schedule: ClassVar[Literal["multiples", "equal"]] = "multiples"  # when: `negbench.config.refresh_epochs`
+    schedule: ClassVar[Literal["multiples", "equal"]] = "multiples"  # when: `negbench.settings.config.refresh_epochs`
     # further scores that `view.plane` must have, each computed only because it stands here; of targets, so a batch
     # strategy that reads any corrupts no slot but "target" and "query" (whose planes are transposed as the scores are)
     reads: ClassVar[tuple[PlaneName, ...]] = ()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from negbench.errors import DataError, NegbenchError
-from negbench.files import atomic_write, locked, read_json, seal, sha256_of
+from negbench.machine.files import atomic_write, locked, read_json, seal, sha256_of
 
 SETTLED = 2 * 10**9  # ns after which a file's modification time tells it from its next version
 Stamped = list[int | str]  # size, modification time in ns, SHA-256

@@ -38,8 +38,8 @@ from negbench.data.contents import SETTLED, content_hashes
 from negbench.data.reading import MappedRows, StoredFeatures
 from negbench.datasets.image_files import THREADS, decoded
 from negbench.errors import DataError, NegbenchError
-from negbench.files import atomic_write, cache_dir, locked
-from negbench.room import Need, check_disk
+from negbench.machine.files import atomic_write, cache_dir, locked
+from negbench.machine.room import Need, check_disk
 
 Progress = Callable[[int], None]
 

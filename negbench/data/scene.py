@@ -17,15 +17,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError, NegbenchError
-from negbench.files import cache_dir
+from negbench.machine.files import cache_dir
+from negbench.machine.room import Need, check_memory
 from negbench.metrics.ragged import Ragged
-from negbench.registry import checked_options, constructor_of, option_defaults, registry
-from negbench.room import Need, check_memory
+from negbench.plugins.registry import checked_options, constructor_of, option_defaults, registry
+from negbench.settings.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
 
 if TYPE_CHECKING:
     from negbench.display import Display

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from negbench.datasets._icons import FILES, PACKAGES, Package
 from negbench.errors import DataError
-from negbench.files import atomic_write, sha256_of
+from negbench.machine.files import atomic_write, sha256_of
 
 MOVES_SCORES = False  # what it fetches is hashed where it is read
 

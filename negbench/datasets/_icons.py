@@ -17,7 +17,7 @@ from pathlib import Path
 
 from negbench.datasets._read import Reader
 from negbench.errors import DataError, NegbenchError, missing_package
-from negbench.files import locked, sha256_of, write_json
+from negbench.machine.files import locked, sha256_of, write_json
 
 FILES = ("icons.json", "chars.json", "info.json")
 SIDE = 128  # pixels

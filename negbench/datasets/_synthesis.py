@@ -30,7 +30,7 @@ from negbench.datasets._garments import (
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import attribute_words, caption_pair
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.files import locked, sha256_of
+from negbench.machine.files import locked, sha256_of
 
 GENERATOR = 2  # raised by every change that moves a pixel, a word, a query or an id
 MANIFEST = "synthetic.json"

@@ -20,7 +20,7 @@ from negbench.datasets._fashioniq_files import (
 from negbench.datasets._synthesis import GENERATOR, SPLITS, Manifest, Spec, check, ensure
 from negbench.datasets.card import DatasetCard
 from negbench.errors import OptionError
-from negbench.files import cache_dir
+from negbench.machine.files import cache_dir
 from negbench.metrics.metric import Metric, precision
 from negbench.metrics.query_ranks import QueryRanks
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import THREADS, ImageFiles, decoded
 from negbench.errors import DataError, OptionError
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from negbench.config import Note, ResolvedConfig, RunConfig, build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.errors import OptionError, quoted
-from negbench.layers import dataset_layer, merged, plugin_layer, plugin_section, recipe_settings, set_layer
-from negbench.options import Compare, parse_negatives, parse_seeds
-from negbench.registry import SECTIONS, constructor_of, option_defaults, registry
+from negbench.plugins.registry import SECTIONS, constructor_of, option_defaults, registry
+from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config, resolved
+from negbench.settings.layers import dataset_layer, merged, plugin_layer, plugin_section, recipe_settings, set_layer
+from negbench.settings.options import Compare, parse_negatives, parse_seeds
 from negbench.systems.system import CIR, system, with_system
 
 

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from negbench.config import ResolvedConfig, RunConfig
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError, RunError
-from negbench.executors import Report
 from negbench.grid.axes import labels_of, short
+from negbench.grid.executors import Report
 from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.loop.types import PlannedRun
-from negbench.runfolder import RunFolder, Step, best_of, step_of
+from negbench.settings.config import ResolvedConfig, RunConfig
+from negbench.store.runfolder import RunFolder, Step, best_of, step_of
 
 
 @dataclass(frozen=True)

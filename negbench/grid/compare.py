@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from negbench.config import RunConfig
 from negbench.display import notes, stages
 from negbench.errors import OptionError
 from negbench.grid.axes import Axes, listed
@@ -17,8 +16,9 @@ from negbench.grid.comparison import ComparisonFolder, check_place, default_name
 from negbench.grid.dials import Dials, dial_cells, parse_dial
 from negbench.grid.rates import Rates, at_rates
 from negbench.grid.systems import system_cells
-from negbench.layers import read_recipe
-from negbench.options import Compare, parse_negatives
+from negbench.settings.config import RunConfig
+from negbench.settings.layers import read_recipe
+from negbench.settings.options import Compare, parse_negatives
 from negbench.systems.system import system, systems
 
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from negbench import files
-from negbench.config import RunConfig
 from negbench.display import log
 from negbench.errors import OptionError, RunError
-from negbench.runfolder import RunFolder
+from negbench.machine import files
+from negbench.settings.config import RunConfig
+from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
-    from negbench.executors import Executor
     from negbench.grid.cells import Cell, Outcome
-    from negbench.tracking import Tracker
+    from negbench.grid.executors import Executor
+    from negbench.store.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
 AXES = ("system", "point", "settings", *KEY)  # the first three only where a comparison has such an axis
@@ -129,7 +129,7 @@ class ComparisonFolder:
             One outcome per cell, in order. A failing cell does not stop the others.
         """
         from negbench.grid.cells import Outcome, Task, compute_task, title_of  # a report trains nothing
-        from negbench.tracking import Tracker
+        from negbench.store.tracking import Tracker
 
         runs, name = self.path.parent, self.path.name
         tracker = Tracker.open(runs, tracking_uri)

@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from negbench import files
 from negbench.display import Advance, duration, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.executors import Executor, Here, Processes
-from negbench.executors.cluster import Ray
 from negbench.grid.cells import SCENES, Cell, Outcome, compute_task, title_of
+from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.encoding import encode_cells
-from negbench.layers import parse_plugin
-from negbench.room import size
-from negbench.runfolder import RunFolder
-from negbench.signals import Stopped
-from negbench.tracking import Tracker
+from negbench.grid.executors import Executor, Here, Processes
+from negbench.machine import files
+from negbench.machine.room import size
+from negbench.machine.signals import Stopped
+from negbench.settings.layers import parse_plugin
+from negbench.store.runfolder import RunFolder
+from negbench.store.tracking import Tracker
 
 
 def computed(

@@ -18,7 +18,7 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes
 from negbench.grid.cells import Cell, plan
-from negbench.layers import parse_value, set_layer
+from negbench.settings.layers import parse_value, set_layer
 
 Point = tuple[Any, ...]  # one value of every dial
 

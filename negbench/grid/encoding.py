@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from negbench.config import RunConfig
 from negbench.contracts import HoldsFeatures
 from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.executors import Executor
 from negbench.grid.cells import Cell
+from negbench.grid.executors import Executor
 from negbench.loop.runs import open_run
-from negbench.registry import registry
+from negbench.plugins.registry import registry
+from negbench.settings.config import RunConfig
 
 
 def encode_cells(cells: Sequence[Cell], executor: Executor, display: Display, scenes: Scenes) -> None:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from negbench.errors import OptionError
-from negbench.options import UntilOptions
+from negbench.settings.options import UntilOptions
 
 COUNTS = (3, 5, 8, 12, 18, 27, 40, 60)  # seeds of a look: half as many again as those of the one before
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from negbench.config import ResolvedConfig
 from negbench.data.scene import Scenes
 from negbench.grid.cells import Cell, cell_of
 from negbench.grid.comparison import place_of
 from negbench.loop.runs import plan_run
-from negbench.runfolder import best_of
+from negbench.settings.config import ResolvedConfig
+from negbench.store.runfolder import best_of
 
 FACTORS = (1.0, 0.3, 3.0)  # times the configured rate, which wins where several are equal
 DEV_FRACTION = 0.2  # of train, unless more: a tenth of it would rank trials by their luck

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from negbench.config import RunConfig, build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, plan
-from negbench.registry import registry
+from negbench.plugins.registry import registry
+from negbench.settings.config import RunConfig, build_config, resolved
 from negbench.systems.system import FACTORS, PLAIN, System, system
 
 Layer = Mapping[str, Any]

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter
 from negbench.data.scene import trained_state
 from negbench.loop.objective import Objective
 from negbench.loop.types import State
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 
 PAUSE = 50  # times as long as the last checkpoint took
 

@@ -26,13 +26,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from negbench.config import HybridConfig
 from negbench.contracts import Backbone, ComposesTexts, Loss, Outline, Slot, Strategy, relevance
 from negbench.data.scene import Tokens, allowed_triples, frozen_texts
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.slots import Corrupted, corrupted_triples, loss_of_slots
 from negbench.mining.composite import slots_of
+from negbench.settings.config import HybridConfig
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 

@@ -13,9 +13,9 @@ import json
 from functools import cache
 from pathlib import Path
 
-from negbench import syntax
-from negbench.config import ResolvedConfig
-from negbench.registry import COMPOSITES, SECTIONS, is_composite, registry
+from negbench.plugins import syntax
+from negbench.plugins.registry import COMPOSITES, SECTIONS, is_composite, registry
+from negbench.settings.config import ResolvedConfig
 
 MOVES_SCORES = False  # names a run
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import torch
 
-from negbench.config import ResolvedConfig
 from negbench.contracts import BankStrategy, Strategy
 from negbench.data.scene import trained_state
 from negbench.loop.schedule import Stage, stages_of
 from negbench.loop.types import OpenRun
+from negbench.machine.room import Need, check_disk, check_memory
 from negbench.mining.composite import batch_rules
 from negbench.mining.pool_file import row_bytes
-from negbench.registry import registry
-from negbench.room import Need, check_disk, check_memory
+from negbench.plugins.registry import registry
 from negbench.scoring import evaluation
+from negbench.settings.config import ResolvedConfig
 
 MOVES_SCORES = False  # looks ahead
 

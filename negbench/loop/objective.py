@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import (
     AspectScores,
     Backbone,
@@ -35,6 +34,7 @@ from negbench.loop.slots import Beside, Corrupted, full_precision, joined, loss_
 from negbench.mining.composite import batch_rule, batch_rules
 from negbench.mining.filters import Filters
 from negbench.mining.planes import Plane, batch_planes, planes_read
+from negbench.settings.config import HybridConfig, MiningConfig
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from negbench.config import ResolvedConfig, refresh_epochs
 from negbench.contracts import Strategy
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import Log
 from negbench.mining import curves
 from negbench.mining.regime import regime
-from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
+from negbench.settings.config import ResolvedConfig, refresh_epochs
+from negbench.store.runfolder import RunFolder
 
 MOVES_SCORES = False  # looks on
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from negbench.files import delete
 from negbench.loop.schedule import Stage
 from negbench.loop.snapshot import Snapshot
+from negbench.machine.files import delete
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
 from negbench.mining.pool_file import PoolFiles
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 
 
 def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torch.Generator) -> Mined:

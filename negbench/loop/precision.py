@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from negbench.config import RunConfig
 from negbench.data.scene import device_of
 from negbench.errors import NegbenchError
+from negbench.settings.config import RunConfig
 
 
 def precision_of(config: RunConfig) -> str:

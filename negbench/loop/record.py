@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from negbench.datasets.dataset import QueryRanks
-from negbench.files import sha256_of
 from negbench.loop.identity import code_version
 from negbench.loop.remarks import remarks_of
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import OpenRun
+from negbench.machine.files import sha256_of
 
 MOVES_SCORES = False  # writes down what was computed
 

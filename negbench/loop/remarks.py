@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from negbench.config import ResolvedConfig
 from negbench.contracts import Loss
 from negbench.loop.types import State
+from negbench.settings.config import ResolvedConfig
 
 MOVES_SCORES = False  # looks back
 

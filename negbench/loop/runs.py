@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from negbench import files
-from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.data.scene import Scenes, threads, unfamiliar
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -24,11 +22,13 @@ from negbench.loop.objective import check_objective
 from negbench.loop.precision import Precision
 from negbench.loop.train import train
 from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult
+from negbench.machine import files
+from negbench.machine.signals import ending_of
 from negbench.mining.planes import planes_read
-from negbench.registry import registry
-from negbench.runfolder import RunFolder, claimed
-from negbench.signals import ending_of
-from negbench.tracking import RunLog, Tracker
+from negbench.plugins.registry import registry
+from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, resolved
+from negbench.store.runfolder import RunFolder, claimed
+from negbench.store.tracking import RunLog, Tracker
 
 # --- a run before it is computed -----------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from negbench.config import ResolvedConfig, refresh_epochs
 from negbench.contracts import Strategy
 from negbench.mining.composite import stages
-from negbench.registry import registry
+from negbench.plugins.registry import registry
+from negbench.settings.config import ResolvedConfig, refresh_epochs
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import Log, OpenRun, State
+from negbench.machine.signals import check_stopped
 from negbench.mining.planes import offline_planes, planes_read
-from negbench.registry import registry
-from negbench.runfolder import RunFolder
-from negbench.signals import check_stopped
+from negbench.plugins.registry import registry
+from negbench.store.runfolder import RunFolder
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:

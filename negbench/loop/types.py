@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from negbench.config import ResolvedConfig
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Splits
 from negbench.loop.identity import config_hash
 from negbench.loop.precision import Precision
-from negbench.runfolder import RunFolder
+from negbench.settings.config import ResolvedConfig
+from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from negbench.display import Display

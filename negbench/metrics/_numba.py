@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from negbench.files import cache_dir
+from negbench.machine.files import cache_dir
 
 
 def code_folder() -> Path | None:

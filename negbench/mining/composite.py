@@ -1,6 +1,6 @@
 """Strategies made of strategies, by name: `in-batch+qure` (union), `all-corpus:5>cirqrs` (switch over epochs).
 
-A composite's class is made when its name is looked up (`negbench.registry`). Its options are those of its parts; one
+A composite's class is made when its name is looked up. Its options are those of its parts; one
 that two parts share is named behind its part: `top_k_k` and `after_target_k` of `top-k:5>after-target`.
 """
 

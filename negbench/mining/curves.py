@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from negbench.contracts import relevance
-from negbench.files import atomic_write, intact
+from negbench.machine.files import atomic_write, intact
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import checked_scores, descending
 from negbench.mining.task import MiningTask

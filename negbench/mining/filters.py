@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from negbench.config import MiningConfig
 from negbench.contracts import PlaneName, ScoreView
+from negbench.settings.config import MiningConfig
 
 _READS: dict[str, PlaneName] = {
     "guide_margin": "guide",

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.config import SCORE_FILES, MiningConfig, PluginConfig, ResolvedConfig, is_score_file
 from negbench.contracts import Backbone, PlaneName, Strategy, TextBatch, relevance
 from negbench.data.scene import Scene, Splits, device_of, load_backbone, open_scene
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.layers import plugin_section
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
 from negbench.mining.tiles import gatherable, tiled_relevance
 from negbench.scoring import evaluation
+from negbench.settings.config import SCORE_FILES, MiningConfig, PluginConfig, ResolvedConfig, is_score_file
+from negbench.settings.layers import plugin_section
 
 if TYPE_CHECKING:
     from negbench.display import Display

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from negbench.errors import NegbenchError
-from negbench.files import atomic_write, intact
+from negbench.machine.files import atomic_write, intact
 
 Bytes = NDArray[np.uint8]
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from negbench.config import MiningConfig
 from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, PlaneName
 from negbench.data.scene import Scene
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
 from negbench.mining.planes import Plane, live_planes
 from negbench.scoring import evaluation
+from negbench.settings.config import MiningConfig
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from negbench.command_options import Audit, SubjectOptions
-from negbench.config import ResolvedConfig, build_config, resolved
 from negbench.contracts import Strategy
 from negbench.data.scene import Scenes, threads
 from negbench.display import notes, stages
 from negbench.errors import OptionError
-from negbench.files import runs_dir
 from negbench.grid.axes import expand, label
-from negbench.layers import layers_of
+from negbench.machine.files import runs_dir
 from negbench.mining.mine import mine
 from negbench.mining.planes import images_of, planes_read
 from negbench.mining.regime import regime
 from negbench.own.subject import Subject, generator_of, open_subject
-from negbench.registry import constructor_of, option_defaults, registry
-from negbench.runfolder import RunFolder, find_run
+from negbench.plugins.registry import constructor_of, option_defaults, registry
+from negbench.settings.command_options import Audit, SubjectOptions
+from negbench.settings.config import ResolvedConfig, build_config, resolved
+from negbench.settings.layers import layers_of
+from negbench.store.runfolder import RunFolder, find_run
 from negbench.systems.system import with_system
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from negbench.command_options import Doctor
 from negbench.errors import NegbenchError
-from negbench.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
 from negbench.loop.record import versions
-from negbench.runfolder import RunFolder
-from negbench.tracking import Tracker
+from negbench.machine.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
+from negbench.settings.command_options import Doctor
+from negbench.store.runfolder import RunFolder
+from negbench.store.tracking import Tracker
 
 
 @dataclass(frozen=True)

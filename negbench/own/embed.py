@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from negbench import display
-from negbench.command_options import Embed
 from negbench.datasets.image_files import ImageFiles, decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
-from negbench.files import atomic_write
+from negbench.machine.files import atomic_write
+from negbench.machine.room import device_named
 from negbench.own.init import Found, load_split, survey
-from negbench.registry import import_file, on_one_line, place_in
-from negbench.room import device_named
+from negbench.plugins.registry import import_file, on_one_line, place_in
+from negbench.settings.command_options import Embed
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from negbench.analysis.words import label_of
-from negbench.config import RunConfig
 from negbench.data.scene import Scenes, threads
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.scoring import evaluation
+from negbench.settings.config import RunConfig
 
 MOVES_SCORES = False  # looks on
 

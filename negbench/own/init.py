@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.config import build_config
 from negbench.data.scene import Scenes
 from negbench.datasets._read import list_files
 from negbench.datasets._triplet_files import TripletTable, read_triplets
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.files import atomic_write
-from negbench.options import Compare
+from negbench.machine.files import atomic_write
 from negbench.own.forewarn import forewarnings, of_data
-from negbench.registry import registry
+from negbench.plugins.registry import registry
+from negbench.settings.config import build_config
+from negbench.settings.options import Compare
 
 if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset

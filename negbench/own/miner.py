@@ -20,14 +20,14 @@ from torch.nn.functional import normalize
 
 from negbench.contracts import Strategy, check_option
 from negbench.errors import OptionError
-from negbench.layers import parse_plugin
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
 from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
-from negbench.registry import registry
+from negbench.plugins.registry import registry
+from negbench.settings.layers import parse_plugin
 
 MOVES_SCORES = False  # no run mines through it
 

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from negbench.command_options import Audit, Mine
 from negbench.data.scene import threads
 from negbench.display import notes, stages
 from negbench.errors import DataError, OptionError
-from negbench.files import atomic_write
-from negbench.layers import plugin_layer
+from negbench.machine.files import atomic_write
+from negbench.machine.room import device_named
 from negbench.mining.mine import mine
 from negbench.mining.planes import planes_read
 from negbench.own.audit import configured
 from negbench.own.miner import Miner
 from negbench.own.subject import generator_of, open_subject
-from negbench.room import device_named
+from negbench.settings.command_options import Audit, Mine
+from negbench.settings.layers import plugin_layer
 
 _LISTS = ("excluded", "relevant")
 

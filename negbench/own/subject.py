@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from negbench.command_options import Audit
-from negbench.config import ResolvedConfig
 from negbench.contracts import HoldsFeatures, PlaneName
 from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
 from negbench.datasets.dataset import Dataset, QueryRanks
@@ -18,8 +16,10 @@ from negbench.errors import DataError
 from negbench.loop.checkpoint import stream
 from negbench.mining.planes import offline_planes
 from negbench.mining.task import MiningTask, mining_task
-from negbench.runfolder import RunFolder
 from negbench.scoring.scorers import load_weights
+from negbench.settings.command_options import Audit
+from negbench.settings.config import ResolvedConfig
+from negbench.store.runfolder import RunFolder
 
 
 def generator_of(options: Audit, purpose: str) -> torch.Generator:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from negbench.claims.measure import POINTS
-from negbench.files import read_json
 from negbench.loop.record import versions
+from negbench.machine.files import read_json
 from negbench.report.charts import GREY, PALETTE, Chart, Panel
 from negbench.report.page import Page, PageSection, Table, chapters
 

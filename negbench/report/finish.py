@@ -22,8 +22,8 @@ from negbench.analysis.words import label_of, latex, markdown
 from negbench.display import Grid, log
 from negbench.grid.comparison import AXES, Group
 from negbench.report.unchanged import inputs_of, keep, unchanged, writable
-from negbench.runfolder import final_values
-from negbench.tracking import SummaryRun, Tracker
+from negbench.store.runfolder import final_values
+from negbench.store.tracking import SummaryRun, Tracker
 
 _WORDS = (*AXES, "verdict", "beaten by", "best", "not beaten", "part", "from the system", "found")
 

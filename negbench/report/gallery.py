@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from negbench.config import resolved
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Scenes, Split, device_of
 from negbench.datasets.dataset import Dataset
@@ -19,9 +18,10 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.report.cards import Card, Pictures, Relation, Strip, Thumb
 from negbench.report.figures import Runs
-from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights
+from negbench.settings.config import resolved
+from negbench.store.runfolder import RunFolder
 
 TOP = 6
 _STRATEGIES = 5  # shown at most, in the order of the leader table

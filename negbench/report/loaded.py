@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from negbench import files
 from negbench.analysis.findings import Findings, stored
 from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop.types import RunResult
-from negbench.runfolder import find_run
+from negbench.machine import files
+from negbench.store.runfolder import find_run
 
 if TYPE_CHECKING:
     from negbench.tuning.book import Book

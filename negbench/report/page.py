@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from negbench.analysis.columns import constant
-from negbench.files import atomic_write, sweep
+from negbench.machine.files import atomic_write, sweep
 from negbench.report.cards import Card, Pictures
 from negbench.report.charts import Chart, saved
 

@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from negbench import files
 from negbench.analysis.verdicts import Rules
 from negbench.analysis.words import percent, plain
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
+from negbench.machine import files
 from negbench.report.finish import finish as finish_comparison
-from negbench.tracking import Tracker
+from negbench.store.tracking import Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import final_name, finished, importance
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from negbench import files
 from negbench.errors import NegbenchError
 from negbench.grid.comparison import ComparisonFolder
+from negbench.machine import files
 
 FILE = "inputs.json"
 _COPIES = {"mlflow.json", "checkpoint.pt", "error.txt"}  # of a run's folder, nothing that tables or pages show

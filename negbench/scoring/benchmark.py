@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from negbench.command_options import Evaluate
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset
 from negbench.display import stages
-from negbench.files import atomic_write, runs_dir
-from negbench.layers import layers_of
-from negbench.runfolder import find_run
+from negbench.machine.files import atomic_write, runs_dir
 from negbench.scoring.scorers import Encoded, encode_run
 from negbench.scoring.stored import Scores, benchmark_scores, score_file
+from negbench.settings.command_options import Evaluate
+from negbench.settings.layers import layers_of
+from negbench.store.runfolder import find_run
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from negbench.config import RunConfig, build_config
 from negbench.contracts import Backbone, HoldsFeatures, paired_relevance
 from negbench.data.scene import (
     Split,
@@ -28,10 +27,11 @@ from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
 from negbench.errors import WeightsError
-from negbench.files import atomic_write
-from negbench.runfolder import RunFolder
+from negbench.machine.files import atomic_write
 from negbench.scoring import evaluation
 from negbench.scoring.stored import Layers, Scores, check_sections, judged, preferences_of
+from negbench.settings.config import RunConfig, build_config
+from negbench.store.runfolder import RunFolder
 
 _PAIRED = 256  # queries whose images are scored at once, each with its own
 

@@ -12,18 +12,18 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from negbench.config import PluginConfig
 from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError, RunError
-from negbench.files import read_json
-from negbench.layers import merged
+from negbench.machine.files import read_json
 from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.registry import registry
-from negbench.runfolder import RunFolder
+from negbench.plugins.registry import registry
 from negbench.scoring.rankings import count_cut_subsets, ranks_of_rankings
+from negbench.settings.config import PluginConfig
+from negbench.settings.layers import merged
+from negbench.store.runfolder import RunFolder
 
 PERCENT = "%"
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench.config import Note, RunConfig, build_config, resolved
 from negbench.errors import UnknownNameError
-from negbench.layers import merged, recipe_settings, set_layer
-from negbench.registry import constructor_of, option_defaults, registry
+from negbench.plugins.registry import constructor_of, option_defaults, registry
+from negbench.settings.config import Note, RunConfig, build_config, resolved
+from negbench.settings.layers import merged, recipe_settings, set_layer
 
 if TYPE_CHECKING:
     from negbench.data.scene import Scenes

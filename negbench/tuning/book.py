@@ -21,10 +21,10 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from negbench import files
 from negbench.errors import NegbenchError, OptionError, RunError, without_secrets
 from negbench.grid.comparison import check_place
-from negbench.signals import Stopped, check_stopped
+from negbench.machine import files
+from negbench.machine.signals import Stopped, check_stopped
 from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
 
 MAX_DEATHS = 5  # a trial whose worker dies that often is taken for the cause, and fails

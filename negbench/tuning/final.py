@@ -13,12 +13,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from negbench.analysis.deciding import computed_until, open_strategies
 from negbench.analysis.verdicts import Rules
-from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_place
 from negbench.grid.looks import Looks
+from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import Book
 
 _SEED = 0  # of the importance's forest: the same study gives the same tables

@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from negbench import files
 from negbench.analysis.verdicts import Rules
-from negbench.config import build_config
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
-from negbench.executors import Executor
 from negbench.grid.cells import SCENES
 from negbench.grid.encoding import encode_run
+from negbench.grid.executors import Executor
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION
-from negbench.layers import layers_of, read_recipe
-from negbench.options import Study
-from negbench.signals import Stopped
+from negbench.machine import files
+from negbench.machine.signals import Stopped
+from negbench.settings.config import build_config
+from negbench.settings.layers import layers_of, read_recipe
+from negbench.settings.options import Study
+from negbench.store.tracking import Tracker
 from negbench.systems.system import with_system
-from negbench.tracking import Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import compare_best
 from negbench.tuning.space import build_space

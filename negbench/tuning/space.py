@@ -15,10 +15,10 @@ from typing import Any
 
 import optuna
 
-from negbench.config import ResolvedConfig, RunConfig, build_config, resolved
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
-from negbench.layers import parse_value
+from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolved
+from negbench.settings.layers import parse_value
 
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
 _FORM = "want KEY=low:high, KEY=low:high:log or KEY=a|b|c"
@@ -177,7 +177,7 @@ def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix:
 
 def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
     """Knobs of the strategy and of its schedule."""
-    from negbench.registry import registry
+    from negbench.plugins.registry import registry
 
     cls: Any = registry.get("strategies", full.strategy.name)
     options, ranges = full.strategy.options, tunable_ranges(cls)

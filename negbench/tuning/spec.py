@@ -17,9 +17,9 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter
 
-from negbench.config import RunConfig, resolved
 from negbench.loop.identity import code_version
-from negbench.options import Pruner, Sampler
+from negbench.settings.config import RunConfig, resolved
+from negbench.settings.options import Pruner, Sampler
 from negbench.tuning.space import Space
 
 _STARTUP = 10  # random trials before a model of the objective is trusted

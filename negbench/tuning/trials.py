@@ -10,16 +10,16 @@ from pathlib import Path
 
 import optuna
 
-from negbench import files
-from negbench.config import RunConfig, resolved
 from negbench.errors import NegbenchError
-from negbench.executors import Executor, Report
 from negbench.grid.cells import SCENES
+from negbench.grid.executors import Executor, Report
 from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.loop.types import Log, PlannedRun, RunResult
-from negbench.registry import registry
-from negbench.runfolder import RunFolder, runs_of
-from negbench.tracking import Tracker
+from negbench.machine import files
+from negbench.plugins.registry import registry
+from negbench.settings.config import RunConfig, resolved
+from negbench.store.runfolder import RunFolder, runs_of
+from negbench.store.tracking import Tracker
 from negbench.tuning.book import Book, Objective, Pruned, trial_folder
 from negbench.tuning.spec import StudySpec, first_refresh
 

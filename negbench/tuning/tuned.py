@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from negbench.config import RunConfig, resolved
-from negbench.executors import Executor
-from negbench.files import checked_name
 from negbench.grid.cells import Cell
 from negbench.grid.comparison import KEY
+from negbench.grid.executors import Executor
 from negbench.grid.rates import DEV_FRACTION
 from negbench.grid.tuning import Tuning
+from negbench.machine.files import checked_name
+from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import Book
 from negbench.tuning.final import finished
 from negbench.tuning.space import build_space, own_knobs

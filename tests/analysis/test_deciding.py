@@ -19,17 +19,17 @@ from negbench.analysis.differences import Differences, decided, differences, see
 from negbench.analysis.prices import floor_of, more_seeds, seeds_for
 from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
 from negbench.cli.main import run as command
-from negbench.config import build_config
 from negbench.errors import NegbenchError, OptionError, RunError
-from negbench.files import read_json
 from negbench.grid.looks import Looks
 from negbench.loop import runs as loop_runs
+from negbench.machine.files import read_json
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
-from negbench.options import Compare, parse_budget, parse_seeds
-from negbench.runfolder import RunFolder
 from negbench.scoring.stored import Values, values_of
-from negbench.tracking import Tracker
+from negbench.settings.config import build_config
+from negbench.settings.options import Compare, parse_budget, parse_seeds
+from negbench.store.runfolder import RunFolder
+from negbench.store.tracking import Tracker
 
 FILES = ("table.csv", "statistics.csv", "statistics.json", "behaviour.csv")
 

@@ -23,10 +23,10 @@ from negbench.backbones import _lavis
 from negbench.backbones._lavis import Blip2Sizes
 from negbench.backbones._weights import fetch
 from negbench.backbones.blip2 import Blip2
-from negbench.config import build_config
 from negbench.contracts import ComposesTexts, Outline, paired_relevance, relevance
 from negbench.data.scene import Scenes
 from negbench.errors import OptionError, UnknownNameError, WeightsError
+from negbench.settings.config import build_config
 
 TOWERS = ("eva_clip_g", "clip_vit_L")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from negbench.errors import OptionError
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 from negbench.testing import BackboneTestCase
 
 TOY: dict[str, Any] = {"init": "random", "size": "toy"}

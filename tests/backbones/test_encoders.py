@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from negbench.backbones import _open_clip
-from negbench.command_options import Embed
 from negbench.errors import OptionError
 from negbench.own.embed import embed_folder
+from negbench.settings.command_options import Embed
 
 TEXTS = ["in blue", "with longer sleeves and a zip, and no dots at all", "Red", "ten"]
 COMMIT = "abc123" + 34 * "0"

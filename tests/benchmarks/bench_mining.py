@@ -34,7 +34,7 @@ from torch.nn.functional import normalize
 from negbench.metrics import compiled
 from negbench.mining.mine import mine
 from negbench.mining.task import MiningTask
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 
 STRATEGIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("all-corpus", {}),

@@ -13,7 +13,7 @@ from negbench.claims.planning import plan_claims
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.layers import set_layer
+from negbench.settings.layers import set_layer
 from negbench.systems.system import systems
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 
 
 @pytest.fixture(scope="module")

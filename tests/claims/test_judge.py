@@ -20,7 +20,7 @@ from negbench.claims.evidence import Evidence, SettingRun, Untestable
 from negbench.claims.judge import ClaimEstimate, decide, estimate_of, judge
 from negbench.claims.measure import POINTS, Formula, Measure, Measured
 from negbench.grid.looks import Looks
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 
 SEEDS = (0, 1, 2)
 ONCE = Looks(SEEDS, len(SEEDS))

@@ -21,7 +21,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.mining.curves import Curves
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 

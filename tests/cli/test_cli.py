@@ -13,8 +13,8 @@ import pytest
 
 from negbench.cli.main import main
 from negbench.cli.main import run as negbench
-from negbench.registry import KINDS, registry
-from negbench.runfolder import RunFolder
+from negbench.plugins.registry import KINDS, registry
+from negbench.store.runfolder import RunFolder
 
 HEAVY = ("torch", "numpy", "transformers", "mlflow", "optuna", "open_clip", "pandas", "matplotlib")
 

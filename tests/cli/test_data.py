@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from negbench.cli.main import run as negbench
-from negbench.layers import dataset_layer, named, plugin_section
+from negbench.settings.layers import dataset_layer, named, plugin_section
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 import negbench as package
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
-from negbench.files import atomic_write
-from negbench.layers import read_recipe
+from negbench.machine.files import atomic_write
 from negbench.own.init import look
-from negbench.registry import import_file
+from negbench.plugins.registry import import_file
+from negbench.settings.layers import read_recipe
 
 TEXTS = ["in blue", "longer", "with stripes and a zip"]
 

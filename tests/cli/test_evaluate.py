@@ -16,7 +16,7 @@ import torch
 import negbench
 from negbench.cli import main
 from negbench.loop.runs import Bench, run_config
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 

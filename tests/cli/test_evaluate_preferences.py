@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.config import PluginConfig
 from negbench.contracts import relevance
 from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.loop.runs import Bench, run_config
-from negbench.runfolder import RunFolder
 from negbench.scoring import scorers as scoring
 from negbench.scoring.stored import judged, preferences_of
+from negbench.settings.config import PluginConfig
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from negbench.backbones.precomputed import Precomputed
 from negbench.cli.main import run as negbench
-from negbench.files import read_json
-from negbench.layers import read_recipe
-from negbench.runfolder import RunFolder
+from negbench.machine.files import read_json
+from negbench.settings.layers import read_recipe
+from negbench.store.runfolder import RunFolder
 
 MANY = "reference,text,target\n" + "".join(f"p{n},more,p{n + 1}\n" for n in range(15))
 

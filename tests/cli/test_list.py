@@ -6,7 +6,7 @@ import pytest
 
 from negbench.cli.explain import options_of
 from negbench.cli.main import run as negbench
-from negbench.registry import KINDS, registry
+from negbench.plugins.registry import KINDS, registry
 
 
 def test_every_option_that_a_user_sets_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

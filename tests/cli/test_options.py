@@ -15,9 +15,9 @@ from negbench import __version__
 from negbench.cli.main import app
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
-from negbench.executors import Here, Processes
-from negbench.files import checked_name
 from negbench.grid.compute import executor_of
+from negbench.grid.executors import Here, Processes
+from negbench.machine.files import checked_name
 
 
 @pytest.mark.parametrize("arguments", [[], ["data"]])

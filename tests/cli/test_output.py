@@ -18,7 +18,7 @@ import pytest
 from negbench.cli.main import run as negbench
 from negbench.grid.cells import Outcome
 from negbench.grid.comparison import ComparisonFolder
-from negbench.signals import Stopped
+from negbench.machine.signals import Stopped
 
 
 @pytest.fixture

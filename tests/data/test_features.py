@@ -18,12 +18,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from negbench import room
 from negbench.contracts import Backbone
 from negbench.data import contents, features
 from negbench.data.contents import content_hashes
 from negbench.data.features import FeatureStore, store_of
 from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.machine import room
 
 ROWS, WIDTH, SIDE = 2, 8, 12
 

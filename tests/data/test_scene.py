@@ -12,16 +12,16 @@ import torch
 
 from negbench.backbones.precomputed import Precomputed
 from negbench.backbones.vectors import Vectors
-from negbench.config import RunConfig
 from negbench.data import scene
 from negbench.data.scene import Scenes, trained_state
 from negbench.datasets._fashioniq_files import CATEGORIES
 from negbench.display import Display
-from negbench.executors import Here
 from negbench.grid.cells import SCENES, plan
 from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.executors import Here
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.scoring import evaluation
+from negbench.settings.config import RunConfig
 from negbench.systems.system import load_config
 from negbench.testing.vector_files import write_vectors
 

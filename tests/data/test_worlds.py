@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from negbench.backbones.vectors import Vectors
-from negbench.config import RunConfig, resolved
 from negbench.data import scene
 from negbench.data.scene import Scenes
 from negbench.datasets.synthetic import Synthetic
@@ -18,6 +17,7 @@ from negbench.grid.cells import plan
 from negbench.loop.runs import Bench, open_run, run_config
 from negbench.mining.planes import EmbeddedPlane, offline_planes
 from negbench.scoring import evaluation
+from negbench.settings.config import RunConfig, resolved
 from negbench.systems.system import load_config
 
 SMALL = [

@@ -16,7 +16,7 @@ from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.datasets.verify import verify
 from negbench.errors import OptionError
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 from negbench.testing import DatasetTestCase
 
 PLUGIN = Path(__file__).with_name("pairs_plugin.py")

@@ -13,7 +13,7 @@ import pytest
 
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.errors import DataError, OptionError
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 
 QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961)}
 ORIGINAL = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373)}

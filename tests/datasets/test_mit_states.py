@@ -12,7 +12,7 @@ import pytest
 
 from negbench.datasets.mit_states import TEST_NOUNS, MitStates
 from negbench.errors import DataError, OptionError
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 from negbench.testing.datasets import SIGNS, toy_table
 
 FOLDERS = {

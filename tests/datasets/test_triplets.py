@@ -13,7 +13,7 @@ import pytest
 
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, OptionError
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 
 Rows = list[dict[str, Any]]
 KINDS = ("jsonl", "csv")

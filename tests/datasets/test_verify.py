@@ -12,7 +12,7 @@ from PIL import Image
 
 from negbench.datasets.verify import Problem, Verification, verify
 from negbench.errors import DataError, OptionError, UnknownNameError
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 
 
 def rows() -> list[dict[str, Any]]:

@@ -131,7 +131,7 @@ def icon(key: str) -> str:
 def icon_package(folder: Path, bodies: Mapping[str, str]) -> None:
     """Three files as an icon package has them (code points -> body), which from now on is the one that we know."""
     from negbench.datasets._icons import PACKAGES
-    from negbench.files import sha256_of
+    from negbench.machine.files import sha256_of
 
     icons = {f"icon-{codes}": {"body": body} for codes, body in bodies.items()}
     put(folder / "icons.json", {"prefix": folder.name, "icons": icons, "width": 16, "height": 16})

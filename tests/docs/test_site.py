@@ -20,7 +20,7 @@ import torch
 
 import negbench
 from negbench.contracts import ScoreView, Strategy
-from negbench.registry import KINDS, registry
+from negbench.plugins.registry import KINDS, registry
 from negbench.systems.system import systems
 
 if TYPE_CHECKING:

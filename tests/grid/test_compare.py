@@ -22,22 +22,22 @@ from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
-from negbench.executors import Here, Processes
-from negbench.files import read_json, write_json
 from negbench.grid import compute as grid_compute
 from negbench.grid import encoding
 from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.compare import over_recipe
 from negbench.grid.comparison import ComparisonFolder, check_place, groups_of
+from negbench.grid.executors import Here, Processes
 from negbench.loop import runs as loop_runs
 from negbench.loop import train as loop
-from negbench.options import Compare, parse_negatives, parse_seeds
-from negbench.registry import registry
+from negbench.machine.files import read_json, write_json
+from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
 from negbench.report.finish import finish
-from negbench.runfolder import RunFolder, step_of
-from negbench.tracking import Tracker, default_uri
+from negbench.settings.options import Compare, parse_negatives, parse_seeds
+from negbench.store.runfolder import RunFolder, step_of
+from negbench.store.tracking import Tracker, default_uri
 
 # a function of the cells alone
 FILES = (

@@ -11,7 +11,7 @@ from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.compare import plan_comparison
 from negbench.grid.dials import Dial, Dials, parse_dial
-from negbench.options import Compare
+from negbench.settings.options import Compare
 
 DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
 

@@ -10,16 +10,16 @@ import pandas as pd
 import pytest
 
 from negbench import api
-from negbench.config import build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.errors import OptionError
-from negbench.executors import Here
-from negbench.files import read_json
 from negbench.grid.compare import plan_comparison
-from negbench.layers import set_layer
+from negbench.grid.executors import Here
 from negbench.loop.runs import plan_run
-from negbench.options import Compare
-from negbench.runfolder import RunFolder
+from negbench.machine.files import read_json
+from negbench.settings.config import build_config, resolved
+from negbench.settings.layers import set_layer
+from negbench.settings.options import Compare
+from negbench.store.runfolder import RunFolder
 
 BY = (0.3, 1.0, 3.0)
 DOCUMENTED = 0.2  # too high, so that another one is chosen

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.config import ResolvedConfig
 from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.files import read_json
 from negbench.grid.axes import expand
 from negbench.grid.systems import Matrix, system_cells
-from negbench.layers import set_layer
+from negbench.machine.files import read_json
+from negbench.settings.config import ResolvedConfig
+from negbench.settings.layers import set_layer
 from negbench.systems.system import PLAIN
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from negbench.errors import RunError
-from negbench.runfolder import RunFolder, best_of, claimed, new_folder, runs_of
+from negbench.store.runfolder import RunFolder, best_of, claimed, new_folder, runs_of
 
 HASH = "0123456789abcdef"
 NAME = f"run-{HASH[:8]}"

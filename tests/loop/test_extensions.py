@@ -13,19 +13,19 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import HybridConfig, RunConfig
 from negbench.contracts import BankStep, relevance
 from negbench.data.scene import Scenes
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.layers import parse_plugin
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.types import OpenRun, RunResult
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation
+from negbench.settings.config import HybridConfig, RunConfig
+from negbench.settings.layers import parse_plugin
 from negbench.systems.system import load_config
 
 ROWS = torch.tensor([0, 7, 30, 41, 12])

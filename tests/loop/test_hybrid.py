@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import Backbone, BackboneIdentity, Query, Slot, TextBatch
 from negbench.data.scene import Scenes
 from negbench.datasets.card import DatasetCard
@@ -29,6 +28,7 @@ from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.metrics.metric import Metric
+from negbench.settings.config import HybridConfig, MiningConfig
 from negbench.systems.system import load_config
 
 TAU = 0.5

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from negbench import room
 from negbench.cli.main import run as negbench
-from negbench.config import resolved
 from negbench.data.scene import Scenes, load_backbone
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import needs
 from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.types import OpenRun
-from negbench.room import Need, check_disk, check_memory, machine_memory, size
+from negbench.machine import room
+from negbench.machine.room import Need, check_disk, check_memory, machine_memory, size
+from negbench.settings.config import resolved
 from negbench.systems.system import load_config
 
 Usage = namedtuple("Usage", "total used free")

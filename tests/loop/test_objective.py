@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Scenes
 from negbench.display import Display
@@ -22,6 +21,7 @@ from negbench.loop.objective import Batch, Objective, check_objective
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.mining.draws import splitmix
+from negbench.settings.config import HybridConfig, MiningConfig
 from negbench.systems.system import load_config
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from negbench.api import make_strategy
 from negbench.cli.main import run as negbench
-from negbench.command_options import Audit
-from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.remarks import remarks_of
@@ -20,8 +18,10 @@ from negbench.loop.types import RunResult, State
 from negbench.mining.regime import Regime
 from negbench.own.audit import audit
 from negbench.own.subject import open_subject
-from negbench.registry import registry
-from negbench.runfolder import final_values
+from negbench.plugins.registry import registry
+from negbench.settings.command_options import Audit
+from negbench.settings.config import RunConfig, resolved
+from negbench.store.runfolder import final_values
 from negbench.systems.system import load_config
 
 FIELDS = list(Regime.__dataclass_fields__)

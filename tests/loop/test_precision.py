@@ -16,7 +16,7 @@ from negbench.errors import NegbenchError
 from negbench.loop.precision import Precision
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 from negbench.systems.system import load_config
 
 # of the first epoch's loss, which all precisions reach by the same batches and draws: bf16 has 8 bits, fp16 has 11

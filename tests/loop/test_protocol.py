@@ -19,13 +19,11 @@ from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from negbench.backbones.precomputed import Precomputed
-from negbench.config import RunConfig, resolved
 from negbench.contracts import Backbone, ScoreView, Strategy, TextBatch
 from negbench.data.scene import Scenes, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
-from negbench.files import SUMS, atomic_write
 from negbench.loop import checkpoint, pools, snapshot
 from negbench.loop import record as made
 from negbench.loop import train as loop
@@ -36,11 +34,13 @@ from negbench.loop.schedule import cosine, stages_of
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import RunResult, State
 from negbench.losses.bradley_terry import BradleyTerry
+from negbench.machine.files import SUMS, atomic_write
 from negbench.mining.curves import Curves
 from negbench.mining.draws import draw, splitmix
 from negbench.mining.mined import Mined
-from negbench.registry import Plugin, registry
-from negbench.runfolder import RunFolder
+from negbench.plugins.registry import Plugin, registry
+from negbench.settings.config import RunConfig, resolved
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 # --- what keeps the record -------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import RunConfig, resolved
 from negbench.data.scene import Scenes
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
@@ -23,7 +22,8 @@ from negbench.loop import pools, runs
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench
 from negbench.loop.types import RunResult
-from negbench.runfolder import RunFolder
+from negbench.settings.config import RunConfig, resolved
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from negbench.testing.worlds import global_generators
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from negbench.contracts import Loss
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 from negbench.testing import LossTestCase
 
 VARIANTS = [(key, {}) for key in registry.plugins("losses")] + [

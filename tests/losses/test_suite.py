@@ -13,7 +13,7 @@ from torch import Tensor
 from negbench.contracts import Loss, LossInput
 from negbench.errors import NegbenchError
 from negbench.losses._rows import without_masked
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 from negbench.testing import LossTestCase
 
 

@@ -16,7 +16,7 @@ from negbench.losses.hn_nce import HnNCE
 from negbench.losses.info_nce import InfoNCE
 from negbench.losses.multi_similarity import MultiSimilarity
 from negbench.losses.triplet import Triplet
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 from negbench.testing import toy_scores
 
 TAU = 0.2

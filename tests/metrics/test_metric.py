@@ -12,7 +12,7 @@ from negbench.errors import DataError, NegbenchError
 from negbench.metrics.metric import Metric, by_answers, hits, precision, subset_hits
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 
 GROUPED = ("dress", "dress", "dress", "shirt", "shirt", "toptee")
 RANKS = [1, 3, 8, 12, 60, 6]

@@ -11,21 +11,21 @@ import torch
 
 from negbench.api import make_loss, make_strategy
 from negbench.cli.explain import options_of
-from negbench.config import RunConfig, resolved
 from negbench.contracts import Strategy, relevance, tunable_ranges
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.axes import expand, labels_of
-from negbench.layers import parse_plugin
 from negbench.loop.identity import code_version
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.schedule import stages_of
 from negbench.loop.types import RunResult
 from negbench.mining.composite import batch_rule, batch_rules, slots_of, stages
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 from negbench.scoring import evaluation
+from negbench.settings.config import RunConfig, resolved
+from negbench.settings.layers import parse_plugin
 from negbench.systems.system import load_config
 from negbench.testing.worlds import toy_view
 

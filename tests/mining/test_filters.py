@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import MiningConfig, RunConfig, resolved
 from negbench.contracts import ScoreView, Strategy
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.layers import parse_plugin
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import open_run, plan_run
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET
 from negbench.mining.task import MiningTask, mining_task
+from negbench.settings.config import MiningConfig, RunConfig, resolved
+from negbench.settings.layers import parse_plugin
 from negbench.systems.system import load_config
 from negbench.testing.worlds import toy_view, toy_views
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.api import make_loss
-from negbench.config import MiningConfig, RunConfig, resolved
 from negbench.contracts import PLANES, Backbone, BatchStrategy, PlaneName, ScoreView, Slot, Strategy
 from negbench.data.scene import Scenes, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
@@ -23,7 +22,8 @@ from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.mining.mine import mine
 from negbench.mining.planes import offline_planes, planes_read, read_trec
 from negbench.mining.task import mining_task
-from negbench.registry import Plugin, registry
+from negbench.plugins.registry import Plugin, registry
+from negbench.settings.config import MiningConfig, RunConfig, resolved
 from negbench.systems.system import load_config
 from negbench.testing.vector_files import WIDTH, write_vectors
 

@@ -17,15 +17,15 @@ from torch import Tensor
 from negbench.analysis.tables import audit_frame
 from negbench.api import make_strategy
 from negbench.cli.main import run as negbench
-from negbench.command_options import Audit
-from negbench.config import RunConfig, resolved
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.runs import Bench, run_config
 from negbench.own.audit import audit, diversity
 from negbench.own.subject import Subject, open_subject
-from negbench.runfolder import RunFolder
+from negbench.settings.command_options import Audit
+from negbench.settings.config import RunConfig, resolved
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 OPTIONS = Audit(queries=20, draws=6)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from negbench.command_options import Audit, Mine
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.own.audit import configured
 from negbench.own.negatives import write_negatives
 from negbench.own.subject import open_subject
+from negbench.settings.command_options import Audit, Mine
 
 
 def test_the_highest_scored_negative_of_each_query_is_named(vector_sets: list[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from negbench.mining.draws import splitmix
 from negbench.mining.mine import mine
 from negbench.mining.task import MiningTask
 from negbench.own.miner import Miner
-from negbench.registry import registry
+from negbench.plugins.registry import registry
 
 Q, N, D = 30, 40, 8
 

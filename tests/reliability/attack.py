@@ -69,7 +69,7 @@ def table(runs: Path) -> dict[str, Any]:
 
 def flaws(runs: Path, want: dict[str, Any]) -> list[str]:
     """What is wrong about a folder whose command ended well."""
-    from negbench.files import SUMS, damaged_in
+    from negbench.machine.files import SUMS, damaged_in
 
     found = table(runs)
     wrong = [f"another table: {name}" for name in sorted({*want, *found}) if want.get(name) != found.get(name)]

@@ -17,7 +17,7 @@ def features(toy_root: Path) -> Callable[..., tuple[Any, dict[str, Path]]]:
     """Opens the feature store below a folder and fills it with so many pictures, or does not; with these pictures."""
     from negbench.data.features import store_of
     from negbench.datasets.image_files import EXTENSIONS
-    from negbench.registry import registry
+    from negbench.plugins.registry import registry
 
     backbone = registry.make("backbones", "tiny", weights="random")
     paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)

@@ -19,12 +19,12 @@ from kills import many
 from negbench.analysis.findings import stored
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, RunError
-from negbench.files import SUMS, DamagedError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench
+from negbench.machine.files import SUMS, DamagedError
 from negbench.mining.curves import Curves
 from negbench.mining.pool_file import opened
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 TIMES = many(6, 50)

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from kills import many, spread
 
-from negbench.config import RunConfig
 from negbench.errors import NegbenchError
-from negbench.files import atomic_write, locked, write_json
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
-from negbench.runfolder import RunFolder
+from negbench.machine.files import atomic_write, locked, write_json
+from negbench.settings.config import RunConfig
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 Rows = list[dict[str, Any]]

@@ -17,7 +17,7 @@ from kills import many, spread
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, run_config
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 SIZE = 8 * 2**20

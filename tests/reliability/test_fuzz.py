@@ -26,15 +26,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import negbench
-from negbench import room
 from negbench.cli.main import run as command_line
-from negbench.config import RunConfig, flattened
 from negbench.errors import NegbenchError
-from negbench.files import SUMS
 from negbench.loop import train as loop
 from negbench.loop.runs import Bench, run_config
-from negbench.registry import KINDS, registry
-from negbench.runfolder import RunFolder
+from negbench.machine import room
+from negbench.machine.files import SUMS
+from negbench.plugins.registry import KINDS, registry
+from negbench.settings.config import RunConfig, flattened
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 KINDS_OF_INPUT = 7

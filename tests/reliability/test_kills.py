@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from kills import NEVER, many, moments, spread
 
-from negbench.config import RunConfig
-from negbench.files import SUMS, flaw
 from negbench.loop.runs import Bench, run_config
+from negbench.machine.files import SUMS, flaw
+from negbench.settings.config import RunConfig
 from negbench.systems.system import load_config
 
 # what a run takes, not what it finds

@@ -13,8 +13,8 @@ from mlflow.tracking._tracking_service.utils import _tracking_store_registry
 
 from negbench.cli.main import run as negbench
 from negbench.errors import without_secrets
-from negbench.files import read_json
-from negbench.tracking import Tracker
+from negbench.machine.files import read_json
+from negbench.store.tracking import Tracker
 
 SECRET = "hunter2-Geheimnis"
 URI = f"http://alice:{SECRET}@127.0.0.1:9"

@@ -19,12 +19,12 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from negbench.cli.main import run as negbench
-from negbench.executors import GRACE, Processes, Report
+from negbench.grid.executors import GRACE, Processes, Report
 from negbench.loop.runs import Bench, run_config
-from negbench.runfolder import RunFolder
-from negbench.signals import Stopped, stop_on_signals
+from negbench.machine.signals import Stopped, stop_on_signals
+from negbench.store.runfolder import RunFolder
+from negbench.store.tracking import Tracker
 from negbench.systems.system import load_config
-from negbench.tracking import Tracker
 
 LONG = ("train.epochs=2000",)
 Statuses = Callable[..., Counter[str]]
@@ -264,7 +264,7 @@ def test_a_signal_while_the_copy_is_made_ends_it(
     def cut_off(*_: Any) -> None:
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr("negbench.tracking.log_params", cut_off)
+    monkeypatch.setattr("negbench.store.tracking.log_params", cut_off)
     with pytest.raises(Stopped):
         run_config(load_config(flags={"strategy": {"name": "all-corpus"}}, sets=vector_sets), Bench.open(tmp_path))
     assert statuses(tmp_path) == {"KILLED": 1}

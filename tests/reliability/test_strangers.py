@@ -17,16 +17,16 @@ from pathlib import Path
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.files import write_json
 from negbench.loop.runs import Bench, run_config
-from negbench.runfolder import RunFolder
+from negbench.machine.files import write_json
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.plugin_file import PLUGIN
 
 STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn")
 WORKERS = """
 import sys
-from negbench.executors import Processes
+from negbench.grid.executors import Processes
 
 def path(task, report):
     import torch, numpy

@@ -12,14 +12,14 @@ from negbench.analysis.findings import judged
 from negbench.analysis.verdicts import Rules
 from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.executors import Here
-from negbench.files import seal, write_json
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.options import Compare
+from negbench.grid.executors import Here
+from negbench.machine.files import seal, write_json
 from negbench.report.build import write_report
-from negbench.runfolder import RunFolder
+from negbench.settings.options import Compare
+from negbench.store.runfolder import RunFolder
 
 STRATEGIES = ("in-batch", "qure", "top-k")
 LOSSES = ("bradley-terry", "info-nce")

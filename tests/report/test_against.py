@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.files import read_json, write_json
+from negbench.machine.files import read_json, write_json
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.tracking import Tracker
+from negbench.store.tracking import Tracker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -26,13 +26,13 @@ from negbench.analysis.leader import leader_tables, ordered
 from negbench.analysis.words import percent
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes, load_split
-from negbench.files import DamagedError, write_json
+from negbench.machine.files import DamagedError, write_json
 from negbench.report import build, figures
 from negbench.report.build import write_report
 from negbench.report.charts import GREY
 from negbench.report.gallery import TOP, Pick, _view
 from negbench.report.page import _prose, sort_key
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

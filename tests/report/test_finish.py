@@ -13,8 +13,8 @@ from rich.console import Console
 
 from negbench.analysis.findings import judged, stored
 from negbench.analysis.verdicts import Rules
-from negbench.files import read_json, seal, write_json
 from negbench.grid.comparison import ComparisonFolder
+from negbench.machine.files import read_json, seal, write_json
 from negbench.report.finish import finish
 from negbench.report.loaded import Comparison, load
 

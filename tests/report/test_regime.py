@@ -13,11 +13,11 @@ from negbench.analysis.answer import _regime, answer
 from negbench.analysis.columns import REGIME, texts
 from negbench.analysis.leader import regime_of
 from negbench.analysis.regime_card import in_words
-from negbench.config import build_config, resolved
 from negbench.display import Grid
 from negbench.grid.comparison import Group
 from negbench.mining.regime import Regime
-from negbench.runfolder import RunFolder
+from negbench.settings.config import build_config, resolved
+from negbench.store.runfolder import RunFolder
 
 CARD: dict[str, Any] = {
     "epoch": 0.0,

@@ -26,14 +26,14 @@ from negbench.analysis.verdicts import (
     rows_of,
     tables_of,
 )
-from negbench.config import build_config
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, Group
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
-from negbench.registry import registry
-from negbench.runfolder import RunFolder
+from negbench.plugins.registry import registry
 from negbench.scoring.stored import Values
+from negbench.settings.config import build_config
+from negbench.store.runfolder import RunFolder
 
 LABELS = {"dataset": "d", "loss": "l", "backbone": "b"}
 SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]

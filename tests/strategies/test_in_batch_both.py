@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import relevance
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import open_run
 from negbench.scoring import evaluation
+from negbench.settings.config import HybridConfig, MiningConfig
 from negbench.systems.system import load_config
 
 

@@ -12,8 +12,8 @@ import torch
 
 from negbench.contracts import ScoreView
 from negbench.errors import NegbenchError, quoted
-from negbench.layers import parse_plugin
-from negbench.registry import checked_options, registry
+from negbench.plugins.registry import checked_options, registry
+from negbench.settings.layers import parse_plugin
 from negbench.strategies._ranked import images
 
 WHOLE = (0, -3, 2.5, True)

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from negbench.api import make_strategy
-from negbench.config import refresh_epochs
 from negbench.contracts import BatchStrategy, OrderedBatches, ScoreView, Strategy, SyntheticStrategy, tunable_ranges
 from negbench.errors import NegbenchError
-from negbench.registry import registry
+from negbench.plugins.registry import registry
+from negbench.settings.config import refresh_epochs
 from negbench.strategies.cirqrs import Cirqrs
 from negbench.strategies.distance_weighted import DistanceWeighted
 from negbench.strategies.dqe import Dqe

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from negbench.config import build_config
 from negbench.data.scene import Scenes
-from negbench.layers import set_layer
 from negbench.loop.runs import Bench, run_config
+from negbench.settings.config import build_config
+from negbench.settings.layers import set_layer
 from negbench.systems.system import system
 
 pytestmark = pytest.mark.data

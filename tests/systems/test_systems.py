@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.config import build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.errors import UnknownNameError
+from negbench.settings.config import build_config, resolved
 from negbench.systems.system import FACTORS, PLAIN, system, systems, with_system
 
 # paper-stated values, written out
@@ -81,7 +81,7 @@ def test_flags_beat_a_system(toy_root: Path) -> None:
 
 
 def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
-    from negbench.layers import set_layer
+    from negbench.settings.layers import set_layer
 
     base = [*map(set_layer, vector_sets)]
     for name, words in (("dqe", ["attribute weights"]), ("hycole", ["text composition", "matching", "added", "fine"])):
@@ -148,7 +148,7 @@ def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_strategies_of_the_papers_are_there() -> None:
     """Their own and their opponents'; a system's negatives are among them."""
     from negbench.grid.axes import expand
-    from negbench.registry import registry
+    from negbench.plugins.registry import registry
     from negbench.systems.system import CIR, systems
 
     assert set(CIR) <= set(registry.plugins("strategies"))

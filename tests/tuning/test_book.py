@@ -20,7 +20,7 @@ import pytest
 from optuna.trial import TrialState
 
 from negbench.errors import NegbenchError, OptionError, RunError
-from negbench.files import DamagedError, write_json
+from negbench.machine.files import DamagedError, write_json
 from negbench.report.study import dashboard_command
 from negbench.systems.system import load_config
 from negbench.tuning.book import Book, Pruned, trial_folder

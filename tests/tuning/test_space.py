@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from negbench.config import RunConfig, resolved
 from negbench.errors import NegbenchError, OptionError
-from negbench.options import Study
-from negbench.registry import registry
+from negbench.plugins.registry import registry
+from negbench.settings.config import RunConfig, resolved
+from negbench.settings.options import Study
 from negbench.systems.system import load_config
 from negbench.tuning.search import plan_study
 from negbench.tuning.space import Space, build_space

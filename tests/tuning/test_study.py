@@ -16,15 +16,15 @@ from negbench import api
 from negbench.cli.main import run as negbench
 from negbench.data import scene
 from negbench.errors import NegbenchError
-from negbench.executors import Here
 from negbench.grid.cells import SCENES
+from negbench.grid.executors import Here
 from negbench.loop import runs as engine
 from negbench.loop import train as loop
 from negbench.report.loaded import StudyResult
 from negbench.report.study import importance_frame, trials_frame
-from negbench.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder
+from negbench.store.tracking import default_uri
 from negbench.systems.system import load_config
-from negbench.tracking import default_uri
 from negbench.tuning.book import Book, open_book
 from negbench.tuning.final import finished, importance
 from negbench.tuning.space import build_space

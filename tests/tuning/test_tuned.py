@@ -10,11 +10,11 @@ import pytest
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.files import read_json
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
 from negbench.grid.tuning import Tuning
-from negbench.options import Compare
+from negbench.machine.files import read_json
+from negbench.settings.options import Compare
 from negbench.tuning.book import open_book
 from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, combinations
 

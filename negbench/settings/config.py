@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
-from negbench.layers import merged, plugin_section
-from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
+from negbench.plugins.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
+from negbench.settings.layers import merged, plugin_section
 
 MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from negbench.errors import NegbenchError, OptionError
-from negbench.executors import GRACE, Event, Function, death, outcome_of
-from negbench.files import locked
-from negbench.signals import check_stopped, ending_of
+from negbench.grid.executors import GRACE, Event, Function, death, outcome_of
+from negbench.machine.files import locked
+from negbench.machine.signals import check_stopped, ending_of
 
 MOVES_SCORES = False  # where a run is computed, not what it is
 

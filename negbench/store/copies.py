@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.errors import NegbenchError
-from negbench.files import read_json, write_json
+from negbench.machine.files import read_json, write_json
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -16,7 +16,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, Protocol
 
-from negbench.signals import Stopped, check_stopped, stop_on_signals
+from negbench.machine.signals import Stopped, check_stopped, stop_on_signals
 
 Report = Callable[[str], None]
 Function = Callable[[Any, Report], Any]
@@ -224,7 +224,7 @@ def death(index: int, end: str, times: int, retries: int) -> Event:
 def _explained(error: Exception) -> tuple[str, str]:
     """One line, and the traceback unless it is a user's mistake."""
     from negbench.errors import NegbenchError, out_of_memory
-    from negbench.registry import blamed
+    from negbench.plugins.registry import blamed
 
     if isinstance(error, NegbenchError):
         return str(error), ""

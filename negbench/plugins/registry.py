@@ -24,9 +24,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from negbench import syntax
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, missing_package, quoted
-from negbench.files import checked_name, sha256_of
+from negbench.machine.files import checked_name, sha256_of
+from negbench.plugins import syntax
 
 MOVES_SCORES = False  # finds plug-ins; the one that a run names counts by itself
 

@@ -20,10 +20,10 @@ from urllib.parse import urlencode
 
 from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
-from negbench.files import atomic_write, locked, write_json
-from negbench.runfolder import RunFolder, final_values
-from negbench.signals import Stopped
-from negbench.tracking.copies import TOKEN, announced, noted, run_of
+from negbench.machine.files import atomic_write, locked, write_json
+from negbench.machine.signals import Stopped
+from negbench.store.copies import TOKEN, announced, noted, run_of
+from negbench.store.runfolder import RunFolder, final_values
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment

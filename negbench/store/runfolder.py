@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from negbench.config import RunConfig
 from negbench.errors import RunError
-from negbench.files import SUMS, atomic_write, intact, locked, names_in, read_json, seal, write_json
-from negbench.registry import registry
+from negbench.machine.files import SUMS, atomic_write, intact, locked, names_in, read_json, seal, write_json
+from negbench.plugins.registry import registry
+from negbench.settings.config import RunConfig
 
 if TYPE_CHECKING:
     import pandas as pd

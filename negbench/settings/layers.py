@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from negbench import syntax
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
-from negbench.options import DatasetOptions, ModelOptions, Named, RunSettings
-from negbench.registry import SECTIONS, registry
+from negbench.plugins import syntax
+from negbench.plugins.registry import SECTIONS, registry
+from negbench.settings.options import DatasetOptions, ModelOptions, Named, RunSettings
 
 MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
 

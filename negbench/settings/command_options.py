@@ -1,4 +1,4 @@
-"""Options of the smaller commands: data, doctor, claims, audit, mine, evaluate, ui, list; see `negbench.options`."""
+"""Options of the smaller commands: data, doctor, claims, audit, mine, evaluate, ui, list; see `options.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from negbench.options import (
+from negbench.settings.options import (
     DataOptions,
     DatasetOptions,
     FolderName,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
-from negbench.files import checked_name
+from negbench.machine.files import checked_name
 
 MOVES_SCORES = False
 

@@ -1,0 +1,1 @@
+"""What a command meets on its machine: files, memory and disk, signals."""

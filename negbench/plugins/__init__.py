@@ -1,0 +1,1 @@
+"""Plug-ins: names, lazy imports, and Python files read as syntax trees."""
