@@ -55,7 +55,7 @@ fuzz: $(STAMP) ## 10,000 strange options and files, new ones each time; none may
 	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
 
 attack: $(STAMP) ## kill grids and studies at random moments, and compare their tables (KILLS=200, SEED=0)
-	$(BIN)/python tests/reliability/attack.py --kills $(or $(KILLS),200) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.reliability.attack --kills $(or $(KILLS),200) --seed $(or $(SEED),0)
 
 lint: $(STAMP) ## ruff, mypy, import rules, hadolint; known vulnerabilities of dependencies, as advice
 	$(BIN)/ruff check .

@@ -287,7 +287,7 @@ def statuses() -> Callable[..., Counter[str]]:
 @pytest.fixture(scope="session")
 def vector_sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """`--set` texts of a run of a tenth of a second: two groups of 20 images and 24 queries, all of them vectors."""
-    from negbench.testing.vector_files import write_vectors
+    from tests.vector_files import write_vectors
 
     training = ["train.epochs=4", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2"]
     return [*write_vectors(tmp_path_factory.mktemp("vectors")), *training]

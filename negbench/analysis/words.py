@@ -67,15 +67,3 @@ def markdown(frame: pd.DataFrame) -> str:
     """GitHub table; a `|` inside a cell is escaped."""
     rows: list[Any] = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
     return "".join("| " + " | ".join(str(value).replace("|", r"\|") for value in row) + " |\n" for row in rows)
-
-
-def latex(frame: pd.DataFrame) -> str:
-    """Tabular of booktabs."""
-    escape = str.maketrans(
-        {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "<": "$<$", ">": "$>$", "$": r"\$"}
-        | {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    )
-    cells: list[Any] = [frame.columns, *frame.itertuples(index=False)]
-    head, *rows = (" & ".join(str(value).translate(escape) for value in row) + r" \\" for row in cells)
-    opened = rf"\begin{{tabular}}{{{'l' * len(frame.columns)}}}"
-    return "\n".join([opened, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"

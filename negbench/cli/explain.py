@@ -9,6 +9,8 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
+from docstring_parser import google
+
 from negbench.contracts import tunable_ranges
 from negbench.plugins.registry import constructor_of, option_defaults, registry
 
@@ -68,21 +70,10 @@ def _span_text(span: Any) -> str:
 
 
 def _documented(document: str) -> dict[str, str]:
-    """Name -> text of a docstring's section "Args:"; several names may share a line: 'root, split: ...'."""
-    found: dict[str, str] = {}
-    names: list[str] = []
-    inside, margin = False, 0
-    for line in inspect.cleandoc(document).splitlines():
-        depth = len(line) - len(line.lstrip())
-        if not line.strip() or depth == 0:
-            inside = line.strip() in ("Args:", "Attributes:") or (inside and not line.strip())
-            margin, names = 0, []
-            continue
-        margin = margin or depth
-        head, colon, rest = line.strip().partition(": ")
-        if inside and depth == margin and colon:
-            names = [name.strip() for name in head.split(",")]
-            found.update(dict.fromkeys(names, rest))
-        elif inside and depth > margin:
-            found.update({name: f"{found[name]} {line.strip()}" for name in names})
-    return found
+    """Name -> text of a docstring's section "Args:"; several names may share an entry: 'root, split: ...'."""
+    entries = google.parse(inspect.cleandoc(document)).params
+    return {
+        name.strip(): " ".join((each.description or "").split())
+        for each in entries
+        for name in each.arg_name.split(",")
+    }

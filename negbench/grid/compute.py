@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from negbench.display import Advance, duration, log, notes, progress_console, stages
+from negbench.contracts import HoldsFeatures
+from negbench.display import Advance, Display, duration, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.grid.cells import SCENES, Cell, Outcome, compute_task, title_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.encoding import encode_cells
 from negbench.grid.executors import Executor, Here, Processes
+from negbench.loop.runs import open_run
 from negbench.machine import files
 from negbench.machine.room import size
 from negbench.machine.signals import Stopped
+from negbench.plugins.registry import registry
 from negbench.settings.layers import parse_plugin
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
@@ -53,8 +55,9 @@ def computed(
     todo = [cell for cell in distinct if cell.step(runs) in ("resume", "anew")]
     if todo and isinstance(executor, Processes):
         executor.prepare(compute_task)  # it takes as long as all that comes before the first cell
-    with stages("prepare") as display:
-        encode_cells(todo, executor, display, SCENES)
+    if not executor.elsewhere:  # there the first worker that asks encodes, and the others wait for the store's lock
+        with stages("prepare") as display:
+            encode_cells(todo, display)
     if executor.elsewhere or executor.workers > 1:
         SCENES.clear()  # a large backbone is not to stay in memory beside those that train
     try:
@@ -69,6 +72,20 @@ def computed(
     for outcome in _failed(outcomes):
         log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
     return outcomes
+
+
+def encode_cells(cells: Sequence[Cell], display: Display) -> None:
+    """Encode the images that the feature store lacks, once for each data set and frozen backbone of the cells.
+
+    Raises:
+        NegbenchError: images that cannot be read, a full disk.
+    """
+    first: dict[str, Cell] = {}
+    for cell in cells:  # one that brings its features stores none: it is tried with one world of each kind
+        brings = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
+        first.setdefault(f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.data, cell)
+    for cell in first.values():
+        open_run(cell.config, display, SCENES)
 
 
 def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -18,7 +18,7 @@ from negbench.analysis.findings import FILE, Findings, judged, stored
 from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, measured, row_line
 from negbench.analysis.tuned_gain import tuned_frame
 from negbench.analysis.verdicts import Rules, VerdictRow
-from negbench.analysis.words import label_of, latex, markdown
+from negbench.analysis.words import label_of, markdown
 from negbench.display import Grid, log
 from negbench.grid.comparison import AXES, Group
 from negbench.report.unchanged import inputs_of, keep, unchanged, writable
@@ -132,7 +132,7 @@ def _write_all(folder: Path, found: Findings, leaders: Mapping[str, LeaderTable]
     texts = {
         "answer.md": "\n\n".join(answer) + "\n",
         "table.md": _by_dataset(leaders, lambda table: markdown(table.quality), "### {}\n\n"),
-        "table.tex": _by_dataset(leaders, lambda table: latex(table.quality), "% {}\n"),
+        "table.tex": _by_dataset(leaders, lambda table: table.quality.to_latex(index=False, escape=True), "% {}\n"),
         "table.csv": pd.concat([table.quality for table in leaders.values()]).to_csv(index=False),
         "behaviour.md": _by_dataset(leaders, lambda table: markdown(table.behaviour), "### {}\n\n"),
         "statistics.csv": pd.DataFrame([row.plain() for row in found.rows]).to_csv(index=False),

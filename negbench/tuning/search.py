@@ -10,10 +10,10 @@ from negbench.analysis.verdicts import Rules
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.grid.cells import SCENES
-from negbench.grid.encoding import encode_run
 from negbench.grid.executors import Executor
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION
+from negbench.loop.runs import open_run
 from negbench.machine import files
 from negbench.machine.signals import Stopped
 from negbench.settings.config import build_config
@@ -90,8 +90,8 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
         ended = counts["finished"] + counts["pruned"] + counts["failed"]
         log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
 
-    if executor.elsewhere or executor.workers > 1:
-        encode_run(spec.space.corners(spec.config)[0], executor, Display(), SCENES)
+    if not executor.elsewhere and executor.workers > 1:  # else the first that asks encodes, before several do
+        open_run(spec.space.corners(spec.config)[0], Display(), SCENES)
     try:
         with Tracker.open(runs, uri).working(book.folder / "mlflow.json"):
             run_study(job, executor, report)

@@ -23,7 +23,7 @@ from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig
 from negbench.systems.system import load_config
-from negbench.testing.vector_files import write_vectors
+from tests.vector_files import write_vectors
 
 FAST = ("train.epochs=1", "schedule.n_def=1")
 

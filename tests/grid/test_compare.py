@@ -23,7 +23,6 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid import compute as grid_compute
-from negbench.grid import encoding
 from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.compare import over_recipe
@@ -119,18 +118,16 @@ def test_a_fault_of_ours_is_kept_with_its_traceback(
 
 def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
-    monkeypatch.setattr(encoding, "open_run", lambda config, *_: opened.append(config))
+    monkeypatch.setattr(grid_compute, "open_run", lambda config, *_: opened.append(config))
     cells: list[Any] = [_cell_of("clip", data, place) for place, data in enumerate("aabcb")]
-    encoding.encode_cells(cells, Here(), Display(), Scenes())
+    grid_compute.encode_cells(cells, Display())
     assert [config.place for config in opened] == [0, 2, 3]
 
 
 def test_of_a_backbone_that_brings_its_features_one_world_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
-    monkeypatch.setattr(encoding, "open_run", lambda config, *_: opened.append(config))
-    encoding.encode_cells(
-        [_cell_of("vectors", data, place) for place, data in enumerate("abc")], Here(), Display(), Scenes()
-    )
+    monkeypatch.setattr(grid_compute, "open_run", lambda config, *_: opened.append(config))
+    grid_compute.encode_cells([_cell_of("vectors", data, place) for place, data in enumerate("abc")], Display())
     assert [config.place for config in opened] == [0]
 
 
@@ -319,6 +316,9 @@ def test_the_command_ends_with_tables_and_summary_runs(
     for column in ("p_adjusted", "difference", "diff_low"):
         assert tested["qure"].metrics[f"verdict/{column}"] == pytest.approx(rows["qure"][column])
     assert "verdict/difference" not in tested["in-batch"].metrics
+    tex = (tmp_path / "both" / "table.tex").read_text(encoding="utf-8")
+    assert r"\toprule" in tex
+    assert r"FN draws \% &" in tex
     (answer, *_) = (tmp_path / "both" / "answer.md").read_text(encoding="utf-8").splitlines()
     assert experiment.tags["mlflow.note.content"].splitlines()[0] == answer
     assert f"/experiments/{experiment.experiment_id}/runs" in Tracker.open(tmp_path).address("both")

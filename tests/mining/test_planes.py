@@ -25,7 +25,7 @@ from negbench.mining.task import mining_task
 from negbench.plugins.registry import Plugin, registry
 from negbench.settings.config import MiningConfig, RunConfig, resolved
 from negbench.systems.system import load_config
-from negbench.testing.vector_files import WIDTH, write_vectors
+from tests.vector_files import WIDTH, write_vectors
 
 SEEN: list[ScoreView] = []
 

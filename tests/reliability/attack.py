@@ -1,6 +1,6 @@
 """Kills grids and studies at random moments, gives the same command again, and compares the tables. `make attack`.
 
-    python tests/reliability/attack.py [--kills N] [--seed S]
+    python -m tests.reliability.attack [--kills N] [--seed S]
 
 Each command is first computed undisturbed. Then, in new runs folders, the commands take turns: one is killed up to six
 times, by kill -9 to the command, to one of its processes or to all of them, or by a signal or two. Given again it must
@@ -28,7 +28,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from negbench.testing.vector_files import write_vectors
+from tests.vector_files import write_vectors
 
 TRAINING = ("train.epochs=6", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2")
 GRID = "compare --lr fixed --strategies qure,in-batch --losses bradley-terry --name attacked --no-report"
