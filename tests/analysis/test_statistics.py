@@ -18,6 +18,12 @@ from negbench.analysis.statistics import (
     summarise,
 )
 
+VARIANCES = [5.553228346670421, 4.975527412486904, 4.391296162993946, 6.221962624290375]
+DIFFERENCES = [  # low, high, p of the row, p in the table, minimum detectable
+    [-0.0039, 0.0177, 0.11188811188811189, 0.1968031968031968, 0.014271801530942036],
+    [0.0180, 0.0450, 0.000999000999000999, 0.000999000999000999, 0.01792380476176427],
+]
+
 
 def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
@@ -202,6 +208,31 @@ def test_summaries_hold_the_mean_and_stay_on_the_scale():
     half = scipy.stats.t.ppf(0.975, 99) * scipy.stats.sem(hits[0])  # these very queries' alone, rounded outwards
     assert found["one"].interval.high == pytest.approx(hits[0].mean() + half, abs=1e-4)
     assert (rare.seeds, rare.queries) == (4, 100)
+
+
+def test_a_summary_of_several_seeds_by_hand():
+    rng = generator(15)
+    for seeds, seed_sd, query_sd in ((2, 0.1, 0.1), (3, 0.0, 0.3)):  # wider over seeds, or for these very models
+        values = 0.5 + seed_sd * rng.normal(size=(seeds, 1)) + query_sd * rng.normal(size=(1, 60))
+        values = values + 0.1 * rng.normal(size=(seeds, 60))
+        found, mean, means = summarise(ValueTable({"a": values}))["a"], values.mean(), values.mean(1)
+        alone, over = values.mean(0).var(ddof=1) / 60, means.var(ddof=1) / seeds
+        luck = ((values - values.mean(0) - means[:, None] + mean) ** 2).sum() / (seeds * (seeds - 1) * 60**2)
+        query = max(alone - luck, 0)
+        df = (over + query) ** 2 / (over**2 / (seeds - 1) + query**2 / 59)
+        halves = [scipy.stats.t.ppf(0.975, df) * (over + query) ** 0.5, scipy.stats.t.ppf(0.975, 59) * alone**0.5]
+        low, high = np.floor(1e4 * (mean - max(halves))), np.ceil(1e4 * (mean + max(halves)))
+        assert (found.interval.low, found.interval.high) == pytest.approx((low / 1e4, high / 1e4), abs=1e-9)
+        assert found.sd == pytest.approx(means.std(ddof=1))
+
+
+def test_the_same_generator_gives_the_numbers_of_this_version():
+    """A change of these numbers changes verdicts: it belongs into CHANGELOG under `[scores]`."""
+    found = variance_draws(generator(16).normal(size=(4, 3)) * np.array([[1], [2], [1], [5]]), 160, generator())
+    assert found.mean(0) == pytest.approx(VARIANCES, rel=1e-6)
+    table = against(table_of([0.0, 0.01, 0.03], 4, 100, 0.01, draws=1000), "s0", generator())
+    told = [(x.interval.low, x.interval.high, x.p_value, x.p_adjusted, x.minimum_detectable) for x in table.values()]
+    assert np.array(told) == pytest.approx(np.array(DIFFERENCES), rel=1e-6)
 
 
 def test_a_factorial_splits_a_difference_into_terms_and_shares():
