@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from negbench.settings.config import RunConfig
     from negbench.store.tracking import Tracker
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as make does: a forked child of threads of OpenMP hangs
 settings.load_profile("default" if "NEGBENCH_FUZZ" in os.environ else "ci")  # a landing must not hang on chance
 CHROMIUM = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

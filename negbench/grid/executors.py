@@ -1,4 +1,4 @@
-"""Where tasks are computed: here, or in worker processes of this machine; `executors.cluster` has a cluster's."""
+"""Where tasks are computed: here, or in worker processes of this machine; `cluster` has a cluster's."""
 
 from __future__ import annotations
 
