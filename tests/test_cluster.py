@@ -32,8 +32,8 @@ from negbench.store.runfolder import RunFolder
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
 
+from negbench.grid import cluster  # noqa: E402
 from negbench.grid.cluster import Ray  # noqa: E402
-from negbench.grid.executors import cluster  # noqa: E402
 from tests.cluster_tasks import meet, span, task  # noqa: E402
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from negbench import config as config_module
 from negbench.loop import identity
 from negbench.loop.identity import code_version, config_hash, counted
 from negbench.plugins import syntax
 from negbench.plugins.registry import KINDS, Registry, registry
+from negbench.settings import config as config_module
 from negbench.settings.config import ResolvedConfig, build_config, resolved
 from tests.plugin_file import ANSWER, PLUGIN
 

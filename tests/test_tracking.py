@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from negbench import tracking
 from negbench.cli.main import run as negbench
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
 from negbench.machine.files import write_json
+from negbench.store import tracking
 from negbench.store.runfolder import RunFolder, final_values
 from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
