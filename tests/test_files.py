@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from negbench.machine.files import (
     atomic_write,
     delete,
     intact,
-    locked,
     names_in,
     read_json,
     seal,
@@ -53,29 +51,6 @@ def test_damaged_json_is_one_line(tmp_path: Path) -> None:
         read_json(tmp_path / "b.json")
     with pytest.raises(NegbenchError, match=r"cannot read .*: Is a directory"):
         read_json(tmp_path)
-
-
-def _count(path: Path) -> None:
-    for _ in range(50):
-        with locked(path / "lock"):
-            value = int((path / "n").read_text(encoding="utf-8"))
-            (path / "n").write_text(str(value + 1), encoding="utf-8")
-
-
-def test_locks_exclude_processes(tmp_path: Path) -> None:
-    (tmp_path / "n").write_text("0", encoding="utf-8")
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=_count, args=(tmp_path,)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert (tmp_path / "n").read_text(encoding="utf-8") == "150"
-
-
-def test_a_held_lock_can_be_refused(tmp_path: Path) -> None:
-    with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait=False):
-        pytest.fail("both held it")
 
 
 def test_a_deleted_file_is_listed_no_more(tmp_path: Path) -> None:

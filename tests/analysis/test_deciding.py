@@ -124,14 +124,6 @@ def test_a_decided_pair_keeps_its_verdict_whatever_comes_later() -> None:
     assert after.means["s1"].seeds == 12
 
 
-def test_one_look_is_the_table_as_it_was() -> None:
-    values = simulated([0.0, 0.05, 0.01], [5, 5, 5])
-    one = decided(values, "s0", Looks(tuple(range(5)), 5), margin=0.01, alpha=0.05)
-    design = Design(margin=0.01)
-    table = ValueTable({name: each.values for name, each in values.items()}, design)
-    assert one.against == against(table, "s0", seeded(values, ""))
-
-
 # --- prices ------------------------------------------------------------------------------------------------------
 
 

@@ -184,9 +184,6 @@ def blip_state(s: Sizes) -> State:
     return {**{f"visual_encoder.{k}": v for k, v in vision.items()}, **w.state}
 
 
-# --- writing -------------------------------------------------------------------------------------------------------
-
-
 # --- the forward pass ----------------------------------------------------------------------------------------------
 
 
@@ -394,6 +391,18 @@ class Lavis:
         path = self.folder / name
         torch.save(state, path)
         return path
+
+    @staticmethod
+    def save_hub(kind: Any, config: Any, folder: Path) -> Any:
+        """A model of transformers with random weights that show, saved as it is published."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = kind(config).eval()
+            for parameter in model.parameters():
+                torch.nn.init.normal_(parameter, std=0.3)
+        model.save_pretrained(folder)
+        (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+        return model
 
     @staticmethod
     def config(s: Sizes) -> dict[str, int]:

@@ -63,14 +63,8 @@ def theirs(lavis: Any, tmp_path: Path) -> tuple[Any, Path]:
     config = BlipConfig(
         vision_config={**vision, "image_size": 32, "patch_size": 16}, text_config=text, image_text_hidden_size=12
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = BlipForImageTextRetrieval(config).eval()
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
-    model.save_pretrained(tmp_path / "saved")
-    (tmp_path / "saved" / "vocab.txt").write_text("\n".join(lavis.vocabulary) + "\n")
-    return model, tmp_path / "saved"
+    folder = tmp_path / "saved"
+    return lavis.save_hub(BlipForImageTextRetrieval, config, folder), folder
 
 
 def test_transformers_folder(theirs: tuple[Any, Path]) -> None:

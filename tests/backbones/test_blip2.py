@@ -223,14 +223,7 @@ def hub_model(lavis: Any, folder: Path) -> Any:
     config = Blip2Config(
         vision_config=vision, qformer_config=text, text_config=language, num_query_tokens=5, image_text_hidden_size=12
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = Blip2ForImageTextRetrieval(config).eval()
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
-    model.save_pretrained(folder)
-    (folder / "vocab.txt").write_text("\n".join(lavis.vocabulary) + "\n")
-    return model
+    return lavis.save_hub(Blip2ForImageTextRetrieval, config, folder)
 
 
 def test_a_folder_of_transformers(lavis: Any, tmp_path: Path) -> None:

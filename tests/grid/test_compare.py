@@ -35,7 +35,7 @@ from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
 from negbench.report.finish import finish
 from negbench.settings.options import Compare, parse_negatives, parse_seeds
-from negbench.store.runfolder import RunFolder, step_of
+from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 
 # a function of the cells alone
@@ -477,14 +477,6 @@ def test_titles_tell_cells_apart(vector_sets: list[str], tmp_path: Path) -> None
     assert title_of(cells[0], cells) == "qure bradley-terry seed 0"
     other = replace(cells[0], labels={**cells[0].labels, "backbone": "clip"})
     assert title_of(other, [*cells, other]) == "qure bradley-terry clip seed 0"
-
-
-def test_steps(tmp_path: Path) -> None:
-    assert step_of(None) == "anew"
-    for file, step in (("result.json", "reuse"), ("error.txt", "anew"), ("config.json", "resume")):
-        folder = RunFolder(tmp_path / step / file)
-        write_json(folder.path / file, {})
-        assert step_of(folder) == step
 
 
 def test_negatives_are_an_axis(vector_sets: list[str], tmp_path: Path) -> None:

@@ -172,16 +172,7 @@ def test_what_a_bank_holds_is_no_candidate_again(opened: OpenRun) -> None:
     assert corpus == pytest.approx(batch, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "xbm:queue=20",
-        "in-batch:2>mochi:queue=20",
-        "in-batch:2>xbm:queue=20",
-        "xbm+top-k:k=5:queue=20",
-        "mochi+top-k:k=5:queue=20",
-    ],
-)
+@pytest.mark.parametrize("name", ["xbm:queue=20", "in-batch:2>xbm:queue=20", "mochi+top-k:k=5:queue=20"])
 def test_a_queue_is_resumed_to_the_bit(
     name: str, vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:

@@ -8,9 +8,8 @@ import itertools
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
@@ -20,14 +19,14 @@ from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, BackboneIdentity, Query, Slot, TextBatch
 from negbench.data.scene import Scenes
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
+from negbench.datasets.dataset import columns_of
+from negbench.datasets.triplets import Triplets
 from negbench.display import Display
-from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError
+from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
-from negbench.metrics.metric import Metric
 from negbench.settings.config import HybridConfig, MiningConfig
 from negbench.systems.system import load_config
 
@@ -75,19 +74,6 @@ class Textless(Plane):
     compose_texts = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, eq=False)
-class Toy(Dataset):
-    @classmethod
-    def load(
-        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
-    ) -> Self:
-        raise AssertionError("tests construct it directly")
-
-    @classmethod
-    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
-        raise AssertionError("nothing is scored here")
-
-
 # reference text, modification, target text, angle of the reference image, angle of the target image
 ROWS: list[tuple[str | None, str, str | None, float, float]] = [
     ("0", "20", "30", 5.0, 28.0),
@@ -97,14 +83,14 @@ ROWS: list[tuple[str | None, str, str | None, float, float]] = [
 ]
 
 
-def dataset(rows: Sequence[tuple[str | None, str, str | None, float, float]] = ROWS) -> Toy:
+def dataset(rows: Sequence[tuple[str | None, str, str | None, float, float]] = ROWS) -> Triplets:
     images, groups = columns_of({"all": [f"t{n}" for n in range(len(rows))]})
     queries = [
         Query(f"q{n}", f"r{n}", text, f"t{n}", "all", reference_text=first, target_text=last)
         for n, (first, text, last, _, _) in enumerate(rows)
     ]
     card = DatasetCard("toy", "plain", "1", "", "", "", "all", False, "as is", ("r",), "r")
-    return Toy(card, "train", queries, images, groups, "content")
+    return Triplets(card, "train", queries, images, groups, "content")
 
 
 def members(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS) -> Members:
@@ -290,15 +276,6 @@ def test_a_backbone_without_text_composition_is_named() -> None:
     check_hybrid(HybridConfig(beta=0.1), Textless(), dataset())
 
 
-def test_weights_are_checked() -> None:
-    flags = {"strategy": {"name": "hycole"}}
-    with pytest.raises(OptionError, match=r"hybrid\.alpha"):
-        load_config(flags=flags, sets=["hybrid.alpha=-1"])
-    with pytest.raises(UnknownNameError, match=r"did you mean 'hybrid\.alpha'"):
-        load_config(flags=flags, sets=["hybrid.alhpa=1"])
-    assert load_config(flags=flags).hybrid == HybridConfig(alpha=0.0, beta=0.0)
-
-
 def test_texts_are_missed_before_anything_is_encoded(
     toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,16 +289,6 @@ def test_texts_are_missed_before_anything_is_encoded(
 
 
 # --- within a step -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def cell(toy_root: Path) -> OpenRun:
-    config = load_config(
-        flags={"strategy": {"name": "hycole"}}, sets=[f"dataset.root='{toy_root}'", "backbone.weights='random'"]
-    )
-    opened = open_run(config, Display(), Scenes())
-    opened.backbone.eval()
-    return opened
 
 
 def step(cell: OpenRun, strategy: str, hybrid: HybridConfig | None, loss: str = "info-nce") -> Tensor:

@@ -26,16 +26,6 @@ from negbench.systems.system import load_config
 
 
 @pytest.fixture(scope="module")
-def cell(toy_root: Path) -> OpenRun:
-    config = load_config(
-        flags={"strategy": {"name": "qure"}}, sets=[f"dataset.root='{toy_root}'", "backbone.weights='random'"]
-    )
-    opened = open_run(config, Display(), Scenes())
-    opened.backbone.eval()
-    return opened
-
-
-@pytest.fixture(scope="module")
 def weighted(toy_root: Path) -> OpenRun:
     """The same with colour and shape sub-queries."""
     sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'", "backbone.attribute_weights=true"]

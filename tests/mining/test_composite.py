@@ -200,6 +200,7 @@ def test_stages_of_a_run(vector_sets: list[str]) -> None:
         return [(s.end, type(s.mined).__name__, s.refreshes, s.kept) for s in found]
 
     assert planned("qure") == [(2, "AllCorpus", (0,), False), (12, "Qure", (2, 4, 6, 8, 10), True)]
+    assert planned("qure", "schedule.refresh_epochs=[]") == [(12, "AllCorpus", (0,), False), (12, "Qure", (), True)]
     assert planned("in-batch") == [(12, "InBatch", (), True)]
     assert planned("all-corpus") == [(12, "AllCorpus", (0,), True)]
     assert planned("all-corpus:5>qure") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5, 7, 9, 11), True)]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import ScoreView, Strategy
+from negbench.contracts import ScoreView
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
@@ -19,11 +17,12 @@ from negbench.loop.runs import open_run, plan_run
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET
-from negbench.mining.task import MiningTask, mining_task
+from negbench.mining.task import mining_task
 from negbench.settings.config import MiningConfig, RunConfig, resolved
 from negbench.settings.layers import parse_plugin
 from negbench.systems.system import load_config
 from negbench.testing.worlds import toy_view, toy_views
+from tests.mining.test_mining import Function, scored_task
 
 SETTINGS = [
     {"margin": 0.25},
@@ -76,16 +75,9 @@ def test_what_nobody_scored_is_not_dropped() -> None:
     assert not Filters().active
 
 
-def scored(scores: list[list[float]], target: list[int], filters: Filters) -> MiningTask:
-    rows = torch.tensor(scores)
-    group = torch.zeros(len(rows), dtype=torch.int64)
-    columns = [torch.arange(rows.shape[1])]
-    return MiningTask(rows, torch.eye(rows.shape[1])[:, None], torch.tensor(target), group, columns, filters=filters)
-
-
 def test_every_strategy_draws_from_what_is_left() -> None:
     """s+ = 0.5, margin 0.2: 0.45 and 0.6 are dropped, so that the hardest two are 0.25 and -0.1."""
-    task = scored([[0.5, 0.45, 0.6, 0.25, -0.1, -0.8]], [0], Filters(margin=0.2))
+    task = scored_task([[0.5, 0.45, 0.6, 0.25, -0.1, -0.8]], [0], filters=Filters(margin=0.2))
     for name, want in (("top-k", {3, 4}), ("after-target", {3, 4}), ("all-corpus", {3, 4, 5})):
         strategy = make_strategy(name, **({} if name == "all-corpus" else {"k": 2}))
         mined = mine(task, strategy, refresh=0, draws=6, generator=torch.Generator().manual_seed(0))
@@ -95,29 +87,22 @@ def test_every_strategy_draws_from_what_is_left() -> None:
 
 
 def test_a_query_without_anything_left_falls_back_as_without_a_filter() -> None:
-    task = scored([[-0.5, -0.4, -0.6, -0.7], [-0.9, -0.5, -0.6, -0.7]], [0, 0], Filters(margin=1.5))
+    task = scored_task([[-0.5, -0.4, -0.6, -0.7], [-0.9, -0.5, -0.6, -0.7]], [0, 0], filters=Filters(margin=1.5))
     mined = mine(task, make_strategy("top-k", k=2), refresh=0, draws=3, generator=torch.Generator().manual_seed(0))
     assert mined.fallback.tolist() == [BELOW_TARGET, ANY_ALLOWED]
     assert set(mined.negatives[0].tolist()) == {2}  # the nearest below
     assert set(mined.negatives[1].tolist()) == {1, 2, 3}
 
 
-@dataclass(frozen=True)
-class Nothing(Strategy):
-    """Empty pools."""
-
-    def pool(self, view: ScoreView) -> Tensor:
-        return torch.zeros_like(view.allowed)
-
-
 def test_fallbacks_take_what_the_filters_leave() -> None:
     """The nearest below the target that is not dropped; else all that are not dropped."""
+    nothing = Function(lambda view: torch.zeros_like(view.allowed))
     for margin, row, code, want in (
         (0.2, [0.5, 0.45, 0.6, 0.1, 0.2], BELOW_TARGET, {4}),
         (-0.25, [-0.5, -0.4, 0.3, -0.3, -0.2], ANY_ALLOWED, {1, 3}),
     ):
-        task = scored([row], [0], Filters(margin=margin))
-        mined = mine(task, Nothing(), refresh=0, draws=4, generator=torch.Generator().manual_seed(0))
+        task = scored_task([row], [0], filters=Filters(margin=margin))
+        mined = mine(task, nothing, refresh=0, draws=4, generator=torch.Generator().manual_seed(0))
         assert mined.fallback.tolist() == [code]
         assert set(mined.negatives[0].tolist()) == want
 

@@ -335,13 +335,6 @@ def test_memory_is_bounded_by_the_block(tmp_path: Path, monkeypatch: pytest.Monk
     assert count * images > 20 * seen.largest
 
 
-def test_the_generator_advances_so_that_the_next_refresh_draws_anew() -> None:
-    task, generator = toy_task(), torch.Generator().manual_seed(0)
-    first = mine(task, Everything(), refresh=0, draws=4, generator=generator)
-    second = mine(task, Everything(), refresh=1, draws=4, generator=generator)
-    assert not torch.equal(first.negatives, second.negatives)
-
-
 # --- draws ----------------------------------------------------------------------------------------------------------
 
 

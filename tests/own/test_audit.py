@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 from negbench.analysis.tables import audit_frame
 from negbench.api import make_strategy
 from negbench.cli.main import run as negbench
-from negbench.contracts import ScoreView, Strategy, relevance
+from negbench.contracts import relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.runs import Bench, run_config
@@ -27,6 +26,7 @@ from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
+from tests.mining.test_mining import Function
 
 OPTIONS = Audit(queries=20, draws=6)
 
@@ -86,16 +86,8 @@ def test_diversity_is_the_mean_over_pairs() -> None:
     assert diversity(drawn[:, :1].expand(-1, 4, -1)).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-@dataclass(frozen=True)
-class Never(Strategy):
-    """Chooses nothing."""
-
-    def pool(self, view: ScoreView) -> Tensor:
-        return torch.zeros_like(view.allowed)
-
-
 def test_fallbacks_are_counted(subject: Subject) -> None:
-    (row,) = audit(subject, {"never": Never()}, OPTIONS).rows
+    (row,) = audit(subject, {"never": Function(lambda view: torch.zeros_like(view.allowed))}, OPTIONS).rows
     lowest = sum(
         loops(subject, q)[0].min() == loops(subject, q)[0][loops(subject, q)[1] == loops(subject, q)[2]]
         for q in range(20)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 import negbench.metrics
@@ -20,6 +19,7 @@ from negbench.datasets._fashioniq_files import FashionIQOptions
 from negbench.datasets.dataset import Dataset, columns_of
 from negbench.errors import NegbenchError
 from negbench.scoring.rankings import count_cut_subsets, ranks_of_rankings
+from negbench.testing.datasets import toy_table
 
 
 def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Dataset:
@@ -46,14 +46,6 @@ def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Data
     return fashioniq.FashionIQ(card=fashioniq.card(FashionIQOptions()), **rest)
 
 
-def table_of(data: Dataset, seed: int, levels: int | None = None) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (len(data.queries), len(data.images))
-    if levels is None:
-        return torch.randn(shape, generator=generator) - 3
-    return torch.randint(-levels, 1, shape, generator=generator).float()
-
-
 def block(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda rows, columns: scores[rows][:, columns]
 
@@ -74,7 +66,7 @@ def metrics_of(data: Dataset, rankings: Any) -> dict[str, float]:
 def test_a_full_ranking_scores_as_its_scores() -> None:
     for kind in ["cirr", "circo", "fashioniq"]:
         data = make(kind)
-        scores = table_of(data, 1)
+        scores = toy_table(data, 1, "negative")
         lists = lists_of(data, scores)
         assert metrics_of(data, lists) == data.evaluate(scores)
 
@@ -83,7 +75,7 @@ def test_what_a_list_leaves_out_comes_last() -> None:
     for cut in [0, 1, 7, 60]:
         for kind in ["cirr", "circo", "fashioniq"]:
             data = make(kind, seed=3)
-            lists = lists_of(data, table_of(data, 3), cut)
+            lists = lists_of(data, toy_table(data, 3, "negative"), cut)
             ranks = ranks_of_rankings(data, lists)
             for index, query in enumerate(data.queries):
                 gallery = [data.images[c] for c in data.groups[query.group].tolist()]
@@ -106,7 +98,7 @@ def test_what_a_list_leaves_out_comes_last() -> None:
 
 def test_submission_files_of_cirr_score_as_they_are() -> None:
     data = make("cirr", queries=50, size=90, seed=4)
-    scores = table_of(data, 4)
+    scores = toy_table(data, 4, "negative")
     files = json.loads(json.dumps(data.submission(block(scores))))
     recall, subset = files["cirr-val-recall.json"], files["cirr-val-recall_subset.json"]
     assert recall["metric"] == "recall"
@@ -123,7 +115,7 @@ def test_submission_files_of_cirr_score_as_they_are() -> None:
 
 def test_submission_file_of_circo_scores_as_it_is() -> None:
     data = make("circo", queries=40, size=120, seed=5)
-    scores = table_of(data, 5)
+    scores = toy_table(data, 5, "negative")
     lists = json.loads(json.dumps(data.submission(block(scores))))["circo-val.json"]
     assert isinstance(lists["0"][0], int)
     assert metrics_of(data, lists) == data.evaluate(scores)
@@ -154,13 +146,13 @@ ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 def test_errors_are_one_clear_line() -> None:
     for change, message in ERRORS.values():
         data = make("cirr")
-        rankings: dict[str, Any] = lists_of(data, table_of(data, 0))
+        rankings: dict[str, Any] = lists_of(data, toy_table(data, 0, "negative"))
         change(rankings)
         with pytest.raises(NegbenchError, match=message) as caught:
             metrics_of(data, rankings)
         assert len(str(caught.value).splitlines()) == 1
     data = make("fashioniq")
-    lists = lists_of(data, table_of(data, 0))
+    lists = lists_of(data, toy_table(data, 0, "negative"))
     lists[next(q.id for q in data.queries if q.group == "dress")].append(data.images[-1])  # a shirt
     with pytest.raises(NegbenchError, match="is not in its gallery 'dress'"):
         metrics_of(data, lists)

@@ -16,10 +16,9 @@ import pytest
 import torch
 
 from negbench.api import make_strategy
-from negbench.contracts import BatchStrategy, OrderedBatches, ScoreView, Strategy, SyntheticStrategy, tunable_ranges
+from negbench.contracts import BatchStrategy, OrderedBatches, ScoreView, Strategy, SyntheticStrategy
 from negbench.errors import NegbenchError
 from negbench.plugins.registry import registry
-from negbench.settings.config import refresh_epochs
 from negbench.strategies.cirqrs import Cirqrs
 from negbench.strategies.distance_weighted import DistanceWeighted
 from negbench.strategies.dqe import Dqe
@@ -359,23 +358,6 @@ SLOTS: dict[str, tuple[str, ...] | None] = {
 def test_what_is_corrupted() -> None:
     made = {name: make_strategy(name) for name in SLOTS}
     assert {name: s.corrupts if isinstance(s, BatchStrategy) else None for name, s in made.items()} == SLOTS
-
-
-def test_published_sizes_of_cirqrs() -> None:
-    """Alg. 1 with the published schedules (sec. 5.1): n_neg // 2^k at the k-th definition."""
-    for n_neg, n_def, epochs, want in [
-        (50, 5, 30, {6: 50, 12: 25, 18: 12, 24: 6}),
-        (100, 6, 50, {8: 100, 16: 50, 24: 25, 32: 12, 40: 6, 48: 3}),
-    ]:
-        view = ScoreView(-torch.arange(200.0)[None], torch.tensor([0]))
-        sizes = {}
-        for refresh, epoch in enumerate(refresh_epochs(epochs, n_def, rule=Cirqrs.schedule)):
-            sizes[epoch] = int(Cirqrs(n_neg=n_neg).pool(replace(view, refresh=refresh)).sum())
-        assert sizes == want
-
-
-def test_published_schedule_of_dqe() -> None:
-    assert (Dqe.n_def, Dqe.schedule, tunable_ranges(Dqe)["alpha"].below) == (6, "equal", "beta")
 
 
 def test_no_weight_underflows() -> None:

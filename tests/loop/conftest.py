@@ -1,0 +1,22 @@
+"""A run of toy data, opened and not trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from negbench.data.scene import Scenes
+from negbench.display import Display
+from negbench.loop.runs import open_run
+from negbench.loop.types import OpenRun
+from negbench.systems.system import load_config
+
+
+@pytest.fixture(scope="module")
+def cell(toy_root: Path) -> OpenRun:
+    """Its backbone is in evaluation mode."""
+    sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'"]
+    opened = open_run(load_config(flags={"strategy": {"name": "hycole"}}, sets=sets), Display(), Scenes())
+    opened.backbone.eval()
+    return opened
