@@ -82,7 +82,7 @@ def test_commands_run_whole(
     if "63" in words[-1]:
         words[-1] = "1,5"  # batches of 16
     if words[0] == "compare":
-        words += ["--no-report"]  # a test below writes one
+        words += ["--no-report", *(["--lr", "fixed"] if "--lr" not in words else [])]  # a test below writes one
     if "--dial" in words:  # a recipe with a world of its own
         words += ["--strategies", "qure,in-batch", "--seeds", "1"]
         small = ["train_images=60", "train_queries=40", "val_images=60", "val_queries=40"]
