@@ -71,7 +71,7 @@ def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def rates_answer(document: Mapping[str, Any]) -> list[str]:
-    """One line that says which learning rate each group was given; none where `--lr grid` chose none.
+    """One line that says which learning rate each group was given; none where no rate was chosen.
 
     Args:
         document: comparison.json.

@@ -143,6 +143,7 @@ def _check(asked: Compare) -> None:
 
 
 def _searches_rates(asked: Compare) -> bool:
+    """Whether the comparison looks for learning rates by itself."""
     return asked.tuned is not None or any(parse_dial(text).key == "train.lr" for text in asked.dials)
 
 
