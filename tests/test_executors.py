@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.grid.executors import GRACE, Here, Processes, Report
+from negbench.grid.executors import GRACE, Function, Here, Processes, Report
 
 
 def task(value: Any, report: Report) -> Any:
@@ -74,6 +74,34 @@ def test_a_server_that_was_prepared_is_the_one_that_workers_come_from() -> None:
         [sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
     )
     assert found.returncode == 0, found.stderr
+
+
+def own(value: int, report: Report) -> int:
+    return os.getpid()
+
+
+def served_by(processes: Processes, function: Function) -> set[int]:
+    events = list(processes.run(function, [1, 2, 3]))
+    assert [event.kind for event in events] == ["done"] * 3
+    return {event.value for event in events}
+
+
+def test_processes_serve_later_calls_and_end_with_their_executor() -> None:
+    processes = Processes(2)
+    first = served_by(processes, own)
+    assert len(first) == 2
+    assert served_by(processes, own) == first
+    os.kill(min(first), signal.SIGKILL)  # as where memory runs out
+    while is_alive(min(first)):
+        time.sleep(0.01)
+    second = served_by(processes, own)
+    assert len(second) == 2
+    assert min(first) not in second
+    served_by(processes, parent_of)
+    assert not any(map(is_alive, second))
+    third = served_by(processes, own)
+    del processes
+    assert not any(map(is_alive, third))
 
 
 def hang(pid_file: str, report: Report) -> None:

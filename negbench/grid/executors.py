@@ -8,10 +8,11 @@ import signal
 import threading
 import time
 import traceback
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, Protocol
@@ -86,8 +87,9 @@ class Here:
 class Processes:
     """In so many worker processes, a task at a time each.
 
-    A process serves many tasks, so that they share what it has loaded. One that dies (kill -9, out of memory) is
-    replaced, and its task tried again; a task that this happens to again fails.
+    A process serves many tasks, those of later calls of `run` with the same function among them, so that they share
+    what it has loaded; it ends with this object. One that dies (kill -9, out of memory) is replaced, and its task tried
+    again; a task that this happens to again fails.
 
     Args:
         workers: processes at once.
@@ -98,7 +100,11 @@ class Processes:
     workers: int
     retries: int = 1
     grace: float = GRACE
+    idle: list[_Worker] = field(default_factory=list, init=False, repr=False, compare=False)
     elsewhere: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, _end, self.idle)
 
     def prepare(self, function: Function) -> None:
         """Let the server of workers import what `function` needs, while this process goes on; `run` then finds it."""
@@ -109,9 +115,12 @@ class Processes:
         pending = list(enumerate(tasks))[::-1]
         deaths: Counter[int] = Counter()
         active: dict[Connection, _Worker] = {}
+        if any(worker.function is not function or not worker.process.is_alive() for worker in self.idle):
+            _end(self.idle)
 
         def start() -> None:
-            worker = _Worker.start(function, *pending.pop())
+            worker = self.idle.pop() if self.idle else _Worker.start(function)
+            worker.take(pending)
             active[worker.pipe] = worker
 
         try:
@@ -135,8 +144,12 @@ class Processes:
                             start()
                         continue
                     yield event
-                    if event.kind != "note" and not worker.next(pending):
-                        del active[worker.pipe]
+                    if event.kind == "note":
+                        continue
+                    if pending:
+                        worker.take(pending)
+                    else:
+                        self.idle.append(active.pop(worker.pipe))
         finally:
             for worker in active.values():
                 worker.process.terminate()
@@ -152,35 +165,39 @@ class _Worker:
 
     process: Any
     pipe: Connection
-    index: int  # of its task
+    function: Function
+    index: int = -1  # of its task
 
     @classmethod
-    def start(cls, function: Function, index: int, task: Any) -> _Worker:
+    def start(cls, function: Function) -> _Worker:
         context = _context(function)
         ours, theirs = context.Pipe()
         arguments = (function, theirs, dict(os.environ))
         process = context.Process(target=_serve, args=arguments, daemon=True)  # a daemon dies with us
         process.start()
         theirs.close()
-        with suppress(OSError):  # dead already: reading tells
-            ours.send((index, task))
-        return cls(process, ours, index)
+        return cls(process, ours, function)
 
-    def next(self, pending: list[tuple[int, Any]]) -> bool:
-        """Hand it another task; False where there is none, and it has ended."""
-        with suppress(OSError):  # as above
-            self.pipe.send(pending[-1] if pending else None)
-        if pending:
-            self.index, _ = pending.pop()
-            return True
-        self.process.join()
-        return False
+    def take(self, pending: list[tuple[int, Any]]) -> None:
+        """Hand it the last of these tasks."""
+        self.index, task = pending.pop()
+        with suppress(OSError):  # dead already: reading tells
+            self.pipe.send((self.index, task))
 
     def end(self) -> str:
         """How it ended, as a sentence goes on."""
         self.process.join()
         code = self.process.exitcode
         return f"died ({f'killed by signal {-code}' if code and code < 0 else f'exit code {code}'})"
+
+
+def _end(idle: list[_Worker]) -> None:
+    """Let workers end that have no task."""
+    for worker in idle:
+        with suppress(OSError):  # dead already
+            worker.pipe.send(None)
+    while idle:
+        idle.pop().process.join()
 
 
 def _context(function: Function) -> multiprocessing.context.ForkServerContext:
