@@ -56,10 +56,10 @@ _EDGES = re.compile(r"^[^a-z0-9]+|[^a-z0-9]+$")
 
 
 def attribute_masks(words: Sequence[Sequence[str | None]], length: int) -> dict[str, Tensor]:
-    """Which tokens belong to a colour word and which to a shape word.
+    """Mark the tokens that belong to colour words and those that belong to shape words.
 
     Args:
-        words: of every text, for each token in order, the whole word that it is a piece of (None: no word). Case and
+        words: for every token of every text, the whole word that it is a piece of (None: no word). Case and
             punctuation at the edges do not matter.
         length: S, number of token positions; tokens beyond it are left out.
 
@@ -98,7 +98,7 @@ def words_of_clip_pieces(pieces: Sequence[str]) -> list[str | None]:
 
 
 def _whole_words(pieces: Sequence[str], joins: Sequence[bool]) -> list[str | None]:
-    """The word that every piece is part of, where `joins` says which pieces go on with the piece before them."""
+    """Return the word of every piece; `joins` marks the pieces that continue the piece before."""
     groups: list[list[str]] = []
     for piece, join in zip(pieces, joins, strict=True):
         if join and groups and not _is_special(piece):
@@ -129,7 +129,7 @@ class AttributeWeights(nn.Module):
     w_a = softplus of a learned scalar, so it never gets negative. A row whose text has no word of the aspect has the
     zero vector for q_a, so q* = q there. DQE-CIR says that w_a is learned and non-negative and that q_a comes from
     attention outputs conditioned on the aspect's terms; how the attention attends, that q_a has unit norm, the word
-    lists and the initial w_a are ours. (The norm of q* is without effect: scores are cosines.)
+    lists and the initial w_a are ours. (The norm of q* has no effect: scores are cosines.)
 
     Args:
         dim: width D of queries and sub-queries.
@@ -171,12 +171,12 @@ class AttributeWeights(nn.Module):
         return subs
 
     def combine(self, query: Tensor, subs: Mapping[str, SubQuery]) -> Tensor:
-        """q* of unit norm, shaped as `query`: the query with its weighted sub-queries added."""
+        """Return q* of unit norm, shaped as `query`: the query with its weighted sub-queries added."""
         return unit(query + sum(sub.weight * sub.embeddings for sub in subs.values()))
 
 
 def make_attributes(
     weights: bool | float, dim: int, token_dim: int, generator: torch.Generator
 ) -> AttributeWeights | None:
-    """What a backbone's option `attribute_weights` asks for: none for False, see `AttributeWeights` for the rest."""
+    """Make the sub-queries of a backbone's option `attribute_weights`: None for False, else see `AttributeWeights`."""
     return None if weights is False else AttributeWeights(dim, token_dim, generator, weights)

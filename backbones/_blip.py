@@ -1,4 +1,4 @@
-"""What the two BLIP families share: loading, text, identity, precision of the tower, seeded dropout, random weights."""
+"""Shared by both BLIP families: loading, text, identity, precision of the tower, seeded dropout, random weights."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 @dataclass(frozen=True)
 class BlipOptions:
-    """Options of both families; the meaning of each stands at `Blip.load` and `Blip2.load`."""
+    """Options of both families, documented in `Blip.load` and `Blip2.load`."""
 
     precision: Precision = "fp32"
     target_ratio: float = 1.25
@@ -71,13 +71,13 @@ class BlipOptions:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a backbone's weights are from, for its identity.
+    """Origin of a backbone's weights, for its identity.
 
     Args:
         weights: hub id, file name or "random:SEED".
         revision: hub revision, "local" or "".
         folder: where the files are; None for random weights.
-        details: what else a result should carry.
+        details: further entries for results.
     """
 
     weights: str
@@ -89,14 +89,14 @@ class Origin:
 class BlipFamily(Composed):
     """Shared half of `Blip2` and `Blip`: three sources of weights, text, precision of the tower, seeded dropout.
 
-    A family is its class attributes, a constructor (sizes, options) that builds the parts under `torch.device("meta")`,
-    and the methods that are abstract here or in `Backbone`.
+    A family defines its class attributes, a constructor (sizes, options) that builds the parts under
+    `torch.device("meta")`, and the methods that are abstract here or in `Backbone`.
 
     Attributes:
-        sizes: of the model.
+        sizes: sizes of the model.
         vision_model: the visual tower.
         temp: the learned temperature.
-        dropout_calls: how many dropout masks were drawn; kept with the weights, so that a resumed run goes on alike.
+        dropout_calls: number of dropout masks drawn; saved with the weights, so that a resumed run continues alike.
     """
 
     recommended: ClassVar[Mapping[str, float | int]] = {
@@ -108,10 +108,10 @@ class BlipFamily(Composed):
     advice: ClassVar[Advice]
     published: ClassVar[Sizes]
     random_sizes: ClassVar[Mapping[str, Sizes]]  # option `size` -> sizes of random weights
-    their_class: ClassVar[str]  # of transformers, whose folders and hub ids are read
-    own_names: ClassVar[tuple[tuple[str, str], ...]] = ()  # beginnings of their tensors' names, and of ours
-    added_tokens: ClassVar[tuple[str, ...]]  # that LAVIS adds to BERT's vocabulary
-    unused_tokens: ClassVar[int] = 0  # of these, the last ones, which never occur: their embeddings may lack
+    their_class: ClassVar[str]  # in transformers; its folders and hub ids can be loaded
+    own_names: ClassVar[tuple[tuple[str, str], ...]] = ()  # prefixes of their tensor names, and of ours
+    added_tokens: ClassVar[tuple[str, ...]]  # tokens that LAVIS adds to BERT's vocabulary
+    unused_tokens: ClassVar[int] = 0  # last added tokens that never occur: may lack embeddings
     sizes: Sizes
     vision_model: nn.Module
     temp: nn.Parameter
@@ -129,20 +129,20 @@ class BlipFamily(Composed):
     @property
     @abstractmethod
     def layout(self) -> Layout:
-        """How parameter names translate into LAVIS's."""
+        """Translation of parameter names into LAVIS's."""
 
     @staticmethod
     @abstractmethod
     def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Sizes]:
-        """A checkpoint of LAVIS, and the sizes that its tensors tell."""
+        """Read a LAVIS checkpoint, and the sizes from its tensors."""
 
     @abstractmethod
     def _adopt(self, config: Any) -> None:
-        """Take from transformers' configuration what neither tensors nor sizes hold."""
+        """Apply settings of transformers' configuration that neither tensors nor sizes hold."""
 
     @abstractmethod
     def _character(self) -> dict[str, Any]:
-        """`composition`, `activation`, `tokens_per_image` and `details` of the identity."""
+        """Return `composition`, `activation`, `tokens_per_image` and `details` of the identity."""
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
@@ -156,13 +156,13 @@ class BlipFamily(Composed):
         size: str,
         options: BlipOptions,
     ) -> Self:
-        """What `load` does in every family, and what it raises.
+        """Implement `load` of every family, including its errors.
 
-        Args: those of `load`, all but the ones named here in `options`.
+        Args: those of `load`; `options` holds all that are not listed here.
         """
         given, source = config or {}, cls._source(weights, config, init, size)
         if source is None:
-            backbone = cls(configured(cls.random_sizes[size], given, told=""), options)
+            backbone = cls(configured(cls.random_sizes[size], given, source=""), options)
             randomise(backbone, options.seed)
             origin = Origin(f"random:{options.seed}", "", details={"size": size})
         elif source.kind == "lavis":
@@ -174,7 +174,7 @@ class BlipFamily(Composed):
 
     @classmethod
     def outline(cls, options: Mapping[str, Any]) -> Outline:
-        """See `Outlines`; weights that do not fit are found when they are loaded."""
+        """See `Outlines`; weights that do not fit are detected only when loaded."""
         own = BlipOptions(**{each.name: options[each.name] for each in fields(BlipOptions) if each.name in options})
         source = cls._source(options["weights"], options["config"], options["init"], options["size"])
         frozen = bool(options.get("freeze_images", True))
@@ -188,7 +188,7 @@ class BlipFamily(Composed):
 
     @classmethod
     def _source(cls, weights: str | None, config: Mapping[str, Any] | None, init: Init, size: str) -> Source | None:
-        """Where the weights are; None of random ones."""
+        """Return where the weights are; None for random ones."""
         if init == "random":
             check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
             return None
@@ -200,10 +200,10 @@ class BlipFamily(Composed):
     @classmethod
     def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: BlipOptions) -> tuple[Self, Origin]:
         assert source.path is not None
-        state, told = cls._read_lavis(source, config)
-        skeleton = cls(told.skeleton(), options)
+        state, sizes = cls._read_lavis(source, config)
+        skeleton = cls(sizes.skeleton(), options)
         dropped = check_names(skeleton, state, skeleton.layout, source.path)
-        backbone = cls(configured(told, config, told=source.label), options)
+        backbone = cls(configured(sizes, config, source=source.label), options)
         load_state(backbone, state, backbone.layout, source.path)
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
 
@@ -224,7 +224,7 @@ class BlipFamily(Composed):
         return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder)
 
     def _complete(self, tokenizer: str | None, origin: Origin) -> None:
-        """After the parameters are filled: tokenizer, sub-queries, what is frozen, and the hashes of it all."""
+        """Finish construction once the parameters are filled: tokenizer, sub-queries, freezing, and hashes."""
         sizes, options = self.sizes, self.options
         self._tokenizer = self._caption_tokenizer(tokenizer, origin)
         self.register_buffer("dropout_calls", torch.zeros((), dtype=torch.int64))
@@ -264,8 +264,9 @@ class BlipFamily(Composed):
         self.eval()
 
     def _caption_tokenizer(self, given: str | None, origin: Origin) -> CaptionTokenizer:
-        """Tokenizer of the option `tokenizer`, else of the vocabulary beside the weights, else bert-base-uncased of the
-        hub; for random weights, of whatever size, the vocabulary made in code.
+        """Make the tokenizer: option `tokenizer`, else the one beside the weights, else the hub's bert-base-uncased.
+
+        Random weights of any size use the vocabulary made in code.
 
         Raises:
             WeightsError: no vocabulary, or one that does not fit the word embeddings.
@@ -283,7 +284,7 @@ class BlipFamily(Composed):
             processed=self.options.captions == "blip_caption",
         )
         rows = self.sizes.vocab_size
-        # no row of random weights means anything yet: more of them than words do no harm
+        # rows of random weights are untrained: having more of them than words does no harm
         enough = len(tokenizer) - self.unused_tokens <= rows
         if not enough or (rows > len(tokenizer) and origin.folder is not None):
             raise WeightsError(
@@ -297,11 +298,11 @@ class BlipFamily(Composed):
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """[B, 3, S, S] -> [B, 1 + patches, C] float32: the tower's tokens; with gradients unless it is frozen."""
-        # the EVA tower of transformers takes smaller images without a word: it slices its position embeddings
+        # the EVA tower of transformers silently takes smaller images: it slices its position embeddings
         if pixels.ndim != 4 or pixels.shape[1:] != (3, self.image_size, self.image_size):
             raise ValueError(f"want pixels [B, 3, {self.image_size}, {self.image_size}], got {list(pixels.shape)}")
         gradients = torch.is_grad_enabled() and not self.frozen_images
-        # autocast on or off by `precision`, whatever the caller's own is
+        # `precision` switches autocast on or off here, whatever the caller set
         low = self.options.precision != "fp32"
         dtype = _DTYPES[self.options.precision] if low else None
         with torch.set_grad_enabled(gradients), torch.autocast(pixels.device.type, dtype, enabled=low):
@@ -313,11 +314,11 @@ class BlipFamily(Composed):
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """B strings -> {"input_ids", "attention_mask"} int64 and {"colour", "shape"} bool, all [B, max_txt_len].
 
-        After LAVIS's caption processor; the masks say which tokens belong to a word of the attribute.
+        Captions pass LAVIS's processor first (unless "as_is"); the masks mark the tokens of attribute words.
         """
         batch: dict[str, Tensor] = self._tokenizer(texts)
         words = [words_of_wordpieces(row) for row in self._tokenizer.pieces(batch["input_ids"])]
-        # the masks in any case: backbones with and without `attribute_weights` can then share tokenised texts
+        # always with masks, so that backbones with and without `attribute_weights` can share tokenised texts
         return {**batch, **attribute_masks(words, batch["input_ids"].shape[1])}
 
     @property
@@ -328,7 +329,7 @@ class BlipFamily(Composed):
     # --- modes ------------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode, with dropout in the text side; a frozen tower stays in evaluation mode."""
+        """Set training mode, with dropout in the text side; a frozen tower stays in evaluation mode."""
         super().train(mode)
         if self.frozen_images:
             self.vision_model.eval()
@@ -336,15 +337,15 @@ class BlipFamily(Composed):
 
     @contextmanager
     def _dropout(self) -> Iterator[None]:
-        """In training, dropout masks come from this backbone's seed and count; the global generators stay as they are.
+        """Draw training dropout masks from this backbone's seed and count, not from the global generators.
 
-        transformers draws its dropout masks from the global generators and takes no other.
+        transformers can draw dropout masks from the global generators only.
         """
         if not self.training:
             yield
             return
         device = self.temp.device
-        # hashed: the CPU's generator looks at the lower 32 bits of a seed only
+        # hashed: the CPU's generator uses only the lower 32 bits of a seed
         digest = hashlib.sha256(f"{self.options.seed} {int(self.dropout_calls)}".encode()).digest()
         seed = int.from_bytes(digest[:8]) >> 1
         self.dropout_calls += 1
@@ -361,7 +362,7 @@ def randomise(module: nn.Module, seed: int) -> None:
 
     Layer norms are 1 and 0, biases 0, `temp` 0.07. Everything else is N(0, s): s is 0.02 for embeddings and query
     tokens, and 0.02 sqrt(768 / inputs) for linear layers and convolutions, BERT's deviation at BERT's width, so that a
-    narrow model is not deaf to its inputs. The Q-Former's feed-forward layers for query tokens start as copies of those
+    narrow model responds to its inputs. The Q-Former's feed-forward layers for query tokens start as copies of those
     for text, as in LAVIS. (transformers' own initial weights would not do: its query tokens are zeros, so that all
     candidate tokens of an image agree, and its towers' deviation is 1e-10.)
     """

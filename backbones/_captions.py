@@ -22,7 +22,7 @@ MAX_WORDS = 50
 BUILT_IN = "built-in"  # name of the vocabulary made in code
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# words of the synthetic garments' captions and of fashion captions at large; any other word is spelled
+# words of the synthetic garments' captions and of fashion captions at large; any other word is spelled out
 _WORDS = """
 a an and the is it its in on of with to for from as but not no less more than same be has have make made change instead
 rather replace add remove keep without into by at or this that photo
@@ -40,7 +40,7 @@ _SPACES = re.compile(r"\s{2,}")
 
 
 def process_caption(caption: str) -> str:
-    """What LAVIS's "blip_caption" processor makes of a caption, with its default empty prompt.
+    """Process a caption as LAVIS's "blip_caption" processor does, with its default empty prompt.
 
     Lower case; each of . ! " ( ) * # : ; ~ becomes a space; two or more white spaces become one; newlines at the end
     and spaces at both ends go; at most 50 words, split at single spaces, stay. , ? ' - / & $ and single tabs are kept.
@@ -59,7 +59,7 @@ def built_in_vocabulary() -> dict[str, int]:
 
 
 def vocabulary_file(source: Path) -> Path:
-    """The file itself, or of a folder its vocab.txt, else its tokenizer.json.
+    """Return the file itself, or a folder's vocab.txt, else its tokenizer.json.
 
     Raises:
         WeightsError: no such file.
@@ -75,7 +75,7 @@ def vocabulary_file(source: Path) -> Path:
 
 
 def read_vocabulary(source: Path) -> dict[str, int]:
-    """Word -> id from a vocab.txt or a tokenizer.json.
+    """Read word -> id from a vocab.txt or a tokenizer.json.
 
     Tokens that were added to a tokenizer.json's own vocabulary are left out: BLIP-2's processor of transformers adds
     "<image>", for which the retrieval checkpoints have no embedding.
@@ -116,7 +116,7 @@ class CaptionTokenizer:
     Args:
         bert: transformers' BertTokenizer.
         max_length: tokens of every row, [CLS] and [SEP] included.
-        name: where the vocabulary is from, for the identity.
+        name: origin of the vocabulary, for the identity.
         processed: whether captions go through `process_caption` first (not for LAVIS's BLIP "large").
     """
 
@@ -159,7 +159,7 @@ def make_tokenizer(
     name: str = BUILT_IN,
     processed: bool = True,
 ) -> CaptionTokenizer:
-    """BertTokenizer of a vocabulary with LAVIS's added tokens: "[DEC]" (BLIP-2), or "[DEC]" and "[ENC]" (BLIP).
+    """Make a BertTokenizer of a vocabulary with LAVIS's added tokens: "[DEC]" (BLIP-2), or "[DEC]" and "[ENC]" (BLIP).
 
     Each takes the next id after the vocabulary (30522, 30523 for bert-base-uncased), or keeps the one it has there.
     """

@@ -1,4 +1,4 @@
-"""What the families share: identity as loaded, texts on the device, sub-queries; for two towers also the fusion."""
+"""Shared by all families: identity as loaded, texts on the device, sub-queries; for two towers also the fusion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, 
 
 # types of options, with their ranges: the registry checks them
 Init = Literal["pretrained", "random"]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what every generator takes
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the range that every generator takes
 TargetRatio = Annotated[float, Field(ge=1)]
 SharedWidth = Annotated[int, Field(ge=8, le=1024)]
 HiddenWidth = Annotated[int, Field(ge=0, le=65536)]
@@ -29,20 +29,20 @@ MIN_TEMPERATURE = 0.01  # CLIP's bound
 
 
 def bounded(free: Tensor) -> Tensor:
-    """A learned temperature > 0, at least 0.01 (CLIP's bound).
+    """Bound a learned temperature > 0 from below by 0.01 (CLIP's bound).
 
-    Where the bound holds, the gradient is that of the value without it, so that the temperature can rise again.
+    Below the bound the gradient is that of the unbounded value, so that the temperature can rise again.
     """
     return free + (free.clamp(min=MIN_TEMPERATURE) - free).detach()
 
 
 class Composed(Backbone):
-    """A query is composed of reference and text, and DQE-CIR's sub-queries are added where there are any.
+    """Base of backbones that compose a query from reference and text, and add any DQE-CIR sub-queries.
 
-    A subclass sets `attributes`, `_feature_key` and, when it is complete, `_identity`; it writes `_compose`.
+    A subclass sets `attributes`, `_feature_key` and, when it is complete, `_identity`; it implements `_compose`.
 
     Attributes:
-        attributes: of the sub-queries; None without.
+        attributes: module of the sub-queries; None without.
     """
 
     attributes: AttributeWeights | None
@@ -61,7 +61,7 @@ class Composed(Backbone):
         return self._feature_key
 
     def _measured(self) -> dict[str, Any]:
-        """Fields of `BackboneIdentity` that the parameters tell: their hash as they are now, and how many there are."""
+        """Return the fields of `BackboneIdentity` that follow from the parameters: their current hash, and counts."""
         return {
             "sha256": module_sha256(self),
             "parameters": count_parameters(self),
@@ -69,14 +69,14 @@ class Composed(Backbone):
         }
 
     def _composition(self, fusion: str) -> str:
-        """How queries are made, for the identity."""
+        """Describe how queries are composed, for the identity."""
         return fusion + (" + attribute weights" if self.attributes is not None else "")
 
     @abstractmethod
     def _compose(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Queries [B, D] of unit norm without sub-queries, and the token features [B, S, C] of their texts.
+        """Return queries [B, D] of unit norm without sub-queries, and the token features [B, S, C] of their texts.
 
-        Token features are read where there are sub-queries only.
+        Token features are read only if there are sub-queries.
         """
 
     def queries(self, features: Tensor, text: TextBatch) -> Tensor:
@@ -92,7 +92,7 @@ class Composed(Backbone):
         return self.attributes(*self._compose(features, tokens), tokens)
 
     def _frozen(self, tokens: Mapping[str, Tensor], pooled: Tensor, words: Tensor) -> dict[str, Tensor]:
-        """`frozen_text` of texts [B, C] and token features [B, S, C], the latter where there are sub-queries."""
+        """Return `frozen_text` of texts [B, C], with token features [B, S, C] if there are sub-queries."""
         masks = {name: value for name, value in tokens.items() if name != "ids"}
         return {"pooled": pooled, **({} if self.attributes is None else {**masks, "words": words})}
 
@@ -109,37 +109,37 @@ class Composed(Backbone):
 
 
 class TwoTowers(Composed):
-    """Image and text each have one embedding of width D; a fusion composes the query from them.
+    """Base of backbones that fuse one reference embedding and one text embedding of width D into a query.
 
-    A subclass writes `_reference`, `_text` and what is left of `Backbone`.
+    A subclass implements `_reference`, `_text` and the rest of `Backbone`.
 
     Attributes:
-        fusion: of the embeddings; a text may stand in the image's place (HyCoLe's text composition).
-        log_temperature: of the learned temperature, 0.07 at first (`start_temperature`).
+        fusion: fusion of the embeddings; a text may replace the image (HyCoLe's text composition).
+        log_temperature: log of the learned temperature, initially 0.07 (`start_temperature`).
     """
 
     fusion: Fusion
     log_temperature: nn.Parameter
 
     def start_temperature(self) -> None:
-        """Make `log_temperature`."""
+        """Create `log_temperature`."""
         self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
 
     @property
     def temperature(self) -> Tensor:
-        """Learned temperature from 0.07 on, see `bounded`."""
+        """Learned temperature, initially 0.07; see `bounded`."""
         return bounded(self.log_temperature.exp())
 
     @abstractmethod
     def _reference(self, features: Tensor) -> Tensor:
-        """[B, L, C] -> [B, D], unit norm: what the fusion takes of an image."""
+        """[B, L, C] -> [B, D], unit norm: the fusion's input for an image."""
 
     @abstractmethod
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Text embeddings [B, D] of unit norm, and token features [B, S, C] (anything without `attributes`)."""
 
     def _rate(self, name: str) -> float:
-        """Learning rate of a parameter over that of the run."""
+        """Return a parameter's learning rate relative to the run's."""
         return 1.0
 
     def _compose(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Published dual encoders for `negbench embed`: models of open_clip and transformers.
 
-An encoder has `encode_image`, a list of RGB images -> [n, C], and `encode_text`, a list of strings -> [n, C], without
-gradients where its caller sees to that. Both are what the library itself computes, with its own preprocessing.
+An encoder has `encode_image`, a list of RGB images -> [n, C], and `encode_text`, a list of strings -> [n, C]; callers
+switch gradients off. Both return what the library itself computes, with its own preprocessing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from negbench.backbones._preprocess import _eight_bit
 from negbench.backbones._weights import fetch, hub_name, loading, refuse
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
 
-_MOST_TOKENS = 100_000  # a tokenizer that names more has no limit
-_BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # of the weights in a hub repository: configuration, vocabulary
+_MOST_TOKENS = 100_000  # a tokenizer's larger limit means none
+_BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # the weights in a hub repository: configuration, vocabulary
 
 
 class Encoder(Protocol):
-    """What `load` returns."""
+    """A dual encoder, as returned by `load`."""
 
     def encode_image(self, images: Sequence[Image]) -> Tensor:
         """N RGB images -> [n, C] float32."""
@@ -35,24 +35,24 @@ class Encoder(Protocol):
 
 
 def rgb(image: Image) -> Image:
-    """What encoders are given of an image of any mode: 8-bit RGB, as `Preprocess` sees it.
+    """Convert an image of any mode to 8-bit RGB for an encoder, as `Preprocess` does.
 
-    Transparency is dropped, 16-bit grey taken by its upper byte; EXIF orientation is not applied.
+    Transparency is dropped, 16-bit grey reduced to its upper byte; EXIF orientation is not applied.
     """
     return _eight_bit(image).convert("RGB")
 
 
 def load(library: str, name: str, device: torch.device) -> Encoder:
-    """A library's model in evaluation mode on `device`.
+    """Load a library's model in evaluation mode on `device`.
 
     Args:
         library: one of `LIBRARIES`.
         name: for open_clip MODEL, MODEL:PRETRAINED or a folder or file, then :OPTION=VALUE of model, weights
             and activation, which are backbone `clip`'s; for transformers a folder, or ORG/NAME[@REVISION] of the hub.
-        device: where it computes.
+        device: device of the model.
 
     Raises:
-        WeightsError: nothing there, nothing that fits, or a hub that cannot be reached; says what to download.
+        WeightsError: missing or unfitting weights, or a hub that cannot be reached; says what to download.
         OptionError: a model that does not encode both images and texts.
         UnknownNameError: a model, tag or option that does not exist.
     """
@@ -96,7 +96,7 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
 
 
 def _open_clip_options(name: str) -> dict[str, Any]:
-    """Options of backbone `clip` from MODEL[:PRETRAINED][:OPTION=VALUE...]; a path is all PRETRAINED."""
+    """Parse backbone `clip`'s options from MODEL[:PRETRAINED][:OPTION=VALUE...]; an existing path is the weights."""
     given, *more = re.split(r":(?=\w+=)", f":{name}")
     given = given.removeprefix(":")
     found: dict[str, Any] = {}
@@ -136,7 +136,7 @@ class _Transformers:
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         given = self._tokens(texts, "longest")
         if "attention_mask" not in given or self._model.config.model_type.startswith("siglip"):
-            given = self._tokens(texts, "max_length")  # padding that is attended to must be what training had
+            given = self._tokens(texts, "max_length")  # padding that is attended to must be as in training
         return self._pooled(self._model.get_text_features(**given.to(self._device)))
 
     def _tokens(self, texts: Sequence[str], padding: str) -> Any:
@@ -144,7 +144,7 @@ class _Transformers:
         return self._processor(text=list(texts), padding=padding, return_tensors="pt", **kept)
 
     def _pooled(self, found: Any) -> Tensor:
-        """From transformers 5 on a tower's whole output is returned, its pooled part projected; before, that alone."""
+        """Return the projected pooled features: part of a tower's output from transformers 5 on, all of it before."""
         tensor: Tensor | None = found if isinstance(found, Tensor) else getattr(found, "pooler_output", None)
         if tensor is None:
             raise OptionError(f"{type(self._model).__name__} gives no pooled features of images and texts")
@@ -166,7 +166,7 @@ def _transformers(name: str, device: torch.device) -> Encoder:
         )
     refuse(f"the weights do not fit {type(model).__name__}", missing=info["missing_keys"])
     if not (hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")):
-        raise WeightsError(f"{folder} lacks what prepares images or texts: put the files of its processor there")
+        raise WeightsError(f"{folder} has no tokenizer or image processor: add the processor's files")
     return _Transformers(model, processor, device)
 
 
@@ -174,7 +174,7 @@ def _transformers(name: str, device: torch.device) -> Encoder:
 
 
 def _folder(library: str, name: str, wanted: Sequence[str]) -> Path:
-    """A folder as given, or that of a hub repository's files: from the local cache, else fetched once."""
+    """Return the given folder, or a hub repository's folder from the local cache, fetched if missing."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -182,8 +182,8 @@ def _folder(library: str, name: str, wanted: Sequence[str]) -> Path:
     if hub is None:
         raise WeightsError("there is no such folder, and a name of the hub is ORG/NAME[@REVISION]")
     at = f" --revision {hub[1]}" if hub[1] else ""
-    mend = f"`hf download {hub[0]}{at}`, or put its files into FOLDER and give {library}:FOLDER"
-    return fetch(hub[0], wanted, mend, beside=(*_BESIDE, "*.safetensors"), revision=hub[1]).parent
+    fix = f"`hf download {hub[0]}{at}`, or put its files into FOLDER and give {library}:FOLDER"
+    return fetch(hub[0], wanted, fix, beside=(*_BESIDE, "*.safetensors"), revision=hub[1]).parent
 
 
 LIBRARIES: Mapping[str, Callable[[str, torch.device], Encoder]] = {

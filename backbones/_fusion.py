@@ -15,14 +15,14 @@ FusionInit = Literal["xavier", "sum"]
 
 
 def unit(x: Tensor) -> Tensor:
-    """Vectors x / |x| along the last dimension, in float32 or wider: unit norm under autocast too."""
+    """Normalise x along the last dimension, in float32 or wider, so that autocast keeps the unit norm too."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     # `functional.normalize` without its wrappers, which take as long as the arithmetic of a small batch
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
 
 
 def make_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    """nn.Linear, Xavier-uniform weights drawn from `generator`, zero bias; the global generator is not touched."""
+    """Make an nn.Linear with Xavier-uniform weights from `generator` and zero bias; global generators do not move."""
     with torch.random.fork_rng(devices=[]):  # the constructor draws, too (on the meta device it imports sympy instead)
         layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.xavier_uniform_(layer.weight, generator=generator)
@@ -32,7 +32,7 @@ def make_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: 
 
 
 def _added(total: Tensor, part: Tensor) -> Tensor:
-    """`total` + `part`; into a total of that precision itself, which no gradient needs: all pairs are many bytes."""
+    """Return `total` + `part`, in place if precision allows (no gradient needs `total`): all pairs take many bytes."""
     return total.add_(part) if torch.promote_types(total.dtype, part.dtype) == total.dtype else total + part
 
 
@@ -50,8 +50,8 @@ class Fusion(nn.Module, ABC):
     def cross(self, image: Tensor, text: Tensor, *, chunk: int = 1024) -> Tensor:
         """Every image with every text: [R, D] and [P, D] -> [R, P, D]; equals `forward` on all pairs.
 
-        What depends on one side alone is computed R + P times; `chunk` images at a time bound the memory beyond the
-        output where no gradient is recorded.
+        What depends on one side only is computed R + P times; `chunk` images at a time bound the memory beyond the
+        output if no gradient is recorded.
         """
         of_image, of_text = self._of_image(image), self._of_text(text)
         parts = [
@@ -70,7 +70,7 @@ class Fusion(nn.Module, ABC):
 
     @abstractmethod
     def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
-        """The rest but the norm, on leading dimensions that broadcast against each other."""
+        """Combine all of it, before the norm, on leading dimensions that broadcast against each other."""
 
 
 class GatedFusion(Fusion):
@@ -131,7 +131,7 @@ class SumFusion(Fusion):
 class WideFusion(Fusion):
     """A fusion f with a hidden layer beside it (ours): unit(f(x, y) + W_o relu(W_x x + W_y y + b)), f before its norm.
 
-    The layer's width is a capacity: with a wide one the model can learn single queries by heart.
+    The layer's width sets the capacity: with a wide one the model can memorise single queries.
 
     Args:
         inner: f.
@@ -163,13 +163,13 @@ class WideFusion(Fusion):
 def make_fusion(
     kind: FusionKind, dim: int, generator: torch.Generator, initial: FusionInit = "xavier", hidden: int = 0
 ) -> Fusion:
-    """Fusion module of width `dim`, its initial weights drawn from `generator` (on the CPU).
+    """Make a fusion module of width `dim`, its initial weights drawn from `generator` (on the CPU).
 
     Args:
         kind: "gated" (HyCoLe eq. 2) or "sum".
         dim: width D of both inputs and of the output.
         generator: the only source of randomness.
-        initial: of "gated", see there.
+        initial: initial weights of "gated", see `GatedFusion`.
         hidden: width of a hidden layer beside it (`WideFusion`); 0 adds none.
     """
     if hidden:

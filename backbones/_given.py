@@ -1,4 +1,4 @@
-"""Backbones without an image encoder: features are there by id; projections and the fusion are trained."""
+"""Base of backbones that train projections and a fusion on top of given features."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class GivenFeatures(TwoTowers):
-    """Features that are there by id, several rows an image; a projection of each side and the fusion are trained.
+    """Features given by id, several rows per image, with a trained projection of each side and a trained fusion.
 
     From an image's L rows x and a text's row y, n() making unit norm: candidates n(W_i x_l); query n(fusion(n(mean over
-    l of W_i x_l), n(W_t y))). A subclass writes `features_of`, `tokenize` and `_text`.
+    l of W_i x_l), n(W_t y))). A subclass implements `features_of`, `tokenize` and `_text`.
 
     Args:
         inputs: widths C of the images' and the texts' features.
@@ -46,11 +46,11 @@ class GivenFeatures(TwoTowers):
         self.start_temperature()
 
     def preprocess(self, image: Image) -> Tensor:
-        """Raises NegbenchError: there is no encoder that could take pixels."""
+        """Raise NegbenchError: there is no image encoder."""
         raise NegbenchError(f"backbone '{self.identity.name}' has no image encoder: it takes features by id")
 
     def image_features(self, pixels: Tensor) -> Tensor:
-        """Raises NegbenchError: there is no encoder that could take pixels."""
+        """Raise NegbenchError: there is no image encoder."""
         raise NegbenchError(f"backbone '{self.identity.name}' has no image encoder: use features_of(ids)")
 
     def candidates(self, features: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class GivenFeatures(TwoTowers):
 
 
 def _projection(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """Linear map that keeps the given geometry as far as the widths allow, so that untrained scores mean something."""
+    """Make a linear map that keeps the geometry as far as the widths allow: untrained scores then mean something."""
     layer: nn.Linear = make_linear(inputs, outputs, generator, bias=False)
     if inputs == outputs:
         nn.init.eye_(layer.weight)

@@ -25,7 +25,7 @@ from negbench.errors import OptionError, UnknownNameError, WeightsError
 Tower = Literal["eva_clip_g", "clip_vit_L"]
 State = dict[str, Tensor]
 
-# What a whole tower has beside what LAVIS uses of it: BLIP-2 reads the last but one block, before any final norm.
+# Parts of a whole tower that LAVIS does not use: BLIP-2 reads the last but one block, before any final norm.
 _UNUSED_OF_TOWER = {
     "eva_clip_g": re.compile(r"(norm|fc_norm|head)\..*"),
     "clip_vit_L": re.compile(r"ln_post\..*|proj"),
@@ -72,14 +72,14 @@ _BLIP_RULES = (*_EVA_RULES, (r"vision_model\.post_layernorm\.", "visual_encoder.
 
 @dataclass(frozen=True)
 class Layout:
-    """How one family's names translate.
+    """Translation of one family's parameter names.
 
     Args:
         rules: (pattern of our name, replacement), the first that matches the name's beginning is applied; a name that
             none matches is the same on both sides.
         qkv: how the tower stores query, key and value: "split-bias" (EVA: one weight, no bias for the keys),
             "packed" (CLIP: one weight and one bias for three layers of ours) or "same".
-        droppable: keys that a file may have and that the model has no use for.
+        droppable: keys that a file may have but the model does not use.
     """
 
     rules: tuple[tuple[str, str], ...]
@@ -87,7 +87,7 @@ class Layout:
     droppable: re.Pattern[str]
 
     def keys(self, name: str) -> tuple[str, ...]:
-        """LAVIS keys of one of our tensors."""
+        """Return the LAVIS keys of one of our tensors."""
         for pattern, replacement in self.rules:
             renamed, count = re.subn(rf"\A{pattern}", replacement, name)
             if count:
@@ -99,7 +99,7 @@ class Layout:
         return (name,)
 
     def join(self, name: str, tensors: Sequence[Tensor]) -> Tensor:
-        """Our tensor from those of its keys."""
+        """Build our tensor from the tensors of its LAVIS keys."""
         if len(tensors) == 2:
             query, value = tensors
             return torch.cat([query, torch.zeros_like(query), value])
@@ -130,12 +130,12 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def read_checkpoint(path: Path) -> State:
-    """State dict of a .pth file (tensors only, never executed) or a .safetensors file, on the CPU, dtypes as stored.
+    """Read a .pth (tensors only, never executed) or .safetensors file as a state dict on the CPU, dtypes as stored.
 
-    Taken out of its wrapping where there is one: {"model": ...} of LAVIS, {"epoch": ..., "ClassName": ...} of SPRC.
+    Wrappers are removed: {"model": ...} of LAVIS, {"epoch": ..., "ClassName": ...} of SPRC.
 
     Raises:
-        WeightsError: not such a file, or a file that holds objects which `weights_only` refuses.
+        WeightsError: an unreadable file, or one with objects that `weights_only` refuses.
     """
     try:
         if path.suffix == ".safetensors":
@@ -175,7 +175,7 @@ def _is_state(value: object) -> bool:
 
 
 def tower_of(names: Iterable[str]) -> Tower | None:
-    """Which visual tower names without prefix belong to."""
+    """Return which visual tower these names, without prefix, belong to."""
     for name in names:
         if name == "cls_token" or name.startswith("blocks."):
             return "eva_clip_g"
@@ -185,7 +185,7 @@ def tower_of(names: Iterable[str]) -> Tower | None:
 
 
 def read_tower(path: Path, depth: int | None) -> State:
-    """A tower's own file (eva_vit_g.pth, clip_vit_L.pth) under the whole model's keys, cut to the blocks in use.
+    """Read a tower's own file (eva_vit_g.pth, clip_vit_L.pth) with the model's keys, cut to the blocks in use.
 
     BLIP-2 reads the features of the last but one block. So of a file with the whole tower (more blocks than the 39 of
     EVA ViT-g or the 23 of CLIP ViT-L; at other widths: one with the final norm or head) the last block, norm and head
@@ -193,7 +193,7 @@ def read_tower(path: Path, depth: int | None) -> State:
 
     Args:
         path: the file.
-        depth: blocks to use, where the configuration says so.
+        depth: number of blocks to use, if the configuration gives it.
 
     Raises:
         WeightsError: not a tower, or fewer blocks than `depth`.
@@ -220,7 +220,7 @@ def read_tower(path: Path, depth: int | None) -> State:
 
 
 def read_blip2(path: Path, tower: Path | None, depth: int | None) -> State:
-    """State dict of a BLIP-2 model, its visual tower from `tower` where that is a file of its own.
+    """Read the state dict of a BLIP-2 model, with its visual tower from `tower` if that is a separate file.
 
     Raises:
         WeightsError: no tower, or two of them; or no Q-Former.
@@ -249,33 +249,33 @@ _TEXT_LAYER = r"(?:Qformer\.bert|qformer|text_encoder)\.encoder\.layer\.(\d+)\."
 _CLS, _POSITIONS = "vision_model.embeddings.class_embedding", "vision_model.embeddings.position_embedding"
 
 
-def _told(default: int, tensor: str = "", dim: int = 0, *, count: str = "") -> Any:
+def _from_tensor(default: int, tensor: str = "", dim: int = 0, *, count: str = "") -> Any:
     """Declare a size: its published value, and the tensor dimension (in our names) or numbering that gives it."""
     return dataclasses.field(default=default, metadata={"tensor": tensor, "dim": dim, "count": count})
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What both families have; `text` is the beginning of the names of their text side's sizes."""
+    """Sizes of both families; `text` is the name prefix of the text side's sizes."""
 
     text: ClassVar[str]
     image_size: int = 224
-    patch_size: int = _told(16, "vision_model.embeddings.patch_embedding.weight", 2)
-    vit_hidden_size: int = _told(768, _CLS, -1)
-    vit_layers: int = _told(12, count=_TOWER_BLOCK)
+    patch_size: int = _from_tensor(16, "vision_model.embeddings.patch_embedding.weight", 2)
+    vit_hidden_size: int = _from_tensor(768, _CLS, -1)
+    vit_layers: int = _from_tensor(12, count=_TOWER_BLOCK)
     vit_heads: int = 12
-    vit_intermediate_size: int = _told(3072, "vision_model.encoder.layers.0.mlp.fc1.weight")
+    vit_intermediate_size: int = _from_tensor(3072, "vision_model.encoder.layers.0.mlp.fc1.weight")
     max_positions: int = 512
     max_txt_len: int = 32
 
     @property
     def text_width(self) -> int:
-        """Of the text's token features."""
+        """Width of the text's token features."""
         width: int = getattr(self, f"{self.text}_hidden_size")
         return width
 
     def skeleton(self) -> Self:
-        """Sizes of a model with the same tensor names that can be built whatever the other sizes are."""
+        """Return default sizes for a model with the same tensor names, whatever its other sizes are."""
         naming = ("tower", "vit_layers", f"{self.text}_layers", "cross_attention_freq")
         return type(self)(**{name: getattr(self, name) for name in naming if hasattr(self, name)})
 
@@ -300,20 +300,20 @@ class Blip2Sizes(Sizes):
 
     text = "qformer"
     tower: Tower = "eva_clip_g"
-    patch_size: int = _told(14, "vision_model.embeddings.patch_embedding.weight", 2)
-    vit_hidden_size: int = _told(1408, _CLS, -1)
-    vit_layers: int = _told(39, count=_TOWER_BLOCK)
+    patch_size: int = _from_tensor(14, "vision_model.embeddings.patch_embedding.weight", 2)
+    vit_hidden_size: int = _from_tensor(1408, _CLS, -1)
+    vit_layers: int = _from_tensor(39, count=_TOWER_BLOCK)
     vit_heads: int = 16
-    vit_intermediate_size: int = _told(6144, "vision_model.encoder.layers.0.mlp.fc1.weight")
-    num_query_tokens: int = _told(32, "query_tokens", 1)
-    qformer_hidden_size: int = _told(768, "query_tokens", 2)
-    qformer_layers: int = _told(12, count=_TEXT_LAYER)
+    vit_intermediate_size: int = _from_tensor(6144, "vision_model.encoder.layers.0.mlp.fc1.weight")
+    num_query_tokens: int = _from_tensor(32, "query_tokens", 1)
+    qformer_hidden_size: int = _from_tensor(768, "query_tokens", 2)
+    qformer_layers: int = _from_tensor(12, count=_TEXT_LAYER)
     qformer_heads: int = 12
-    qformer_intermediate_size: int = _told(3072, "qformer.encoder.layer.0.intermediate_query.dense.weight")
+    qformer_intermediate_size: int = _from_tensor(3072, "qformer.encoder.layer.0.intermediate_query.dense.weight")
     cross_attention_freq: int = 2
-    vocab_size: int = _told(30523, "word_embeddings.weight")
-    max_positions: int = _told(512, "position_embeddings.weight")
-    embed_dim: int = _told(256, "vision_projection.weight")
+    vocab_size: int = _from_tensor(30523, "word_embeddings.weight")
+    max_positions: int = _from_tensor(512, "position_embeddings.weight")
+    embed_dim: int = _from_tensor(256, "vision_projection.weight")
 
 
 @dataclass(frozen=True)
@@ -322,13 +322,13 @@ class BlipSizes(Sizes):
 
     text = "text"
     image_size: int = 384
-    text_hidden_size: int = _told(768, "text_encoder.embeddings.word_embeddings.weight", 1)
-    text_layers: int = _told(12, count=_TEXT_LAYER)
+    text_hidden_size: int = _from_tensor(768, "text_encoder.embeddings.word_embeddings.weight", 1)
+    text_layers: int = _from_tensor(12, count=_TEXT_LAYER)
     text_heads: int = 12
-    text_intermediate_size: int = _told(3072, "text_encoder.encoder.layer.0.intermediate.dense.weight")
-    vocab_size: int = _told(30524, "text_encoder.embeddings.word_embeddings.weight")
-    max_positions: int = _told(512, "text_encoder.embeddings.position_embeddings.weight")
-    embed_dim: int = _told(256, "vision_proj.weight")
+    text_intermediate_size: int = _from_tensor(3072, "text_encoder.encoder.layer.0.intermediate.dense.weight")
+    vocab_size: int = _from_tensor(30524, "text_encoder.embeddings.word_embeddings.weight")
+    max_positions: int = _from_tensor(512, "text_encoder.embeddings.position_embeddings.weight")
+    embed_dim: int = _from_tensor(256, "vision_proj.weight")
     max_txt_len: int = 35
 
 
@@ -336,9 +336,9 @@ AnySizes = TypeVar("AnySizes", bound=Sizes)
 
 
 def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -> AnySizes:
-    """`base` with what a state dict's tensors tell.
+    """Return `base` with the sizes that a state dict's tensors give.
 
-    A size whose tensor is missing stays as it is: `check_names` is what names the key.
+    A size whose tensor is missing stays unchanged: `check_names` reports the key.
     """
     found: dict[str, int] = {}
     for field in dataclasses.fields(base):
@@ -366,7 +366,7 @@ def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -
 
 
 def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
-    """Sizes that the tensors of LAVIS's BLIP-2 tell; heads and max_txt_len as published."""
+    """Read the sizes from the tensors of LAVIS's BLIP-2; heads and max_txt_len as published."""
     own = [key.removeprefix("visual_encoder.") for key in state if key.startswith("visual_encoder.")]
     tower = tower_of(own)
     if tower is None:
@@ -378,7 +378,7 @@ def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
 
 
 def blip_sizes(state: State, path: Path) -> BlipSizes:
-    """Sizes that the tensors of LAVIS's BLIP tell; heads (the ViT's: width / 64) and max_txt_len as published."""
+    """Read the sizes from the tensors of LAVIS's BLIP; heads (the ViT's: width / 64) and max_txt_len as published."""
     if not any(key.startswith("text_encoder.") for key in state):
         raise WeightsError(
             f"{path} is no BLIP checkpoint of LAVIS: no key starts with 'text_encoder.'; "
@@ -389,7 +389,7 @@ def blip_sizes(state: State, path: Path) -> BlipSizes:
 
 
 def sizes_of_pretrained(base: AnySizes, config: Any, tensors: State, where: str) -> AnySizes:
-    """Sizes of a model that transformers saved.
+    """Return the sizes of a model that transformers saved.
 
     Args:
         base: of the family, as published.
@@ -398,7 +398,7 @@ def sizes_of_pretrained(base: AnySizes, config: Any, tensors: State, where: str)
         where: for error lines.
 
     Raises:
-        WeightsError: sizes that cannot be.
+        WeightsError: impossible sizes.
     """
     sizes = _sizes_of(base, tensors, Layout((), "same", re.compile("")), where)
     text = config.qformer_config if base.text == "qformer" else config.text_config
@@ -414,23 +414,23 @@ def _count(state: State, pattern: str) -> int:
     return max(numbers, default=-1) + 1
 
 
-# keys of config= that tensors cannot tell
-_UNTOLD = frozenset({"vit_heads", "qformer_heads", "text_heads", "max_txt_len"})
+# keys of config= that tensors do not determine
+_NOT_IN_TENSORS = frozenset({"vit_heads", "qformer_heads", "text_heads", "max_txt_len"})
 
 
-def configured(sizes: AnySizes, config: Mapping[str, Any], *, told: str) -> AnySizes:
-    """`sizes` with what `config=` says.
+def configured(sizes: AnySizes, config: Mapping[str, Any], *, source: str) -> AnySizes:
+    """Return `sizes` with the values of `config=`.
 
     Args:
         sizes: as read from tensors, or as built in.
         config: keys are the sizes' names.
-        told: name of the file whose tensors gave `sizes`: then a key may only repeat what they say, except for heads
-            and max_txt_len. Empty where nothing fixes them.
+        source: name of the file whose tensors gave `sizes`: then a key may only repeat their values, except for heads
+            and max_txt_len. Empty if nothing fixes them.
 
     Raises:
         UnknownNameError: a key that is no size.
         OptionError: a value of the wrong type.
-        WeightsError: a value that the tensors contradict, or that cannot be.
+        WeightsError: a value that the tensors contradict, or an impossible one.
     """
     known = {field.name: getattr(sizes, field.name) for field in dataclasses.fields(sizes)}
     for key, value in config.items():
@@ -441,10 +441,10 @@ def configured(sizes: AnySizes, config: Mapping[str, Any], *, told: str) -> AnyS
                 raise OptionError(f"backbone.config tower must be {' or '.join(get_args(Tower))}, got {value!r}")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError(f"backbone.config {key} must be a whole number >= 1, got {value!r}")
-        if told and key not in _UNTOLD and value != known[key]:
-            raise WeightsError(f"backbone.config says {key} {value}, but the tensors of {told} say {known[key]}")
+        if source and key not in _NOT_IN_TENSORS and value != known[key]:
+            raise WeightsError(f"backbone.config says {key} {value}, but the tensors of {source} say {known[key]}")
     result = dataclasses.replace(sizes, **config)
-    result.check(told or "backbone.config")
+    result.check(source or "backbone.config")
     return result
 
 
@@ -452,7 +452,7 @@ def configured(sizes: AnySizes, config: Mapping[str, Any], *, told: str) -> AnyS
 
 
 def check_names(module: nn.Module, state: State, layout: Layout, path: Path) -> list[str]:
-    """Whether a LAVIS state dict has a module's tensors by name; comes before sizes, which missing tensors leave open.
+    """Check that a LAVIS state dict has a module's tensors by name, before sizes, which missing tensors leave open.
 
     Args:
         module: its parameters are exactly what the file has to hold; their shapes do not matter.

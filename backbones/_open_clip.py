@@ -1,7 +1,7 @@
 """open_clip's models: which architecture, weights, activation and preprocessing a `clip` backbone really has.
 
-Weights that were trained with QuickGELU give other embeddings under GELU, and nothing fails: a state dict does not say
-which it wants. So the activation is taken from where the weights come from, and where that cannot be known, asked for.
+Weights trained with QuickGELU silently give other embeddings under GELU, and a state dict does not say which it needs.
+So the source of the weights determines the activation; if it does not, the user has to give it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _OPENAI_KEYS = ("input_resolution", "context_length", "vocab_size")  # numbers t
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a backbone is built from.
+    """Everything that a `clip` backbone is built from.
 
     Args:
-        name: of the architecture.
+        name: name of the architecture.
         config: of open_clip's model, `quick_gelu` resolved.
         label: hub id, file name or "random:SEED".
         revision: of the hub, "local" or "".
@@ -70,7 +70,7 @@ class Blueprint:
 
 
 def random_blueprint(model: str | None, toy: bool, activation: Activation, seed: int) -> Blueprint:
-    """Blueprint without weights: the toy size, or an architecture by name."""
+    """Make a blueprint without weights: the toy size, or an architecture by name."""
     if toy and model is not None:
         raise OptionError(f"backbone.model {model!r}: leave it out with backbone.size=toy")
     name, config = ("toy", copy.deepcopy(TOY)) if toy else architecture(model or DEFAULT_MODEL)
@@ -80,11 +80,11 @@ def random_blueprint(model: str | None, toy: bool, activation: Activation, seed:
 
 
 def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
-    """Blueprint of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, a file, or one of open_clip's tags.
+    """Find the blueprint of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, a file, or one of open_clip's tags.
 
     Raises:
-        WeightsError: nothing there, or nothing that can be read.
-        OptionError: an activation that the weights do not say and the option leaves open, or that contradicts them.
+        WeightsError: missing or unreadable weights.
+        OptionError: an activation that neither weights nor option determine, or that contradicts the weights.
         UnknownNameError: an architecture or tag that open_clip does not know.
     """
     if weights.startswith(_HUB):
@@ -127,9 +127,9 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
         name += _SUFFIX
     hub_id, _, filename = known["hf_hub"].rpartition("/")
     names = [_safe(filename), filename] if filename else list(_WEIGHT_FILES)
-    told = f"backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
-    mend = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give backbone.weights=FILE {told}"
-    file = fetch(hub_id, names, f"{mend}; {WITHOUT_WEIGHTS}")
+    options = f"backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
+    fix = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give backbone.weights=FILE {options}"
+    file = fetch(hub_id, names, f"{fix}; {WITHOUT_WEIGHTS}")
     return Blueprint(name, config, hub_id, file.parent.name, file, _pixels(known), {"tag": tag}, _resize(known))
 
 
@@ -165,19 +165,19 @@ def _of_folder(model: str | None, folder: Path, activation: Activation) -> Bluep
 
 def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprint:
     hub_id, _, revision = weights.partition("@")
-    mend = f"`hf download {hub_id}`, or put its files into FOLDER and give backbone.weights=FOLDER; {WITHOUT_WEIGHTS}"
-    config = fetch(hub_id, [_CONFIG_FILE], mend, revision=revision or None)
-    fetch(hub_id, _WEIGHT_FILES, mend, revision=revision or None)
+    fix = f"`hf download {hub_id}`, or put its files into FOLDER and give backbone.weights=FOLDER; {WITHOUT_WEIGHTS}"
+    config = fetch(hub_id, [_CONFIG_FILE], fix, revision=revision or None)
+    fetch(hub_id, _WEIGHT_FILES, fix, revision=revision or None)
     found = _of_folder(model, config.parent, activation)
     return replace(found, name=hub_id, label=hub_id, revision=config.parent.name)
 
 
 def _configured(config_file: Path, weights: Path, activation: Activation, label: str) -> Blueprint:
-    """Blueprint whose open_clip_config.json says everything."""
+    """Make a blueprint from open_clip_config.json."""
     try:
-        told = json.loads(config_file.read_text(encoding="utf-8"))
-        config = dict(told["model_cfg"])
-        shown = told.get("preprocess_cfg") or {}
+        stored = json.loads(config_file.read_text(encoding="utf-8"))
+        config = dict(stored["model_cfg"])
+        shown = stored.get("preprocess_cfg") or {}
         pixels, resize = _pixels(shown), _resize(shown)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WeightsError(
@@ -187,27 +187,27 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
     return Blueprint(label, config, label, "local", weights, pixels, resize=resize)
 
 
-def _pixels(told: Mapping[str, Any]) -> dict[str, Any]:
+def _pixels(preprocess: Mapping[str, Any]) -> dict[str, Any]:
     """Mean, std and interpolation where open_clip's preprocessing names them."""
-    found = {key: tuple(told[key]) for key in ("mean", "std") if told.get(key) is not None}
-    if told.get("interpolation") in ("bicubic", "bilinear"):
-        found["interpolation"] = told["interpolation"]
+    found = {key: tuple(preprocess[key]) for key in ("mean", "std") if preprocess.get(key) is not None}
+    if preprocess.get("interpolation") in ("bicubic", "bilinear"):
+        found["interpolation"] = preprocess["interpolation"]
     return found
 
 
-def _resize(told: Mapping[str, Any]) -> str:
-    return str(told.get("resize_mode") or "shortest")
+def _resize(preprocess: Mapping[str, Any]) -> str:
+    return str(preprocess.get("resize_mode") or "shortest")
 
 
 def _has_twin(name: str) -> bool:
-    """Whether open_clip has the architecture with either activation, so that its plain name does not tell."""
+    """Whether open_clip has the architecture with both activations, so that its plain name is ambiguous."""
     from open_clip import list_models
 
     return f"{name}{_SUFFIX}" in list_models()
 
 
 def _resolved(asked: Activation, known: bool | None, what: str) -> bool:
-    """Whether the activation is QuickGELU: as the weights say, or where they do not, as `asked`. Raises OptionError."""
+    """Whether the activation is QuickGELU: from the weights, or if they do not say, as `asked`. Raises OptionError."""
     if known is None:
         if asked == "auto":
             raise OptionError(
@@ -229,7 +229,7 @@ def _safe(filename: str) -> str:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Tensors of a checkpoint, without the "module." of several processes. Raises WeightsError."""
+    """Read the tensors of a checkpoint, without distributed training's "module." prefix. Raises WeightsError."""
     if path.suffix != ".safetensors" and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if any(Path(name).name == "constants.pkl" for name in archive.namelist()):
@@ -244,7 +244,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def _names(path: Path) -> Iterable[str]:
-    """Of a checkpoint's tensors; nothing else of a safetensors file is read. Raises WeightsError."""
+    """Return the names of a checkpoint's tensors; only names are read from safetensors. Raises WeightsError."""
     from safetensors import SafetensorError, safe_open
 
     if path.suffix != ".safetensors":
@@ -261,9 +261,9 @@ def _from_openai(names: Iterable[str]) -> bool:
 
 
 def build(config: dict[str, Any], seed: int) -> nn.Module:
-    """open_clip's module with random weights from `seed`; the global generators stay as they were.
+    """Build open_clip's module with random weights from `seed`; the global generators stay unchanged.
 
-    `config` is one that `make_tokenizer` knows the text tower of.
+    `make_tokenizer` must know the text tower of `config`.
     """
     import open_clip
 
@@ -280,7 +280,7 @@ def build(config: dict[str, Any], seed: int) -> nn.Module:
 def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     """Fill `model` from a state dict, strictly.
 
-    Two things are not held against a file: OpenAI's three plain numbers, and a logit scale of shape [1] or [].
+    Two differences are accepted: OpenAI's three plain numbers, and a logit scale of shape [1] or [].
 
     Raises:
         WeightsError: names every key that is missing, unexpected or of another shape.
@@ -298,7 +298,7 @@ def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
 
 
 def side_of(model: Any) -> int:
-    """Pixels of a side. Raises WeightsError where the tower wants no square."""
+    """Return the side of an image in pixels. Raises WeightsError if the tower's images are not square."""
     size: Any = model.visual.image_size
     height, width = (size, size) if isinstance(size, int) else size
     if height != width:
@@ -307,7 +307,7 @@ def side_of(model: Any) -> int:
 
 
 def make_tokenizer(blueprint: Blueprint) -> Any:
-    """CLIP's tokenizer: texts -> [B, context length] int64.
+    """Make CLIP's tokenizer: texts -> [B, context length] int64.
 
     Raises:
         OptionError: a model whose text tower is not CLIP's (CoCa, SigLIP and others with a tokenizer of the hub).
@@ -324,13 +324,13 @@ def make_tokenizer(blueprint: Blueprint) -> Any:
 
 @cache
 def _byte_pairs(length: int, options: tuple[tuple[str, str], ...]) -> Any:
-    """CLIP's own tokenizer, which reads its vocabulary anew for every instance."""
+    """Make and cache CLIP's own tokenizer, which reads its vocabulary anew for every instance."""
     from open_clip.tokenizer import SimpleTokenizer
 
     return SimpleTokenizer(context_length=length, **dict(options))
 
 
 def final_norm(model: Any) -> nn.LayerNorm:
-    """The layer whose output are the text's token features."""
+    """Return the layer whose output is the text's token features."""
     norm: nn.LayerNorm = getattr(model, "text", model).ln_final
     return norm

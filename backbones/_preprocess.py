@@ -1,4 +1,4 @@
-"""Image preprocessing of the CIR models: pad, bicubic resize, centre crop, normalise; with a name for the result's row.
+"""Image preprocessing of the CIR models: pad, bicubic resize, centre crop, normalise; with a description for results.
 
 Facts: the target padding is that of CLIP4Cir (Baldrati et al., 2022; their `targetpad`), which SPRC and QuRe use as it
 is with a ratio of 1.25. Their order is pad, resize, crop, and only then RGB: a palette image is therefore padded with
@@ -59,7 +59,7 @@ class Preprocess:
         return (pixels - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
 
     def padding(self, width: int, height: int) -> tuple[int, int]:
-        """Pixels added at the left and the right, and at the top and the bottom."""
+        """Return the pixels added at left and right each, and at top and bottom each."""
         longer, shorter = max(width, height), min(width, height)
         if self.pad == "none" or (self.pad == "target" and longer / shorter < self.target_ratio):
             return 0, 0
@@ -68,7 +68,7 @@ class Preprocess:
 
     @property
     def description(self) -> str:
-        """What a result's row prints, e.g. "target-pad 1.25, bicubic 224, mean/std clip"."""
+        """Text for a result's row, e.g. "target-pad 1.25, bicubic 224, mean/std clip"."""
         pad = {"target": f"target-pad {self.target_ratio:g}", "square": "square-pad", "none": "centre crop"}[self.pad]
         clip = (self.mean, self.std) == (CLIP_MEAN, CLIP_STD)
         numbers = "clip" if clip else " ".join("/".join(f"{x:g}" for x in part) for part in (self.mean, self.std))
@@ -76,14 +76,14 @@ class Preprocess:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """A 16-bit grey image by its upper byte (PIL's own conversion would clip nearly all of it to white)."""
+    """Reduce a 16-bit grey image to its upper byte (PIL's own conversion would clip nearly all of it to white)."""
     if not image.mode.startswith("I;16"):
         return image
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
 def _bordered(image: Image.Image, left: int, top: int) -> Image.Image:
-    """With so many columns of zeros at either side, and rows above and below."""
+    """Add `left` columns of zeros on either side, and `top` rows above and below."""
     bordered = ImageOps.expand(image, (left, top, left, top), fill=0)
     if image.mode == "P":  # the pixels keep their numbers: so must the palette
         bordered.putpalette(image.getpalette() or [])

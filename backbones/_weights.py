@@ -1,4 +1,4 @@
-"""What `weights=` may say, and where the named files lie: LAVIS files, transformers folders and files, hub ids."""
+"""Parse `weights=` and locate the files it names: LAVIS files, transformers folders and files, hub ids."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")
 
 @dataclass(frozen=True)
 class Advice:
-    """What a backbone's error lines tell the user to fetch.
+    """What a backbone's errors tell the user to fetch.
 
     Args:
         backbone: registry key.
         hub_id: the default weights.
-        lavis_files: what `lavis:` takes, in words.
+        lavis_files: description of the files that `lavis:` takes.
     """
 
     backbone: str
@@ -37,7 +37,7 @@ class Advice:
     lavis_files: str
 
     @property
-    def mend(self) -> str:
+    def fix(self) -> str:
         """The second half of every error line: what to fetch, where to put it, or how to do without."""
         return (
             f"fetch {self.hub_id} (`hf download {self.hub_id}`, or put its files into FOLDER: backbone.weights=FOLDER)"
@@ -47,7 +47,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights are.
+    """Location of weights.
 
     Args:
         kind: "lavis" (a checkpoint in LAVIS's format), "folder" (as transformers saves one) or "hub".
@@ -76,7 +76,7 @@ def parse_weights(spec: str, advice: Advice) -> Source:
     """Read `weights=`: "lavis:FILE", "lavis:FILE,tower=FILE", a folder, or ORG/NAME[@REVISION].
 
     Raises:
-        WeightsError: a file or folder that is not there, or a text that is none of these.
+        WeightsError: a missing file or folder, or a text that is none of these.
     """
     if spec.startswith("lavis:"):
         model, _, tower = spec.removeprefix("lavis:").partition(",tower=")
@@ -92,30 +92,30 @@ def parse_weights(spec: str, advice: Advice) -> Source:
         )
     hub = hub_name(spec)
     if hub is None:
-        raise WeightsError(f"backbone.weights {spec!r}: there is no such file or folder; {advice.mend}")
+        raise WeightsError(f"backbone.weights {spec!r}: there is no such file or folder; {advice.fix}")
     return Source("hub", hub_id=hub[0], revision=hub[1])
 
 
 def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
-    """All files that make the weights what they are, none of them read; of transformers, config.json is the first.
+    """Return all files that determine the weights, without reading them; for transformers, config.json is the first.
 
-    Those of the hub are fetched unless the cache has them. Raises WeightsError.
+    Files of the hub are fetched unless the cache has them. Raises WeightsError.
     """
     if source.kind == "lavis":
         return tuple(path for path in (source.path, source.tower) if path is not None)
     beside = ("*.json", "*.txt")
     folder = source.path or (
-        fetch(source.hub_id, ["*.safetensors"], advice.mend, beside=beside, revision=source.revision).parent
+        fetch(source.hub_id, ["*.safetensors"], advice.fix, beside=beside, revision=source.revision).parent
     )
     tensors = sorted(folder.glob("*.safetensors"))
     if not (folder / "config.json").is_file() or not tensors:
         lacks = "safetensors" if (folder / "config.json").is_file() else "config.json"
-        raise WeightsError(f"{folder} has no {lacks}: put those that were saved with the model there; {advice.mend}")
+        raise WeightsError(f"{folder} has no {lacks}: put those that were saved with the model there; {advice.fix}")
     return (folder / "config.json", *tensors)
 
 
 def hub_name(spec: str) -> tuple[str, str | None] | None:
-    """(id, revision) of ORG/NAME[@REVISION]; None where `spec` is no name of a hub."""
+    """Parse ORG/NAME[@REVISION] into (id, revision); None if `spec` is not a hub name."""
     hub = None if spec.startswith((".", "/", "~")) else _HUB_ID.fullmatch(spec)
     return None if hub is None else (hub["id"], hub["revision"])
 
@@ -123,7 +123,7 @@ def hub_name(spec: str) -> tuple[str, str | None] | None:
 def _existing(name: str, spec: str, advice: Advice) -> Path:
     path = Path(name).expanduser()
     if not path.is_file():
-        raise WeightsError(f"backbone.weights {spec!r}: there is no file {path}; {advice.mend}")
+        raise WeightsError(f"backbone.weights {spec!r}: there is no file {path}; {advice.fix}")
     return path
 
 
@@ -147,21 +147,21 @@ def check_fit(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tenso
 
 
 def fetch(
-    hub_id: str, names: Sequence[str], mend: str, *, beside: Sequence[str] = (), revision: str | None = None
+    hub_id: str, names: Sequence[str], fix: str, *, beside: Sequence[str] = (), revision: str | None = None
 ) -> Path:
-    """A file of a hub repository, in its folder with others.
+    """Return a file of a hub repository, in a folder with its companions.
 
-    The local cache is asked first, so that nothing waits for a network that is not there or not wanted.
+    The local cache is tried first, so that nothing waits for a missing or unwanted network.
 
     Args:
         hub_id: ORG/NAME.
         names: patterns, the preferred one first; the first that the repository has is taken.
-        mend: second half of the error line: what to download, and where to put it.
-        beside: patterns of what is fetched with it.
+        fix: second half of the error line: what to download, and where to put it.
+        beside: patterns of files that are fetched with it.
         revision: None is the newest.
 
     Raises:
-        WeightsError: neither in the cache nor to be fetched (no network, HF_HUB_OFFLINE, no such id or revision).
+        WeightsError: not in the cache, and cannot be fetched (no network, HF_HUB_OFFLINE, no such id or revision).
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
@@ -188,11 +188,11 @@ def fetch(
     except Exception as error:
         why = f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0]}"
     name = hub_id + (f"@{revision}" if revision else "")
-    raise WeightsError(f"{names[0]} of {name} is neither in the local cache nor to be fetched ({why}): {mend}")
+    raise WeightsError(f"{names[0]} of {name} is not cached and could not be downloaded ({why}): {fix}")
 
 
 def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice) -> Path:
-    """File or folder with the vocabulary: `tokenizer=`, else beside the weights, else bert-base-uncased of the hub.
+    """Find the vocabulary's file or folder: `tokenizer=`, else beside the weights, else the hub's bert-base-uncased.
 
     Raises:
         WeightsError: none of the three.
@@ -202,15 +202,15 @@ def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice
     if beside is not None and any((beside / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
         return beside
     place = beside or "FOLDER"
-    mend = f"{advice.backbone} needs a tokenizer: put this file into {place}, or give backbone.tokenizer=FILE"
+    fix = f"{advice.backbone} needs a tokenizer: put this file into {place}, or give backbone.tokenizer=FILE"
     try:
-        return fetch("bert-base-uncased", ["vocab.txt"], mend)
+        return fetch("bert-base-uncased", ["vocab.txt"], fix)
     except WeightsError:
-        return fetch(BERT, ["vocab.txt"], mend)
+        return fetch(BERT, ["vocab.txt"], fix)
 
 
 def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tensor]]:
-    """Configuration and float32 state dict of what transformers saved, loaded by its own class and strictly.
+    """Load what transformers saved, strictly and with its own class; return configuration and float32 state dict.
 
     Args:
         model_class: of transformers.
@@ -245,9 +245,9 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
 
 @contextmanager
 def loading(what: str = "") -> Iterator[None]:
-    """Keep transformers silent (our own error line names the keys that differ) and off the global generators.
+    """Silence transformers (our own error names the keys that differ) and protect the global generators.
 
-    What it raises becomes a WeightsError that begins with `what`.
+    Its exceptions become a WeightsError that begins with `what`.
     """
     import torch
     from transformers.utils import logging
@@ -260,7 +260,7 @@ def loading(what: str = "") -> Iterator[None]:
             yield
     except (ImportError, WeightsError):
         raise
-    except Exception as error:  # libraries raise what they like where files are missing or do not fit
+    except Exception as error:  # libraries raise anything if files are missing or do not fit
         raise WeightsError(f"{what}cannot be loaded: {(str(error).splitlines() or ['?'])[0]}") from error
     finally:
         logging.set_verbosity(verbosity)

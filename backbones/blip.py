@@ -1,4 +1,4 @@
-"""BLIP image-text model, fine-tuned whole: the text encoder attends to the reference image; one vector for an image.
+"""BLIP image-text model, fine-tuned as a whole: the text encoder attends to the reference; one vector per image.
 
 The BLIP variant of QuRe, built from transformers' `BlipForImageTextRetrieval`: a query is the projected first token of
 the text encoder over "[ENC] text [SEP]" with cross-attention to all reference tokens in every layer, a candidate the
@@ -46,7 +46,7 @@ _LARGE = BlipSizes(image_size=224, vit_hidden_size=1024, vit_layers=24, vit_head
 
 
 class Blip(BlipFamily):
-    """BLIP for composed image retrieval. Everything trains, the visual tower included, unless it is frozen on demand.
+    """BLIP for composed image retrieval. Everything trains, including the visual tower unless it is frozen by option.
 
     QuRe's "large" has stochastic depth 0.1 in the tower during training; transformers' tower has none.
 
@@ -90,29 +90,29 @@ class Blip(BlipFamily):
         attribute_weights: AttributeWeight = False,
         seed: Seed = 0,
     ) -> Self:
-        """Backbone from published, own or random weights.
+        """Load published, own or random weights.
 
         Args:
             weights: "lavis:FILE" (a whole model, as QuRe publishes its own), a folder that transformers saved, or a
                 hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
                 Salesforce/blip-itm-base-coco.
-            config: sizes that tensors cannot tell, as a table: vit_heads, text_heads, max_txt_len
+            config: sizes that tensors do not determine, as a table: vit_heads, text_heads, max_txt_len
                 (default: as published); other sizes may be repeated and are then checked. With init="random": any size
-                of `BlipSizes`, over those of `size`.
+                of `BlipSizes`, overriding `size`.
             tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
                 with init="random": a small vocabulary made in code.
             init: "pretrained", or "random" weights from `seed`.
-            size: of random weights: "toy", "base" (ViT-B/16, 384 pixels) or "large" (ViT-L/16, 224 pixels).
-            captions: LAVIS's processor "blip_caption", or "as_is": its configuration of BLIP "large" names none.
-            freeze_images: keep the visual tower as it is, so that features are stored once.
-            precision: of the visual tower.
-            target_ratio: of the target padding.
-            attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their first weight, true is 0.1.
-            seed: of random weights, dropout and attribute weights.
+            size: size of random weights: "toy", "base" (ViT-B/16, 384 pixels) or "large" (ViT-L/16, 224 pixels).
+            captions: "blip_caption", LAVIS's processor, or "as_is", none, as in LAVIS's configuration of BLIP "large".
+            freeze_images: freeze the visual tower, so that features are stored once.
+            precision: precision of the visual tower.
+            target_ratio: aspect ratio of the target padding.
+            attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true 0.1.
+            seed: seed of random weights, dropout and attribute weights.
 
         Raises:
             WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
-            OptionError: an option out of range, or one that `init` has no use for.
+            OptionError: an option out of range, or one that `init` does not use.
         """
         options = BlipOptions(precision, target_ratio, attribute_weights, seed, captions, freeze_images)
         return cls.loaded(weights, config, tokenizer, init, size, options)
@@ -161,7 +161,7 @@ class Blip(BlipFamily):
 
     @property
     def layout(self) -> Layout:
-        """How parameter names translate into LAVIS's."""
+        """Translation of parameter names into LAVIS's."""
         return LAYOUTS["blip"]
 
 
@@ -187,7 +187,7 @@ def _model(sizes: BlipSizes) -> Any:
         "max_position_embeddings": sizes.max_positions,
         "hidden_dropout_prob": 0.1,  # transformers' default is 0
         "attention_probs_dropout_prob": 0.1,
-        # ids of generation, which is not done here
+        # token ids for generation, which is not used
         "bos_token_id": None,
         "eos_token_id": None,
         "sep_token_id": None,

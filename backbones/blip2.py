@@ -1,4 +1,4 @@
-"""BLIP-2's Q-Former on frozen image features: reference and text compose a query, 32 tokens stand for an image.
+"""BLIP-2's Q-Former on frozen image features: reference and text compose a query; an image has 32 tokens.
 
 The model of QuRe, CIRQRS and, with `pooling="text"`, SPRC, built from transformers' public classes: EVA ViT-g
 (`Blip2VisionModel`) or CLIP ViT-L (`CLIPVisionModel`), `Blip2QFormerModel`, two embeddings, two projections. With q the
@@ -52,7 +52,7 @@ _VIT_L = Blip2Sizes(tower="clip_vit_L", vit_hidden_size=1024, vit_layers=23, vit
 
 
 class Blip2(BlipFamily):
-    """BLIP-2 for composed image retrieval. Frozen: the visual tower; everything else trains, ln_vision included.
+    """BLIP-2 for composed image retrieval. The visual tower is frozen; everything else trains, including ln_vision.
 
     Use `load`; the constructor leaves the parameters on the meta device.
 
@@ -73,7 +73,7 @@ class Blip2(BlipFamily):
     published = Blip2Sizes()
     random_sizes: ClassVar = {"toy": _TOY, "vit_l": _VIT_L, "vit_g": published}
     their_class = "Blip2ForImageTextRetrieval"
-    # "[DEC]" starts generated text and never occurs here, so weights without a row for it (30522) serve as well
+    # "[DEC]" starts generated text and never occurs here, so weights without a row for it (30522) work as well
     added_tokens, unused_tokens = ("[DEC]",), 1
     own_names = (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", ""))
 
@@ -106,30 +106,30 @@ class Blip2(BlipFamily):
         attribute_weights: AttributeWeight = False,
         seed: Seed = 0,
     ) -> Self:
-        """Backbone from published, own or random weights.
+        """Load published, own or random weights.
 
         Args:
             weights: "lavis:FILE" (a whole model, as QuRe and SPRC publish theirs), "lavis:FILE,tower=FILE"
                 (blip2_pretrained*.pth with the tower's own file), a folder that transformers saved, or a
                 hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
                 Salesforce/blip2-itm-vit-g.
-            config: sizes that tensors cannot tell, as a table: vit_heads, qformer_heads, max_txt_len
+            config: sizes that tensors do not determine, as a table: vit_heads, qformer_heads, max_txt_len
                 (default: as published); other sizes may be repeated and are then checked. With init="random": any size
-                of `Blip2Sizes`, over those of `size`.
+                of `Blip2Sizes`, overriding `size`.
             tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
                 with init="random": a small vocabulary made in code.
             init: "pretrained", or "random" weights from `seed`.
-            size: of random weights: "toy", "vit_l" (CLIP ViT-L) or "vit_g" (EVA ViT-g).
+            size: size of random weights: "toy", "vit_l" (CLIP ViT-L) or "vit_g" (EVA ViT-g).
             pooling: "query": mean over the projected query tokens (QuRe); "text": the text's first token after a second
                 pass over the fused tokens and the text (SPRC).
-            precision: of the visual tower.
-            target_ratio: of the target padding.
-            attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their first weight, true is 0.1.
-            seed: of random weights, dropout and attribute weights.
+            precision: precision of the visual tower.
+            target_ratio: aspect ratio of the target padding.
+            attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true 0.1.
+            seed: seed of random weights, dropout and attribute weights.
 
         Raises:
             WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
-            OptionError: an option out of range, or one that `init` has no use for.
+            OptionError: an option out of range, or one that `init` does not use.
         """
         options = BlipOptions(precision, target_ratio, attribute_weights, seed, pooling=pooling)
         return cls.loaded(weights, config, tokenizer, init, size, options)
@@ -142,7 +142,7 @@ class Blip2(BlipFamily):
         return state, blip2_sizes(state, source.path)
 
     def _adopt(self, config: Any) -> None:
-        """Nothing: the norms' eps are LAVIS's, with which the published weights were trained."""
+        """Change nothing: the norms' eps are LAVIS's, with which the published weights were trained."""
 
     def _character(self) -> dict[str, Any]:
         pooling = self.options.pooling
@@ -188,7 +188,7 @@ class Blip2(BlipFamily):
         learned = self.query_tokens.expand(features.shape[0], -1, -1)
         hidden: Tensor = self.qformer(
             query_embeds=torch.cat([learned, self._words(tokens)], dim=1),
-            # left out, transformers would take all positions for query tokens
+            # without it, transformers would treat all positions as query tokens
             query_length=self.sizes.num_query_tokens,
             attention_mask=self._mask(tokens),
             encoder_hidden_states=self._vision(features),
@@ -211,12 +211,12 @@ class Blip2(BlipFamily):
 
     @property
     def layout(self) -> Layout:
-        """How parameter names translate into LAVIS's."""
+        """Translation of parameter names into LAVIS's."""
         return LAYOUTS[self.sizes.tower]
 
 
 def _tower(sizes: Blip2Sizes) -> nn.Module:
-    """Visual tower whose last_hidden_state are the tokens before any final norm."""
+    """Make the visual tower, whose last_hidden_state holds the tokens before any final norm."""
     from transformers import Blip2VisionConfig, Blip2VisionModel, CLIPVisionConfig, CLIPVisionModel
 
     eva = sizes.tower == "eva_clip_g"
@@ -231,7 +231,7 @@ def _tower(sizes: Blip2Sizes) -> nn.Module:
         layer_norm_eps=1e-6 if eva else 1e-5,
     )
     tower: nn.Module = (Blip2VisionModel if eva else CLIPVisionModel)(config)
-    # EVA's is ln_vision, which trains and so stands outside the frozen tower; CLIP's serves the pooled output only
+    # EVA's is ln_vision, which trains and so is outside the frozen tower; CLIP's affects the pooled output only
     tower.post_layernorm = nn.Identity()
     return tower
 

@@ -1,10 +1,10 @@
 """CLIP from open_clip, frozen or fine-tuned; reference and text embeddings composed by gated fusion or sum.
 
 A candidate is the normalised image embedding; a query is the normalised fusion of the normalised embeddings of
-reference and text; the score is their dot product. On demand a linear projection of each side stands before the norm
-(HyCoLe-HNM). Frozen: CLIP's image embeddings are stored; projections, fusion and temperature train (as CLIP4CIR's
-second stage; with the parameter-free sum alone that leaves the temperature, a zero-shot baseline). Fine-tuned: both
-encoders train too, with a learning rate that is `gamma` times the others' (HyCoLe-HNM).
+reference and text; the score is their dot product. Optionally each side has a linear projection before the norm
+(HyCoLe-HNM). Frozen: CLIP's image embeddings are stored; projections, fusion and temperature train (as in CLIP4CIR's
+second stage; with only the parameter-free sum just the temperature trains, a zero-shot baseline). Fine-tuned: both
+encoders train too, with `gamma` times the learning rate of the rest (HyCoLe-HNM).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GAMMA = 0.001  # HyCoLe's learning rate ratio of the encoders
 
 @dataclass(frozen=True)
 class ClipOptions:
-    """Options that do not say which weights, checked; the meaning of each stands at `Clip.load`."""
+    """Checked options other than the choice of weights, documented in `Clip.load`."""
 
     fusion: FusionKind
     projection: bool | int
@@ -66,12 +66,12 @@ class ClipOptions:
 
     @property
     def ratio(self) -> float:
-        """Learning rate of the encoders over that of the rest."""
+        """Learning rate of the encoders relative to the rest."""
         return GAMMA if self.gamma is None else self.gamma
 
     @property
     def details(self) -> dict[str, Any]:
-        """What the identity says of them."""
+        """These options as entries of the identity."""
         found: dict[str, Any] = {"frozen": self.frozen}
         if self.projection is not False:
             found |= {"projection": self.projection}
@@ -82,12 +82,12 @@ class Clip(TwoTowers):
     """CLIP for composed image retrieval. Built by `load`; see `Backbone` for the methods' shapes.
 
     Features are [B, 1, C], CLIP's image embedding before any normalisation; a candidate has one token. Fine-tuned batch
-    normalisation (the ResNets') keeps its running statistics: a batch holds references and targets in separate passes.
+    normalisation (in ResNets) keeps its running statistics: references and targets of a batch pass separately.
 
     Attributes:
         clip: open_clip's module; its logit scale is the learned temperature.
         project_image: HyCoLe's projection of image embeddings, or the identity.
-        project_text: likewise of texts.
+        project_text: the same for texts.
         options: as loaded.
     """
 
@@ -152,33 +152,33 @@ class Clip(TwoTowers):
         attribute_weights: AttributeWeight = False,
         seed: Seed = 0,
     ) -> Self:
-        """Backbone from published, own or random weights.
+        """Load published, own or random weights.
 
         Args:
             model: any name that open_clip knows, "ViT-B/32" and its like included; None: ViT-B-32, or what the weights'
                 own open_clip_config.json says.
             weights: a tag of open_clip ("openai", "laion2b_s34b_b79k", ...), "hf-hub:ORG/NAME[@REVISION]", a folder
                 with open_clip_config.json, or a file of tensors (.safetensors, .pt). None: "openai".
-            activation: "auto" takes what the weights were trained with, whatever the model's name says; a file of
-                tensors may not tell, and then "quick_gelu" or "gelu" must be given.
+            activation: "auto" takes what the weights were trained with, whatever the model's name says; if a file of
+                tensors does not determine it, give "quick_gelu" or "gelu".
             init: "pretrained", or "random" weights from `seed`.
-            size: of random weights: that of `model`, or "toy".
+            size: size of random weights: "model", that of `model`, or "toy".
             fusion: "gated" (HyCoLe eq. 2; Xavier-uniform weights, as the paper names no other) or "sum".
-            projection: HyCoLe's linear layer after each encoder, one for images and one for texts, which learn at the
-                full rate: its width d, which the paper does not print; true takes CLIP's own. With a bias and
-                Xavier-uniform weights, of which the paper says nothing. False: none, CLIP's embeddings as they are.
-            frozen: keep both encoders as they are, so that image features are stored once.
-            gamma: learning rate of the encoders over that of the rest, > 0; None: HyCoLe's 0.001. Fine-tuning only.
+            projection: width d of HyCoLe's linear layers after the encoders, one for images and one for texts, trained
+                at the full rate (the paper does not print d); true takes CLIP's own width. Bias and Xavier-uniform
+                weights are ours: the paper does not mention them. False: none, CLIP's embeddings unchanged.
+            frozen: freeze both encoders, so that image features are stored once.
+            gamma: learning rate of the encoders relative to the rest, > 0; None: HyCoLe's 0.001. Fine-tuning only.
             grad_checkpointing: recompute the encoders' activations in the backward pass. Fine-tuning only.
-            pad: of images, see `Preprocess`, as CIR models prepare them: `resize_mode` of the weights is left aside.
-            target_ratio: of the target padding.
+            pad: padding of images as in CIR models, see `Preprocess`; `resize_mode` of the weights is ignored.
+            target_ratio: aspect ratio of the target padding.
             attribute_weights: add DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true
                 is 0.1.
-            seed: of random weights, and of the initial weights of fusion and sub-queries.
+            seed: seed of random weights, and of the initial weights of fusion and sub-queries.
 
         Raises:
             WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
-            OptionError: an option out of range, or one that the others leave no use for.
+            OptionError: an option out of range, or one that has no use with the others.
             UnknownNameError: a model, tag or fusion that does not exist.
         """
         options = ClipOptions(fusion, projection, frozen, gamma, grad_checkpointing, attribute_weights, seed)
@@ -192,7 +192,7 @@ class Clip(TwoTowers):
 
     @classmethod
     def outline(cls, options: Mapping[str, Any]) -> Outline:
-        """See `Outlines`; weights that do not fit are found when they are loaded."""
+        """See `Outlines`; weights that do not fit are detected only when loaded."""
         own = ClipOptions(**{each.name: options[each.name] for each in fields(ClipOptions)})
         keys = ("model", "weights", "activation", "init", "size", "seed")
         blueprint = _blueprint(*(options[key] for key in keys))
@@ -200,11 +200,11 @@ class Clip(TwoTowers):
         settings = {key: options[key] for key in ("model", "activation", "size", "pad", "target_ratio")}
         if blueprint.file is None:
             return Outline(cls, "clip", own.frozen, settings={**settings, "seed": own.seed})
-        told = {"config": blueprint.config, "pixels": dict(blueprint.pixels)}
-        return Outline(cls, "clip", own.frozen, files=(blueprint.file,), settings={**settings, **told})
+        architecture = {"config": blueprint.config, "pixels": dict(blueprint.pixels)}
+        return Outline(cls, "clip", own.frozen, files=(blueprint.file,), settings={**settings, **architecture})
 
     def _choose_trained(self) -> None:
-        """Which parameters train: the fusion and the temperature always, the encoders when fine-tuned."""
+        """Select which parameters train: the fusion and the temperature always, the encoders when fine-tuned."""
         self.clip.requires_grad_(not self.options.frozen)
         self.clip.logit_scale.requires_grad_(True)
         if self.options.grad_checkpointing:
@@ -212,7 +212,7 @@ class Clip(TwoTowers):
 
     @property
     def temperature(self) -> Tensor:
-        """Learned temperature, from that of the weights on (CLIP's is 0.01), see `bounded`."""
+        """Learned temperature, initially that of the weights (CLIP's is 0.01); see `bounded`."""
         return bounded(torch.exp(-self.clip.logit_scale.reshape(())))
 
     def image_features(self, pixels: Tensor) -> Tensor:
@@ -232,14 +232,14 @@ class Clip(TwoTowers):
         else:
             ids = self._tokenizer(list(texts))
         words = [words_of_clip_pieces(self._pieces_of(row)) for row in ids.tolist()]
-        # the masks in any case: backbones with and without `attribute_weights` can then share tokenised texts
+        # always with masks, so that backbones with and without `attribute_weights` can share tokenised texts
         return {"ids": ids, **attribute_masks(words, ids.shape[1])}
 
     def _reference(self, features: Tensor) -> Tensor:
         return self.candidates(features)[:, 0]
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of frozen encoders {"pooled": [B, C]}, and for attribute weights their masks and "words" [B, S, C]."""
+        """For frozen encoders {"pooled": [B, C]}; with attribute weights also their masks and "words" [B, S, C]."""
         return self._frozen(tokens, *self._encoded(tokens)) if self.options.frozen else dict(tokens)
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -262,17 +262,17 @@ class Clip(TwoTowers):
         return embedding, embedding if self.attributes is None else caught[0].float()
 
     def _encoding(self) -> torch.set_grad_enabled:
-        """Gradients within the block: as outside it, but none through frozen encoders."""
+        """Disable gradients within the block if the encoders are frozen; else leave them as they are."""
         return torch.set_grad_enabled(torch.is_grad_enabled() and not self.options.frozen)
 
     def _pieces_of(self, ids: Sequence[int]) -> list[str]:
-        """Byte-pair pieces of one text up to its end mark; the marks as `words_of_clip_pieces` knows them."""
+        """Return one text's byte-pair pieces up to its end mark, with marks as `words_of_clip_pieces` expects them."""
         end = self._tokenizer.eot_token_id
         length = ids.index(end) if end in ids else len(ids)
         return ["<|startoftext|>", *(self._pieces[i] for i in ids[1:length]), "<|endoftext|>"]
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode; frozen encoders, and batch normalisation in any case, stay in evaluation mode."""
+        """Set training mode; frozen encoders and all batch normalisation stay in evaluation mode."""
         super().train(mode)
         for part in self.clip.modules():
             if self.options.frozen or isinstance(part, nn.modules.batchnorm._BatchNorm):
@@ -280,7 +280,7 @@ class Clip(TwoTowers):
         return self
 
     def _rate(self, name: str) -> float:
-        """Encoders at gamma; the temperature is CLIP's too, and learns as the new layers do."""
+        """Return gamma for the encoders, 1 for the rest; CLIP's temperature counts as the rest."""
         return self.options.ratio if name.startswith("clip.") and name != "clip.logit_scale" else 1.0
 
 

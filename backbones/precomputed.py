@@ -42,7 +42,7 @@ class Precomputed(GivenFeatures):
         source: (file name, SHA-256) of the image file and of the text file.
     """
 
-    # what trains is linear and new: 1e-4, an encoder's rate, leaves it far from trained out after ten epochs
+    # the trained part is linear and new: 1e-4, an encoder's rate, leaves it far from converged after ten epochs
     recommended: ClassVar[Mapping[str, float | int]] = {"lr": 1e-3}
 
     def __init__(
@@ -65,7 +65,7 @@ class Precomputed(GivenFeatures):
         self._files = source[0][0], source[1][0]
         self._feature_key = key_sha256({"precomputed": [sha for _, sha in source]})
         measured = self._measured()
-        # what is given is part of what was loaded, though no parameter
+        # the given embeddings are part of what was loaded, though not parameters
         measured["sha256"] = key_sha256({"module": measured["sha256"], "files": [sha for _, sha in source]})
         self._identity = BackboneIdentity(
             name="precomputed",
@@ -93,14 +93,14 @@ class Precomputed(GivenFeatures):
 
         Args:
             images: .npz with the images' embeddings; must be given.
-            texts: likewise with the texts' embeddings; must be given.
+            texts: .npz with the texts' embeddings; must be given.
             fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
             dim: width of the shared space; None takes that of the images. A projection between equal widths begins as
                 the identity, any other as an orthogonal map.
             seed: of the initial weights.
 
         Raises:
-            OptionError: an option out of range or a file type other than these.
+            OptionError: an option out of range, or a file that is not .npz.
             DataError: a file that is missing or not as described.
         """
         files = []
@@ -118,7 +118,7 @@ class Precomputed(GivenFeatures):
         return self._images[rows].float()
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """`row` [B] int64, where each text stands in the file. Raises DataError for texts that it lacks."""
+        """`row` [B] int64, the row of each text in the file. Raises DataError for texts that it lacks."""
         return {"row": _rows(self._text_row, texts, "text", self._files[1])}
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -130,8 +130,8 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
     found = [row.get(name, -1) for name in names]
     absent = list(dict.fromkeys(name for name, index in zip(names, found, strict=True) if index < 0))
     if absent:
-        mend = "embed each id of the data set" if what == "image" else "embed each text as the data set spells it"
-        raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {quoted(absent[0])}; {mend}")
+        fix = "embed each id of the data set" if what == "image" else "embed each text as the data set spells it"
+        raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {quoted(absent[0])}; {fix}")
     return torch.tensor(found, dtype=torch.int64)
 
 
@@ -141,7 +141,7 @@ _Table = tuple[dict[str, int], Tensor]  # name -> row, and the rows
 
 
 def _read(path: Path, what: str) -> _Table:
-    """Names and vectors of one file: [N, L, C] of images, [n, C_t] of texts."""
+    """Read names and vectors of one file: [N, L, C] of images, [n, C_t] of texts."""
     if path.suffix != ".npz":
         raise OptionError(f"{what}s must be a .npz file, got '{path}'")
     if not path.is_file():
@@ -163,7 +163,7 @@ def _read(path: Path, what: str) -> _Table:
     row = {name: index for index, name in enumerate(names)}
     if len(row) != len(names):
         twice = next(name for index, name in enumerate(names) if row[name] != index)
-        raise DataError(f"{path}: {what} '{twice}' is there twice")
+        raise DataError(f"{path}: {what} '{twice}' occurs twice")
     largest = torch.linalg.vector_norm(vectors, ord=torch.inf, dim=-1)
     sound = ((largest == 0) | ((largest > 1e-12) & (largest < 1e12))).reshape(len(names), -1).all(1)  # not NaN
     if not sound.all():

@@ -2,7 +2,7 @@
 
 The encoders are pretrained contrastively on pictures and descriptions of synthetic garments of other seeds than a data
 set's (see `examples/pretrain_tiny.py`), and stay frozen. Trained on top: a projection of each side, the fusion, the
-temperature and, on demand, the attribute weights.
+temperature and, optionally, the attribute weights.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ImageEncoder(nn.Module):
             nn.Conv2d(inputs, outputs, kernel, 2, kernel // 2) for inputs, outputs, kernel in self.LAYERS
         )
         side = SIZE // 2 ** len(self.LAYERS)
-        # over positions too: lengths and sleeves are told by where the garment ends
+        # over positions too: where the garment ends shows its length and sleeves
         self.output = nn.Linear(self.LAYERS[-1][1] * side * side, WIDTH)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -86,14 +86,14 @@ class TextEncoder(nn.Module):
             tokens = tokens + F.embedding(shifted, table)
         tokens = torch.relu(tokens)
         logits = self.attention(tokens).squeeze(-1)
-        # of the logits' own type: under autocast they are of a narrower one than the tokens
+        # in the logits' own dtype: under autocast it is narrower than the tokens'
         logits = logits.masked_fill(ids == 0, torch.finfo(logits.dtype).min)
         pooled = torch.einsum("bs,bsc->bc", logits.softmax(1), tokens)
         return tokens, self.output(pooled)
 
 
 class Encoders(nn.Module):
-    """The frozen part: what the weights file holds."""
+    """The frozen encoders, as the weights file holds them."""
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Encoders(nn.Module):
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What a weights file says of itself. Raises WeightsError where it is missing or not of this kind."""
+    """Read the metadata of a weights file. Raises WeightsError if it is missing or not of this kind."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -144,7 +144,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def load_encoders(path: Path) -> Encoders:
-    """Encoders of a weights file, in float32. Raises WeightsError where they do not fit."""
+    """Load the encoders of a weights file, in float32. Raises WeightsError if they do not fit."""
     from safetensors.torch import load_file
 
     metadata = read_metadata(path)
@@ -225,21 +225,21 @@ class Tiny(TwoTowers):
         """Build the backbone.
 
         Args:
-            weights: of the frozen encoders: "shipped", "random" (drawn from `seed`), or a file that
+            weights: weights of the frozen encoders: "shipped", "random" (drawn from `seed`), or a file that
                 `examples/pretrain_tiny.py` wrote.
             fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
-            seed: of the initial weights of all that is trained, >= 0.
+            seed: seed of the initial weights of everything that is trained, >= 0.
             attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
                 their initial weight, true is 0.1.
 
         Raises:
             WeightsError: the file is missing or does not fit.
-            UnknownNameError: another fusion.
+            UnknownNameError: an unknown fusion.
             OptionError: an option out of range.
         """
         if weights == "random":
             encoders = Encoders(())
-            # another stream than the trained part's, which so is the same for every choice of `weights`
+            # a stream of its own, so that the trained part is the same for every choice of `weights`
             encoders.reset(torch.Generator().manual_seed(2**32 + seed))
             name = f"random:{seed}"
         else:
@@ -262,7 +262,7 @@ class Tiny(TwoTowers):
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """{"ids": [B, S] word ids, "colour": [B, S] bool, "shape": [B, S] bool: which words name an attribute}."""
         ids, words = self.encoders.word_ids(texts)
-        # the masks in any case: backbones with and without `attribute_weights` can then share tokenised texts
+        # always with masks, so that backbones with and without `attribute_weights` can share tokenised texts
         return {"ids": ids, **attribute_masks(words, ids.shape[1])}
 
     def _reference(self, features: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ class Tiny(TwoTowers):
 
     @torch.no_grad()
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """{"pooled": [B, WIDTH]}, and for attribute weights their masks and "words" [B, S, WIDTH]."""
+        """{"pooled": [B, WIDTH]}; with attribute weights also their masks and "words" [B, S, WIDTH]."""
         words, pooled = self.encoders.text(tokens["ids"])
         return self._frozen(tokens, pooled, words)
 
@@ -280,7 +280,7 @@ class Tiny(TwoTowers):
 
 
 def _near_identity(generator: torch.Generator) -> nn.Linear:
-    """Linear layer that starts close to the identity: the pretrained sides are aligned already."""
+    """Make a linear layer that starts close to the identity: the pretrained sides are aligned already."""
     layer: nn.Linear = make_linear(WIDTH, WIDTH, generator)
     with torch.no_grad():
         layer.weight.mul_(0.1).add_(torch.eye(WIDTH))

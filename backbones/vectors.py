@@ -1,16 +1,16 @@
-"""Features drawn for the data set `vectors` instead of encoded: a world of one's own whose every property is a dial.
+"""Random features for the data set `vectors` instead of encoded ones: a world whose every property is an option.
 
 Every value of every attribute has a random unit vector e in R^C, C = `dim`. With weights w_a = 0.9^a over the
 attributes, scaled to unit length together, token l of an image is::
 
     x_l = sum_a w_a e(a, value) + noise * g_l / sqrt(C)          g_l ~ N(0, I), of the image's id alone
 
-so that the tokens of an image are as many noisy views of its attributes, and no two images are alike, twins included.
+so the tokens of an image are separate noisy views of its attributes, and no two images are equal, not even twins.
 Where the data set's garments come in lines, the sum is sqrt(1 - look^2) times itself plus look times a random unit
 vector of the line. A text is the sum over the phrases in it that name a value of w_a t(a, value), where the cosine of t
 and e is 0.3. Words that name no value (hints such as "darker", or what the captions never say) have vectors of
-their own. All that is frozen. Trained on top: a projection of each side, the fusion with any hidden layer, the
-temperature and, on demand, DQE-CIR's attribute weights (see `_given.GivenFeatures`).
+their own. All of this is frozen. Trained on top: a projection of each side, the fusion with any hidden layer, the
+temperature and, optionally, DQE-CIR's attribute weights (see `_given.GivenFeatures`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no 
 
 @dataclass(frozen=True)
 class VectorOptions:
-    """Options of `Vectors`; the meaning of each stands at `Vectors.load`."""
+    """Options of `Vectors`, documented in `Vectors.load`."""
 
     dim: int
     tokens: int
@@ -118,19 +118,19 @@ class Vectors(GivenFeatures):
         Args:
             dim: width of features and embeddings, 8 .. 1024. The narrower, the more the 31 values of the attributes
                 overlap.
-            tokens: of an image, 1 .. 32, each with noise of its own; an image's score is the maximum over them.
-            noise: length of an image's own part over that of its attributes, 0 .. 10: it tells the target from its
-                twins, and hides the attributes. At 0 twins are alike, and a target is at best tied with them.
+            tokens: tokens per image, 1 .. 32, each with noise of its own; an image's score is the maximum over them.
+            noise: length of an image's own random part relative to its attributes, 0 .. 10: it distinguishes the target
+                from its twins, and hides the attributes. At 0 twins are equal, and a target at best ties with them.
             hidden: capacity: width of the hidden layer beside the fusion, 0 (none) .. 65536.
             fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
             attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
                 their initial weight, true is 0.1.
-            world: draws the frozen part, every vector of a value, a phrase and an image, >= 0; None: 0, and in a run
+            world: seed of the frozen part, every vector of a value, a phrase and an image, >= 0; None: 0, or in a run
                 the world of its data set.
-            seed: of the initial weights of all that is trained, >= 0.
+            seed: seed of the initial weights of everything that is trained, >= 0.
 
         Raises:
-            UnknownNameError: another fusion.
+            UnknownNameError: an unknown fusion.
             OptionError: an option out of range.
         """
         return cls(VectorOptions(dim, tokens, noise, hidden, fusion, attribute_weights, world or 0, seed))
@@ -166,12 +166,12 @@ class Vectors(GivenFeatures):
         ids = torch.zeros(len(found), max(map(len, found), default=1), dtype=torch.int64)
         for row, tokens in enumerate(found):
             ids[row, : len(tokens)] = torch.tensor([number for _, number in tokens])
-        # a hyphen parts the words of a compound
+        # a hyphen separates the words of a compound
         compounds = [["-".join(phrase) or None for phrase, _ in tokens] for tokens in found]
         return {"ids": ids, **attribute_masks(compounds, ids.shape[1])}
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """{"pooled": [B, C]}, and for attribute weights their masks and "words" [B, S, C]."""
+        """{"pooled": [B, C]}; with attribute weights also their masks and "words" [B, S, C]."""
         words = self.text_table[tokens["ids"]]
         return self._frozen(tokens, words.sum(1), words)
 
@@ -181,7 +181,7 @@ class Vectors(GivenFeatures):
 
 
 def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
-    """Phrases of a text from the left, the longest first, with their numbers; words that join phrases are left out."""
+    """Split a text into known phrases, longest first from the left, with their numbers; joining words are dropped."""
     rest, found = tuple(words(text)), []
     while rest:
         known = next((rest[:n] for n in range(_LONGEST, 0, -1) if rest[:n] in _NUMBER), None)
@@ -194,13 +194,13 @@ def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
 
 
 def _encoders(dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The frozen vectors: [attributes, values, dim] of images, [n, dim] of a text's tokens."""
+    """Draw the frozen vectors: [attributes, values, dim] of images, [n, dim] of a text's tokens."""
     weights = DECAY ** torch.arange(len(ATTRIBUTES), dtype=torch.float32)
     weights = weights / weights.norm()
     choices = {name: values(CATEGORIES[0], name) for name in ATTRIBUTES}
     shape = (len(ATTRIBUTES), max(map(len, choices.values())), dim)
     images, other = (unit(torch.randn(shape, generator=generator)) for _ in range(2))
-    # what is orthogonal to the image's vector, so that the cosine is ALIGNMENT
+    # the part orthogonal to the image's vector, so that the cosine is ALIGNMENT
     other = unit(other - (other * images).sum(-1, keepdim=True) * images)
     texts = weights[:, None, None] * (ALIGNMENT * images + math.sqrt(1 - ALIGNMENT**2) * other)
     size = 2 + len(_PHRASES) + BUCKETS

@@ -64,7 +64,7 @@ __version__ = "0.1.0"
 
 @cache
 def _homes() -> dict[str, str]:
-    """Public name -> module that defines it, as the imports above say, which only type checkers run."""
+    """Return public name -> defining module, parsed from the imports above, which only type checkers run."""
     tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -75,7 +75,7 @@ __all__ = ["__version__", *_homes()]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public name's home on first use (PEP 562)."""
+    """Import a public name's module on first use (PEP 562)."""
     if name in _homes():
         return getattr(importlib.import_module(_homes()[name]), name)
     raise AttributeError(f"module 'negbench' has no attribute '{name}'")

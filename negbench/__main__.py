@@ -3,7 +3,7 @@
 import sys
 
 if not sys.flags.safe_path:
-    del sys.path[0]  # the current folder, which `negbench` and its workers do without, too
+    del sys.path[0]  # the current folder: neither `negbench` nor its workers import from it
 
 from negbench.cli.main import main
 

@@ -1,7 +1,7 @@
-"""The public functions: plug-ins for one's own training loop, and the commands for Python.
+"""Public functions: plug-ins for your own training loop, and the commands as Python functions.
 
-A plug-in is named as on the command line ("qure", "qure:variant=release"), or by a table ({"name": "qure", "variant":
-"release"}); a class of your own by its file, in the option `plugin`.
+Name a plug-in as on the command line ("qure", "qure:variant=release"), or by a table ({"name": "qure", "variant":
+"release"}); give the file of your own class in the option `plugin`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
     from negbench.grid.cells import Cell, Outcome
     from negbench.grid.compare import ComparisonPlan
+    from negbench.grid.executors import Executor
     from negbench.loop.types import RunResult
     from negbench.own.audit import AuditResult
     from negbench.own.embed import EmbeddedFolder
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def make_strategy(name: str, **options: Any) -> Strategy:
-    """Strategy by registry key, e.g. ``make_strategy("qure", variant="paper").pool(view)``.
+    """Make a strategy by registry key, e.g. ``make_strategy("qure", variant="paper").pool(view)``.
 
     >>> make_strategy("top-k", k=5)
     TopK(k=5, halve=False)
@@ -46,19 +47,19 @@ def make_strategy(name: str, **options: Any) -> Strategy:
 
 
 def make_loss(name: str, **options: Any) -> Loss:
-    """Loss by registry key, e.g. ``make_loss("bradley-terry")(positive, negatives)``."""
+    """Make a loss by registry key, e.g. ``make_loss("bradley-terry")(positive, negatives)``."""
     loss: Loss = registry.make("losses", name, **options)
     return loss
 
 
 def make_backbone(name: str, **options: Any) -> Backbone:
-    """Backbone by registry key, e.g. ``make_backbone("clip", weights="...")``."""
+    """Make a backbone by registry key, e.g. ``make_backbone("clip", weights="...")``."""
     backbone: Backbone = registry.make("backbones", name, **options)
     return backbone
 
 
 def load_dataset(name: str, **options: Any) -> Dataset:
-    """Data set by registry key, e.g. ``load_dataset("fashioniq", root="...", split="val")``.
+    """Load a data set by registry key, e.g. ``load_dataset("fashioniq", root="...", split="val")``.
 
     The result has `.images` (ids, the columns of scores), `.queries` and `.evaluate(scores) -> dict`; annotations alone
     are enough with ``images=False``.
@@ -68,7 +69,7 @@ def load_dataset(name: str, **options: Any) -> Dataset:
 
 
 def list_plugins(kind: str) -> list[str]:
-    """Registry keys of one kind: strategies, losses, backbones or datasets.
+    """List the registry keys of one kind: strategies, losses, backbones or datasets.
 
     >>> list_plugins("losses")[:2]
     ['bradley-terry', 'hcl']
@@ -94,13 +95,13 @@ def run(
 
     Args:
         strategy, backbone, dataset, loss: names or tables; default: the recipe's.
-        seed: of initial weights, batches and draws.
+        seed: seed of initial weights, batches and draws.
         recipe: TOML file or name, as `--recipe`.
         sets: 'section.key=value' texts, as `--set`.
         options: where the run is stored and all other options; the keywords above override it.
 
     Raises:
-        NegbenchError: a user's mistake, before anything is computed where that can be known.
+        NegbenchError: a user's mistake, raised before anything is computed if possible.
     """
     from negbench.display import Display, progress_console
     from negbench.grid.cells import SCENES
@@ -130,35 +131,21 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     Progress goes to the logger `negbench`, at level INFO.
 
     Args:
-        asked: `negbench.Compare(...)`: the axes and all else.
+        asked: `negbench.Compare(...)`: the axes and all other options.
         console: where the tables are printed; default: nowhere.
 
     Raises:
-        NegbenchError: a user's mistake, or cells that failed; the others are computed and judged first.
+        NegbenchError: a user's mistake, or failed cells; raised after all other cells are computed and judged.
     """
-    from negbench.analysis.deciding import computed_until, open_strategies
-    from negbench.grid.compute import computed, executor_of, raise_failed
+    from negbench.grid.compute import executor_of, raise_failed
 
     asked, console = asked or Compare(), console or _silent()
     runs = files.runs_dir(asked.runs_dir)
     executor = executor_of(asked.executor, asked.address, asked.workers, runs)
     planned, rules, searches = plan_compare(asked, console)
-    how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri}
-    until: dict[str, Any] = {"looks": rules.looks, "how": how}
-    until["undecided"] = open_strategies(planned.folder, rules)
-    until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
-    if planned.rates is not None:
-        computed(planned.trials, planned.rates.cells, **how)
-        planned = planned.at_best_rates()
-    if not executor.elsewhere:
-        _forewarn(planned, rules)
-    outcomes, errors = computed_until(planned.folder, planned.cells, planned.more, **until), list[str]()
-    if searches:
-        tuned, errors = _tuned(planned, searches, outcomes, until)
-        outcomes += tuned
-    else:
-        planned.folder.settle(outcomes)
-    # what comes after the cells is imported after them
+    outcomes, errors = _compute(planned, rules, searches, executor, console)
+    del executor  # ends its idle workers, which hold memory that a report needs
+    # import reporting only once the cells are computed
     from negbench.report.finish import finish
     from negbench.report.loaded import Comparison
 
@@ -173,8 +160,32 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     return Comparison(path)
 
 
+def _compute(
+    planned: ComparisonPlan, rules: Rules, searches: Sequence[Combination], executor: Executor, console: Console
+) -> tuple[list[Outcome], list[str]]:
+    """Compute learning-rate trials, cells (look by look) and searches; return outcomes, and errors of searches."""
+    from negbench.analysis.deciding import computed_until, open_strategies
+    from negbench.grid.compute import computed
+
+    how: dict[str, Any] = {"executor": executor, "tracking_uri": planned.asked.tracking_uri}
+    until: dict[str, Any] = {"looks": rules.looks, "how": how}
+    until["undecided"] = open_strategies(planned.folder, rules)
+    until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
+    if planned.rates is not None:
+        computed(planned.trials, planned.rates.cells, **how)
+        planned = planned.at_best_rates()
+    if not executor.elsewhere:
+        _forewarn(planned, rules)
+    outcomes = computed_until(planned.folder, planned.cells, planned.more, **until)
+    if searches:
+        tuned, errors = _tuned(planned, searches, outcomes, until)
+        return outcomes + tuned, errors
+    planned.folder.settle(outcomes)
+    return outcomes, []
+
+
 def _forewarn(planned: ComparisonPlan, rules: Rules) -> None:
-    """Tell what makes these data say little, once for each backbone and data set that is still to be trained on."""
+    """Log why comparisons on these data may say little, once per backbone and data set with runs left to compute."""
     from negbench.display import stages
     from negbench.grid.cells import SCENES
     from negbench.own.forewarn import forewarnings
@@ -188,7 +199,7 @@ def _forewarn(planned: ComparisonPlan, rules: Rules) -> None:
 
 
 def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rules, list[Combination]]:
-    """What `compare` would compute, with the searches of `--tuned`; prints how much of it is finished.
+    """Plan what `compare` would compute, with the searches of `--tuned`, and print how much of it is finished.
 
     Raises:
         NegbenchError: a user's mistake, or data that are missing.
@@ -226,7 +237,7 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
 def _tuned(
     planned: ComparisonPlan, searches: Sequence[Combination], before: Sequence[Outcome], until: Mapping[str, Any]
 ) -> tuple[list[Outcome], list[str]]:
-    """Make the trials, and compute every strategy at the best of its own; the outcomes, and why searches failed."""
+    """Run the trials, then every strategy at its own best trial; return the outcomes, and why searches failed."""
     from negbench.analysis.deciding import computed_until
     from negbench.display import log, stages
     from negbench.grid.cells import SCENES, plan
@@ -259,7 +270,7 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
         console: where the tables are printed; default: nowhere.
 
     Raises:
-        NegbenchError: settings that make no study, or a default that cannot be computed.
+        NegbenchError: invalid settings, or a default that cannot be computed.
     """
     from negbench.grid.compute import executor_of
     from negbench.report.loaded import StudyResult
@@ -274,7 +285,7 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
 
 
 def audit(asked: Audit | None = None) -> AuditResult:
-    """Show what strategies would draw, without training, as `negbench audit` does; `.frame()` has a row a strategy.
+    """Show what strategies would draw, without training, as `negbench audit` does; `.frame()` has one row per strategy.
 
     Args:
         asked: `negbench.Audit(...)`.
@@ -289,17 +300,17 @@ def audit(asked: Audit | None = None) -> AuditResult:
 
 
 def embed(asked: Embed) -> EmbeddedFolder:
-    """Embed every image and text that the triplets of a folder name, as `negbench embed` does, for `precomputed`.
+    """Embed every image and text of a folder's triplets, as `negbench embed` does, for backbone `precomputed`.
 
     Args:
         asked: `negbench.Embed(folder=..., encoder=...)`.
 
     Returns:
-        What was written; its `backbone` and `dataset` are for `audit`, `compare` and `run`.
+        The written files; pass its `backbone` and `dataset` to `audit`, `compare` and `run`.
 
     Raises:
-        NegbenchError: a user's mistake: triplets or images that are missing, an encoder that cannot be loaded or that
-            returns something else.
+        NegbenchError: a user's mistake: missing triplets or images, or an encoder that cannot be loaded or returns
+            something other than embeddings.
     """
     from negbench.own.embed import embed_folder
 
@@ -307,10 +318,10 @@ def embed(asked: Embed) -> EmbeddedFolder:
 
 
 def load(name: str, runs_dir: Path | None = None) -> Comparison | StudyResult | RunResult:
-    """A comparison, a study or a finished run by its name, or a part of a run's name.
+    """Load a comparison, a study or a finished run by its name, or a run by part of its name.
 
     Raises:
-        RunError: there is none of this name, or it is not finished.
+        RunError: nothing has this name, or it is not finished.
     """
     from negbench.report.loaded import load as loaded
 
@@ -318,7 +329,7 @@ def load(name: str, runs_dir: Path | None = None) -> Comparison | StudyResult | 
 
 
 def _silent() -> Any:
-    """A console that prints nothing: what is found is returned."""
+    """Return a console that prints nothing, for callers that only want the return value."""
     from rich.console import Console
 
     return Console(quiet=True)

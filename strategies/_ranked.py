@@ -1,4 +1,4 @@
-"""What several strategies share: who stands below the target, pool sizes and pools that shrink."""
+"""Shared by several strategies: images below the target, pool sizes, and shrinking pools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def below_target(view: ScoreView) -> Tensor:
 
 
 def _share(size: object) -> Fraction | None:
-    """'0.6%' as 3/500; None for what is no percentage."""
+    """Parse a percentage: '0.6%' is 3/500; return None for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", size, re.ASCII) if isinstance(size, str) else None
     return Fraction(found[1]) / 100 if found else None
 
@@ -38,10 +38,10 @@ PoolSize = Annotated[int | str, PlainValidator(_size)]  # images, or a share of 
 
 
 def images(size: PoolSize, view: ScoreView, refresh: int = 0) -> int:
-    """How many images a pool size means in the view's gallery, after `refresh` integer halvings; at least 1.
+    """Return a pool size as a number of images in the view's gallery, halved `refresh` times; at least 1.
 
-    A share is of all images that the query is ranked against, its target included, rounded to the nearest, halves up.
-    Halving is CIRQRS' (alg. 1).
+    A share counts all images that the query is ranked against, target included, and is rounded half up. Each halving
+    rounds down, as in CIRQRS (alg. 1).
     """
     share = _share(size)
     whole = int(size if share is None else share * view.scores.shape[1] + Fraction(1, 2))
@@ -52,16 +52,16 @@ def not_relevant(view: ScoreView, strategy: str) -> Tensor:
     """[B, N] bool: allowed images that are not known to satisfy the query.
 
     Raises:
-        OptionError: the view carries no ground truth; `strategy` is the name quoted.
+        OptionError: the view has no ground truth; the message names `strategy`.
     """
     if view.relevant is None:
         raise OptionError(
-            f"strategy '{strategy}' needs ground truth, but nothing beyond the target is known here: "
+            f"strategy '{strategy}' needs ground truth, but these data label only the target: "
             "use a data set with several relevant images per query, or a strategy that is not an oracle"
         )
     return view.allowed & ~view.relevant
 
 
 def at_least_float32(scores: Tensor) -> Tensor:
-    """Half-precision scores as float32, others as they are: differences of halves would round, and tie, too early."""
+    """Convert half-precision scores to float32 and leave others unchanged: differences of halves round to ties."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""What several strategies share: gaps to the target, distances of unit vectors, and weights out of their logarithms."""
+"""Shared by several strategies: gaps to the target, distances of unit vectors, and weights from log weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gap(view: ScoreView) -> Tensor:
 
 
 def violators(view: ScoreView, triplets: Triplets, margin: float) -> Tensor:
-    """[B, N] bool: allowed images that break the margin, all of them, or those below ("semi-hard") or not ("hard")."""
+    """[B, N] bool: allowed images within the margin: below the target ("semi-hard"), not below ("hard"), or "all"."""
     below = gap(view)
     breaks = view.allowed & (below <= margin)
     return breaks if triplets == "all" else breaks & ((below > 0) if triplets == "semi-hard" else (below <= 0))
@@ -31,9 +31,9 @@ def distance(view: ScoreView) -> Tensor:
 
 
 def weights_of(log_weight: Tensor, pool: Tensor) -> Tensor:
-    """[B, N] float64 weights > 0 exactly in the pool, in proportion to exp(log_weight), the largest of a row 1.
+    """[B, N] float64 weights proportional to exp(log_weight), with row maximum 1; > 0 in the pool and 0 outside.
 
-    What would underflow is held at the smallest normal number, so that the pool does not depend on precision.
+    Weights that would underflow are clamped to the smallest normal number, so the pool does not depend on precision.
     """
     inside = log_weight.double().masked_fill(~pool, -torch.inf)
     top = inside.amax(1, keepdim=True) if inside.shape[1] else inside

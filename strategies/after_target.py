@@ -2,7 +2,7 @@
 
 Paper: QuRe (arXiv:2507.12416), sec. 5.4, strategy (3), k = 100.
 Departures: an image that ties with the target is not below it.
-Fallback: fewer than k images below the target give all of them; none gives an empty pool.
+Fallback: with fewer than k images below the target, the pool holds all of them; with none, it is empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAPER = "QuRe sec. 5.4 (3)"
 
 @dataclass(frozen=True, kw_only=True)
 class AfterTarget(Strategy):
-    """Pool: the k allowed images of highest score among those with s < s+; ties by corpus index.
+    """Pool: the k highest-scored allowed images with s < s+; ties by corpus index.
 
     Args:
         k: pool size, images >= 1 or a share of the gallery ("0.6%").

@@ -2,7 +2,7 @@
 
 Paper: QuRe (arXiv:2507.12416), sec. 5.4, strategy (1); CIRQRS names it "Baseline".
 Departures: none.
-Fallback: a query without any allowed image has an empty pool.
+Fallback: a query without allowed images has an empty pool.
 """
 
 from __future__ import annotations

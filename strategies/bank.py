@@ -1,13 +1,13 @@
-"""All images of the gallery in every step, embedded by the model as it is; the gradient flows through the query alone.
+"""All gallery images at every step, embedded by the current model; the gradient flows through the query only.
 
 Rule: every allowed image, or the k highest-scored of the step.
-Source: SPN4CIR stage 2 (BUAADreamer/SPN4CIR, clip4cir/models_negplus.py, read 2024-10-12), whose bank is of a frozen
-image tower: with frozen images and no trained head on them this is the same. ADORE (jingtaozhan/DRhard, adore/train.py,
-read 2022-02-15) takes the 200 highest of each step: k 200.
-Departures: the target's own embedding has a gradient, where the backbone trains one. SPN4CIR's first unlabelled images,
-and ADORE's loss, which weighs pairs by rank, are not here.
+Source: SPN4CIR stage 2 (BUAADreamer/SPN4CIR, clip4cir/models_negplus.py, read 2024-10-12), whose bank comes from a
+frozen image tower: equal to this rule if images are frozen and have no trained head. ADORE (jingtaozhan/DRhard,
+adore/train.py, read 2022-02-15) takes the 200 highest of each step: k 200.
+Departures: the target's own embedding has a gradient if the backbone trains one. SPN4CIR's first unlabelled images and
+ADORE's rank-weighted loss are not implemented.
 Needs: stored image features.
-Fallback: none; a query whose every image is disallowed has no negative.
+Fallback: none; a query without allowed images has no negatives.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PAPER = "SPN4CIR stage 2; ADORE"
 
 @dataclass(frozen=True, kw_only=True)
 class Bank(BankStrategy):
-    """Pool: the k allowed images of the bank of highest score, or all of them; ties by place in the corpus.
+    """Pool: the k highest-scored allowed images of the bank, or all of them; ties by corpus index.
 
     Args:
-        k: images, >= 1; left out, all.
+        k: number of images, >= 1; all if left out.
     """
 
     k: PositiveInt | None = None

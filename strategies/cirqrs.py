@@ -4,7 +4,7 @@ Paper: CIRQRS (query relevance scores for composed image retrieval), eq. 6 and a
 CIRR, 5 definitions of the pool on FashionIQ (30 epochs: sizes 50, 25, 12, 6) and 6 on CIRR (50 epochs: 100, 50, 25, 12,
 6, 3). The interval is epochs // n_def, so other numbers of epochs may redefine once more (12 epochs: five times).
 Departures: an image that ties with the target is not below it.
-Fallback: fewer images below the target than asked for give all of them; none gives an empty pool.
+Fallback: with fewer images below the target than asked for, the pool holds all of them; with none, it is empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAPER = "CIRQRS eq. 6, alg. 1"
 
 @dataclass(frozen=True, kw_only=True)
 class Cirqrs(Strategy):
-    """Pool: the n_neg // 2**refresh (at least 1) allowed images of highest score among those with s < s+.
+    """Pool: the n_neg // 2**refresh (at least 1) highest-scored allowed images with s < s+.
 
     Args:
         n_neg: pool size at the first refresh (refresh 0), images >= 1 or a share of the gallery ("0.6%").

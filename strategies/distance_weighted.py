@@ -1,13 +1,13 @@
-"""Images drawn as if all distances to the query were equally frequent: the density of distances on a sphere inverted.
+"""Images drawn as if all distances to the query were equally frequent, by inverting their density on a sphere.
 
 Rule: weight exp[(2 - n) ln d - (n - 3) / 2 ln(1 - d^2 / 4)], d = max(distance, cutoff), none where d >= limit; n is the
 width of the embeddings, distance sqrt(2 - 2 s).
 Source: Wu et al., Sampling matters in deep embedding learning (arXiv:1706.07567), sec. 4; pytorch-metric-learning,
 miners/distance_weighted_miner.py (2024-12-11): cutoff 0.5, limit 1.4.
 Departures: the released miner subtracts the batch's largest logarithm before it exponentiates, which lets whole rows
-underflow; here each row's own, and nothing within the limit underflows. A score over several tokens is taken for the
-cosine of two unit vectors.
-Fallback: no image nearer than the limit gives an empty pool.
+underflow; here each row subtracts its own, and nothing within the limit underflows. A score over several tokens is
+treated as the cosine of two unit vectors.
+Fallback: if no image is nearer than the limit, the pool is empty.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class DistanceWeighted(Strategy):
     """Pool: allowed images at a distance below `limit`, weighted by the inverse density of distances on the sphere.
 
     Args:
-        width: n, >= 3; left out, that of the embeddings that the scores come from.
-        cutoff: distances below it count as it, > 0 and < limit.
-        limit: no image at this distance or beyond, < 2.
+        width: n, >= 3; if left out, the width of the scored embeddings.
+        cutoff: smaller distances are raised to it, > 0 and < limit.
+        limit: images at this distance or farther are left out, < 2.
     """
 
     width: Annotated[int, Field(ge=3)] | None = None
@@ -42,7 +42,7 @@ class DistanceWeighted(Strategy):
         """[B, N] float64 weights.
 
         Raises:
-            OptionError: no width is given, and the scores come from no embeddings of at least three numbers.
+            OptionError: no width is given, and that of the scored embeddings is unknown or below 3.
         """
         width = view.dim if self.width is None else self.width
         check_option("width", width, width >= 3, "given: the scores' own is not at least 3")

@@ -1,10 +1,10 @@
-"""The mid-zone: images that score less than the target by no less than alpha and no more than beta.
+"""The mid-zone: images that score between alpha and beta less than the target.
 
 Paper: DQE-CIR (arXiv:2603.04037), eq. 3-4 and table 4: alpha 0.2, beta 0.8; sec. 4.1: a warm-up on the whole corpus,
-the rest of the epochs cut into five equal intervals, each begun by a redefinition. The paper writes the band on raw
-cosine gaps and also calls 0.2-0.8 "60 %", so `scale` offers three readings.
+then five equal intervals of epochs, each starting with a redefinition. The paper defines the band on raw cosine gaps
+but also calls 0.2-0.8 "60 %", so `scale` offers three readings.
 Departures: `minmax` and `quantile` are our readings; none of the three ever takes an image above the target.
-Fallback: no image inside the band gives an empty pool.
+Fallback: if no image is inside the band, the pool is empty.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Dqe(Strategy):
         return inside & at_most(self.alpha, gap) & at_most(gap, self.beta)
 
     def _shares(self, view: ScoreView) -> Tensor:
-        """[B, N] bool: allowed images whose place has its share in the band; the band is the same for equal rooms."""
+        """[B, N] bool: allowed images whose rank quantile lies in the band, found once per number of allowed images."""
         others, row = (count(view.allowed) - 1).clamp(min=1).unique(return_inverse=True)
         stop, start = (
             torch.tensor([self._place(edge, n, cut) for n in others.tolist()], device=row.device)[row]
@@ -73,5 +73,5 @@ class Dqe(Strategy):
 
     @staticmethod
     def _place(edge: float, others: int, cut: Callable[..., int]) -> int:
-        """How many places, of `others` + 1, have a share below `edge` (`bisect_left`) or up to it (`bisect_right`)."""
+        """Count the ranks, of `others` + 1, with quantile below `edge` (`bisect_left`) or up to it (`bisect_right`)."""
         return cut(range(others + 1), np.float32(edge), key=lambda place: np.float32(place) / np.float32(others))

@@ -1,13 +1,13 @@
-"""False-negative cancellation by elimination: the batch without what looks most like the target.
+"""False-negative cancellation by elimination: the batch without the images most similar to the target.
 
-Rule: member j is taken for a false negative of query i where its cosine to a support view of i is above 0.7 and among
-the 10 highest; it is dropped from the denominator.
+Rule: member j counts as a false negative of query i if its cosine to a support view of i is above 0.7 and among the 10
+highest; it is dropped from the denominator.
 Source: Huynh et al., "Boosting Contrastive Self-Supervised Learning with False Negative Cancellation"
 (arXiv:2011.11765); google-research/fnc objective.py and run.py (read 2021-10-18): 8 support views, top 10, 0.7.
-Departures: the support views there are further augmentations of the anchor, and the maximum over them counts; here the
-one view is the query's target image, under the current model. The released objective attracts what it finds instead of
-eliminating it; a queue of 16 batches under a moving average is not here either.
-Fallback: none; a query whose every member is dropped has no negative.
+Departures: FNC takes the maximum over several augmentations of the anchor; here the only view is the query's target
+image, under the current model. The released objective attracts false negatives instead of eliminating them, and uses a
+queue of 16 batches under a moving average; neither is implemented.
+Fallback: none; if every member is dropped, the query has no negatives.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PAPER = "FNC, arXiv:2011.11765 (elimination)"
 
 @dataclass(frozen=True, kw_only=True)
 class Fnc(BatchStrategy):
-    """Pool: allowed members but the k most like the target whose cosine to it is above `threshold`.
+    """Pool: allowed members except those of the k most similar to the target with a cosine above `threshold`.
 
     Args:
-        threshold: cosine to the target image.
-        k: members dropped at most, >= 1; ties by place in the batch.
+        threshold: cosine to the target image above which a member may be dropped.
+        k: maximum number of members dropped, >= 1; ties by place in the batch.
     """
 
     reads: ClassVar[tuple[PlaneName, ...]] = ("target",)

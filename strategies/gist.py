@@ -1,13 +1,13 @@
-"""GISTEmbed: the batch without what a guide likes at least as well as the target.
+"""GISTEmbed: the batch without members that a guide scores higher than the target.
 
-Rule: member j is no negative of query i where g(q_i, d_j) > g(q_i, d_i) - m, or > g+ - m |g+| (`relative`, safe
-where g+ < 0), g being another model's scores.
+Rule: member j is not a negative of query i if g(q_i, d_j) > g(q_i, d_i) - m, or > g+ - m |g+| (`relative`, safe if
+g+ < 0), g being another model's scores.
 Source: GISTEmbed (arXiv:2402.16829); m 0 as published. sentence-transformers' losses/gist_embed.py has both margins
 (read 2026-08-21).
-Departures: the released loss has two more terms of query-query and target-target pairs, filtered alike; here the
-negatives are the other targets. Its temperature 0.01 is the loss's: `--set loss.tau=0.01`.
-Needs: a guide, `--set mining.guide=BACKBONE`, or a TREC run file of scores; a pair that it does not score stays.
-Fallback: none; a query whose every member is dropped has no negative.
+Departures: the released loss adds query-query and target-target pairs, filtered the same way; here the negatives are
+the other targets only. Set its temperature with `--set loss.tau=0.01`.
+Needs: a guide, `--set mining.guide=BACKBONE`, or a TREC run file of scores; pairs that it does not score are kept.
+Fallback: none; if every member is dropped, the query has no negatives.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PAPER = "GISTEmbed, arXiv:2402.16829"
 
 @dataclass(frozen=True, kw_only=True)
 class Gist(BatchStrategy):
-    """Pool: allowed members that the guide scores no higher than the target, less a margin.
+    """Pool: allowed members whose guide score is at most the target's minus a margin.
 
     Args:
-        margin: m, in the guide's scores; below 0 drops less.
-        relative: a share of |g+| instead of an absolute margin.
+        margin: m, in units of the guide's scores; below 0 it drops fewer members.
+        relative: take the margin as a share of |g+| instead of absolute.
     """
 
     reads: ClassVar[tuple[PlaneName, ...]] = ("guide",)

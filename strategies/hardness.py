@@ -2,11 +2,11 @@
 
 Rule: alpha sg(s_j) is added to the logit s_j / tau of each negative, sg being stop-gradient: a weight exp(alpha s_j).
 Source: LLaVE (arXiv:2503.04812), alpha 9 on in-batch negatives; EmbeddingGemma (arXiv:2509.20354), alpha 5 on mined
-ones; both as sentence-transformers has them (losses/multiple_negatives_ranking.py, `hardness_mode`, scale 20 = tau
+ones; both as in sentence-transformers (losses/multiple_negatives_ranking.py, `hardness_mode`, scale 20 = tau
 0.05). The papers themselves are unverified.
 Departures: none under `info-nce`, whose value and gradient are those of the added logit. A loss that divides weights by
 their sum (`bradley-terry`) takes them as shares.
-Fallback: none is needed; a query whose every column is disallowed has no negative.
+Fallback: none needed; a query without allowed columns has no negatives.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Hardness(BatchStrategy):
     """Pool: all allowed columns of the batch's [B, B] scores, each with the weight exp(alpha s).
 
     Args:
-        alpha: >= 0, and <= 80, where weights leave float32; 0 is `in-batch`.
+        alpha: strength of the weighting, 0 .. 80, near float32's limit; 0 equals `in-batch`.
     """
 
     alpha: Annotated[float, Field(ge=0, le=80)] = tunable(9.0, low=1.0, high=20.0)

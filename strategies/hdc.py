@@ -1,10 +1,10 @@
-"""The harder half of all query-image pairs of the batch, taken together rather than query by query.
+"""The hardest half of all query-image pairs in the batch, ranked together instead of query by query.
 
-Rule: of all allowed pairs of the batch the ceil(share P) of highest score, P being their number.
+Rule: take the ceil(share P) highest-scored of the P allowed pairs in the batch.
 Source: Hard-aware deeply cascaded embedding (arXiv:1611.05720); pytorch-metric-learning, miners/hdc_miner.py
 (2024-12-11), share 0.5.
-Departures: pairs that tie with the last one are all taken, so that no order of the batch matters. The released miner
-drops easy positives too; the paper's cascade of models is no matter of negatives.
+Departures: all pairs that tie with the last one are taken, so the order of the batch does not matter. The released
+miner drops easy positives too; the paper's cascade of models does not concern negatives.
 Fallback: a query without a pair among them has no negative in this batch.
 """
 
@@ -24,10 +24,10 @@ PAPER = "Hard-aware deeply cascaded embedding, arXiv:1611.05720"
 
 @dataclass(frozen=True, kw_only=True)
 class Hdc(BatchStrategy):
-    """Pool: allowed pairs that score at least as the pair of place ceil(share P) among all P of the batch.
+    """Pool: allowed pairs that score at least as high as the ceil(share P)-th of all P pairs in the batch.
 
     Args:
-        share: of the pairs, > 0 and <= 1.
+        share: share of the pairs that is taken, > 0 and <= 1.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = tunable(0.5, low=0.05, high=1.0)

@@ -2,8 +2,8 @@
 
 Paper: HyCoLe-HNM, sec. 2.3 and eq. 3: a negative triple differs from the positive one in exactly one of reference,
 modification and target.
-Departures: none known; the slots are corrupted one at a time by whoever builds the score matrix of each slot.
-Fallback: none is needed; a query whose every column is disallowed has no negative in that slot.
+Departures: none known; the caller corrupts one slot at a time and builds its score matrix.
+Fallback: none needed; a query without allowed columns has no negatives in that slot.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Paper: the field's default, for instance CLIP4CIR (CVPR 2022 Workshops) and SPRC (ICLR 2024).
 Departures: none.
-Fallback: none is needed; a query whose every column is disallowed has no negative.
+Fallback: none needed; a query without allowed columns has no negatives.
 """
 
 from __future__ import annotations

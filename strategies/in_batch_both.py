@@ -2,8 +2,8 @@
 
 Paper: CLIP (arXiv:2103.00020, fig. 3), whose symmetric loss is the mean of both directions; with `info-nce` and the
 default `hybrid.slots = "sum"` this is twice that, the sum (as CoVR's HN-NCE adds them).
-Departures: members that share the target, or that a run excludes, are no negatives; CLIP has none of these.
-Fallback: none is needed; a row whose every column is disallowed has no negative in that direction.
+Departures: members that share the target, or that a run excludes, are not negatives; CLIP has no such exclusions.
+Fallback: none needed; a row without allowed columns has no negatives in that direction.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Paper: HyCoLe-HNM, table 4, compares its three-slot negatives with hard-negative mining over the N^3 - N triples of a
 batch: (r_a, m_b, t_c), a, b, c not all equal.
 Departures: the paper names neither its hard-negative method nor how many triples it takes. Here: the k of highest
-score, the same for every query of the batch, as a triple's score does not depend on the query. The default k is that of
-the three slots at the paper's batch of 64, 3 * 63.
-Fallback: fewer than k allowed triples give all of them.
+score, the same for every query of the batch, as a triple's score does not depend on the query. The default k is the
+number of three-slot negatives at the paper's batch of 64, 3 * 63.
+Fallback: with fewer than k allowed triples, all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class InBatchCube(BatchStrategy):
     """Pool: the k allowed triples of the batch with the highest score; ties by (a, b, c).
 
     Args:
-        k: how many triples, >= 1; None (`null` on the command line): the whole cube. A step then holds B^4 scores,
+        k: number of triples, >= 1; None (`null` on the command line): the whole cube. A step then holds B^4 scores,
             which takes seconds on a CPU at a batch of 64: lower train.batch_size.
     """
 
@@ -42,6 +42,6 @@ class InBatchCube(BatchStrategy):
             return view.allowed.clone()
         columns = top_columns(view.scores, self.k, view.allowed)
         width = view.scores.shape[1]
-        nowhere = columns.masked_fill(columns < 0, width)  # behind the last column, cut off again
+        nowhere = columns.masked_fill(columns < 0, width)  # an extra last column, cut off again
         pool = torch.zeros(len(columns), width + 1, dtype=torch.bool, device=columns.device)
         return pool.scatter_(1, nowhere, True)[:, :width].clone()

@@ -3,7 +3,7 @@
 Rule: s_j <= s+ - margin, then the k highest: NV-Retriever's TopK-MarginPos (arXiv:2407.15831). Its margin of 0.05 and
 its number of negatives are unverified.
 Departures: the paper scores with a teacher, here the model being trained does.
-Fallback: no image at or under the limit gives an empty pool.
+Fallback: if no image is at or under the limit, the pool is empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAPER = "NV-Retriever, TopK-MarginPos"
 
 @dataclass(frozen=True, kw_only=True)
 class MarginPos(Strategy):
-    """Pool: the k allowed images of highest score among those with s+ - s >= margin; ties by corpus index.
+    """Pool: the k highest-scored allowed images with s+ - s >= margin; ties by corpus index.
 
     Args:
         margin: score units, >= 0.

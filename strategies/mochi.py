@@ -1,14 +1,14 @@
-"""Mixed negatives: embeddings between two hard negatives, and between the query and one, beside the queue itself.
+"""Mixed negatives: interpolations of two hard negatives, or of the query and one, added to a queue.
 
-Rule: of each query the n highest-scored images of a queue. Type 1: s mixtures h = norm(a n_i + (1 - a) n_j) of two of
+Rule: take each query's n highest-scored images of a queue. Type 1: s mixtures h = norm(a n_i + (1 - a) n_j) of two of
 them, a ~ U(0, 1). Type 2: s' mixtures h = norm(b q + (1 - b) n_j) with the query, b ~ U(0, 1/2). No gradient flows
-through h; all stand in one softmax with the queue.
+through h; all share one softmax with the queue.
 Source: Kalantidis et al., Hard Negative Mixing for Contrastive Learning (arXiv:2010.01028, sec. 3); formulas and the
-defaults n 32, s 16, s' 16 from davidsvy/hard-negative-mixing, src/moco.py, which is not its authors'. The paper's own
+defaults n 32, s 16, s' 16 from davidsvy/hard-negative-mixing, src/moco.py (not by the authors). The paper's own
 numbers (n 1024, s 1024, s' 128) are unverified.
-Departures: no encoder that moves as an average; embeddings of several tokens are mixed token by token, and the query
-with each. Start it late, as the paper does, by a switch: `in-batch:2>mochi`; there `queue` fills from then on.
-Fallback: none; a query whose every column is disallowed has no negative, mixed or other.
+Departures: no momentum encoder; embeddings of several tokens are mixed token by token, and the query with each token.
+To start late, as the paper does, switch with `in-batch:2>mochi`; `queue` then fills from the switch on.
+Fallback: none; a query without allowed columns has no negatives, mixed or other.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PAPER = "MoCHi, arXiv:2010.01028"
 
 @dataclass(frozen=True, kw_only=True)
 class Mochi(SyntheticStrategy):
-    """Pool: all allowed images of the queue, the batch's own targets among them; mixtures of the n hardest beside them.
+    """Pool: all allowed images of the queue, including the batch's own targets, plus mixtures of the n hardest.
 
     Args:
-        queue: images, >= 1.
-        hardest: n, how many of the queue are mixed, >= 1.
-        pairs: s, mixtures of two negatives a query, >= 0.
-        with_query: s', mixtures of the query and a negative, >= 0.
+        queue: number of images in the queue, >= 1.
+        hardest: n, number of queue images that are mixed, >= 1.
+        pairs: s, mixtures of two negatives per query, >= 0.
+        with_query: s', mixtures of the query and a negative per query, >= 0.
     """
 
     queue: PositiveInt = tunable(8192, low=64, high=65536, log=True)
@@ -42,10 +42,10 @@ class Mochi(SyntheticStrategy):
     with_query: NonNegativeInt = tunable(16, low=0, high=256)
 
     def synthetic(self, step: BankStep) -> tuple[Tensor, Tensor]:
-        """[B, s + s', T, D], and [B, s + s'] bool: all of a query's, or none where its pool is empty."""
+        """[B, s + s', T, D], and [B, s + s'] bool: True for all of a query's, or for none if its pool is empty."""
         hardest = step.view.window(step.pool > 0, self.hardest)
         members = hardest.sum(1)
-        first = hardest.to(torch.int8).sort(dim=1, descending=True, stable=True).indices - 1  # the bank's own numbers
+        first = hardest.to(torch.int8).sort(dim=1, descending=True, stable=True).indices - 1  # indices into the bank
 
         def some(count: int) -> Tensor:
             place = (step.random(count) * members[:, None]).long()

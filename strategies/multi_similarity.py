@@ -1,11 +1,11 @@
-"""Images that score above the target less a small margin: those that the multi-similarity loss learns from.
+"""Images that score above the target minus a small margin: those that the multi-similarity loss learns from.
 
 Rule: keep s_j + epsilon > s+, s+ being the lowest-scored positive.
 Source: Wang et al., Multi-similarity loss (arXiv:1904.06627), eq. 12, unverified; pytorch-metric-learning,
 miners/multi_similarity_miner.py (2024-12-11), epsilon 0.1.
-Departures: the released miner looks at the batch, here at the corpus; it also mines positives, of which a query has
-one here. But for the edge this is `semi-hard:triplets=all` with margin epsilon.
-Fallback: no image that near gives an empty pool.
+Departures: the released miner looks at the batch, this one at the corpus; it also mines positives, but here a query has
+only one. Except at the edge this equals `semi-hard:triplets=all` with margin epsilon.
+Fallback: if no image is that near, the pool is empty.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The hardest members of batches that are made of clusters of similar queries.
+"""The hardest members of batches built from clusters of similar queries.
 
 Rule: at each epoch the composed queries are cut in two balanced halves, and each half again, until no cluster has more
 than `cluster` members; batches are filled with clusters in random order, and a query's negatives are the k other
 targets of its batch that score highest.
 Source: NGAME (arXiv:2207.04452), as released: Extreme-classification/ngame, ngame/libs/shortlist.py (read 2023-07-13):
-balanced binary k-means, 10 negatives, clusters that double at given epochs from 1 on and are made anew every 5 epochs.
-Departures: one size of clusters for a whole run (8 is unverified), made anew in every epoch; two clusters that do not
-fill a batch to the end part over two. Its margin loss is a loss (`triplet`).
-Fallback: none is needed; a query whose every column is disallowed has no negative.
+balanced binary k-means, 10 negatives, clusters that double at given epochs from 1 on and are rebuilt every 5 epochs.
+Departures: one cluster size for a whole run (8 is unverified), rebuilt every epoch; a cluster that does not fit into
+the rest of a batch is split over two. Its margin loss is a loss here (`triplet`).
+Fallback: none needed; a query without allowed columns has no negatives.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from negbench.contracts import Epoch, OrderedBatches, ScoreView, tunable
 from negbench.metrics.ranks import descending
 
 PAPER = "NGAME, arXiv:2207.04452"
-_STEPS = 20  # of one bisection at most
+_STEPS = 20  # maximum for one bisection
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ngame(OrderedBatches):
-    """Pool: the k allowed columns of the batch of highest score, or all of them; ties by place in the batch.
+    """Pool: the k highest-scored allowed columns of the batch, or all of them; ties by place in the batch.
 
     Args:
-        cluster: queries of a cluster at most, >= 1; 1 is a random order.
-        k: negatives, >= 1.
+        cluster: maximum number of queries in a cluster, >= 1; 1 gives a random order.
+        k: number of negatives, >= 1.
     """
 
     cluster: PositiveInt = tunable(8, low=2, high=64, log=True)
@@ -56,7 +56,7 @@ class Ngame(OrderedBatches):
 
 
 def _half(points: Tensor, generator: torch.Generator) -> Tensor:
-    """[n] bool: the larger half of a balanced 2-means of [n, D] unit vectors, from two of them as centres."""
+    """[n] bool: the larger half of a balanced 2-means of [n, D] unit vectors, started from two of them."""
     centres = points[torch.randperm(len(points), generator=generator)[:2]]
     side = torch.zeros(len(points), dtype=torch.bool)
     for _ in range(_STEPS):

@@ -1,10 +1,10 @@
-"""Every other target of the batch, of batches in which no target occurs twice.
+"""Every other target of the batch, with batches in which no target occurs twice.
 
-Rule: the queries are shuffled, and dealt to the batches so that those of one target part.
+Rule: shuffle the queries and deal them to the batches so that queries of one target are separated.
 Source: sentence-transformers, base/sampler.py, NoDuplicatesBatchSampler (read 2026-08-21).
-Departures: there a batch is filled with what does not clash, and the last ones may stay short; here all batches are
-full but the last, and a target with more queries than there are batches (less one) may repeat, which is masked.
-Fallback: none is needed; a query whose every column is disallowed has no negative.
+Departures: the released sampler fills a batch with queries that do not clash, and the last ones may stay short; here
+only the last may, and a target with more queries than there are batches (minus one) may repeat, which is masked.
+Fallback: none needed; a query without allowed columns has no negatives.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""After-target without the known relevant images: what false negatives cost it.
+"""`after-target` without the known relevant images, to measure what false negatives cost it.
 
-Paper: none; a ceiling of this benchmark. It reads the ground truth, so it is no method.
+Paper: none; a ceiling of this benchmark. It reads the ground truth, so it is not a method.
 Departures: none.
-Fallback: no image below the target but relevant ones gives an empty pool. A data set that knows nothing beyond the
-target is refused, because the result would be `after-target` under another name.
+Fallback: if all images below the target are relevant, the pool is empty. A data set without known relevant images
+beyond the target is refused, because the result would equal `after-target`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PAPER = "ours: the ceiling of after-target"
 
 @dataclass(frozen=True, kw_only=True)
 class OracleAfterTarget(Strategy):
-    """Pool: the k allowed images of highest score among those with s < s+ that are not known to satisfy the query.
+    """Pool: the k highest-scored allowed images with s < s+ that are not known to satisfy the query.
 
     Args:
-        k: pool size, images >= 1 or a share of the gallery ("0.6%"); relevant images take no place.
+        k: pool size, images >= 1 or a share of the gallery ("0.6%"); relevant images do not count.
     """
 
     reads_truth: ClassVar[bool] = True

@@ -1,9 +1,9 @@
-"""Every image but the known relevant ones: what false negatives cost random sampling.
+"""Every image but the known relevant ones, to measure what false negatives cost random sampling.
 
-Paper: none; a ceiling of this benchmark. It reads the ground truth, so it is no method.
+Paper: none; a ceiling of this benchmark. It reads the ground truth, so it is not a method.
 Departures: none.
-Fallback: a query whose every allowed image is relevant has an empty pool. A data set that knows nothing beyond the
-target is refused, because the result would be `all-corpus` under another name.
+Fallback: if all allowed images are relevant, the pool is empty. A data set without known relevant images beyond the
+target is refused, because the result would equal `all-corpus`.
 """
 
 from __future__ import annotations

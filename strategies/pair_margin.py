@@ -3,9 +3,9 @@
 Rule: Euclidean distance of the unit vectors, sqrt(2 - 2 s), below `margin`.
 Source: pytorch-metric-learning, miners/pair_margin_miner.py (2024-12-11): a negative pair nearer than 0.8 is kept; 0.8
 is its default, under its default distance.
-Departures: its other half, positives farther than 0.2, is no matter of negatives. A score over several tokens is taken
-for the cosine of two unit vectors.
-Fallback: no image nearer than the margin gives an empty pool.
+Departures: its other half, positives farther than 0.2, does not concern negatives. A score over several tokens is
+treated as the cosine of two unit vectors.
+Fallback: if no image is nearer than the margin, the pool is empty.
 """
 
 from __future__ import annotations

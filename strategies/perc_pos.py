@@ -3,10 +3,10 @@
 Rule: s_j <= s+ - (1 - share) |s+|, then the k highest: NV-Retriever's TopK-PercPos (arXiv:2407.15831), its 95 % and up
 to 10 negatives as sentence-transformers (util/hard_negatives.py, 2026-08-21) and its documentation give them; the
 paper itself is unverified.
-Variants: NVIDIA-NeMo/Automodel's mine_hard_negatives.py (2026-08-22) writes s_j <= share s+. The two are one where
-s+ >= 0; below 0, share s+ lies above s+, and lets in what scores more than the target.
+Variants: NVIDIA-NeMo/Automodel's mine_hard_negatives.py (2026-08-22) writes s_j <= share s+. The two agree where
+s+ >= 0; below 0, share s+ lies above s+ and admits images that score more than the target.
 Departures: the paper scores with a teacher, here the model being trained does.
-Fallback: no image at or under the limit gives an empty pool.
+Fallback: if no image is at or under the limit, the pool is empty.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PAPER = "NV-Retriever, TopK-PercPos"
 
 @dataclass(frozen=True, kw_only=True)
 class PercPos(Strategy):
-    """Pool: the k allowed images of highest score among those at or under the query's limit; ties by corpus index.
+    """Pool: the k highest-scored allowed images at or under the query's limit; ties by corpus index.
 
     Args:
-        share: of the target's score, > 0 and <= 1.
+        share: share of the target's score that an image may reach, > 0 and <= 1.
         k: pool size, images >= 1 or a share of the gallery ("0.6%").
         variant: the limit. "sign-safe": s+ - (1 - share) |s+|; "published": share s+.
     """

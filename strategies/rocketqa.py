@@ -5,11 +5,11 @@ none, any image from rank k on.
 Source: RocketQA (arXiv:2010.08191), "denoised hard negatives"; its construct_marco_train_de.py (read 2022-12-03) takes
 k 50, n 4 and a cross-encoder's probability below 0.1.
 Departures: the released script fills up to n at random from rank k on; here only a query without any such image draws
-there, as a pool is drawn from evenly. The guide of the paper is a cross-encoder: give its probabilities as a file. For
-a backbone as guide, whose scores are cosines, 0.1 means something else: set `limit`. RocketQA trains on other queries'
-negatives as well: `in-batch+rocketqa`.
+from there, because a pool is drawn from evenly. The paper's guide is a cross-encoder: give its probabilities as a file.
+For a backbone as guide, whose scores are cosines, 0.1 means something else: set `limit`. RocketQA trains on other
+queries' negatives as well: `in-batch+rocketqa`.
 Needs: a guide, `--set mining.guide=FILE.trec` or BACKBONE; an image that it does not score is not taken.
-Fallback: fewer than k + 1 images and none below the limit give an empty pool.
+Fallback: with at most k images and none below the limit, the pool is empty.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Rocketqa(Strategy):
     """Pool: the first n of the k highest-scored allowed images with g < limit; ties by corpus index.
 
     Args:
-        k: how far down the ranking is looked, images >= 1 or a share of the gallery ("0.6%").
-        n: pool size at most, images >= 1 or a share of the gallery ("0.6%").
-        limit: guide score below which an image is taken for a true negative.
+        k: depth of the ranking that is searched, images >= 1 or a share of the gallery ("0.6%").
+        n: maximum pool size, images >= 1 or a share of the gallery ("0.6%").
+        limit: guide score below which an image counts as a true negative.
     """
 
     reads: ClassVar[tuple[PlaneName, ...]] = ("guide",)

@@ -1,11 +1,11 @@
 """Images that score less than the target, but by no more than a margin.
 
-Rule: 0 < s+ - s_j <= margin. `triplets` gives the two neighbours: "hard", s+ - s_j <= 0; "all", s+ - s_j <= margin.
+Rule: 0 < s+ - s_j <= margin. `triplets` selects two variants: "hard", s+ - s_j <= 0; "all", s+ - s_j <= margin.
 Source: FaceNet (arXiv:1503.03832), sec. 3.2; pytorch-metric-learning, miners/triplet_margin_miner.py (2024-12-11),
-margin 0.2, whose edges are taken: a gap equal to the margin counts.
-Departures: the margin is one of scores. FaceNet's is one of squared distances, 2 (s+ - s_j) on unit vectors: its 0.2
-is 0.1 here; pytorch-metric-learning's default is one of distances. The batch's own version is `in-batch-semi-hard`.
-Fallback: no image that breaks the margin gives an empty pool.
+margin 0.2; as there, a gap equal to the margin counts.
+Departures: the margin is in score units. FaceNet's is in squared distances, 2 (s+ - s_j) on unit vectors: its 0.2 is
+0.1 here; pytorch-metric-learning's default is in distances. The version within a batch is `in-batch-semi-hard`.
+Fallback: if no image violates the margin, the pool is empty.
 """
 
 from __future__ import annotations

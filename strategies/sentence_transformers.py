@@ -1,4 +1,4 @@
-"""The rule of sentence-transformers' `mine_hard_negatives`: a window of ranks, filters, then the best that are left.
+"""The rule of sentence-transformers' `mine_hard_negatives`: a window of ranks, filters, then the best remaining images.
 
 Rule: of the range_max + 1 highest-scored images (the target among them) drop the target, s_j + absolute_margin > s+,
 s_j > s+ - relative_margin |s+|, s_j > max_score, s_j < min_score; of the rest drop the first range_min, and keep at
@@ -6,7 +6,7 @@ most range_max - range_min; take the first num_negatives ("top") or all ("random
 Source: huggingface/sentence-transformers, util/hard_negatives.py (2026-08-21); all names and defaults are its own.
 Departures: one positive a query (there: the lowest-scored of several); no cross-encoder; ties by corpus index. Its
 filters stay off unless set. Drawing num_negatives from "top" gives its negatives, in another order.
-Fallback: nothing left gives an empty pool; the released function drops the query.
+Fallback: if nothing is left, the pool is empty; the released function drops the query.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ PAPER = "sentence-transformers, mine_hard_negatives"
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceTransformers(Strategy):
-    """Pool: places range_min ... of the allowed images of the window that no filter drops; ties by corpus index.
+    """Pool: the window's allowed images that pass all filters, from rank range_min on; ties by corpus index.
 
     Args:
-        range_min: how many of the best that are left to skip, >= 0.
+        range_min: number of best remaining images to skip, >= 0.
         range_max: the window's last rank; left out, range_min + num_negatives + 1, or range_min + 10 num_negatives + 1
             where a margin or max_score is set.
-        max_score, min_score: drop what scores more, or less.
-        absolute_margin: drop what scores more than s+ less this, score units, >= 0.
-        relative_margin: drop what scores more than s+ less this share of |s+|, >= 0.
+        max_score, min_score: drop images that score more, or less.
+        absolute_margin: drop images that score more than s+ minus this, score units, >= 0.
+        relative_margin: drop images that score more than s+ minus this share of |s+|, >= 0.
         num_negatives: pool size of "top", >= 1 and <= range_max - range_min.
         sampling_strategy: "top": the first num_negatives; "random": all that are left up to range_max.
     """
@@ -80,5 +80,5 @@ class SentenceTransformers(Strategy):
         place = left.cumsum(1) - 1
         stop = self.range_min + self.num_negatives if self.sampling_strategy == "top" else self.window
         left &= (place >= self.range_min) & (place < stop)
-        # a window's columns are distinct, but for those behind a short row's end, which add nothing
+        # a window's columns are distinct, except the padding behind a short row's end, which adds nothing
         return torch.zeros_like(view.scores, dtype=torch.int8).scatter_add_(1, at, left.to(torch.int8)) > 0

@@ -1,10 +1,10 @@
-"""Images of the ranks start to stop - 1: the head of the ranking is skipped, as it holds most false negatives.
+"""Images at ranks start to stop - 1, skipping the head of the ranking, which holds most false negatives.
 
 Rule: rank the corpus with the target in it, take the ranks [start, stop), drop the target.
 Source: BGE, FlagOpen/FlagEmbedding scripts/hn_mine.py (2026-04-22): 10-210, 15 negatives drawn; its README shows 2-200.
 Departures: the released script fills a query that has too few with images drawn from the whole corpus; here such a
 query draws again from what it has.
-Fallback: a corpus that ends before `start` gives an empty pool.
+Fallback: if the ranking ends before `start`, the pool is empty.
 """
 
 from __future__ import annotations

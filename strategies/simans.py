@@ -1,13 +1,13 @@
-"""Ambiguous images: of the k highest-scored, those whose score is near the target's are drawn most.
+"""Ambiguous images: of the k highest-scored, those with scores near the target's are drawn most often.
 
 Rule: p_j in proportion to exp(-a (s_j - s+ - b)^2) over the k highest-scored images.
 Source: SimANS (arXiv:2210.11773, EMNLP 2022); its README states the formula, a 0.5, b 0; the script for NQ passes b 1.
 Variants: the released utils/util_wiki.py and MARCO_until_Doc.py compute exp(-a (s_j - s+ + b)^2): b of the other sign.
 MARCO_until_new.py computes exp(-3 |s_j - s+|): "absolute" with a 3. (Read in microsoft/SimXNS, 2024-01-09.)
 Departures: the released code draws from a stored list of candidates, whose length is unverified (k), and takes the last
-ids of that list where the target's score is 0, which stands for a score that is missing. The paper's scores are dot
+ids of that list where the target's score is 0, its mark for a missing score. The paper's scores are dot
 products that spread over tens; on cosines a 0.5 is nearly flat, so `a` is searched up to 1000.
-Fallback: a query without any allowed image has an empty pool.
+Fallback: a query without allowed images has an empty pool.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAPER = "SimANS, arXiv:2210.11773"
 
 @dataclass(frozen=True, kw_only=True)
 class Simans(Strategy):
-    """Pool: the k allowed images of highest score, ties by corpus index, weighted as `variant` says.
+    """Pool: the k highest-scored allowed images, ties by corpus index, weighted as `variant` says.
 
     Args:
         a: how fast the weight falls, >= 0; 0 draws uniformly.

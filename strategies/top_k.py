@@ -1,9 +1,9 @@
 """The k highest-scored images but the target.
 
-Paper: QuRe (arXiv:2507.12416), sec. 5.4, strategy (2), k = 100. CIRQRS compares with it as "Top": k = 1000, halved at
+Paper: QuRe (arXiv:2507.12416), sec. 5.4, strategy (2), k = 100. CIRQRS' baseline "Top" has k = 1000, halved at
 each refresh (`halve=true`).
 Departures: k counts allowed images only, so a disallowed one never takes a place.
-Fallback: fewer than k allowed images give all of them; none gives an empty pool.
+Fallback: with fewer than k allowed images, the pool holds all of them; with none, it is empty.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PAPER = "QuRe sec. 5.4 (2); CIRQRS 'Top'"
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(Strategy):
-    """Pool: the k allowed images of highest score, above or below the target; ties by corpus index.
+    """Pool: the k highest-scored allowed images, above or below the target; ties by corpus index.
 
     Args:
         k: pool size, images >= 1 or a share of the gallery ("0.6%").
-        halve: k // 2**refresh (at least 1) instead of k.
+        halve: use k // 2**refresh (at least 1) instead of k.
     """
 
     k: PoolSize = tunable(100, low=10, high=1000, log=True)

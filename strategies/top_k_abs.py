@@ -3,8 +3,8 @@
 Rule: s_j < limit, then the k highest: NV-Retriever's TopK-Abs (arXiv:2407.15831). Its limit of 0.7 and its number of
 negatives are unverified.
 Departures: the paper scores with a teacher, here the model being trained does: a limit that suits one backbone's scores
-says little of another's.
-Fallback: no image below the limit gives an empty pool.
+says little about another's.
+Fallback: if no image is below the limit, the pool is empty.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PAPER = "NV-Retriever, TopK-Abs"
 
 @dataclass(frozen=True, kw_only=True)
 class TopKAbs(Strategy):
-    """Pool: the k allowed images of highest score among those with s < limit; ties by corpus index.
+    """Pool: the k highest-scored allowed images with s < limit; ties by corpus index.
 
     Args:
-        limit: score.
+        limit: score that images must stay below.
         k: pool size, images >= 1 or a share of the gallery ("0.6%").
     """
 

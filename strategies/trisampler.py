@@ -1,11 +1,11 @@
 """TriSampler: images about as near to the query as the target is, and nearer to the target than to the query.
 
 Rule: p_j in proportion to exp(-(s_j - s+)^2 / 4) relu(s(d+, d_j) - s_j) over the k highest-scored images, s(d+, d_j)
-being the likeness of image j to the target. All pairwise scores are under the current model.
+being the similarity of image j to the target. All scores come from the current model.
 Source: TriSampler (arXiv:2402.11855). Unverified: read in a summary, not in the paper, and no code was found. There the
-two factors are two stages, a draw by the first and then one by the second; here one draw by their product. Its region
-of at most 60 degrees between the two angles has no formula in the summary and is not here. The default k is ours.
-Fallback: no image of the k nearer to the target than to the query gives an empty pool.
+two factors are two successive draws; here one draw uses their product. Its region of at most 60 degrees between the two
+angles has no formula in the summary and is not implemented. The default k is ours.
+Fallback: if none of the k images is nearer to the target than to the query, the pool is empty.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PAPER = "TriSampler, arXiv:2402.11855 (from a summary)"
 
 @dataclass(frozen=True, kw_only=True)
 class Trisampler(Strategy):
-    """Pool: the k allowed images of highest score that are more like the target than like the query, weighted.
+    """Pool: those of the k highest-scored allowed images that are more like the target than like the query, weighted.
 
     Args:
-        k: how far down the ranking is looked, images >= 1 or a share of the gallery ("0.6%").
+        k: depth of the ranking that is searched, images >= 1 or a share of the gallery ("0.6%").
     """
 
     reads: ClassVar[tuple[PlaneName, ...]] = ("target",)

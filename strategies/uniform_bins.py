@@ -4,8 +4,8 @@ Rule: cut the range of distances sqrt(2 - 2 s) into equal bins; the weight of an
 Source: pytorch-metric-learning, miners/uniform_histogram_miner.py (2024-12-11): 100 bins, 10 negatives from each, with
 replacement.
 Departures: the released miner bins all pairs of a batch together; here each query's allowed images, between the nearest
-and the farthest. Draws come without replacement, a bin as likely as any other that still holds an image.
-Fallback: a query without any allowed image has an empty pool.
+and the farthest. Draws are without replacement, each bin that still holds an image being equally likely.
+Fallback: a query without allowed images has an empty pool.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PAPER = "pytorch-metric-learning, UniformHistogramMiner"
 
 @dataclass(frozen=True, kw_only=True)
 class UniformBins(Strategy):
-    """Pool: all allowed images, weighted by 1 / the number of them that share the image's bin.
+    """Pool: all allowed images, weighted by 1 / the number of images in their bin.
 
     Args:
-        bins: of equal width between the query's nearest and farthest allowed image, >= 1.
+        bins: number of equal-width bins between the query's nearest and farthest allowed image, >= 1.
     """
 
     bins: PositiveInt = tunable(100, low=5, high=500, log=True)

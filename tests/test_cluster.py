@@ -184,7 +184,7 @@ def test_a_node_that_would_compute_another_run_says_so(two_nodes: Any, vector_se
 
     cells = [replace(cell, hash="0" * 64) for cell in planned(vector_sets, tmp_path)[:1]]
     (outcome,) = ComparisonFolder(tmp_path / "c").compute(cells, opened(two_nodes, tmp_path), tracking_uri="none")
-    assert "has other code, data or weights than planned with" in str(outcome.error)
+    assert "has different code, data or weights than the planning machine" in str(outcome.error)
     assert not list(tmp_path.glob("*/config.json"))
 
 

@@ -126,10 +126,10 @@ def test_a_strategy_must_define_pool() -> None:
 
 
 DECLARED: list[tuple[type, dict[str, object], str]] = [
-    (Strategy, {"scope": "batch"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
-    (Strategy, {"corrupts": ("target",)}, "one of the corpus a negbench.Strategy; neither declares `scope`"),
-    (Strategy, {"scope": "batch", "corrupts": ("target",)}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
-    (BatchStrategy, {"scope": "corpus"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
+    (Strategy, {"scope": "batch"}, "Mine: subclass negbench.BatchStrategy"),
+    (Strategy, {"corrupts": ("target",)}, "do not set `scope`"),
+    (Strategy, {"scope": "batch", "corrupts": ("target",)}, "Mine: subclass negbench.BatchStrategy"),
+    (BatchStrategy, {"scope": "corpus"}, "Mine: subclass negbench.BatchStrategy"),
     (BatchStrategy, {"corrupts": ("targets",)}, "unknown slot 'targets' in Mine.corrupts: did you mean 'target'"),
     (BatchStrategy, {"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),
     (BatchStrategy, {"corrupts": "target"}, "Mine.corrupts must be a tuple of .*, got 'target'"),

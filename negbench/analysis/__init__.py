@@ -1,1 +1,1 @@
-"""From the finished cells of a comparison to tables, verdicts and an answer in words."""
+"""Turn the finished cells of a comparison into tables, verdicts and an answer in words."""

@@ -13,15 +13,15 @@ from negbench.grid.comparison import Group
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 3
-_NAMED = 4  # strategies named in a list
+_NAMED = 4  # most strategies named in a list
 
 
 def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
-    """The answer in sentences: first place (over all first) and what is undecided; details; what it covers; the regime.
+    """Write the answer: first places (over all first), undecided pairs, details, what the intervals cover, the regime.
 
     Args:
         groups: of a comparison.
-        rows: their statistics.
+        rows: their verdicts.
     """
     main = [row for row in rows if row.main]
     tables: dict[tuple[str, ...], list[VerdictRow]] = {}
@@ -36,13 +36,13 @@ def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
 
 
 def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
-    """What tells this table from the others: 'cirr, info-nce: '; '' for the only one."""
+    """Return the labels that distinguish this table: 'cirr, info-nce: '; '' for the only one."""
     varied = [index for index in range(len(PLACE)) if len({each[index] for each in places}) > 1]
     return ", ".join(dict.fromkeys(place[index] for index in varied if place[index])) + ": " * bool(varied)
 
 
 def _order(rows: Sequence[VerdictRow]) -> list[str]:
-    """Of one table: first place and by how much others lose in a line; then details, other numbers of negatives."""
+    """Describe a table: first place and the others' losses in a line, then details, then other numbers of negatives."""
     blocks = equally_many(rows)
     (count, mine), *others = blocks.items()
     names = {row.strategy for row in mine}
@@ -82,7 +82,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _among(best: VerdictRow, rest: Sequence[VerdictRow]) -> list[str]:
-    """What is known of the differences between those that share first place."""
+    """Say which strategies that share first place are equal to the best, and which are undecided against it."""
     equal = [row.strategy for row in rest if row.best == best.strategy and row.to_best == "equal"]
     undecided = [row.strategy for row in rest if row.strategy not in equal]
     lines = [f"Equal to {best.strategy} within {100 * best.margin:g} points: {listed(equal, _NAMED)}."] if equal else []
@@ -90,7 +90,7 @@ def _among(best: VerdictRow, rest: Sequence[VerdictRow]) -> list[str]:
 
 
 def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
-    """How many of the pairs that are to be decided are undecided, and what it costs to decide them; '' for none."""
+    """Say how many of the pairs to decide are undecided, and what deciding them costs; '' for none."""
     left = [row for row in rows if row.undecided]
     if not left:
         return ""
@@ -107,7 +107,7 @@ def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
 
 
 def _loss(row: VerdictRow, best: VerdictRow) -> str:
-    """By how much, to the best of the table."""
+    """Say by how much a strategy loses to the best of the table."""
     if row.best == best.strategy:
         return f"{row.strategy} by {100 * row.behind:.2f} {bracket(row.behind_low, row.behind_high)} points"
     return f"{row.strategy} by {100 * (best.mean - row.mean):.2f} points"
@@ -118,7 +118,7 @@ def _mean(row: VerdictRow) -> str:
 
 
 def _against(row: VerdictRow) -> str:
-    """Mean and difference to the baseline."""
+    """Write a strategy's mean and its difference to the baseline."""
     if not row.compared:
         return f"{row.strategy} {percent(row.mean)} %" + " (the baseline)" * (row.verdict == "baseline")
     difference = signed(row.difference, row.diff_low, row.diff_high)
@@ -126,7 +126,7 @@ def _against(row: VerdictRow) -> str:
 
 
 def _sure(rows: Sequence[VerdictRow]) -> list[str]:
-    """The verdicts against the baseline, and what the intervals cover."""
+    """Count the verdicts against the baseline, and say what the intervals cover."""
     compared = [row for row in rows if row.compared]
     if not compared:
         return []
@@ -135,9 +135,7 @@ def _sure(rows: Sequence[VerdictRow]) -> list[str]:
     counts: Mapping[str, int] = {word: sum(row.verdict == word for row in compared) for word in words}
     text = f"Against the baseline: {', '.join(f'{n} {word}' for word, n in counts.items() if n)}. "
     if seeds == 1:
-        text += (
-            f"One seed: the {level} intervals are about these very models on other queries, not about the strategies; "
-        )
+        text += f"One seed: the {level} intervals cover other queries for these trained models, not retraining; "
         return [f"{text}use {_ENOUGH_SEEDS} seeds."]
     covered = " or ".join(dict.fromkeys(row.covers for row in compared))
     return [f"{text}Simultaneous {level} intervals, for these models, data and settings under {covered}."]
@@ -151,7 +149,7 @@ def _saturated(rows: Sequence[VerdictRow]) -> list[str]:
 
 
 def _regime(groups: Sequence[Group]) -> list[str]:
-    """Where the runs stood at their last refresh, data set by data set; of more than three nothing."""
+    """Describe the regime at the last refresh, per data set; nothing for more than three data sets."""
     names = sorted({group.labels["dataset"] for group in groups})
     lines = []
     for name in names if len(names) <= 3 else ():

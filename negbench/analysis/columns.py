@@ -1,6 +1,6 @@
-"""Every column of a table, declared once: terminal, CSV, Markdown, LaTeX, the page and MLflow read it here.
+"""Declarations of all table columns, used by the terminal, CSV, Markdown, LaTeX, the page and MLflow.
 
-A table is a list of columns over lines; a line maps keys to values, as `negbench.analysis.leader` reads them from runs
+A table is a list of columns over lines; a line maps keys to values, which `negbench.analysis.leader` reads from runs
 and verdicts. To add a column, add it here.
 """
 
@@ -26,13 +26,13 @@ class Column:
 
     Args:
         key: name of the value in a line, and of the column in CSV files of numbers and in MLflow.
-        title: heading where people read.
+        title: heading that people read.
         unit: "%" for a share in [0, 1] that is printed times 100, "points" for a difference of such shares, "p" for a
             p-value, "word" and "words" for texts, "" for a plain number.
         digits: after the decimal point.
-        ends: keys of an interval that is printed behind the value.
-        optional: left out of a table in which no line has a value.
-        logged: whether MLflow's summary runs have it as a metric.
+        ends: keys of the ends of an interval that is printed after the value.
+        optional: whether to leave it out of tables in which no line has a value.
+        logged: whether MLflow's summary runs log it as a metric.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Column:
     logged: bool = False
 
     def text(self, line: Line) -> str:
-        """The value as people read it; '-' for a gap."""
+        """Format the value for people; '-' for a gap."""
         value = line.get(self.key)
         if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
             return "-"
@@ -60,7 +60,7 @@ class Column:
 
 
 def metric_column(name: str) -> Column:
-    """A metric: mean and standard deviation over seeds."""
+    """Return the column of a metric: mean and standard deviation over seeds."""
     return Column(f"metrics/{name}", label_of(name).removeprefix("average "), "%", 2)
 
 
@@ -168,7 +168,7 @@ LOGGED = tuple(column for column in TESTS if column.logged)
 
 
 def texts(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:
-    """What people read: the axes of each line as they are, then the columns."""
+    """Build a table for people: each line's axes, then its formatted columns."""
     shown = [c for c in columns if not c.optional or any(c.text(line) != "-" for line in lines)]
     return pd.DataFrame(
         [{axis: line[axis] for axis in axes} | {c.title: c.text(line) for c in shown} for line in lines]
@@ -176,18 +176,18 @@ def texts(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str])
 
 
 def numbers(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:
-    """What programs read: the values, not rounded, under their keys."""
+    """Build a table for programs: unrounded values under their keys."""
     rows = [{axis: line[axis] for axis in axes} | {c.key: line.get(c.key, math.nan) for c in columns} for line in lines]
     return pd.DataFrame(rows)
 
 
 def logged(line: Line) -> dict[str, float]:
-    """MLflow's metrics of a line of verdicts: each logged value with the ends of its interval; gaps are left out."""
+    """Return MLflow's metrics of a verdict's line: each logged value with its interval's ends; gaps are left out."""
     keys = [key for column in LOGGED for key in (column.key, *(column.ends or ()))]
     return {key: float(line[key]) for key in keys if math.isfinite(line[key])}
 
 
 def constant(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
-    """Those of the columns that say the same in every row, with their one value: they stand above a table instead."""
+    """Return the columns with the same value in every row, and that value: it is shown above the table instead."""
     same = [name for name in columns if name in frame and len(frame) and frame[name].nunique() == 1]
     return {name: str(frame[name].iloc[0]) for name in same}

@@ -1,4 +1,4 @@
-"""Computing cells, look by look until what they are for is decided."""
+"""Compute cells, look by look, until the pairs in question are decided."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from negbench.grid.compute import computed
 from negbench.grid.looks import Looks
 from negbench.store.runfolder import RunFolder
 
-Places = Collection[tuple[str, ...]]  # of groups, as `place_of` has them
+Places = Collection[tuple[str, ...]]  # of groups, as `place_of` returns them
 
 
 def computed_until(
@@ -37,25 +37,25 @@ def computed_until(
     say: Callable[[str], None],
     before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
-    """Compute cells, and those of more seeds where there are looks.
+    """Compute cells; with `looks`, add seeds look by look for the groups that have undecided pairs.
 
-    What is computed follows from the finished cells alone, so a command that is killed and rerun ends as it would have;
-    a budget excepted. A group leaves once all that it is for is decided, or where a cell of it failed. The last look's
-    cells are for the caller to `settle`: comparison.json may name those of an earlier command, too.
+    The finished cells alone determine what is computed, so a command that is killed and rerun gives the same result,
+    unless it has a budget. A group stops once all its pairs are decided, or if one of its cells failed. The caller must
+    `settle` the last look's cells: comparison.json may still name those of an earlier command.
 
     Args:
         folder: of the comparison.
-        cells: of the first look.
-        more: the cells of other seeds.
-        looks: when they are looked at; None: once.
-        undecided: from all outcomes, those of `before` too, and the groups that run: those of them that must go on,
-            and in words what is undecided.
+        cells: those of the first look.
+        more: returns the cells of further seeds.
+        looks: schedule of the looks; None: one look.
+        undecided: takes all outcomes (those of `before` too) and the running groups; returns the groups that must go
+            on, and a text on what is undecided.
         how: executor and tracking_uri, as `computed` takes them.
-        say: told after every look what is decided, what is open, and what that would cost.
+        say: called after every look with a line on what is undecided and what deciding it would cost.
         before: outcomes of other cells of the comparison.
 
     Returns:
-        The outcomes of these cells.
+        The outcomes of these cells and of those added.
     """
     started, outcomes = time.monotonic(), computed(folder, cells, **how, before=before)
     if looks is None or not any(outcome.run_id for outcome in outcomes):
@@ -76,7 +76,7 @@ def computed_until(
 def open_strategies(
     folder: ComparisonFolder, rules: Rules
 ) -> Callable[[Sequence[Outcome], Places], tuple[Places, str]]:
-    """For `computed_until`: the strategies of a comparison that have a pair to be decided, and what that would cost."""
+    """Return `undecided` for `computed_until`: the strategies with an undecided pair, and the cost of deciding it."""
 
     def undecided(outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
         found = standing(folder.path.parent, folder.document(outcomes), rules)
@@ -88,10 +88,10 @@ def open_strategies(
 
 
 def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
-    """What seeds would resolve, told from the finished ones of these cells: a line for each table that has two.
+    """Estimate from the finished cells how many seeds resolve a difference: a line per table that has two seeds.
 
     Args:
-        cells: as planned.
+        cells: of the plan.
         runs: runs folder.
         rules: how strategies are compared.
     """
@@ -108,11 +108,11 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         if known := [each for each in every.values() if each.seeds > 1]:
             where = f" ({', '.join(dict.fromkeys(table.labels.values()))})" * (len(tables) > 1)
             lines.append(_resolved(label_of(table.main) + where, known, _seconds(groups, table), nested=nested))
-    return lines or ["what seeds resolve is not known yet: compute a pilot of 3 seeds first (--seeds 3)"]
+    return lines or ["the number of seeds needed is unknown: run a pilot first (--seeds 3)"]
 
 
 def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested: bool) -> str:
-    """For one table's metric, whose strategies take `seconds` for a seed of all; the median of its pairs."""
+    """Write one table's line: medians over its pairs; a seed of all its strategies takes `seconds`."""
     parts = []
     for points in (1, 2):
         needed = median(seeds_for(each, points / 100, nested=nested) for each in known)
@@ -120,10 +120,10 @@ def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested:
         parts.append(f"{points} point{'s' * (points > 1)}: {cost if math.isfinite(needed) else 'more queries'}")
     floor = percent(median(floor_of(each, nested=nested) for each in known))
     text = f"to resolve differences of {what} takes, for {'; for '.join(parts)}"
-    return text + ("" if nested else f"; with any number of seeds the queries leave ± {floor} points")
+    return text + ("" if nested else f"; with unlimited seeds the queries still leave ± {floor} points")
 
 
 def _seconds(groups: Sequence[Group], table: VerdictTable) -> float:
-    """What a seed of all strategies of a table takes."""
+    """Return the seconds that one seed of all strategies of a table takes."""
     mine = [group for group in groups if all(group.labels.get(axis) == name for axis, name in table.labels.items())]
     return sum(sum(sum(result["seconds"].values()) for result in group.results) / len(group.runs) for group in mine)

@@ -1,7 +1,7 @@
-"""The matrix of systems and negatives, and what each system's gain over the plain one is made of.
+"""The matrix of systems and negatives, and the decomposition of each system's gain over the plain system.
 
-Between a system and the plain one stand its corners: every choice of factors (negatives, objective, architecture) from
-one or the other. A factor's own term is what it adds alone to the plain system; an interaction is what factors add
+The corners between a system and the plain one take each factor (negatives, objective, architecture) from one or the
+other. A factor's own term is what it adds alone to the plain system; an interaction is what factors add
 together beyond each alone; a Shapley share is a factor's own term and an equal part of its interactions. Own terms and
 interactions sum to the gain, and so do the shares.
 """
@@ -30,7 +30,7 @@ class Gain:
 
     `kind`: "corner" (`part` names the factors taken from the system, `value` is a mean), "gain" (all of it), "own term"
     and "share" (of the factor `part`), or "interaction" (of the factors in `part`). The intervals of a system's parts
-    hold all at once; a corner has none of its own.
+    are simultaneous; a corner has no interval.
     """
 
     system: str
@@ -45,14 +45,14 @@ class Gain:
 def gains_of(
     tables: Sequence[VerdictTable], corners: Mapping[str, Sequence[Mapping[str, Any]]], rules: Rules
 ) -> list[Gain]:
-    """The decomposition of every system whose corners are all finished.
+    """Decompose the gain of every system whose corners are all finished.
 
-    A system's own architecture is another backbone by its label: tables are found by their system alone.
+    A system's own architecture has another backbone label, so tables are looked up by their system alone.
 
     Args:
-        tables: of the corners: a table's label `system` is that of a corner.
+        tables: of the corners; a table's label `system` is its corner's label.
         corners: system -> its corners, each {"factors": [...], "label": its cells' label `system`}.
-        rules: the level.
+        rules: for the level alpha.
     """
     found = []
     values = {t.labels["system"]: next(iter(t.values[t.main].values())) for t in tables if t.values.get(t.main)}
@@ -78,7 +78,7 @@ def gains_of(
 
 
 def matrix_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
-    """[strategy x system] the difference to the system's own negatives with its sign; its own row says its mean."""
+    """Build [strategy x system]: the difference to the system's own negatives with its sign; for these, the mean."""
     shown = {(row.strategy, row.system): _cell(row) for row in rows}
     columns = list(dict.fromkeys(row.system for row in rows))
     strategies = list(dict.fromkeys(row.strategy for row in sorted(rows, key=lambda row: row.strategy)))
@@ -94,7 +94,7 @@ def _cell(row: VerdictRow) -> str:
 
 
 def corners_frame(gains: Sequence[Gain]) -> pd.DataFrame:
-    """One row a corner: what is taken from the system, and the mean."""
+    """Build one row per corner: the factors taken from the system, and the mean."""
     rows = [gain for gain in gains if gain.kind == "corner"]
     return pd.DataFrame(
         [{"system": gain.system, "from the system": gain.part, "mean %": percent(gain.value, 2)} for gain in rows]
@@ -102,7 +102,7 @@ def corners_frame(gains: Sequence[Gain]) -> pd.DataFrame:
 
 
 def parts_frame(gains: Sequence[Gain]) -> pd.DataFrame:
-    """One row a part of a system's gain: own term and share of a factor beside each other, interactions as such."""
+    """Build one row per part of a system's gain: a factor's own term beside its share, and interactions."""
     by_key = {(g.system, g.kind, g.part): g for g in gains}
     shown = []
     for gain in gains:
@@ -122,7 +122,7 @@ def parts_frame(gains: Sequence[Gain]) -> pd.DataFrame:
 
 
 def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[str]:
-    """A line for each system: what other negatives do to it; then what its gain over the plain one is made of."""
+    """Write a line per system on the effect of other negatives, then a line per system on the parts of its gain."""
     lines = []
     for name in dict.fromkeys(row.system for row in rows):
         mine = [row for row in by_negatives(rows) if row.system == name]
@@ -143,9 +143,9 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
         lines.append(f"{text}.")
     for gain in (gain for gain in gains if gain.kind == "gain"):
         parts = [g for g in gains if g.system == gain.system]
-        told = [f"{g.part} alone {_points(g)}" for g in parts if g.kind == "own term"]
-        told += [f"the interaction of {g.part} {_points(g)}" for g in parts if g.kind == "interaction"]
-        lines.append(f"{gain.system} against the plain system: {_points(gain)} points; {', '.join(told)}.")
+        effects = [f"{g.part} alone {_points(g)}" for g in parts if g.kind == "own term"]
+        effects += [f"the interaction of {g.part} {_points(g)}" for g in parts if g.kind == "interaction"]
+        lines.append(f"{gain.system} against the plain system: {_points(gain)} points; {', '.join(effects)}.")
     return lines
 
 

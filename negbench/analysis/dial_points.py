@@ -1,4 +1,4 @@
-"""Along dials: who is best at every point, as a table and in words."""
+"""Which strategies are best at each point of the dials, as a table and in words."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from negbench.grid.dials import Dials
 
 
 def series_of(place: Sequence[str]) -> str:
-    """What points along dials have in common, from their values of `PLACE`: 'plain, tuned, info-nce, tiny'."""
+    """Join the labels (values of `PLACE`) that points along dials share: 'plain, tuned, info-nce, tiny'."""
     named = dict(zip(PLACE, place, strict=True))
     return ", ".join(value for axis, value in named.items() if axis not in ("point", "dataset") and value)
 
 
 def at_point(rows: Sequence[VerdictRow], label: str) -> list[VerdictRow]:
-    """Strategies of a point, the best first."""
+    """Return the strategies of a point, best first."""
     return sorted((row for row in rows if row.main and row.point == label), key=lambda row: -row.mean)
 
 
 def unbeaten(point: Sequence[VerdictRow]) -> list[str]:
-    """The best strategy of a point and all that it does not beat, the best first."""
+    """Return the best strategy of a point and all that it does not beat, best first."""
     return [row.strategy for row in point if point[0].strategy not in row.beaten_by]
 
 
 def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
-    """One row a point: who is best, what the next is behind, who shares first place, all means with their ranks."""
+    """Build one row per point: the best strategy, the gap to the next, who shares first place, all means with ranks."""
     names = sorted({row.strategy for row in rows})
     shown = []
     for series in dict.fromkeys(series_of(row.place) for row in rows):
@@ -49,7 +49,7 @@ def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
 
 
 def dials_answer(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
-    """Who is best at how many points, and where; for each series by itself."""
+    """Say which strategies are best, at how many points and where, for each series."""
     every = dict.fromkeys(series_of(row.place) for row in rows)
     lines = []
     for series in every:

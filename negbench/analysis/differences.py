@@ -1,7 +1,7 @@
-"""The only door from a comparison to the statistics: per-query values in, differences with intervals out.
+"""The only interface from a comparison to the statistics: per-query values in, differences with intervals out.
 
-Everything above reads `Differences`: means, differences to a baseline, and all pairs, each family with simultaneous
-intervals. The generator is seeded by the values themselves, so the same cells give the same bytes.
+Callers read `Differences`: means, differences to a baseline, and all pairs, each family with simultaneous intervals.
+The generator is seeded with the values themselves, so the same cells give the same bytes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from negbench.analysis import statistics
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Values
 
-_DRAWS = 4000  # of a test at the whole of alpha; smaller shares of it lie further out
+_DRAWS = 4000  # of a test that spends all of alpha; a smaller share needs more
 
 
 @dataclass(frozen=True)
 class Differences:
-    """What the statistics say of strategies that share a test, in the unit of their values.
+    """Test results of strategies that share a test, in the unit of their values.
 
     Attributes:
         means: strategy -> its mean with an interval for it alone.
-        against: strategy -> its difference to the baseline; these intervals hold all at once. Without the baseline, and
+        against: strategy -> its difference to the baseline, with simultaneous intervals; without the baseline, and
             without strategies that share no seed with it.
-        pairs: all pairs that share a seed; their intervals hold all at once.
+        pairs: all pairs that share a seed, with simultaneous intervals.
     """
 
     means: Mapping[str, statistics.Summary]
@@ -41,7 +41,7 @@ class Differences:
         return max(self.means, key=lambda name: self.means[name].mean)
 
     def after(self, before: Differences) -> Differences:
-        """As these are, but what was decided before stays as it was, and so does what has no new seeds."""
+        """Return these differences, but keep those of `before` that were decided or have gained no seeds."""
 
         def kept(old: statistics.Difference | None, new: statistics.Difference) -> statistics.Difference:
             return new if old is None or (old.verdict == "undecided" and new.seeds > old.seeds) else old
@@ -60,15 +60,15 @@ def differences(
     share: float = 1.0,
     key: str = "",
 ) -> Differences:
-    """From the per-query values of some strategies to their differences with simultaneous intervals.
+    """Compute the differences between strategies, with simultaneous intervals, from their per-query values.
 
     Args:
         values: strategy -> values [S, Q], its seeds, and how queries were sampled; the same Q queries for all.
         baseline: the strategy that the others are compared with; None: none.
         margin: differences inside plus or minus this do not matter, in the unit of the values.
         alpha: level; intervals have the level 1 - alpha.
-        share: of alpha that the simultaneous intervals spend.
-        key: what else seeds the generator, so that two tables of the same values need not share their draws.
+        share: the part of alpha that the simultaneous intervals spend.
+        key: also seeds the generator, so that two tables of the same values can have different draws.
 
     Raises:
         ValueError: a stratum with a single query.
@@ -82,7 +82,7 @@ def differences(
 
 
 def difference(one: statistics.Seeded, other: statistics.Seeded, design: statistics.Design) -> statistics.Difference:
-    """One minus the other, of the same seeds and queries, tested alone."""
+    """Test one minus the other, on the same seeds and queries, on its own."""
     values = {"one": one, "other": other}
     digest = hashlib.sha256(b"".join(np.ascontiguousarray(row).tobytes() for rows in values.values() for row in rows))
     generator = np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
@@ -91,7 +91,7 @@ def difference(one: statistics.Seeded, other: statistics.Seeded, design: statist
 
 
 def _draws(share: float) -> int:
-    """The smaller the share of alpha, the more, as what it asks for lies further out."""
+    """Return the number of draws: more for a smaller share of alpha, whose quantile lies further out."""
     return round(_DRAWS / math.sqrt(share))
 
 
@@ -104,11 +104,11 @@ def decided(
     alpha: float = 0.05,
     key: str = "",
 ) -> Differences:
-    """As `differences`; where there are looks, one after the other: what a look decides is decided for good.
+    """Compute `differences`, look by look if there are looks; a pair that a look decides stays decided.
 
-    Every look tests all pairs at its share of alpha.
-    All intervals of all looks hold at once in 1 - alpha of the repetitions, whatever was decided when, and so do those
-    that are returned: of a decided pair those of its look, of an undecided one those of the last look at it.
+    Every look tests all pairs at its share of alpha. All intervals of all looks hold simultaneously in 1 - alpha of the
+    repetitions, whatever was decided when. So do the returned ones: a decided pair keeps the interval of the look that
+    decided it, an undecided pair has that of the last look at it.
     """
     if looks is None:
         return differences(values, baseline, margin=margin, alpha=alpha, key=key)
@@ -125,17 +125,17 @@ def decided(
 
 
 def _design(values: Mapping[str, Values], *, margin: float = 0.0, alpha: float) -> statistics.Design:
-    """The design of the values, which is the same for all."""
+    """Return the statistical design, which is the same for all values."""
     first, nested = next(iter(values.values())), any(mine.nested for mine in values.values())
     return statistics.Design(first.strata, first.clusters, nested, alpha, margin)
 
 
 def factorial(corners: Mapping[frozenset[str], Values], *, alpha: float) -> statistics.Factorial:
-    """What factors contribute to the difference between all of them and none; corners with the same seeds and queries.
+    """Decompose the difference between all factors and none; corners must have the same seeds and queries.
 
     Args:
         corners: set of the factors that are on -> values.
-        alpha: level; the intervals of all parts hold at once.
+        alpha: level; the intervals of all parts are simultaneous.
     """
     named = {" + ".join(sorted(factors)): mine for factors, mine in corners.items()}
     cells = {factors: mine.values for factors, mine in corners.items()}
@@ -143,7 +143,7 @@ def factorial(corners: Mapping[frozenset[str], Values], *, alpha: float) -> stat
 
 
 def seeded(values: Mapping[str, Values], key: str) -> np.random.Generator:
-    """A generator seeded by everything that is tested."""
+    """Return a generator seeded with everything that is tested."""
     digest = hashlib.sha256(key.encode())
     for name, mine in values.items():
         digest.update(f"{name} {mine.seeds}".encode())

@@ -1,4 +1,4 @@
-"""All that a comparison says: judged from its folder by the rules, stored as statistics.json, read by its page."""
+"""Results of a comparison: judged from its folder by the rules, stored as statistics.json, read by its page."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FILE = "statistics.json"
 
 @dataclass(frozen=True)
 class Findings:
-    """A comparison's finished cells, the axes that it has, and what the statistics say.
+    """A comparison's finished cells, its axes, and its test results.
 
     Attributes:
-        groups: finished cells by seed; the corners of systems are not among them.
+        groups: finished cells, grouped over seeds, without the corners of systems.
         document: comparison.json.
         rows: verdicts.
-        gains, tuning: what else is stored; empty where the comparison has no such axis.
+        gains, tuning: other stored results; empty if the comparison has no such axis.
     """
 
     groups: tuple[Group, ...]
@@ -50,12 +50,12 @@ class Findings:
 
     @cached_property
     def dials(self) -> Dials:
-        """Without an axis where the comparison has none."""
+        """The comparison's dials; without axes if it has none."""
         return Dials.of(self.document)
 
     @property
     def systems(self) -> Mapping[str, Any]:
-        """Of comparison.json; empty where the comparison has no systems."""
+        """The systems in comparison.json; empty if the comparison has none."""
         found: Mapping[str, Any] = self.document.get("systems") or {}
         return found
 
@@ -66,7 +66,7 @@ class Findings:
 
     @cached_property
     def tuned(self) -> list[TunedRow]:
-        """Default and tuned side by side."""
+        """Default and tuned results side by side."""
         return tuned_rows(self.rows, tunings_of(self.document)[1], self.tuning)
 
     @property
@@ -79,7 +79,7 @@ class Findings:
         )
 
     def answer(self) -> list[str]:
-        """The answer in sentences."""
+        """Write the answer in sentences."""
         if not self.rows:
             return []
         lines = []
@@ -94,7 +94,7 @@ class Findings:
         return lines + (tuned_answer(tunings_of(self.document)[0], self.tuned) if self.tuned else [])
 
     def notes(self) -> list[str]:
-        """What a reader must know: cells that there cannot be, and what backbone or data set do not support."""
+        """List caveats: cells that are not defined, and what the backbone or data set does not support."""
         undefined = [
             f"{each['strategy']} at {each.get('system') or each.get('point')} is not defined: {each['reason']}"
             for each in self.document.get("undefined", ())
@@ -102,7 +102,7 @@ class Findings:
         return [*undefined, *self.systems.get("remarks", ())]
 
     def write(self, folder: Path) -> Path:
-        """statistics.json."""
+        """Write statistics.json; returns its path."""
         document: dict[str, Any] = {"rows": [row.plain() for row in self.rows]}
         for name in _PARTS:
             document[name] = [asdict(each) for each in getattr(self, name)]
@@ -131,19 +131,19 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     return Findings(
         groups=groups,
         document=document,
-        rows=tuple(VerdictRow.read(row.plain()) for row in rows),  # as a page reads them
+        rows=tuple(VerdictRow.read(row.plain()) for row in rows),  # as a page reads them back
         gains=tuple(gains_of(tables_of(corners, rules), systems.get("corners", {}), rules)),
         tuning=tuple(tuning_gains(tables, tunings_of(document)[1], rules.alpha)),
     )
 
 
 def standing(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
-    """A comparison that goes on, with the verdicts that it has to reach: those on the main metric of every table.
+    """Judge an unfinished comparison on the main metric of every table, whose verdicts it has to reach.
 
     Args:
         runs: runs folder.
-        document: what comparison.json says of the cells that are computed (`ComparisonFolder.document`).
-        rules: how they are compared.
+        document: content of comparison.json for the computed cells (`ComparisonFolder.document`).
+        rules: how strategies are compared.
     """
     groups, _ = _parted(grouped(runs, document["cells"]), document)
     tables = tables_of(groups, rules, (document.get("systems") or {}).get("own"), main_only=True)
@@ -151,11 +151,11 @@ def standing(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
 
 
 def stored(runs: Path, name: str) -> Findings:
-    """A comparison as it was judged; without rows where it was not.
+    """Read a comparison's stored results; without rows if it was not judged.
 
     Raises:
         RunError: no such comparison, or no finished cell.
-        NegbenchError: a file of another version.
+        NegbenchError: a file of another negbench version.
     """
     groups, _, document = _stored(runs, name)
     path = runs / name / FILE
@@ -170,18 +170,18 @@ def stored(runs: Path, name: str) -> Findings:
 
 
 def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: a gap is null."""
+    """Replace null, a gap in JSON, by NaN."""
     return {key: float("nan") if value is None else value for key, value in found.items()}
 
 
 def _stored(runs: Path, name: str) -> tuple[tuple[Group, ...], list[Group], Mapping[str, Any]]:
-    """The groups of a comparison, those of the corners between its systems, and comparison.json."""
+    """Read a comparison's own groups, the groups of its systems' corners, and comparison.json."""
     groups, document = groups_of(runs, name), read_json(runs / name / "comparison.json")
     return *_parted(groups, document), document
 
 
 def _parted(groups: Sequence[Group], document: Mapping[str, Any]) -> tuple[tuple[Group, ...], list[Group]]:
-    """A comparison's own groups, and those of the corners between its systems."""
+    """Split groups into a comparison's own and those of its systems' corners."""
     systems: Mapping[str, Any] = document.get("systems") or {}
     labels = {corner["label"] for corners in systems.get("corners", {}).values() for corner in corners}
     corners = [group for group in groups if group.labels.get("system") in labels]

@@ -1,8 +1,8 @@
-"""The tables of a comparison: quality with its verdict, what the strategies did, how it trained, what it cost.
+"""Tables of a comparison: quality with verdicts, behaviour, regime, training, cost.
 
-All but cost are a function of the cells and the rules of comparison alone, so the files written from them are the same
-bytes however the cells were computed. Cost depends on the machine and stands in a table of its own. Strategies that
-meet equally many negatives per query and step stand together, the best of them first.
+All but cost depend on the cells and the rules of comparison alone, so the files written from them are the same bytes
+however the cells were computed. Cost depends on the machine and has its own table. Strategies with equally many
+negatives per query and step are listed together, best first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from negbench.analysis.regime_card import last_card
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, headline_metrics, negatives_of
 from negbench.grid.comparison import AXES, Group
 
-FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs")  # above a table where all rows agree
+FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs")  # shown above a table if all rows agree
 
 
 @dataclass(frozen=True)
 class LeaderTable:
-    """Texts for people, rows by negatives per query and step, then by the metric, best first, alike in all tables.
+    """Tables of formatted text, all in one row order: negatives per query and step, then the metric, best first.
 
-    `regime` is empty where no run has a card.
+    `regime` is empty if no run has a regime card.
     """
 
     quality: pd.DataFrame
@@ -39,11 +39,11 @@ class LeaderTable:
 
 
 def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> LeaderTable:
-    """Means and standard deviations over seeds of each group.
+    """Build the tables of means and standard deviations over each group's seeds.
 
     Args:
         groups: of a comparison.
-        rows: their verdicts, for the columns that need a test; one without a group ("over all") is a line of `quality`.
+        rows: their verdicts, for the columns that need a test; those without a group ("over all") go to `quality`.
     """
     groups = ordered(groups, rows)
     tested = {row_key(row): row for row in rows if row.main}
@@ -63,7 +63,7 @@ def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> Le
 
 
 def leader_tables(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> dict[str, LeaderTable]:
-    """Data set, or "over all" -> its leader table; along dials, where every point is a data set, one under ''."""
+    """Build data set (or "over all") -> leader table; along dials, whose points are data sets, one table under ''."""
     if any("point" in group.labels for group in groups):
         return {"": leader_table(groups, rows)}
     names = sorted({group.labels["dataset"] for group in groups})
@@ -77,12 +77,12 @@ def leader_tables(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> d
 
 
 def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
-    """All that the statistics say of one metric, in the order of the leader table."""
+    """Build the table of all test results on one metric, in the order of the leader table."""
     return texts(columns.TESTS, [row_line(row) for row in by_negatives(rows)], axes_of((), rows))
 
 
 def measured(groups: Sequence[Group]) -> dict[str, pd.DataFrame]:
-    """Behaviour, regime and cost as numbers, not rounded, under the names of result.json: for CSV files."""
+    """Build all tables but quality as unrounded numbers under the names of result.json, for CSV files."""
     groups = ordered(groups)
     return _others(numbers, groups, [line_of(group) for group in groups], [*axes_of(groups), "seeds"])
 
@@ -90,7 +90,7 @@ def measured(groups: Sequence[Group]) -> dict[str, pd.DataFrame]:
 def _others(
     written: Callable[..., pd.DataFrame], groups: Sequence[Group], lines: Sequence[columns.Line], axes: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """All tables but quality, as `texts` or `numbers` write them; the last axis, seeds, is not one of the regime's."""
+    """Build all tables but quality with `texts` or `numbers`; the regime table omits the last axis, seeds."""
     cards = [{**line, **card} for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
     return {
         "behaviour": written(columns.BEHAVIOUR, lines, axes),
@@ -104,19 +104,19 @@ def _others(
 
 
 def axes_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[str]:
-    """The axes that a comparison has."""
+    """Return the axes that a comparison has."""
     used = [group.labels for group in groups] + [vars(row) for row in rows]
     return [axis for axis in AXES if any(labels.get(axis) for labels in used)]
 
 
 def _headline(group: Group, row: VerdictRow | None) -> list[str]:
-    """The metrics that a table shows of a group, the tested one first."""
+    """Return the metrics that a table shows for a group, the tested one first."""
     names = headline_metrics(list(group.results[0]["metrics"]))
     return names if row is None else list(dict.fromkeys([row.metric, *names]))
 
 
 def line_of(group: Group, row: VerdictRow | None = None) -> dict[str, object]:
-    """All values of a group under the keys of columns: means over seeds, the highest peak of memory, its verdict."""
+    """Return a group's values by column key: means over seeds, the highest peak memory, its verdict."""
     results = group.results
     line: dict[str, object] = {**dict.fromkeys(AXES, ""), **group.labels}
     line |= {name: _mean(group.values(name)) for name in ("negatives_seen", "steps", "images_encoded")}
@@ -132,7 +132,7 @@ def line_of(group: Group, row: VerdictRow | None = None) -> dict[str, object]:
 
 
 def row_line(row: VerdictRow) -> dict[str, object]:
-    """A verdict under the keys of columns."""
+    """Return a verdict's values by column key."""
     return dict(vars(row)) | {
         "ranks": row.ranks,
         "negatives": negatives_text(row.negatives),
@@ -141,7 +141,7 @@ def row_line(row: VerdictRow) -> dict[str, object]:
 
 
 def regime_of(group: Group) -> dict[str, float]:
-    """Means over seeds of the last refresh's card; empty where no run has one."""
+    """Average the last refresh's regime card over seeds; empty if no run has one."""
     cards = [last_card(result) for result in group.results if result.get("regime_by_refresh")]
     names = [column.key for column in columns.REGIME] * bool(cards)
     return {
@@ -167,7 +167,7 @@ def negatives_words(count: str) -> str:
 
 
 def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
-    """Rows by their negatives per query and step, as tables print them; the most usual number first."""
+    """Group rows by negatives per query and step, as tables print them; the most common number first."""
     found: dict[float, list[VerdictRow]] = {}
     for row in rows:
         found.setdefault(_rounded(row.negatives), []).append(row)
@@ -176,7 +176,7 @@ def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
 
 
 def by_negatives(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
-    """Table by table, by negatives per query and step, and the metric, best first."""
+    """Sort rows by table, negatives per query and step, and the metric, best first."""
     return sorted(
         rows,
         key=lambda r: (r.point, r.system, r.settings, r.dataset, r.backbone, _rounded(r.negatives), r.loss, -r.mean),
@@ -184,22 +184,22 @@ def by_negatives(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
 
 
 def _rounded(negatives: float) -> float:
-    """Equal where a last, smaller batch alone makes the difference."""
+    """Round so that a smaller last batch makes no difference."""
     return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
 def row_key(row: VerdictRow) -> tuple[str, ...]:
-    """A strategy in its table."""
+    """Return the labels that identify a strategy in its table."""
     return (*row.place, row.strategy)
 
 
 def group_key(group: Group) -> tuple[str, ...]:
-    """As `row_key`."""
+    """Return the same key for a group."""
     return (*(group.labels.get(axis, "") for axis in PLACE), group.labels["strategy"])
 
 
 def ordered(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Group]:
-    """By data set, negatives per query and step, and the metric, best first: the order of tables and figures."""
+    """Sort groups by data set, negatives per query and step, and the metric, best first, as in tables and figures."""
     means: Mapping[tuple[str, ...], float] = {row_key(row): row.mean for row in rows if row.main}
 
     def place(group: Group) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Where a group's curve ended, how fast it came there, and whether it still rose: the plateau and the speed, apart."""
+"""Plateaus of learning curves: where a group's curve ended, how fast it got there, and whether it was still rising."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from negbench.analysis.words import label_of, listed, percent
 from negbench.grid.comparison import AXES, KEY, Group, place_of
 from negbench.grid.rates import ChosenRate
 
-SHARE = 0.95  # of a plateau: the steps to it are told
+SHARE = 0.95  # of a plateau: the steps to reach it are reported
 _NAMED = 4
 READ_PLATEAU = (
     "The curve of the scored split, mean over seeds. Plateau: its last value. Rise: how much of that came in the last "
@@ -23,12 +23,12 @@ READ_PLATEAU = (
 
 @dataclass(frozen=True)
 class Plateau:
-    """Mean over seeds of a metric of the scored split, along training.
+    """Learning curve of a metric on the scored split, averaged over seeds.
 
     Attributes:
         epochs: trained at each point; 0 is the untrained model.
-        steps: at each point.
-        mean: of the metric.
+        steps: trained at each point.
+        mean: the metric at each point.
     """
 
     epochs: tuple[int, ...]
@@ -37,7 +37,7 @@ class Plateau:
 
     @classmethod
     def of(cls, group: Group, metric: str) -> Plateau:
-        """Of a group's stored curves; without a point where no curve is stored."""
+        """Average a group's stored curves; without points if none is stored."""
         epochs, steps, values = group.curve(metric)
         return cls(tuple(epochs), tuple(steps), tuple(values.mean(0).tolist() if epochs else ()))
 
@@ -48,18 +48,18 @@ class Plateau:
 
     @property
     def rise(self) -> float:
-        """Last value minus the first of the last third of the epochs; NaN where that third has fewer than two."""
+        """Last value minus the first of the last third of the epochs; NaN if that third has fewer than two."""
         third = [value for epoch, value in zip(self.epochs, self.mean, strict=True) if 3 * epoch >= 2 * self.epochs[-1]]
         return third[-1] - third[0] if len(third) > 1 else math.nan
 
     def steps_to(self, level: float) -> float:
-        """Steps after which the mean curve first has this value; NaN where it never has."""
+        """Return the steps after which the mean curve first reaches this value; NaN if it never does."""
         reached = (step for step, value in zip(self.steps, self.mean, strict=True) if value >= level)
         return float(next(reached, math.nan))
 
 
 def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
-    """Each group by its strategy and by what tells it from the others: 'qure', 'qure info-nce', '[twins=2] qure'."""
+    """Name each group by its strategy and the labels that distinguish it: 'qure', 'qure info-nce', '[twins=2] qure'."""
     dials = any("point" in each for each in labels)  # a point is a loss, a backbone or a data set of its own
     varied = [axis for axis in AXES if len({each.get(axis) for each in labels}) > 1]
     before = [axis for axis in varied if axis not in KEY]
@@ -71,7 +71,7 @@ def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def rates_answer(document: Mapping[str, Any]) -> list[str]:
-    """One line that says which learning rate each group was given; none where no rate was chosen.
+    """Write one line on the learning rate chosen for each group; none if no rate was chosen.
 
     Args:
         document: comparison.json.
@@ -84,17 +84,17 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
     for name, each in sorted(zip(names, chosen, strict=True), key=lambda pair: -pair[1].lr):
         of_rate.setdefault(each.lr, []).append(name)
         ends += [name] * each.at_an_end
-    told = "; ".join(f"{rate:g} for {listed(mine, _NAMED)}" for rate, mine in of_rate.items())
-    text = f"Learning rates, each the best of its grid on a part of train with seed {chosen[0].seed}: {told}."
+    rates = "; ".join(f"{rate:g} for {listed(mine, _NAMED)}" for rate, mine in of_rate.items())
+    text = f"Learning rates, each the best of its grid on a part of train with seed {chosen[0].seed}: {rates}."
     return [text + f" At an end of the grid, so that a better one may lie beyond: {listed(ends, _NAMED)}." * bool(ends)]
 
 
 def with_plateaus(groups: Sequence[Group], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The groups' lines with their plateaus; the best one is of those on one data set and backbone.
+    """Add plateaus to the groups' lines; the best plateau is per point, data set and backbone.
 
     Args:
         groups: of a comparison.
-        lines: of `negbench.analysis.leader.line_of`, one for each group.
+        lines: from `negbench.analysis.leader.line_of`, one per group.
     """
     curves, best = list[Plateau](), dict[tuple[str, ...], float]()
     places = [tuple(str(line[axis]) for axis in ("point", "dataset", "backbone")) for line in lines]
@@ -114,7 +114,7 @@ def with_plateaus(groups: Sequence[Group], lines: Sequence[Mapping[str, Any]]) -
 
 
 def trained_out(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
-    """One line that names the groups whose curve still rises by more than the margin; none where all are trained out.
+    """Write one line on the groups whose curve still rises by more than the margin; none if all are trained out.
 
     Args:
         groups: of a comparison.
@@ -132,9 +132,9 @@ def trained_out(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str
     rising.sort(key=lambda each: -each[0])
     row = rising[0][2]
     points = f"{100 * row.margin:g} point{'s' * (row.margin != 0.01)}"
-    told = ", ".join(f"{name} by {percent(rise)}" for rise, name, _ in rising[:_NAMED])
-    told += f" and {len(rising) - _NAMED} more" * (len(rising) > _NAMED)
+    named = ", ".join(f"{name} by {percent(rise)}" for rise, name, _ in rising[:_NAMED])
+    named += f" and {len(rising) - _NAMED} more" * (len(rising) > _NAMED)
     return [
         f"Not trained out: {label_of(row.metric)} still rises by more than {points} in the last third "
-        f"of the epochs ({told}). More epochs may change the order."
+        f"of the epochs ({named}). More epochs may change the order."
     ]

@@ -1,4 +1,4 @@
-"""What it costs to decide: how many seeds a difference needs, and what no number of seeds can resolve."""
+"""Cost of deciding a difference: how many seeds it needs, and what no number of seeds can resolve."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from negbench.analysis.statistics import POWER, Difference
 
 
 def seeds_for(found: Difference, target: float, *, nested: bool) -> float:
-    """Seeds with which the interval would reach no further than `target` from its middle.
+    """Return how many seeds would shrink the interval's half width to `target`.
 
-    The part of the variance that is seeds' shrinks with their number; the part that is queries' does not, unless every
-    seed has queries of its own.
+    The part of the variance due to seeds shrinks with their number; the part due to queries does not, unless every seed
+    has its own queries.
 
     Args:
         found: a difference with an interval.
@@ -21,7 +21,7 @@ def seeds_for(found: Difference, target: float, *, nested: bool) -> float:
         nested: whether every seed has queries of its own.
 
     Returns:
-        Infinity where the queries alone leave the interval wider; NaN with one seed, which says nothing of others.
+        Infinity if the queries alone keep the interval wider; NaN with one seed, which says nothing about others.
     """
     if found.seeds < 2:
         return math.nan
@@ -33,19 +33,19 @@ def seeds_for(found: Difference, target: float, *, nested: bool) -> float:
 
 
 def floor_of(found: Difference, *, nested: bool) -> float:
-    """Half width of the interval with any number of seeds."""
+    """Return the interval's half width in the limit of many seeds."""
     half, sd, queries = _parts(found, nested=nested)
     return half * queries / sd if sd else 0.0
 
 
 def more_seeds(found: Difference, margin: float, *, nested: bool) -> float:
-    """Seeds to add until an undecided difference is decided, if it is as it seems; else as `seeds_for`."""
+    """Return how many seeds to add to decide a difference if its estimate is right; infinity, NaN as in `seeds_for`."""
     needed = seeds_for(found, max(abs(found.value), margin - abs(found.value)), nested=nested)
     return needed if not math.isfinite(needed) else max(1, math.ceil(needed) - found.seeds)
 
 
 def _parts(found: Difference, *, nested: bool) -> tuple[float, float, float]:
-    """Half width of the interval, standard deviation of the difference, and that over queries alone."""
+    """Return the interval's half width, and the standard deviation of the difference in all and over queries alone."""
     half = (found.interval.high - found.interval.low) / 2
     sd = (found.minimum_detectable - half) / scipy.stats.norm.ppf(POWER)
     models = (found.models.high - found.models.low) / 2 / scipy.stats.norm.ppf(0.5 + found.models.level / 2)

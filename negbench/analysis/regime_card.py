@@ -1,4 +1,4 @@
-"""The regime card in tables and in words; what its numbers mean stands in docs/regimes.md."""
+"""The regime card in tables and in words; docs/regimes.md explains its numbers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ READ = (
     "of one size. FN: share known to be relevant among random images and among the 10 right above and right below the "
     "target. Tail: reach of the top 1 % of the scores above their median, in robust deviations (normal: 2.3). Drops: "
     "steepest drop over the median drop, and second over third. An order of strategies holds for its regime: where "
-    "targets stand far from first and bands start far down, a method that relies on fitted targets and drops near the "
-    "head is not in the world that it was made for."
+    "targets rank far from first and bands start far down, a method that relies on fitted targets and drops near the "
+    "head is tested outside the regime that it was designed for."
 )
 
 
 def last_card(result: Mapping[str, Any]) -> Card:
-    """Of result.json: the card of the last refresh."""
+    """Return the card of the last refresh from result.json."""
     found: Card = result["regime_by_refresh"][-1]
     return found
 
 
 def in_words(cards: Sequence[Card]) -> str:
-    """Where models stand, in one line: of several cards the lowest to the highest value."""
+    """Describe cards in one line; of several cards, the lowest to the highest value."""
     rank, images = _range(cards, "target_rank_median", 1, 0), _range(cards, "images", 1, 0)
     parts = [f"the training target's median rank is {rank} of {images}, {_range(cards, 'target_first')} % are first"]
     parts.append(f"QuRe's band would start in the top 5 % for {_range(cards, 'band_start_top')} % of the queries")

@@ -1,10 +1,10 @@
-"""How much a strategy's mean moves from seed to seed: one model of a whole table.
+"""Variance of strategies' means over seeds, from one model of the whole table.
 
-Three seeds say little of one strategy's variance, but a table of strategies says much of all of them. The seed means
-y[s, k] of strategy k follow y = a_s + mu_k + e_sk: what seed s does to every strategy (which a paired difference does
-not contain), and noise of the strategy's own variance sigma_k^2. The variances have a common scaled inverse-chi-squared
-distribution, whose scale and degrees of freedom d0 are learned from the table: strategies that vary alike lend each
-other degrees of freedom, strategies that do not keep their own (Smyth, Statistical Applications in Genetics 3, 2004,
+Three seeds say little about one strategy's variance, but a table of strategies says much about all of them. The seed
+means y[s, k] of strategy k follow y = a_s + mu_k + e_sk: the effect of seed s on every strategy (which cancels in a
+paired difference), the strategy's mean, and noise of its own variance sigma_k^2. The variances have a common scaled
+inverse-chi-squared distribution, whose scale and degrees of freedom d0 are learned from the table: strategies that vary
+alike lend each other degrees of freedom, others keep their own (Smyth, Statistical Applications in Genetics 3, 2004,
 fits such a prior by moments and then trusts it entirely; here its uncertainty enters the intervals). The posterior is
 drawn by Gibbs sampling; docs/statistics.md prints the calibration.
 """
@@ -22,20 +22,20 @@ _CHAINS, _WARM_UP, _THIN = 80, 60, 2
 
 
 def variance_draws(means: Array, draws: int, generator: np.random.Generator) -> Array:
-    """Posterior draws of every strategy's variance over seeds.
+    """Draw every strategy's variance over seeds from its posterior.
 
     Args:
         means: [K, S] seed means of K strategies; NaN where a strategy lacks a seed. A strategy with one seed takes its
             variance from the others.
-        draws: R.
-        generator: everything is drawn from it.
+        draws: their number R.
+        generator: source of all random draws.
 
     Returns:
-        [R, K] variances of a single seed's mean, without what a seed does to all strategies alike; zeros where nothing
+        [R, K] variances of a single seed's mean, without the effect of a seed on all strategies; zeros where nothing
         varies, or where no two strategies share two seeds.
     """
     there = ~np.isnan(means)
-    there &= there.sum(axis=0) > 1  # a seed of one strategy says nothing of differences
+    there &= there.sum(axis=0) > 1  # a seed that only one strategy has says nothing about differences
     count = there.sum(axis=1).astype(np.float64)
     values = np.where(there, means, 0.0)
     centred = np.where(there, values - values.sum(axis=1, keepdims=True) / np.maximum(count, 1)[:, None], 0.0)
@@ -60,11 +60,11 @@ def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.ra
     kept = list[Array]()
     for sweep in range(_WARM_UP + _THIN * (-(-draws // _CHAINS))):
         precision = 1 / variance
-        # a_s: what seed s does to all
+        # a_s: the effect of seed s on all strategies
         weight = np.maximum(precision @ seen, 1e-12)
         shared = (precision @ values - (precision * mean) @ seen) / weight
         shared += generator.standard_normal((_CHAINS, seeds)) / np.sqrt(weight)
-        shared -= shared.mean(axis=1, keepdims=True)  # mu and a are known up to a constant, which no difference holds
+        shared -= shared.mean(axis=1, keepdims=True)  # mu and a are known up to a constant, which differences lack
         # mu_k
         level = np.maximum(count, 1)
         mean = (sums - shared @ seen.T) / level

@@ -2,8 +2,8 @@
 
 Values are hits at 10, average precisions or any other per-query value, larger is better, for each strategy and seed. A
 difference would change with other seeds and with other queries; both enter every interval. One joint distribution of
-the errors of a table's means gives all intervals and p-values: seeds by `seed_variance` (which pools what the table
-knows), queries by the covariance of their values. docs/statistics.md says why, and prints the calibration.
+the errors of a table's means gives all intervals and p-values: seed errors come from `seed_variance`, which pools the
+whole table, query errors from the covariance of the values. docs/statistics.md gives reasons and the calibration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Seeded = NDArray[Any] | Sequence[NDArray[Any]]  # [S, Q], or S arrays of each se
 
 POWER = 0.8  # of the minimum detectable difference
 _STEP = 1e-4  # ends of intervals are rounded outwards to 0.01 points: what is printed is what was judged
-_INFLATED = 0.25  # power of (own variance / pooled variance) that widens a difference whose own variance is larger
+_INFLATED = 0.25  # exponent of (own variance / pooled variance), which widens a difference whose own variance is larger
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Design:
     Args:
         strata: [Q] labels (FashionIQ: the category); a mean is then the unweighted mean of the strata's means.
         clusters: [Q] labels of queries that vary together (family, product, reference image); default: none do.
-        nested: every seed has a world, and so queries, of its own: what seeds vary already contains the queries.
-        alpha: all intervals of a table hold at once in 1 - alpha of the repetitions.
+        nested: every seed has its own world and so its own queries: variance over seeds already includes the queries.
+        alpha: all intervals of a table hold simultaneously in 1 - alpha of the repetitions.
         margin: differences inside plus or minus this do not matter, in the unit of the values.
-        draws: from the joint distribution of the errors.
-        share: of alpha, for the intervals of a table that is looked at several times, each spending a share.
+        draws: number of draws from the joint distribution of the errors.
+        share: the part of alpha that this look at the table spends, if there are several looks.
     """
 
     strata: NDArray[Any] | None = None
@@ -60,7 +60,7 @@ class Design:
     share: float = 1.0
 
     def verdict(self, interval: Interval) -> Verdict:
-        """The one word for a difference: better or worse (0 is outside), equal (inside the margin), undecided."""
+        """Return better or worse if 0 is outside the interval, equal if it lies inside the margin, else undecided."""
         if interval.low > 0:
             return "better"
         if interval.high < 0:
@@ -72,8 +72,8 @@ class Design:
 class Summary:
     """One strategy: mean over seeds and queries, sd over seeds of the seed means (nan for one seed), intervals.
 
-    `interval` speaks of the strategy, under other seeds and other queries (or worlds), and of this mean alone. It does
-    not leave [0, 1] where all values lie in it.
+    `interval` covers other seeds and other queries (or worlds), for this mean alone. It is clipped to [0, 1] if all
+    values lie there.
     """
 
     mean: float
@@ -90,11 +90,11 @@ class Difference:
     Attributes:
         value: mean difference over the seeds that all its strategies have.
         interval: simultaneous over the family that was tested together.
-        models: of these very models on other queries; of this difference alone.
-        p_value: two-sided, of "no difference in expectation over seeds and queries".
-        p_adjusted: for the family and its looks; at most alpha exactly where `interval` excludes 0.
-        verdict: of the interval, see `Design.verdict`.
-        minimum_detectable: true difference that such a table would show with a power of about 80 %.
+        models: interval for these trained models on other queries, for this difference alone.
+        p_value: two-sided, for "no difference in expectation over seeds and queries".
+        p_adjusted: for the family and its looks; at most alpha if and only if `interval` excludes 0.
+        verdict: on the interval, see `Design.verdict`.
+        minimum_detectable: true difference that such a table would detect with a power of about 80 %.
         seeds: number of seeds in common.
     """
 
@@ -108,7 +108,7 @@ class Difference:
     seeds: int
 
     def turned(self) -> Difference:
-        """The same difference read the other way round."""
+        """Return the difference with its sides exchanged."""
         words: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
         interval, models = (Interval(-each.high, -each.low, each.level) for each in (self.interval, self.models))
         return Difference(
@@ -127,7 +127,7 @@ class ValueTable:
     Args:
         values: name -> [S, Q] values of S seeds; where worlds are nested in seeds, S arrays of each seed's queries.
         design: how they were sampled.
-        seeds: name -> the seed of each row; left out, row i of all strategies is the same seed.
+        seeds: name -> the seed of each row; default: row i of all strategies is the same seed.
 
     Raises:
         ValueError: a shape that does not fit, a value that is not finite, or a stratum of one query.
@@ -153,11 +153,11 @@ class ValueTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the strategies."""
+        """Names of the strategies."""
         return tuple(self._rows)
 
     def common(self, names: Sequence[str]) -> list[int]:
-        """Seeds that all of these have, in order."""
+        """Return the seeds that all these strategies have, in order."""
         return sorted(set.intersection(*(set(self._rows[name]) for name in names)))
 
     def seed_means(self, names: Sequence[str] = (), seeds: Sequence[int] = ()) -> Array:
@@ -172,7 +172,7 @@ class ValueTable:
         return found
 
     def queries(self, name: str) -> int:
-        """Queries of a seed."""
+        """Return the number of queries of a seed."""
         return len(next(iter(self._rows[name].values())))
 
     def _strata(self, queries: int) -> list[NDArray[np.intp]]:
@@ -191,7 +191,7 @@ class ValueTable:
         return weights
 
     def query_noise(self, names: Sequence[str], seeds: Sequence[int]) -> QueryNoise:
-        """Covariance of the means of these strategies, on these seeds, over other queries."""
+        """Estimate the covariance over queries of these strategies' means on these seeds."""
         if self.design.nested:
             parts = [self._covariance(np.stack([self._rows[n][s] for n in names])) for s in seeds]
             covariance = np.sum([part for part, _ in parts], axis=0) / len(seeds) ** 2
@@ -201,7 +201,7 @@ class ValueTable:
         return QueryNoise(covariance, self._interaction(block), units, 1.0)
 
     def _covariance(self, values: Array) -> tuple[Array, int]:
-        """[K, K] covariance of the weighted means of [K, Q] values, and the number of independent units less strata."""
+        """[K, K] covariance of the weighted means of [K, Q] values, and their degrees of freedom: units less strata."""
         queries = values.shape[1]
         centred, groups = values.copy(), self._strata(queries)
         for group in groups:
@@ -216,7 +216,7 @@ class ValueTable:
         return centred @ centred.T * (units / free), free
 
     def _interaction(self, block: Array) -> Array:
-        """[K, K] covariance of the means that is noise of single runs: what neither query nor seed explains."""
+        """[K, K] part of the means' covariance that is noise of single runs, which neither query nor seed explains."""
         _, seeds, queries = block.shape
         if seeds == 1:
             return np.zeros((len(block), len(block)))
@@ -229,9 +229,9 @@ class ValueTable:
 
 @dataclass(frozen=True, eq=False)
 class QueryNoise:
-    """Over queries: [K, K] covariance of means, its part that is noise of the runs, degrees of freedom.
+    """Covariance [K, K] of means over queries, its part that is noise of the runs, and its degrees of freedom.
 
-    `share` is 1 where queries are crossed with seeds, 0 where they are nested in them: seeds then hold them already.
+    `share` is 1 if queries are crossed with seeds, 0 if nested: variance over seeds then already includes queries.
     """
 
     covariance: Array
@@ -248,7 +248,7 @@ def contrasts(
 ) -> list[Difference]:
     """Test contrasts of means together: each is {strategy: weight}, whose weights sum to 0.
 
-    All intervals hold at once (single-step max-t: Westfall and Young, Resampling-Based Multiple Testing, 1993).
+    All intervals hold simultaneously (single-step max-t: Westfall and Young, Resampling-Based Multiple Testing, 1993).
 
     Raises:
         ValueError: the strategies of a contrast have no seed in common.
@@ -259,7 +259,7 @@ def contrasts(
     variances = variance_draws(table.seed_means(), draws, generator)
     normal = generator.standard_normal(variances.shape)
     query = generator.standard_normal(variances.shape)
-    quantile = generator.random((draws, 1))  # of chi, whose degrees of freedom the groups below differ in
+    quantile = generator.random((draws, 1))  # of chi-squared, whose degrees of freedom differ between the groups below
     value, seeds = np.zeros(len(weights)), np.zeros(len(weights), dtype=int)
     both, alone = np.zeros((draws, len(weights))), np.zeros((draws, len(weights)))
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -294,9 +294,9 @@ def _root(covariance: Array) -> Array:
 
 
 def _reproducible(noise: QueryNoise, matrix: Array) -> Array:
-    """[C] in 0..1: root of the share of a contrast's variance over queries that is not noise of the runs.
+    """[C] in 0..1: square root of the share of a contrast's variance over queries that is not noise of the runs.
 
-    The seeds' part holds that noise already.
+    The variance over seeds already includes that noise.
     """
     whole, luck = (np.einsum("ck,kl,cl->c", matrix, each, matrix) for each in (noise.covariance, noise.interaction))
     share = 1 - np.divide(luck, whole, out=np.ones_like(whole), where=whole > 0)
@@ -304,9 +304,9 @@ def _reproducible(noise: QueryNoise, matrix: Array) -> Array:
 
 
 def _differences(table: ValueTable, value: Array, seeds: NDArray[Any], both: Array, alone: Array) -> list[Difference]:
-    """Half widths and p-values from draws [R, C] of the absolute errors; the two are dual to each other.
+    """Compute half widths and, dual to them, p-values from draws [R, C] of the absolute errors.
 
-    A difference has to pass with seed noise and without: neither bound of the variance may be undercut.
+    A difference has to pass both with and without seed noise, so no interval is narrower than either implies.
     """
     alpha, count = table.design.alpha, len(both)
     level = 1 - alpha * table.design.share
@@ -341,7 +341,7 @@ def _differences(table: ValueTable, value: Array, seeds: NDArray[Any], both: Arr
 
 
 def _scale(table: ValueTable) -> tuple[float, float]:
-    """Where means can lie: [0, 1] where all values do."""
+    """Return the bounds of means: [0, 1] if all values lie there."""
     rows = [row for own in table.values.values() for row in own]
     inside = all(np.min(row) >= 0 and np.max(row) <= 1 for row in rows)
     return (0.0, 1.0) if inside else (-np.inf, np.inf)
@@ -360,7 +360,7 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
 
 
 def summarise(table: ValueTable) -> dict[str, Summary]:
-    """Mean, sd over seeds and interval of every strategy; Student's t."""
+    """Compute mean, sd over seeds and interval (Student's t) of every strategy."""
     level, found, bounds = 1 - table.design.alpha, {}, _scale(table)
     for name in table.names:
         seeds = table.common([name])
@@ -368,7 +368,7 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
         alone, mean = float(noise.covariance[0, 0]), float(means.mean())
         query = alone * noise.share * float(_reproducible(noise, np.ones((1, 1)))[0]) ** 2
         over_seeds = float(means.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
-        half = float(scipy.stats.t.ppf(0.5 + level / 2, noise.df)) * alone**0.5  # of these very models
+        half = float(scipy.stats.t.ppf(0.5 + level / 2, noise.df)) * alone**0.5  # of these trained models
         if over_seeds:  # Satterthwaite's degrees of freedom of the sum
             df = (over_seeds + query) ** 2 / (over_seeds**2 / (len(seeds) - 1) + query**2 / noise.df)
             half = max(half, float(scipy.stats.t.ppf(0.5 + level / 2, df)) * (over_seeds + query) ** 0.5)
@@ -378,7 +378,7 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
 
 
 def against(table: ValueTable, baseline: str, generator: np.random.Generator) -> dict[str, Difference]:
-    """Every strategy minus the baseline, tested together; those that share no seed with it are left out."""
+    """Test all strategies minus the baseline together; those that share no seed with it are left out."""
     if baseline not in table.names:
         raise ValueError(f"baseline '{baseline}' is not in the table: {', '.join(table.names)}")
     others = [name for name in table.names if name != baseline and table.common([name, baseline])]
@@ -392,7 +392,7 @@ class Pairs:
 
     Attributes:
         names: in the order of the table.
-        means: of each.
+        means: mean of each.
         differences: (a, b) -> a minus b, each pair once.
     """
 
@@ -406,7 +406,7 @@ class Pairs:
         return held if turned is None else turned.turned()
 
     def beaten(self) -> dict[str, tuple[str, ...]]:
-        """Name -> the names of those that are better: the interval excludes 0. The margin has no part in it."""
+        """Return name -> names of the strategies that beat it: the interval excludes 0, whatever the margin."""
         winners: dict[str, list[str]] = {name: [] for name in self.names}
         for (first, second), difference in self.differences.items():
             if difference.verdict == "better":
@@ -416,14 +416,14 @@ class Pairs:
         return {name: tuple(found) for name, found in winners.items()}
 
     def ranks(self) -> dict[str, tuple[int, int]]:
-        """Name -> lowest and highest rank that the pairs allow, 1 is the best."""
+        """Return name -> lowest and highest rank that the pairs allow; 1 is best."""
         beaten = self.beaten()
         wins = {name: sum(name in winners for winners in beaten.values()) for name in beaten}
         return {name: (1 + len(winners), len(beaten) - wins[name]) for name, winners in beaten.items()}
 
 
 def pairs(table: ValueTable, generator: np.random.Generator) -> Pairs:
-    """All pairs of a table that share a seed, tested together."""
+    """Test together all pairs of a table that share a seed."""
     every = [pair for pair in combinations(table.names, 2) if table.common(pair)]
     found = contrasts(table, [{first: 1.0, second: -1.0} for first, second in every], generator)
     means = dict(zip(table.names, map(float, np.nanmean(table.seed_means(), axis=1)), strict=True))
@@ -432,13 +432,13 @@ def pairs(table: ValueTable, generator: np.random.Generator) -> Pairs:
 
 @dataclass(frozen=True)
 class Factorial:
-    """What the factors of a 2^k design contribute to the difference between all of them and none.
+    """Contributions of the factors of a 2^k design to the difference between all of them and none.
 
     Attributes:
-        total: all factors on, less all off.
+        total: all factors on minus all off.
         shares: factor -> its Shapley value: what switching it on adds, averaged over all orders of switching. They sum
             to `total`: every interaction is divided equally among its factors.
-        terms: set of factors -> its own term: of one factor what it adds alone; of several what they add together
+        terms: set of factors -> its own term: for one factor, what it adds alone; for several, what they add together
             beyond all smaller sets (0 in an additive table). They sum to `total` too.
     """
 
@@ -456,11 +456,11 @@ def factorial(
 
     Args:
         cells: set of the factors that are on -> [S, Q] per-query values, same seeds and queries for all 2^k sets.
-        generator: everything is drawn from it.
+        generator: source of all random draws.
         design: of the values; all parts are tested together.
 
     Raises:
-        ValueError: a set is missing, or as in `Table`.
+        ValueError: a set is missing, or as in `ValueTable`.
     """
     factors = sorted(frozenset().union(*cells))
     subsets = [s for size in range(len(factors) + 1) for s in combinations(factors, size)]

@@ -38,7 +38,7 @@ def metrics_frame(folder: RunFolder) -> pd.DataFrame:
 
 
 def run_table(folder: RunFolder) -> Grid:
-    """`metrics_frame` with what it was measured on."""
+    """Return `metrics_frame` with a title and caption on the data, gallery and backbone."""
     result, manifest = folder.result, folder.manifest
     gallery = " / ".join(f"{name} {size:,}" for name, size in manifest["dataset"]["gallery"].items())
     identity = manifest["backbone"]
@@ -54,10 +54,10 @@ def run_table(folder: RunFolder) -> Grid:
 
 
 def behaviour_lines(folder: RunFolder) -> list[str]:
-    """What the strategy did, where the model ended and what it cost, one line each."""
+    """Write one line each on the strategy's behaviour, the model's final regime, and the cost."""
     result = folder.result
-    told = [f"{column.title} {text}" for column in BEHAVIOUR if (text := column.text(result["behaviour"])) != "-"]
-    lines = [f"negatives  {', '.join(told)}"] if told else []
+    shown = [f"{column.title} {text}" for column in BEHAVIOUR if (text := column.text(result["behaviour"])) != "-"]
+    lines = [f"negatives  {', '.join(shown)}"] if shown else []
     lines.append(f"regime     {in_words([result['regime']])}")
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())
@@ -69,13 +69,13 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
 
 
 def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows of an audit, one a strategy; columns that hold nothing for any strategy are left out."""
+    """Build one row per audited strategy; columns without any value are left out."""
     columns = [column for column in AUDIT if any(pd.notna(row.get(column.key)) for row in rows)]
     return texts(columns, rows, ["strategy"])
 
 
 def audit_table(found: AuditResult) -> Grid:
-    """`audit_frame` with what was looked at."""
+    """Return `audit_frame` with a title and caption on the audited model, data and queries."""
     known = "by the data set's ground truth" if found.truth else "unknown: nothing beyond the target is known here"
     return Grid(
         audit_frame(found.rows),

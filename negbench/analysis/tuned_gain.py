@@ -21,9 +21,9 @@ DEFAULT, TUNED = "default", "tuned"  # values of the axis `settings`
 
 @dataclass(frozen=True)
 class TuningGain:
-    """Tuned minus default of one strategy, in the unit of the metric; intervals hold for all gains of a table at once.
+    """Tuned minus default of one strategy, in the unit of the metric; intervals are simultaneous in a table.
 
-    NaN where the default was kept, where there was nothing to tune, and where no seed has both.
+    NaN if the default was kept, there was nothing to tune, or no seed has both.
     """
 
     strategy: str
@@ -46,13 +46,13 @@ class TunedRow:
 
 
 def tunings_of(document: Mapping[str, Any]) -> tuple[int, list[Tuning]]:
-    """From comparison.json: the number of trials each strategy was given, and the searches; (0, []) without any."""
+    """Return the number of trials per strategy and the searches from comparison.json; (0, []) without any."""
     kept = document.get("tuned") or {"trials": 0, "tunings": []}
     return int(kept["trials"]), [Tuning(**{**each, "knobs": tuple(each["knobs"])}) for each in kept["tunings"]]
 
 
 def tuning_gains(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], alpha: float) -> list[TuningGain]:
-    """The gain of every strategy that was tuned; Bonferroni over those of one data set, loss and backbone."""
+    """Test the gain of every tuned strategy; Bonferroni correction within one data set, loss and backbone."""
     axes = ("settings", *KEY[1:])
     by_place = {tuple(table.labels.get(axis, "") for axis in axes): table for table in tables}
     found = []
@@ -76,7 +76,7 @@ def tuning_gains(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], alph
 
 
 def tuned_rows(rows: Sequence[VerdictRow], tunings: Sequence[Tuning], gains: Sequence[TuningGain]) -> list[TunedRow]:
-    """One row a strategy that has a search, in the order of the default table."""
+    """Build one row per strategy that has a search, in the order of the default table."""
     searched = {tuple(each.labels[axis] for axis in KEY): each for each in tunings}
     gained = {tuple(getattr(gain, axis) for axis in KEY): gain for gain in gains}
     named = {(row.settings, *(getattr(row, axis) for axis in KEY)): row for row in rows if row.main}
@@ -88,7 +88,7 @@ def tuned_rows(rows: Sequence[VerdictRow], tunings: Sequence[Tuning], gains: Seq
 
 
 def tuned_frame(rows: Sequence[TunedRow]) -> pd.DataFrame:
-    """Both tables beside each other, percent and points."""
+    """Put both tables side by side, in percent and points."""
     shown = []
     for row in rows:
         line: dict[str, object] = {axis: getattr(row.default, axis) for axis in KEY}
@@ -114,7 +114,7 @@ def _found(tuning: Tuning) -> str:
 
 
 def tuned_answer(budget: int, rows: Sequence[TunedRow]) -> list[str]:
-    """Who is best or shares first place before and after, and what tuning cost."""
+    """Say who is best or shares first place before and after tuning, what tuning gained, and what it cost."""
     lines = []
     tables: dict[tuple[str, ...], list[TunedRow]] = {}
     for row in rows:

@@ -2,7 +2,7 @@
 
 Strategies share a test within one table: one data set, loss and backbone, and one system, point of the dials and kind
 of settings where a comparison has these axes. Several data sets or backbones add tables "over all" of the same
-statistics. Everything is a function of the cells and the rules alone.
+statistics. All results depend on the cells and the rules alone.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from negbench.grid.comparison import AXES, Group
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Seen, Values, values_of
 
-DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first that is there; else the first strategy
+DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy
 OVER_ALL = "over all"  # in place of a data set or a backbone
-PLACE = tuple(axis for axis in AXES if axis != "strategy")  # what a table's strategies have in common
+PLACE = tuple(axis for axis in AXES if axis != "strategy")  # axes whose values a table's strategies share
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Rules:
             else the first.
         margin: differences inside plus or minus this do not matter, in the unit of the metrics (0.01 = one point).
         alpha: level of the tests; intervals have the level 1 - alpha.
-        metric: what the verdicts are about, by name or as tables print it; None: the data set's main metric.
-        looks: when the cells were looked at, and which pairs are to be decided; None: once.
+        metric: the one that verdicts are about, by name or as tables print it; None: the data set's main metric.
+        looks: schedule of the looks at the cells, and which pairs are to be decided; None: one look.
     """
 
     baseline: str | None = None
@@ -49,7 +49,7 @@ class Rules:
     looks: Looks | None = None
 
     def check(self, strategies: Iterable[str], metrics: Iterable[Sequence[str]] = ()) -> None:
-        """Before anything is computed: labels of the strategies, and the metrics of each data set.
+        """Check baseline and metric against strategy labels and each data set's metrics, before anything is computed.
 
         Raises:
             UnknownNameError: the baseline is none of the strategies, or a data set has no such metric.
@@ -61,10 +61,10 @@ class Rules:
             self.main(names[0], names)
 
     def main(self, default: str, metrics: Sequence[str]) -> str:
-        """The metric that verdicts are about: the default, or the one of these that was asked for.
+        """Return the metric that verdicts are about: the requested one of these, else the default.
 
         Raises:
-            UnknownNameError: there is none of this name, nor one that tables print so.
+            UnknownNameError: no metric has this name, or is printed so in tables.
         """
         if self.metric is None or self.metric in metrics:
             return self.metric or default
@@ -74,7 +74,7 @@ class Rules:
         return next((name for name in headline_metrics(metrics) if name in printed), printed[0])
 
     def choose(self, strategies: Sequence[str]) -> str | None:
-        """The baseline among these labels; None where the one asked for has no finished cell."""
+        """Choose the baseline among these labels; None if the requested one has no finished cell."""
         if self.baseline is not None:
             return _named(self.baseline, strategies)
         by_default = (label for name in DEFAULT_BASELINES for label in strategies if _plugin(label) == name)
@@ -82,7 +82,7 @@ class Rules:
 
 
 def _named(name: str, labels: Sequence[str]) -> str | None:
-    """The label, or the only one of a plug-in of this name."""
+    """Return the label of this name, or the only label of a plug-in of this name; else None."""
     if name in labels:
         return name
     of_plugin = [label for label in labels if _plugin(label) == name]
@@ -90,22 +90,22 @@ def _named(name: str, labels: Sequence[str]) -> str | None:
 
 
 def _plugin(label: str) -> str:
-    """Of `qure(variant=release)` and `qure x5`: qure."""
+    """Return the plug-in's name: `qure` for `qure(variant=release)` and `qure x5`."""
     return label.split("(")[0].split(" ")[0]
 
 
 @dataclass(frozen=True)
 class VerdictRow:
-    """One strategy on one metric. Numbers are in the unit of the metric; NaN where there is nothing to compare.
+    """One strategy on one metric. Numbers are in the unit of the metric; NaN if there is nothing to compare.
 
     `verdict` is a `negbench.analysis.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the
-    baseline, or no baseline). `mean`, `sd` over seeds, `low` and `high` are of its `Summary`; `difference` to
-    `paired_seeds` of its `Difference` to the baseline. Over all pairs of the table:
-    `beaten_by` names the strategies that beat it; `rank_low` and `rank_high` are the ranks that the pairs allow, 1 is
-    the best; `behind` is the mean of the `best` strategy minus this one's. `negatives`: per query and step. `system`,
-    `point` and `settings` are empty where the comparison has no such axis. `undecided` names the strategies against
-    which it is undecided, of the pairs that are to be decided; `more_seeds` would decide all of them (-1: no number
-    would; NaN: one seed does not tell). `covers` says of what else the intervals speak.
+    baseline, or no baseline). `mean`, `sd` over seeds, `low` and `high` come from its `Summary`; the fields from
+    `difference` to `paired_seeds` from its `Difference` to the baseline; the following from all pairs of the table:
+    `beaten_by` names the strategies that beat it; `rank_low` and `rank_high` are the ranks that the pairs allow (1 is
+    best); `behind` is the mean of the `best` strategy minus this one's. `negatives`: per query and step. `system`,
+    `point` and `settings` are empty if the comparison has no such axis. `undecided` names the strategies against which
+    it is undecided, among the pairs to decide; `more_seeds` is how many more seeds would decide all of them (-1: no
+    number would; NaN: one seed, or none to decide). `covers` says what else the intervals cover, such as other seeds.
     """
 
     dataset: str
@@ -152,7 +152,7 @@ class VerdictRow:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The table that it is a row of: its values of `PLACE`."""
+        """Labels that identify its table: its values of `PLACE`."""
         return tuple(getattr(self, axis) for axis in PLACE)
 
     @property
@@ -168,12 +168,12 @@ class VerdictRow:
         return Design(margin=self.margin).verdict(Interval(self.behind_low, self.behind_high, 1 - self.alpha))
 
     def plain(self) -> dict[str, Any]:
-        """For JSON and CSV: rounded to 10 decimals; no infinity either."""
+        """Return the fields for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
         return {k: _finite(v) if isinstance(v, float) else v for k, v in asdict(self).items()}
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> VerdictRow:
-        """From what `plain` wrote as JSON, where a gap is null."""
+        """Read what `plain` wrote as JSON, where a gap is null."""
         known: dict[str, Any] = {k: math.nan if v is None else v for k, v in found.items()}
         return cls(**{**known, **{name: tuple(known[name]) for name in ("beaten_by", "undecided")}})
 
@@ -184,7 +184,7 @@ def _finite(value: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class VerdictTable:
-    """What shares a test.
+    """Strategies that are tested together.
 
     Attributes:
         labels: axis -> value that all its strategies have in common.
@@ -206,7 +206,7 @@ class VerdictTable:
         return tuple(self.labels.get(axis, "") for axis in PLACE)
 
     def baseline(self, rules: Rules) -> str | None:
-        """The strategy that the others are compared with; None where it has no finished cell."""
+        """Return the strategy that the others are compared with; None if it has no finished cell."""
         names = list(self.values.get(self.main, {}))
         if self.own:
             return self.own if self.own in names else None
@@ -217,15 +217,15 @@ class VerdictTable:
 
 
 def headline_metrics(metrics: Sequence[str]) -> list[str]:
-    """The averages where a benchmark has groups, else the metrics of all queries."""
+    """Return the averages if a benchmark has groups, else the metrics over all queries."""
     averaged = [name for name in metrics if name.startswith("average/")]
     return averaged or [name for name in metrics if "/" not in name] or list(metrics)
 
 
 def negatives_of(group: Group) -> float:
-    """Negatives that a query meets in a step, on average over the run; NaN where a run does not know.
+    """Return the negatives per query and step, averaged over the runs; NaN if no run records them.
 
-    Drawn: the number of draws. Of a batch: its other members (times the slots that are corrupted).
+    For drawn negatives, the number of draws; for a batch, its other members (times the slots that are corrupted).
     """
     found = []
     for config, manifest, seen in zip(group.configs, group.manifests, group.values("negatives_seen"), strict=False):
@@ -244,11 +244,11 @@ def tables_of(
     *,
     main_only: bool = False,
 ) -> list[VerdictTable]:
-    """Per-query values of all groups on the headline metrics, the one that verdicts are about first.
+    """Read per-query values of all groups on the headline metrics, the one that verdicts are about first.
 
     Args:
         groups: of a comparison.
-        rules: whose metric it is.
+        rules: name that metric.
         own: system -> label of its own strategy, the baseline of its tables.
         main_only: leave the other headline metrics out.
 
@@ -277,9 +277,9 @@ def tables_of(
 
 
 def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
-    """One table of the main metrics for tables that differ in data set or backbone alone, each weighing the same.
+    """Join the main metrics of tables that differ only in data set or backbone into one table, with equal weights.
 
-    Strategies and seeds that every one of them has; a row of values is one seed on all queries of all tables.
+    It has the strategies and seeds that all of them share; a row of values is one seed on all queries of all tables.
     """
     found: dict[tuple[str, ...], list[VerdictTable]] = {}
     for table in tables:
@@ -309,7 +309,7 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
 
 
 def _side_by_side(parts: Sequence[Values], seeds: Sequence[int]) -> Values:
-    """Queries beside each other, every (part, stratum) a stratum of its own, scaled so that each part weighs the same.
+    """Concatenate queries, with each (part, stratum) as its own stratum, scaled so that all parts weigh the same.
 
     A mean is the unweighted mean over strata: a part with k of all K strata is scaled by K / (parts * k).
     """
@@ -327,7 +327,7 @@ def _side_by_side(parts: Sequence[Values], seeds: Sequence[int]) -> Values:
 
 
 def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
-    """Labels of all parts, those of different parts never alike."""
+    """Concatenate the labels of all parts, made distinct between parts."""
     return np.concatenate([[f"{part}/{label}" for label in mine] for part, mine in enumerate(labels)])
 
 
@@ -335,7 +335,7 @@ def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
 
 
 def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
-    """Statistics of one table, metric by metric, the strategies by label.
+    """Test one table: a row per metric and strategy.
 
     A metric whose values cannot be tested (a gallery group with a single query) has no rows.
     """
@@ -345,7 +345,7 @@ def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
         key = "/".join([*table.place, metric])
         try:
             found = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=key)
-        except ValueError:  # the only one left to a table that was read here: too few queries in a stratum
+        except ValueError:  # the only cause left in a table that was read here: too few queries in a stratum
             continue
         rows += [_row(table, metric, name, found, baseline, rules) for name in values]
     return rows
@@ -388,7 +388,7 @@ def _row(
 
 
 def _prices(name: str, found: Differences, baseline: str | None, rules: Rules, *, nested: bool) -> dict[str, Any]:
-    """Against which strategies one is undecided, of the pairs that are to be decided, and how many seeds that costs."""
+    """Return the strategies against which one is undecided, among the pairs to decide, and the seeds that it costs."""
     family = {(other, baseline or ""): each for other, each in found.against.items()}
     if rules.looks is not None and rules.looks.pairs:
         family = dict(found.pairs.differences)
@@ -399,7 +399,7 @@ def _prices(name: str, found: Differences, baseline: str | None, rules: Rules, *
 
 
 def _covers(values: Values) -> str:
-    """What else the intervals speak of: other seeds, queries, worlds."""
+    """Say what else the intervals cover: other seeds, queries, worlds."""
     if len(values.seeds) == 1:
         return "other queries"
     if values.nested:

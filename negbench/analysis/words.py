@@ -1,4 +1,4 @@
-"""How numbers and names are written in tables, figures and sentences."""
+"""Format numbers and names for tables, figures and sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 
 def label_of(metric: str) -> str:
-    """How tables and plots print a metric: 'average/recall_at_10' -> 'average R@10'."""
+    """Shorten a metric's name for tables and plots: 'average/recall_at_10' -> 'average R@10'."""
     *group, name = metric.split("/")
     for long, short in (("subset_recall_at_", "Rs@"), ("recall_at_", "R@"), ("map_at_", "mAP@"), ("hit_at_", "hit@")):
         name = name.replace(long, short)
@@ -36,7 +36,7 @@ def plain(value: Any) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """'12.34 ± 0.56' in percent: mean and standard deviation over seeds (n - 1), which one seed has not."""
+    """'12.34 ± 0.56' in percent: mean and standard deviation over seeds (n - 1), or the mean alone for one seed."""
     mean = percent(float(np.mean(values)), 2)
     return f"{mean} ± {percent(float(np.std(values, ddof=1)), 2)}" if len(values) > 1 else mean
 
@@ -57,7 +57,7 @@ def p_text(value: float) -> str:
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:
-    """'a, b and c'; beyond `most` names only their number."""
+    """'a, b and c'; beyond `most` names, only their number."""
     if len(names) > most:
         return f"{len(names)} strategies"
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

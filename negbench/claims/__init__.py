@@ -1,1 +1,1 @@
-"""The papers' claims about negatives as data, and whether a data set and a backbone bear them out."""
+"""The papers' claims about negatives as data, and tests of them on a data set and a backbone."""

@@ -1,4 +1,4 @@
-"""A claim as data: what is said, where, and the tests that would support or refute it."""
+"""Claims as data: the statement, its source, and the tests that support or refute it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ PAPERS = {"QuRe": "qure", "CIRQRS": "cirqrs", "DQE-CIR": "dqe", "HyCoLe-HNM": "h
 
 @dataclass(frozen=True)
 class Condition:
-    """Where an interval must lie: wholly above a bound or wholly below it."""
+    """Condition that an interval lies entirely above or entirely below a bound."""
 
     above: bool
     bound: float
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """From '> 0.5' or '< 0'. Raises ValueError."""
+        """Parse '> 0.5' or '< 0'. Raises ValueError for anything else."""
         found = re.fullmatch(r"([<>]) (-?\d+(?:\.\d+)?)", text)
         if found is None:
             raise ValueError(f"want '> NUMBER' or '< NUMBER', got {text!r}")
         return cls(found[1] == ">", float(found[2]))
 
     def holds(self, low: float, high: float) -> bool:
-        """Whether the interval [low, high] meets it; never where an end is nan."""
+        """Whether the interval [low, high] meets the condition; False if an end is nan."""
         return low > self.bound if self.above else high < self.bound
 
 
@@ -46,12 +46,12 @@ class ClaimTest:
 
     Attributes:
         statistic: `level` of a setting, `difference` of two, or `order`: how alike two measures order several.
-        settings: that are looked at: one, two (minuend first), or several.
-        measure: of their runs.
+        settings: settings to test: one, two (minuend first), or several.
+        measure: measure of their runs.
         other: the second measure of `order`.
-        supports: what the interval must meet.
-        refutes: likewise.
-        sweep: 'section.key=value' of an option that no paper prints: the mean over these values is judged.
+        supports: condition on the interval that supports the claim.
+        refutes: condition on the interval that refutes it.
+        sweep: 'section.key=value' for values of an option that no paper states; the mean over them is judged.
     """
 
     statistic: Statistic
@@ -63,19 +63,19 @@ class ClaimTest:
     sweep: tuple[str, ...] = ()
 
     def variants(self, setting: str) -> tuple[str, ...]:
-        """Of a setting, one for each value of the sweep: 'dqe loss.margin=0.5'; itself where nothing is swept."""
+        """Return a setting's variants, one per value of the sweep: 'dqe loss.margin=0.5'; itself without a sweep."""
         return tuple(f"{setting} {text}" for text in self.sweep) or (setting,)
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """All variants that must be computed, those that a measure looks at beside its own run included."""
+        """All variants to compute, including those that a measure reads besides its own run."""
         mine = [variant for name in self.settings for variant in self.variants(name)]
         beside = [name for measure in (self.measure, self.other) if measure is not None for name in measure.settings]
         return tuple(dict.fromkeys((*mine, *beside)))
 
     @property
     def unit(self) -> Unit:
-        """Of the estimate."""
+        """Unit of the estimate."""
         return Unit("") if self.statistic == "order" else self.measure.unit
 
     def __str__(self) -> str:
@@ -92,11 +92,11 @@ class Claim:
 
     Attributes:
         number: 1 to 34, as it is cited.
-        words: in our own.
+        words: the claim in our own words.
         source: paper and place.
         published: the effect that was printed, and the numbers behind it.
         needs: names of `negbench.claims.evidence.NEEDS`: what the data must have for the claim to be testable.
-        tests: supported when all are, refuted when one is.
+        tests: the claim is supported if all tests are, refuted if one is.
     """
 
     number: int
@@ -108,7 +108,7 @@ class Claim:
 
     @property
     def papers(self) -> tuple[str, ...]:
-        """The systems of the papers that claim it; none where it is only asked by readers."""
+        """The systems of the papers that make the claim; none if only readers ask it."""
         if self.source.startswith("not published"):
             return ()
         named = tuple(key for title, key in PAPERS.items() if re.search(rf"\b{title}\b", self.source))
@@ -116,25 +116,25 @@ class Claim:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """All that must be computed for it."""
+        """All variants to compute for the claim."""
         return tuple(dict.fromkeys(name for test in self.tests for name in test.needed))
 
 
 @cache
 def settings() -> dict[str, Layer]:
-    """What can be trained for a claim: name -> its system under `system`, and configuration sections."""
+    """Return the settings that claims train: name -> its system under `system`, and configuration sections."""
     found: dict[str, Layer] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
     return found
 
 
 @cache
 def all_claims() -> tuple[Claim, ...]:
-    """The claims of the four papers, by number."""
+    """Return the claims of the four papers, by number."""
     return read_claims(Path(__file__).with_name("claims.toml"))
 
 
 def chosen(numbers: str | None) -> tuple[Claim, ...]:
-    """'5,8,17' -> these claims, 'qure' -> that paper's; None -> all. Raises UnknownNameError."""
+    """Return the claims of '5,8,17' (numbers) or 'qure' (a paper); None: all. Raises UnknownNameError."""
     if numbers is None:
         return all_claims()
     known: dict[str, tuple[Claim, ...]] = {str(claim.number): (claim,) for claim in all_claims()}
@@ -150,7 +150,7 @@ def chosen(numbers: str | None) -> tuple[Claim, ...]:
 
 
 def read_claims(path: Path) -> tuple[Claim, ...]:
-    """Claims of a TOML file with a table `claim` each; tests/claims checks those that ship."""
+    """Read claims from a TOML file with one table `claim` each; tests/claims checks the shipped file."""
     found = []
     for value in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]:
         tests = tuple(test for table in value.pop("tests") for test in _tests(table))
@@ -159,7 +159,7 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
 
 
 def _tests(table: dict[str, Any]) -> list[ClaimTest]:
-    """The tests of one table: every combination of the settings listed under `of` and `against`."""
+    """Return the tests of one table: every combination of the settings listed under `of` and `against`."""
     statistic = table.pop("statistic")
     sides = [_listed(table.pop(key)) for key in ("of", "against") if key in table]
     groups: Sequence[tuple[str, ...]] = list(itertools.product(*sides)) if sides else [tuple(table.pop("among"))]

@@ -1,4 +1,4 @@
-"""What the tests look at: the finished runs of every setting, and their models on a split."""
+"""Evidence for the tests: the finished runs of every setting, and their models on a split."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PEOPLE = "hp-fashioniq"  # holds people's choices between sets of FashionIQ's images
-_KEPT = 3  # models at a time: a ranking, its scorer, one more
+_KEPT = 3  # models kept at a time: a ranking, its scorer, one more
 
 
 class Untestable(NegbenchError):
-    """What a test looks at is not there; says what would be needed."""
+    """Raised if the data that a test needs are missing; says what is needed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +33,10 @@ class Evidence:
     """Finished runs: setting -> seed -> folder.
 
     Args:
-        runs: of every setting that could be computed.
+        runs: finished runs of every setting that could be computed.
         display: shows when models are applied.
-        nested: whether every seed has a generated world, and so queries, of its own.
-        known: measure, setting, seed -> values; looks share it.
+        nested: whether every seed has its own generated world, and so its own queries.
+        known: cache that looks share: (measure, setting, seed) -> values.
     """
 
     runs: Mapping[str, Mapping[int, RunFolder]]
@@ -46,13 +46,13 @@ class Evidence:
     _encoded: OrderedDict[tuple[str, str, str], Encoded] = field(default_factory=OrderedDict)
 
     def run(self, setting: str, seed: int) -> SettingRun:
-        """One run. Raises Untestable where it is not there."""
+        """Return one run. Raises Untestable if it is missing."""
         if seed not in self.runs.get(setting, {}):
             raise Untestable(f"there is no finished run of '{setting}' with seed {seed}")
         return SettingRun(self, setting, seed, self.runs[setting][seed])
 
     def encoded(self, folder: RunFolder, split: str, dataset: Mapping[str, Any]) -> Encoded:
-        """A run's model on a split, of another data set where a section is given; the last few are kept."""
+        """Encode a split with a run's model, of another data set if a section is given; the last few are cached."""
         key = (folder.run_id, split, str(dict(dataset)))
         if key not in self._encoded:
             layers = [{"dataset": dict(dataset)}] if dataset else []
@@ -64,7 +64,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class SettingRun:
-    """One run as measures see it."""
+    """One run, as measures read it."""
 
     evidence: Evidence
     setting: str
@@ -78,44 +78,44 @@ class SettingRun:
 
     @cached_property
     def ranks(self) -> QueryRanks:
-        """Of the reported split."""
+        """Ranks of the reported split."""
         return QueryRanks.from_frame(self.folder.ranks())
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
-        """0-based epochs, and the values logged then, of a training curve."""
+        """Return a training curve: 0-based epochs, and the values logged then."""
         points = [point for point in self.folder.metrics() if name in point and point["epoch"] >= 0]
         return [int(point["epoch"]) for point in points], [point[name] for point in points]
 
     def mined(self) -> list[pd.DataFrame]:
-        """Per-query statistics of every refresh. Raises Untestable for batch strategies, which mine nothing."""
+        """Return per-query statistics of every refresh. Raises Untestable for batch strategies, which mine nothing."""
         files = sorted(self.folder.path.glob("mining-*.parquet"))
         if not files:
             raise Untestable(f"'{self.setting}' mines no pools here")
         return [self.folder.table(file.stem) for file in files]
 
     def curves(self, moment: str) -> Curves:
-        """Sorted score curves of a sample of the train queries."""
+        """Load the sorted score curves of a sample of the train queries."""
         path = self.folder.path / file_name(moment)
         if not path.exists():
             raise Untestable(f"'{self.setting}' keeps no score curves of the moment '{moment}' here")
         return Curves.load(path)
 
     def encoded(self, split: str) -> Encoded:
-        """The trained model on a split of its own data set."""
+        """Encode a split of the run's own data set with its trained model."""
         return self.evidence.encoded(self.folder, split, {})
 
     def people(self) -> Encoded | None:
-        """The trained model on people's judgements of its data set; None where there are none."""
+        """Encode people's judgements of the run's data set with its trained model; None if there are none."""
         section = judgements_of(self.folder.config.dataset.name, self.folder.config.dataset.options)
         return None if section is None else self.evidence.encoded(self.folder, "val", section)
 
     def beside(self, setting: str) -> SettingRun:
-        """The run of another setting with the same seed."""
+        """Return the run of another setting with the same seed."""
         return self.evidence.run(setting, self.seed)
 
 
 def judgements_of(dataset: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Section of the data set that holds people's judgements of `dataset`'s images; None where there is none."""
+    """Return the section of the data set with people's judgements of `dataset`'s images; None if there is none."""
     if dataset != "fashioniq":
         return None
     section = {"name": PEOPLE, "root": options.get("root"), "allow_missing": options.get("allow_missing", False)}
@@ -132,9 +132,7 @@ def judgements_of(dataset: str, options: Mapping[str, Any]) -> dict[str, Any] | 
 def _relevant(config: ResolvedConfig, scenes: Scenes) -> str | None:
     for split in ("train", "val"):
         if scenes.dataset(config.dataset, split, images=False).relevant is None:
-            return (
-                f"needs several images known to be relevant to a query; {config.dataset.name} {split} knows the target"
-            )
+            return f"needs several relevant images per query; {config.dataset.name} {split} labels only the target"
     return None
 
 
@@ -164,5 +162,5 @@ NEEDS: dict[str, Callable[[ResolvedConfig, Scenes], str | None]] = {
 
 
 def lacking(needs: Sequence[str], config: ResolvedConfig, scenes: Scenes) -> str | None:
-    """The first need that the configured data set does not meet, as a line; None where it meets all."""
+    """Return a line on the first need that the configured data set does not meet; None if it meets all."""
     return next((why for need in needs if (why := NEEDS[need](config, scenes)) is not None), None)

@@ -1,4 +1,4 @@
-"""Verdicts: the estimate behind a test, its interval, and whether that lies where the claim says."""
+"""Verdicts: each test's estimate and interval, and whether the interval meets the claim's condition."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Array = NDArray[np.float64]
 Verdict = Literal["supported", "refuted", "undecided", "not testable"]
 
 ALPHA = 0.05
-_POWER = 0.8  # of the detectable difference
+_POWER = 0.8  # at the detectable difference
 
 
 @dataclass(frozen=True)
 class ClaimEstimate:
-    """A value, the interval around it, and the smallest true distance from a bound that would be seen with 80 %.
+    """A value, its confidence interval, and the smallest true distance from a bound that is detected with 80 % power.
 
-    `low`, `high` and `detectable` are nan where one seed says nothing of others.
+    `low`, `high` and `detectable` are nan if one seed says nothing about others.
     """
 
     value: float
@@ -41,7 +41,7 @@ class ClaimEstimate:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a test, with the seeds that it took; `reason` says why there is no estimate."""
+    """Result of a test, with the number of seeds that it took; `reason` says why there is no estimate."""
 
     test: ClaimTest
     verdict: Verdict
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a claim."""
+    """Result of a claim."""
 
     claim: Claim
     verdict: Verdict
@@ -63,16 +63,16 @@ class Finding:
 def judge(
     claim: Claim, evidence: Evidence, looks: Looks, *, lacking: str | None, undefined: Mapping[str, str]
 ) -> Finding:
-    """A claim's verdict: refuted where a test is, else not testable where one is not, supported where all are.
+    """Judge a claim: refuted if a test is, else not testable if one is not, supported if all are, else undecided.
 
     The intervals of a claim's tests and of all looks are simultaneous (Bonferroni), so that neither several tests nor
-    several looks refute by luck. What a look decides is decided for good.
+    several looks refute by chance. What one look decides is final.
 
     Args:
-        claim: to be judged.
+        claim: claim to judge.
         evidence: finished runs.
-        looks: after which seeds the runs are looked at.
-        lacking: what the data do not have for it.
+        looks: after which seeds the tests are judged.
+        lacking: what the data lack for the claim; None if nothing.
         undefined: settings without runs -> why.
     """
     if lacking is not None:
@@ -88,7 +88,7 @@ def judge(
 
 
 def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mapping[str, str], tests: int) -> Answer:
-    """That of the first look that decides, else of the last at which all runs are there."""
+    """Return the answer of the first look that decides, else of the last look whose runs are all finished."""
     for name in test.needed:
         if name in undefined:
             return Answer(test, "not testable", reason=f"'{name}': {undefined[name]}")
@@ -102,14 +102,14 @@ def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mappin
             estimate = STATISTICS[test.statistic](test, evidence, seeds, share / tests)
         except (Untestable, ValueError) as error:  # ValueError: too few queries for an interval
             return Answer(test, "not testable", reason=str(error))
-        reason = "one seed says nothing of others: --seeds 3" if np.isnan(estimate.low) else ""
+        reason = "one seed gives no interval: --seeds 3" if np.isnan(estimate.low) else ""
         found = Answer(test, decide(test, estimate), estimate, reason, count)
     assert found is not None  # there is a first look
     return found
 
 
 def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
-    """Confirmed or refuted where the whole interval meets the condition, else undecided."""
+    """Return supported or refuted if the whole interval meets that condition, else undecided."""
     if test.supports.holds(estimate.low, estimate.high):
         return "supported"
     return "refuted" if test.refutes.holds(estimate.low, estimate.high) else "undecided"
@@ -119,29 +119,31 @@ def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
 
 
 def level(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
-    """The measure of one setting."""
+    """Estimate the measure of one setting."""
     values, strata = _table(test, test.settings[0], evidence, seeds)
     return estimate_of(values, np.zeros_like(values), strata, share, nested=evidence.nested)
 
 
 def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
-    """The measure of the first setting minus that of the second, paired over seeds, and over queries where it can be.
+    """Estimate the first setting's measure minus the second's, paired over seeds, and over queries if possible.
 
     Raises:
-        Untestable: the two are one run, as the option that tells them apart is not carried here.
+        Untestable: the two are the same run, because the option that distinguishes them is not supported here.
     """
     first, second = test.settings
     pairs = [(one, other, s) for one, other in zip(*map(test.variants, test.settings), strict=True) for s in seeds]
     if all(evidence.run(one, s).folder.path == evidence.run(other, s).folder.path for one, other, s in pairs):
-        raise Untestable(f"'{first}' and '{second}' are the same run here: what tells them apart is not carried")
+        raise Untestable(
+            f"'{first}' and '{second}' are the same run: the option that distinguishes them is not supported here"
+        )
     (one, strata), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
     if one.shape != other.shape:
-        raise Untestable(f"'{first}' and '{second}' hold values of other queries")
+        raise Untestable(f"'{first}' and '{second}' were measured on different queries")
     return estimate_of(one, other, strata, share, nested=evidence.nested)
 
 
 def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
-    """Rank correlation of two measures over the settings, seed by seed."""
+    """Estimate the rank correlation of two measures over the settings, seed by seed."""
     assert test.other is not None
     found = []
     for seed in seeds:
@@ -165,7 +167,7 @@ def _mean(values: Measured) -> float:
 def _table(
     test: ClaimTest, setting: str, evidence: Evidence, seeds: Sequence[int]
 ) -> tuple[Array, NDArray[np.str_] | None]:
-    """[S] or [S, Q] values, the mean over the setting's variants, and [Q] strata."""
+    """Return [S] or [S, Q] values, averaged over the setting's variants, and [Q] strata."""
     variants = [test.measure.of_seeds([evidence.run(name, s) for s in seeds]) for name in test.variants(setting)]
     if len({values.values.shape for found in variants for values in found}) > 1:
         raise Untestable(f"the runs of '{setting}' hold values of different queries")
@@ -175,18 +177,18 @@ def _table(
 def estimate_of(
     one: Array, other: Array, strata: NDArray[Any] | None, share: float, *, nested: bool = False
 ) -> ClaimEstimate:
-    """Mean of one minus other, and its interval.
+    """Estimate the mean of one minus other, with its interval.
 
     Args:
-        one: [S, Q] per-query values, or [S] values of whole runs. Queries without a value are left out: in their seed
-            where every seed has queries of its own, else in all.
+        one: [S, Q] per-query values, or [S] values of whole runs. Queries without a value are left out: only in their
+            seed if every seed has its own queries, else in all seeds.
         other: likewise, of the same seeds.
         strata: [Q] groups whose means are averaged, or None.
-        share: of `ALPHA`, that the interval spends.
-        nested: every seed has queries of its own.
+        share: share of `ALPHA` that the interval spends.
+        nested: whether every seed has its own queries.
 
     Returns:
-        Over seeds and queries (`negbench.analysis.statistics`), or over seeds alone by Student's t.
+        The estimate over seeds and queries (`negbench.analysis.statistics`), or over seeds alone by Student's t.
 
     Raises:
         ValueError: fewer than two queries with a value, in a stratum.
@@ -194,7 +196,7 @@ def estimate_of(
     if one.ndim == 1:
         return _over_seeds(one - other, ALPHA * share)
     there = np.isfinite(one) & np.isfinite(other)
-    if strata is not None or not nested:  # else no query of a seed is one of another's
+    if strata is not None or not nested:  # else no two seeds share a query
         there[:] = there.all(0)
     if there.sum(1).min() < 2:
         raise ValueError("fewer than two queries have a value")

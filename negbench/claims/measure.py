@@ -23,11 +23,11 @@ from negbench.scoring.evaluation import block_scorer
 from negbench.scoring.scorers import Encoded
 from negbench.scoring.stored import preferences_of, values_of
 
-SET_SIZE = 5  # images of a set that people, or simulated ones, judge
+SET_SIZE = 5  # images per set that people or simulated judges compare
 
 
 class Unit(NamedTuple):
-    """How a measure prints: times `scale`, with `name` behind it."""
+    """Unit of a measure: values are printed times `scale`, followed by `name`."""
 
     name: str
     scale: float = 1.0
@@ -46,9 +46,9 @@ class Measured(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """The function of a run and a measure's options; of the runs of all seeds, a value each, where `across` seeds.
+    """Function of a run and a measure's options; if `across`, of the runs of all seeds, returning one value each.
 
-    It raises Untestable where a run does not hold what it looks at.
+    It raises Untestable if a run lacks what it reads.
     """
 
     function: Callable[..., Any]
@@ -78,21 +78,21 @@ class Measure:
 
     @property
     def unit(self) -> Unit:
-        """Of its values."""
+        """Unit of its values."""
         return FORMULAS[self.name].unit
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Other settings whose runs of the same seed it looks at."""
+        """Other settings whose runs with the same seed it reads."""
         found = dict(self.options)
         return tuple(found.get("rankers", ())) + ((found["scorer"],) if "scorer" in found else ())
 
     def of(self, run: SettingRun) -> Measured:
-        """Its values of one run."""
+        """Return its values for one run."""
         return self.of_seeds([run])[0]
 
     def of_seeds(self, runs: Sequence[SettingRun]) -> list[Measured]:
-        """Its values of a setting's runs, one a seed."""
+        """Return its values for a setting's runs, one per seed."""
         formula, options, known = FORMULAS[self.name], dict(self.options), runs[0].evidence.known
         if formula.across:
             return list(formula.function(runs, **options))
@@ -125,7 +125,7 @@ def recall(run: SettingRun) -> Measured:
 
 @measure("average-precision", POINTS)
 def average_precision(run: SettingRun, k: int = 10) -> Measured:
-    """[Q] average precision at k over all relevant images; of several groups the mean of their means counts."""
+    """[Q] average precision at k over all relevant images; several groups count by the mean of their means."""
     ranks = run.ranks
     values = average_precision_at_k(ranks.relevant_ranks, k).numpy()
     return Measured(values, np.array(ranks.group) if len(ranks.groups) > 1 else None)
@@ -164,13 +164,13 @@ def slope_at_the_end(run: SettingRun) -> Measured:
 
 @measure("recall-at-refresh", POINTS)
 def recall_at_refresh(run: SettingRun) -> Measured:
-    """Change of the main metric in the epochs right after a refresh beyond that of the epochs beside them."""
+    """Change of the main metric in the epoch right after a refresh, minus the mean change in the epochs beside it."""
     return _at_refresh(run, _main_curve(run))
 
 
 @measure("loss-at-refresh", Unit("of loss"))
 def loss_at_refresh(run: SettingRun) -> Measured:
-    """The same of the training loss."""
+    """Same as `recall_at_refresh`, of the training loss."""
     return _at_refresh(run, run.series("train/loss"))
 
 
@@ -194,22 +194,22 @@ def pool_trend(run: SettingRun) -> Measured:
 
 @measure("mined", PERCENT)
 def mined_statistic(run: SettingRun, column: str) -> Measured:
-    """[Q] a column of `mining-NN.parquet`, a share (band_mean, ...), mean over the refreshes."""
+    """[Q] mean over the refreshes of a column of `mining-NN.parquet` that is a share (band_mean, ...)."""
     return Measured(np.stack([frame[column].to_numpy(dtype=np.float64) for frame in run.mined()]).mean(0))
 
 
 @measure("drops-place", PERCENT)
 def drops_place(run: SettingRun, moment: str = "start") -> Measured:
-    """[S] where in the ranking the two steepest drops below the target lie, their mean: 0 at its head, 1 at its end.
+    """[S] mean position in the ranking of the two steepest drops below the target: 0 at its head, 1 at its end.
 
-    Of the sampled queries, at the "start" of training or after the warm-up ("warm").
+    S sampled queries, at the "start" of training or after the warm-up ("warm").
     """
     return Measured(run.curves(moment).shares.mean(1))
 
 
 @measure("drops-rise", PERCENT)
 def drops_rise(run: SettingRun) -> Measured:
-    """[S] by how much of the ranking the two drops have risen from the start to the end of the warm-up."""
+    """[S] how far, as a share of the ranking, the two drops rise from the start to the end of the warm-up."""
     return Measured(drops_place(run).values - drops_place(run, "warm").values)
 
 
@@ -257,7 +257,7 @@ def separation(run: SettingRun) -> Measured:
 
 @measure("cirqrs", COSINE)
 def cirqrs(run: SettingRun, scorer: str, k: int = 10) -> Measured:
-    """[Q] CIRQRS@k under the run of another setting."""
+    """[Q] CIRQRS@k of the run's ranking, scored by another setting's run."""
     columns = run.encoded("val").top(k).columns
     return _plain(cirqrs_at_k(run.beside(scorer).encoded("val").relevance_of(columns), k))
 
@@ -272,7 +272,7 @@ def cirqrs_fall(run: SettingRun, scorer: str, k: int = 10, last: int = 50) -> Me
 def preference(run: SettingRun) -> Measured:
     """[judgements] agreement with people's choices between two sets: 1, or 0, or 1/2 where the scores tie.
 
-    Judgements count as independent, though one participant's are alike: intervals are too narrow by that.
+    Judgements count as independent, although one participant's are correlated, so intervals are too narrow.
     """
     found = run.people()
     if found is None:
@@ -282,10 +282,10 @@ def preference(run: SettingRun) -> Measured:
 
 @measure("agreement-over-recall", POINTS)
 def agreement_over_recall(run: SettingRun, rankers: Sequence[str] = ()) -> Measured:
-    """[judgements] agreement with choices between sets of five by the run's scores, minus that by recall at 5.
+    """[judgements] how well the run's scores agree with choices between sets of five, minus how well recall at 5 does.
 
-    Where no people have judged the data set, a judge who knows all relevant images chooses between the first five of
-    two runs (`rankers`), the set that holds more of them, by a coin where both hold as many.
+    If nobody has judged the data set, a simulated judge who knows all relevant images chooses between the first five of
+    two runs (`rankers`): the set that holds more of them, or by a coin toss on a tie.
     """
     people = run.people()
     if people is None:
@@ -297,7 +297,7 @@ def agreement_over_recall(run: SettingRun, rankers: Sequence[str] = ()) -> Measu
 
 
 def _simulated(run: SettingRun, rankers: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-    """[Q, 2] scores of the sets, [Q, 2] whether they hold the target, [Q] whether the first was chosen."""
+    """Return [Q, 2] scores of the sets, [Q, 2] whether they hold the target, [Q] whether the first was chosen."""
     sets = torch.stack([run.beside(name).encoded("val").top(SET_SIZE).columns for name in rankers], 1)
     encoded = run.encoded("val")
     data, scores = encoded.dataset, torch.stack([encoded.relevance_of(s) for s in sets.unbind(1)], 1).nanmean(-1)
@@ -310,7 +310,7 @@ def _simulated(run: SettingRun, rankers: Sequence[str]) -> tuple[Tensor, Tensor,
 
 
 def _judged(encoded: Encoded) -> tuple[Tensor, Tensor]:
-    """[Q, 2] scores of the sets, and [Q] whether people chose the first."""
+    """Return [Q, 2] scores of the sets, and [Q] whether people chose the first."""
     data = preferences_of(encoded.dataset)
     embeddings = encoded.embeddings
     return data.score_sets(block_scorer(embeddings.queries, embeddings.candidates)), data.first

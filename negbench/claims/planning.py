@@ -1,4 +1,4 @@
-"""Plans the runs that claims need, computes those that are missing, and judges the claims by the finished ones."""
+"""Plan the runs that claims need, compute the missing ones, and judge the claims by the finished ones."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ HELD = ("backbone", "dataset", "train", "eval", "compute", "plugins")  # the cla
 
 @dataclass(frozen=True)
 class ClaimsPlan:
-    """What the claims need.
+    """The runs that claims need.
 
     Attributes:
-        claims: that are judged.
-        config: of one of the runs, for what they share: backbone and data set.
+        claims: claims to judge.
+        config: configuration of one run, for what all share: backbone and data set.
         cells: seed by seed; the label `system` names the setting, or its variant.
         lacking: number of a claim -> what the data lack for it; its settings have no cells.
         undefined: settings that this backbone or data set does not support -> why.
-        remarks: what the backbone or data set does not support of the systems, a line each.
+        remarks: components of the systems that the backbone or data set does not support, one line each.
     """
 
     claims: tuple[Claim, ...]
@@ -56,13 +56,13 @@ class ClaimsPlan:
 
 @dataclass(frozen=True)
 class JudgedClaims:
-    """Verdicts.
+    """Verdicts on claims.
 
     Attributes:
         findings: one for each claim.
         about: data set, backbone and seeds.
         files: claims.md and claims.json.
-        outcomes: of the runs, failed ones included.
+        outcomes: outcomes of the runs, including failed ones.
     """
 
     findings: list[Finding]
@@ -72,7 +72,7 @@ class JudgedClaims:
 
 
 def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
-    """Compute the runs that are missing, judge, and write claims.md and claims.json.
+    """Compute missing runs, judge the claims, and write claims.md and claims.json.
 
     Args:
         asked: options.
@@ -97,14 +97,14 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
 
 @dataclass(frozen=True)
 class ClaimsWork:
-    """Claims that are judged look by look; without `--until` there is one look.
+    """Judges claims look by look; without `--until` there is one look.
 
     Attributes:
         asked: options.
-        plan: of the first look's seeds.
-        looks: after which seeds.
+        plan: plan for the first look's seeds.
+        looks: after which seeds the claims are judged.
         runs: runs folder.
-        known: what was measured at an earlier look.
+        known: values measured at earlier looks.
     """
 
     asked: Claims
@@ -126,16 +126,16 @@ class ClaimsWork:
         return cls(asked, plan, looks, runs)
 
     def price(self) -> str:
-        """What is undecided after the first look, and what it costs, where its runs are finished."""
+        """Say what is undecided after the first look and what deciding it costs, once its runs are finished."""
         finished = [cell for cell in self.plan.cells if cell.step(self.runs) == "reuse"]
         if len(finished) < len(self.plan.cells):
-            return "what it takes to decide is not known yet: compute these runs first"
+            return "the cost of deciding is unknown: compute these runs first"
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
         places = {place_of(cell.labels) for cell in finished}
         return f"after {len(self.looks.first)} seeds {self.undecided(outcomes, places)[1]}"
 
     def more(self, seeds: Sequence[int]) -> list[Cell]:
-        """The cells of other seeds."""
+        """Return the cells of other seeds."""
         return _planned(self.asked, self.runs, seeds).cells
 
     @property
@@ -146,7 +146,7 @@ class ClaimsWork:
         return f"{self.plan.config.dataset.name}, {self.plan.config.backbone.name}, seeds {seeds}"
 
     def undecided(self, outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
-        """For `computed_until`: the settings of undecided tests of undecided claims, and what they cost."""
+        """Return, for `computed_until`, the settings of undecided claims' undecided tests, and a line on their cost."""
         place = {cell.labels["system"]: place_of(cell.labels) for cell in self.plan.cells}
         claims = [finding for finding in self.findings(outcomes) if finding.verdict == "undecided"]
         tests = [answer.test for finding in claims for answer in finding.answers if answer.verdict == "undecided"]
@@ -164,7 +164,7 @@ class ClaimsWork:
         return left, text
 
     def findings(self, outcomes: Sequence[Outcome]) -> list[Finding]:
-        """Every claim's verdict."""
+        """Return every claim's verdict."""
         finished: dict[str, dict[int, RunFolder]] = {}
         failed: dict[str, str] = {}
         for outcome in outcomes:
@@ -190,7 +190,7 @@ def _planned(asked: Claims, runs: Path, seeds: Sequence[int]) -> ClaimsPlan:
 
 
 def base_layers(asked: Claims) -> list[Layer]:
-    """Layers of backbone, data set and training, which the claims leave open; the rest of a recipe is left out.
+    """Return the layers of backbone, data set and training, which claims leave open, without the rest of a recipe.
 
     Raises:
         OptionError: `--set` of anything else.
@@ -213,12 +213,12 @@ def plan_claims(
     """Resolve every setting that the claims need.
 
     Args:
-        claims: to be judged.
-        base: of `base_layers`.
-        seeds: of every setting.
+        claims: claims to judge.
+        base: layers from `base_layers`.
+        seeds: seeds of every setting.
         runs: runs folder.
         display: shows the progress.
-        scenes: keeps what was loaded.
+        scenes: caches loaded data and backbones.
 
     Raises:
         NegbenchError: a backbone, data set or training that cannot run at all.
@@ -242,5 +242,5 @@ def plan_claims(
             found.undefined[name] = str(error)
             continue
         found.remarks.extend(remark for remark in remarks if remark not in found.remarks)
-    found.cells.sort(key=lambda cell: seeds.index(cell.seed))  # one seed of all, then the next
+    found.cells.sort(key=lambda cell: seeds.index(cell.seed))  # all settings of one seed, then the next
     return found

@@ -1,4 +1,4 @@
-"""Findings for people and for other programs: a table for the terminal, claims.md and claims.json."""
+"""Write findings: a table for the terminal, claims.md, and claims.json for other programs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from negbench.claims.claim import Claim, ClaimTest, Condition
 from negbench.claims.judge import Answer, Finding
 from negbench.machine import files
 
-WIDTH = 80  # of tables, so that they stand in any terminal and in a report
+WIDTH = 80  # of tables, so that they fit any terminal and a report
 _STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "not testable": "dim"}
 
 
 def listed(claims: Sequence[Claim]) -> Table:
-    """The claims, what they are tested by, and what would support and refute them."""
+    """Return a table of the claims, their tests, and what would support and refute them."""
     table = _table("#", "claim", "tests: supported if / refuted if")
     for claim in claims:
         tests = "\n".join(f"{test!s}: {_bounds(test)}" for test in claim.tests)
@@ -33,7 +33,7 @@ def listed(claims: Sequence[Claim]) -> Table:
 
 
 def shown(findings: Sequence[Finding]) -> Table:
-    """Published and measured effects, and verdicts."""
+    """Return a table of published and measured effects, and verdicts."""
     table = _table("#", "claim", "measured effect", "verdict")
     for finding in findings:
         words = f"{finding.claim.words}\n{finding.claim.source}\npublished: {finding.claim.published}"
@@ -43,12 +43,12 @@ def shown(findings: Sequence[Finding]) -> Table:
 
 
 def because(finding: Finding) -> list[str]:
-    """A line for each test: estimate, interval, what could have been seen; or why there is none."""
+    """Return one line per test: estimate, interval, detectable effect; or why there is none."""
     return [_answer(answer) for answer in finding.answers] or [finding.reason]
 
 
 def counts(findings: Sequence[Finding]) -> str:
-    """'12 supported, 9 refuted, ...'."""
+    """Return '12 supported, 9 refuted, ...'."""
     found = Counter[str](finding.verdict for finding in findings)
     return ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES if found[verdict])
 
@@ -66,7 +66,7 @@ def write_findings(findings: Sequence[Finding], folder: Path, about: str) -> lis
 
 
 def _answer(answer: Answer) -> str:
-    """'recall: qure - top-k -11.9 [-13.0, -10.8] points: refuted'."""
+    """Return a line: 'recall: qure - top-k -11.90 [-13.00, -10.80] points: refuted, 3 seeds'."""
     text = str(answer.test)
     if answer.estimate is None:
         return f"{text}: {answer.reason}"
@@ -93,7 +93,7 @@ def _condition(condition: Condition, test: ClaimTest) -> str:
 
 
 def _number(value: float) -> str:
-    """Signed, to three digits or two decimals."""
+    """Format a signed number: three decimals below 0.1 in size, else two; '-' for nan."""
     return "-" if math.isnan(value) else f"{value:+.3f}" if abs(value) < 0.1 else f"{value:+.2f}"
 
 

@@ -1,1 +1,1 @@
-"""The command line: one subcommand per file, thin; nothing heavy is imported before a command needs it."""
+"""Command line: one thin file per subcommand; heavy imports wait until a command needs them."""

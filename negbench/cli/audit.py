@@ -1,4 +1,4 @@
-"""`negbench audit`: what strategies would draw, without training."""
+"""`negbench audit`: show what strategies would draw, without training."""
 
 from __future__ import annotations
 

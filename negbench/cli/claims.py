@@ -1,4 +1,4 @@
-"""`negbench claims`: what four papers say of negatives, tested."""
+"""`negbench claims`: test what four papers say about negatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a typer command of an options model: one flag for each field, its help from the field."""
+"""Make a typer command from an options model: one flag per field, with the field's help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from negbench.settings.options import Options, extra_of
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the terminal.
+    """One `negbench` command.
 
     Attributes:
         model: its options; fields declared with `cli=False` have no flag.
@@ -32,7 +32,7 @@ class Command:
     call: Callable[..., Any]
 
     def add(self, app: typer.Typer, name: str) -> None:
-        """Add it to an app; flags that are left out are not passed on."""
+        """Add the command to an app; flags that are left out are not passed on."""
         parameters = [_parameter(field, self.model) for field in _ordered(self.model)]
 
         def command(**given: Any) -> Any:
@@ -47,14 +47,14 @@ class Command:
 
 
 def of(model: type[Options], *examples: str, help: str) -> Callable[[Callable[..., Any]], Command]:
-    """Decorator that makes a function the command of these options."""
+    """Return a decorator that makes a function the command of these options."""
     return lambda call: Command(model, examples, help, call)
 
 
 class Listing(TyperGroup):
-    """Its help lists commands by sections, each with its whole text."""
+    """Command group whose help lists commands in sections, each with its whole text."""
 
-    sections: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # default: one of all commands
+    sections: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # default: one section of all commands
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each group."""
@@ -72,7 +72,7 @@ class CommandGroup:
     commands: tuple[Command, ...]
 
     def add(self, app: typer.Typer, name: str) -> None:
-        """Add it to an app."""
+        """Add the group to an app."""
         group = typer.Typer(cls=Listing, help=self.help, no_args_is_help=True, rich_markup_mode=None)
         for command in self.commands:
             command.add(group, command.call.__name__)
@@ -80,7 +80,7 @@ class CommandGroup:
 
 
 class _Grouped(TyperCommand):
-    """Its help has a section for each group of options, and examples that can be copied: no line of them is broken."""
+    """Command whose help has a section per group of options, and examples in unbroken lines, for copying."""
 
     examples: ClassVar[tuple[str, ...]] = ()
 
@@ -108,13 +108,13 @@ _SECTIONS = ("Arguments", "Options", "Settings", "Data", "Computing", "Output")
 
 
 def _section(name: str, model: type[Options]) -> str:
-    """Section of a field's flag: that of the class that declares it."""
+    """Return the help section of a field's flag: that of the class that declares it."""
     home = next(each for each in reversed(model.__mro__) if name in vars(each).get("__annotations__", {}))
     return str(vars(home).get("section", "Options"))
 
 
 def _ordered(model: type[Options]) -> list[str]:
-    """Fields with a flag: the model's own first, then those of its bases."""
+    """Return the fields with a flag: the model's own first, then those of its bases."""
     named = dict.fromkeys(name for each in model.__mro__ for name in vars(each).get("__annotations__", {}))
     return [
         name for name in named if name in model.model_fields and extra_of(model.model_fields[name])["cli"] is not False
@@ -141,7 +141,7 @@ def _parameter(name: str, model: type[Options]) -> inspect.Parameter:
 
 
 def _flag_type(hint: Any) -> Any:
-    """Type of the flag of a field: without None, and text for a choice of texts, which the model checks."""
+    """Return the type of a field's flag: without None, and str for a choice of texts, which the model checks."""
     parts = [part for part in get_args(hint) if part is not type(None)] if type(None) in get_args(hint) else [hint]
     only = parts[0]
     if get_origin(only) is Annotated:

@@ -15,7 +15,7 @@ from negbench.settings.command_options import EncodeData, FetchData, VerifyData
 if TYPE_CHECKING:
     from negbench.datasets.verify import Verification
 
-SHOWN = 10  # problems of one kind on the terminal
+SHOWN = 10  # problems of one kind to print on the terminal
 
 
 @command.of(
@@ -66,7 +66,7 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     plugin_layer(asked.plugin)
     section = dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)["dataset"]
     section |= {path[-1]: value for path, value in map(parse_set, asked.sets)}
-    console = Console(stderr=True)  # standard output is the report's
+    console = Console(stderr=True)  # standard output is for the report
     with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("decode", total=None)
         found = check(
@@ -104,7 +104,7 @@ def encode(given: Mapping[str, Any]) -> None:
     from negbench.systems.system import with_system
 
     asked, scenes = EncodeData.parsed(given), Scenes()
-    unread = {"strategy": {"name": "all-corpus"}}  # a configuration names a strategy; it plays no part here
+    unread = {"strategy": {"name": "all-corpus"}}  # a configuration must name a strategy; it is not used here
     whole, remarks = with_system([*layers_of(asked), unread], scenes)
     notes(remarks)
     with stages("encode") as display:

@@ -1,4 +1,4 @@
-"""`negbench doctor`: this machine, what killed processes left, which files are damaged."""
+"""`negbench doctor`: check this machine, leftovers of killed processes, and stored files for damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from negbench.settings.command_options import Doctor
     help="Check versions, devices, disk, stores and every stored file; remove what killed processes left behind.",
 )
 def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Print a line for each check; exit code 2 where something is wrong."""
+    """Print one line per check; exit code 2 if something is wrong."""
     from negbench.errors import NegbenchError
     from negbench.own.checkup import examine
 

@@ -1,4 +1,4 @@
-"""`negbench embed`: a folder's images and texts by an encoder of one's own, for backbone `precomputed`."""
+"""`negbench embed`: encode a folder's images and texts with your own encoder, for backbone `precomputed`."""
 
 from __future__ import annotations
 

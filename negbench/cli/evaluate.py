@@ -36,7 +36,7 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print(console: Console, found: Scores) -> None:
-    """A row a metric, a column for each part (`dress/recall_at_10`); what has no part is of all queries."""
+    """Print a row per metric and a column per part (`dress/recall_at_10`); metrics without a part cover all queries."""
     import pandas as pd
 
     from negbench.analysis.words import label_of

@@ -1,4 +1,4 @@
-"""The options of a plug-in, for a user to read: types and defaults from signatures, texts from docstrings."""
+"""Describe a plug-in's options to users: types and defaults from signatures, texts from docstrings."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from negbench.plugins.registry import constructor_of, option_defaults, registry
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a plug-in, for a user to read."""
+    """One option of a plug-in, as users read it."""
 
     name: str
     type: str
     default: str
     range: str  # "10..1000 log", or empty
-    text: str  # what the docstrings say of it
+    text: str  # from the docstrings
 
 
 def options_of(kind: str, name: str) -> list[Option]:
-    """Every option of a plug-in, which is imported for it."""
+    """Import a plug-in and return its options."""
     cls = registry.get(kind, name)
     constructor = constructor_of(kind, cls)
     hints = typing.get_type_hints(constructor)
@@ -54,7 +54,7 @@ def options_of(kind: str, name: str) -> list[Option]:
 
 
 def _type_text(hint: Any) -> str:
-    """'int', 'float or none', '"paper" or "release"'."""
+    """Return 'int', 'float or none', 'paper or release'."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(str, parts))
@@ -70,7 +70,7 @@ def _span_text(span: Any) -> str:
 
 
 def _documented(document: str) -> dict[str, str]:
-    """Name -> text of a docstring's section "Args:"; several names may share an entry: 'root, split: ...'."""
+    """Return name -> text of a docstring's section "Args:"; names may share an entry: 'root, split: ...'."""
     entries = google.parse(inspect.cleandoc(document)).params
     return {
         name.strip(): " ".join((each.description or "").split())

@@ -1,4 +1,4 @@
-"""`negbench init`: a folder with one's own model and data, and the files and commands to begin with."""
+"""`negbench init`: inspect a folder of your own data, and write the files and print the commands to start with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from negbench.settings.command_options import Init
     "a commented recipe and an example strategy, and print the next commands.",
 )
 def init(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Look, write, print."""
+    """Inspect the folder, write the files, print the next commands."""
     from negbench.errors import DataError
     from negbench.own.init import commands, look, write
 

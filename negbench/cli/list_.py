@@ -1,4 +1,4 @@
-"""`negbench list`: what there is, with its source, without importing it; or one plug-in's options and their ranges."""
+"""`negbench list`: all plug-ins with their sources, without importing them; or one plug-in's options and ranges."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def list_(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _document(kind: str, name: str | None) -> Any:
-    """What there is of a kind, or all of one; systems and recipes as their files hold them."""
+    """Return all plug-ins of a kind, or one in full; systems and recipes as the text of their files."""
     from dataclasses import asdict
 
     from negbench.errors import UnknownNameError
@@ -66,7 +66,7 @@ def _document(kind: str, name: str | None) -> Any:
 
 
 def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
-    """A plug-in's description, its section of a configuration, and the options that its user sets."""
+    """Return a plug-in's description, its section of a configuration, and the options that a user sets."""
     from negbench.cli.explain import options_of
     from negbench.plugins.registry import SECTIONS, registry
     from negbench.settings.config import by_run
@@ -77,7 +77,7 @@ def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
 
 
 def _all(found: Any) -> None:
-    """Plug-ins with their sources, or TOML files with the first sentence of their comment."""
+    """Print plug-ins with their sources, or TOML files with the first sentence of their comment."""
     if isinstance(found, Mapping):
         for name, text in found.items():
             lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
@@ -92,7 +92,7 @@ def _all(found: Any) -> None:
 
 
 def _one(found: Mapping[str, Any]) -> None:
-    """Every option with type, default, range and its lines of the docstring."""
+    """Print every option with its type, default, range and docstring text."""
     name, section = found["name"], found["section"]
     _print(f"{name}  ", found["summary"])
     _print("source: ", found["paper"] or "none named")
@@ -106,10 +106,10 @@ def _one(found: Mapping[str, Any]) -> None:
 
 
 def _print(lead: str, text: str) -> None:
-    """A text behind its lead: wrapped to a terminal's width, indented by the lead; without one a line, for grep."""
+    """Print a text after its lead: wrapped and indented on a terminal, without one on a single line, for grep."""
     console, line = output.console(), lead + " ".join(text.split())
     if console.is_terminal:
-        rest = " " * len(lead)  # names and paths are copied: they stay whole
+        rest = " " * len(lead)  # keep names and paths whole, for copying
         line = textwrap.fill(
             line, console.width, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
         )

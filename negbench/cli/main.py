@@ -1,4 +1,4 @@
-"""`negbench`: the commands, and how errors end: one line, exit code 2."""
+"""`negbench`: run the commands; errors end in one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -56,35 +56,35 @@ for _names in _GROUPS.values():
         getattr(importlib.import_module(f"negbench.cli.{_name}"), _name).add(app, _name.rstrip("_"))
 
 
-# New objects before a garbage collection, and how often the young are collected before the older. Imports leave a
-# million objects that stay; at Python's own 700 the collector walks through them again and again, a tenth of a report.
+# Thresholds of the garbage collector. Imports leave a million objects that stay; at Python's default of 700 the
+# collector walks through them again and again, which takes a tenth of a report's time.
 _COLLECTED = (50_000, 10, 50)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exits with 0, 2 (a user's mistake), 1 (a fault of ours) or 128 and a signal's number."""
+    """Run the command line; exits with 0, 2 (a user's mistake), 1 (a bug of ours) or 128 plus a signal's number."""
     gc.set_threshold(*_COLLECTED)
     stop_on_signals()
     code = run(arguments)
-    if "triton" not in sys.modules:  # which would list all that it still holds
-        gc.freeze()  # the process ends: its last collections would walk through all imports, for half a second
+    if "triton" not in sys.modules:  # triton would list all objects that it still holds
+        gc.freeze()  # skips the last collections, which would walk through all imports for half a second
     sys.exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """The command line as a function: exit code."""
+    """Run the command line and return its exit code."""
     from typer.exceptions import Abort, Exit, TyperException
 
     try:
-        with output.told():
+        with output.logged():
             code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
         return _fail(str(error))
     except ImportError as error:
-        mend = missing_package(error) or blamed(error)
-        if mend is None:
+        fix = missing_package(error) or blamed(error)
+        if fix is None:
             raise
-        return _fail(mend)
+        return _fail(fix)
     except TyperException as error:
         message, context = error.format_message(), getattr(error, "ctx", None)
         if context is not None and message == context.get_help():  # no command was named
@@ -103,17 +103,17 @@ def run(arguments: list[str] | None = None) -> int:
     except Abort:
         return 130
     except (Exception, SystemExit) as error:
-        mend = blamed(error) or out_of_memory(error)
-        if mend is None:
+        fix = blamed(error) or out_of_memory(error)
+        if fix is None:
             raise
-        return _fail(mend)
+        return _fail(fix)
     return code if isinstance(code, int) else 0
 
 
-# a folder or disk that cannot be read or written is the user's to mend wherever it shows
+# a user can fix a folder or disk that cannot be read or written, wherever it occurs
 _OF_THE_MACHINE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT, errno.EIO),
-    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR),  # of a path that the user gave, wherever it is looked up
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR),  # for a path from the user, wherever it is looked up
 )
 
 

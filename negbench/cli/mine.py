@@ -1,4 +1,4 @@
-"""`negbench mine`: negatives for a trainer of one's own, from embeddings in files or for a data set."""
+"""`negbench mine`: mine negatives for your own trainer, from embeddings in files or for a data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command takes beside its own options: --json where it prints a table, --quiet and -v."""
+"""Options that all commands share: --json for those that return a document, --quiet and -v."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Asked:
     json: bool = False
 
 
-_ASKED = _Asked()  # by the command that runs
+_ASKED = _Asked()  # shared options of the running command
 
 
 def wants_json() -> bool:
@@ -30,7 +30,7 @@ def wants_json() -> bool:
 
 
 class _Handler(logging.Handler):
-    """To standard error as it is now: a live display may stand in for it."""
+    """Logs to the current standard error, which a live display may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         colour = {logging.ERROR: typer.colors.RED, logging.WARNING: typer.colors.YELLOW}.get(record.levelno)
@@ -38,8 +38,8 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Let the logger `negbench` speak to standard error while a command runs."""
+def logged() -> Iterator[None]:
+    """Send the logger `negbench` to standard error while a command runs."""
     logger, handler = logging.getLogger("negbench"), _Handler()
     before = logger.level
     logger.addHandler(handler)
@@ -54,7 +54,7 @@ def told() -> Iterator[None]:
 
 
 def console() -> Any:
-    """Where results are printed: as wide as the terminal; without one, lines as long as they are; under --json nowhere.
+    """Return the console for results: as wide as the terminal, unwrapped without one, and silent under --json.
 
     Notes and progress go to standard error, see `negbench.display.log`.
     """
@@ -72,7 +72,7 @@ _VERBOSE = Annotated[
 
 
 def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with the shared options; what `function` returns is its document for --json."""
+    """Add the shared options to a command; `function` returns its document for --json."""
     signature = inspect.signature(function, eval_str=True)
     shared: dict[str, Any] = {"quiet": _QUIET, "verbose": _VERBOSE}
     if signature.return_annotation is not None and "as_json" not in signature.parameters:
@@ -98,7 +98,7 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(value: Any) -> Any:
-    """For JSON: NaN and infinity, which it does not have, are null; numbers of numpy are numbers."""
+    """Convert a value for JSON: NaN and infinity, which it lacks, become null, and numpy numbers plain ones."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -18,7 +18,7 @@ from negbench.settings.options import Report
     "side by side.",
 )
 def report(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the page and print where it lies."""
+    """Build the page and print its path."""
     from negbench.machine import files
     from negbench.report.build import write_report
     from negbench.settings.layers import plugin_layer

@@ -1,4 +1,4 @@
-"""`negbench study`: tune what the papers set by hand, and say how much it matters."""
+"""`negbench study`: tune what the papers set by hand, and measure how much it matters."""
 
 from __future__ import annotations
 

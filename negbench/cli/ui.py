@@ -1,4 +1,4 @@
-"""`negbench ui`: the MLflow pages of the runs, on this machine only."""
+"""`negbench ui`: serve the MLflow pages of the runs, on this machine only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from negbench.cli import command
 from negbench.settings.command_options import Ui
 
-_HOSTS = "127.0.0.1,127.0.0.1:*,localhost,localhost:*"  # MLflow's own list has every private address, too
+_HOSTS = "127.0.0.1,127.0.0.1:*,localhost,localhost:*"  # MLflow's default also allows every private address
 
 
 @command.of(
@@ -42,10 +42,10 @@ def ui(given: Mapping[str, Any]) -> None:
     typer.echo(f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)")
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1"]
     arguments += ["--port", str(asked.port), "--workers", "1", "--allowed-hosts", _HOSTS]
-    # uvicorn puts the current folder first, whatever Python was told
+    # uvicorn imports from the current folder first, even if Python is told not to
     arguments += ["--uvicorn-opts", f"--app-dir {shlex.quote(sysconfig.get_path('purelib'))}"]
     store = {"MLFLOW_BACKEND_STORE_URI": tracker.uri}  # may hold a password, which a list of processes must not show
     sys.stdout.flush()
-    # MLflow's job runner starts processes of its own, for evaluations by language models; its pages report their use
+    # MLflow's job runner starts extra processes, for evaluations by language models; its pages send usage data
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     os.execve(sys.executable, arguments, os.environ | store | off | APART)

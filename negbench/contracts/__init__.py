@@ -1,6 +1,6 @@
 """The types that cross rooms, one file each: read the one that you subclass.
 
-`strategy` and `view` (what a strategy looks at), `loss`, `backbone` and `optional` (what only some can do), `query`.
+`strategy` and `view` (a strategy's input), `loss`, `backbone` and `optional` (capabilities of some), `query`.
 """
 
 from negbench.contracts.backbone import Backbone as Backbone

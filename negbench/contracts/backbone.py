@@ -1,4 +1,4 @@
-"""What a backbone is: embeddings of images and of composed queries."""
+"""The backbone interface: embeddings of images and of composed queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BackboneIdentity:
-    """What a backbone really is; stands in every result (never a nickname)."""
+    """Exact identity of a backbone, recorded with every result (never a nickname)."""
 
     name: str  # registry key
     weights: str  # hub id, file name, "random:SEED" or "shipped"
@@ -33,26 +33,26 @@ class BackboneIdentity:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or what `Backbone.tokenize` made of them
+TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or the output of `Backbone.tokenize`
 
 
 class Backbone(nn.Module, ABC):
     """A composed-image-retrieval model. Subclasses live one family per file in `backbones/`.
 
     Shapes: B images or queries, L stored feature rows of width C per image, T candidate tokens, D embedding width.
-    `image_features` is the part that is frozen: its output is stored once per (weights, preprocessing, image set) and
+    `image_features` is the frozen part: its output is stored once per (weights, preprocessing, image set) and
     shared by every run. A fine-tuned backbone sets `frozen_images = False`; then nothing is stored, and
     `image_features` runs, with gradients, in every step.
 
     Subclasses offer a classmethod `load(*, option=default, ...)` whose keyword-only parameters are the backbone's
-    options; heavy imports belong inside it. What only some families can do stands in `negbench.contracts.optional`.
+    options; heavy imports belong inside it. Optional capabilities are in `negbench.contracts.optional`.
     """
 
     frozen_images: bool = True
-    learned_from: tuple[str, ...] = ()  # data sets whose images alone its weights know; empty: none is named
+    learned_from: tuple[str, ...] = ()  # the only data sets whose images trained its weights; empty: unspecified
     # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic; called in threads
     transform: Callable[[Image], Tensor]
-    # what a run uses where neither flag nor recipe says otherwise; keys are those of RunConfig's section [train]
+    # a run's defaults unless a flag or recipe overrides them; keys are those of RunConfig's section [train]
     recommended: ClassVar[Mapping[str, float | int]] = {}
 
     @property
@@ -71,7 +71,7 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def image_features(self, pixels: Tensor) -> Tensor:
-        """[B, 3, H, W] -> [B, L, C], what the store keeps."""
+        """[B, 3, H, W] -> [B, L, C], the features that are stored."""
 
     @abstractmethod
     def candidates(self, features: Tensor) -> Tensor:
@@ -82,9 +82,9 @@ class Backbone(nn.Module, ABC):
         """Reference features [B, L, C] and B texts -> composed query embeddings [B, D], unit norm."""
 
     def cross_queries(self, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
-        """Every reference with every text: [R, L, C] and P texts -> [R, P, D], for negatives of all slots.
+        """Compose every reference with every text: [R, L, C] and P texts -> [R, P, D], for negatives of all slots.
 
-        Runs `queries` on all R * P pairs, `chunk` at a time, unless a family does it at less cost.
+        Runs `queries` on all R * P pairs, `chunk` at a time, unless a family has a cheaper way.
         """
         tokens = text if isinstance(text, Mapping) else self.tokenize(text)
         count = len(next(iter(tokens.values())))
@@ -106,7 +106,7 @@ class Backbone(nn.Module, ABC):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode; then every module is back in its own mode (a frozen tower may differ from the rest)."""
+        """Switch to evaluation mode, then restore each module's own mode (a frozen tower may differ from the rest)."""
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
@@ -117,7 +117,7 @@ class Backbone(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return next(self.parameters()).device
 
     @property
@@ -126,5 +126,5 @@ class Backbone(nn.Module, ABC):
         """Learned temperature, scalar > 0; divides scores in training losses only."""
 
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-        """AdamW groups; default: one group of all that requires a gradient."""
+        """Return AdamW groups; by default one group of all parameters that require a gradient."""
         return [{"params": [p for p in self.parameters() if p.requires_grad], "lr": lr, "weight_decay": weight_decay}]

@@ -1,4 +1,4 @@
-"""What a loss is: a function of the scores of targets and negatives."""
+"""The loss interface: a function of the scores of targets and negatives."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class AspectScores:
     """Scores under one sub-query (DQE-CIR eq. 7-8).
 
     Args:
-        name: of the aspect.
+        name: name of the aspect.
         positive: [B].
-        negatives: [B, M], of the same negatives as the query's own.
+        negatives: [B, M], for the same negatives as the query's own.
         weight: scalar, learned, >= 0.
         present: [B] bool, whether the query's text has a word of the aspect.
     """
@@ -39,7 +39,7 @@ class AspectScores:
 
 @dataclass(frozen=True)
 class LossInput:
-    """What a loss is a function of, checked and complete: B queries, M negatives and C further candidates of each.
+    """Checked, complete input of a loss: B queries, each with M negatives and C further candidates.
 
     Attributes:
         positive: [B] scores of the targets, any sign, before the temperature.
@@ -48,7 +48,7 @@ class LossInput:
         weights: [B, M] float >= 0.
         temperature: scalar > 0.
         aspects: scores under sub-queries.
-        candidates: [B, C] scores of images that the loss ranks the target against though no strategy chose them.
+        candidates: [B, C] scores of further images to rank the target against, not chosen by a strategy.
         candidate_mask: [B, C] bool.
     """
 
@@ -66,13 +66,12 @@ class LossInput:
 class Loss(ABC):
     """A function of the positive's and the negatives' scores; it never chooses negatives. A frozen dataclass.
 
-    `tau=None` takes the temperature that the caller passes (the backbone's learned one), or 0.07 where none is passed;
-    a number fixes it.
+    `tau=None` uses the caller's temperature (the backbone's learned one), or 0.07 if none is passed; a number fixes it.
     """
 
     uses_aspects: ClassVar[bool] = False
-    # False for a published formula that falls where some negative's score rises: importance weights that are shares of
-    # their sum (HCL)
+    # False if the loss may stay flat (a hinge) or fall when a negative's score rises (importance weights divided by
+    # their sum, as in HCL)
     monotone: ClassVar[bool] = True
     uses_temperature: ClassVar[bool] = True  # False: the loss reads no temperature, and refuses `tau`
     tau: PositiveFloat | None = None
@@ -84,7 +83,7 @@ class Loss(ABC):
 
     @property
     def candidate_set(self) -> CandidateSet:
-        """Which images a run scores for the loss beside the negatives; a loss that takes any says so here.
+        """Images that a run scores for the loss besides the negatives; override it in a loss that takes any.
 
         "pair": none; "batch": the other targets of the batch; "corpus": all images of the query's gallery group.
         """
@@ -102,7 +101,7 @@ class Loss(ABC):
         candidates: Tensor | None = None,
         candidate_mask: Tensor | None = None,
     ) -> Tensor:
-        """Loss of a batch.
+        """Compute the loss of a batch.
 
         Args:
             positive: [B] scores of the targets, any sign, before the temperature.
@@ -113,13 +112,13 @@ class Loss(ABC):
             aspects: sub-query scores; only losses with `uses_aspects` take them.
             candidates: [B, C] scores of further candidates, none of them a negative of the same row; only losses
                 whose `candidate_set` is not "pair" take them.
-            candidate_mask: [B, C] bool, False where there is none; default: all are there.
+            candidate_mask: [B, C] bool, False where there is none; default: all True.
 
         Returns:
             Scalar tensor, differentiable in positive, negatives, temperature, aspects and candidates.
 
         Raises:
-            ValueError: shapes that do not fit, or aspects or candidates handed to a loss without use for them.
+            ValueError: mismatched shapes, or aspects or candidates passed to a loss that takes none.
         """
         if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
             raise ValueError(
@@ -148,11 +147,11 @@ class Loss(ABC):
 
     @abstractmethod
     def value(self, given: LossInput) -> Tensor:
-        """The formula itself, on checked and completed arguments (see `__call__`)."""
+        """Evaluate the formula on checked, complete arguments (see `__call__`)."""
 
 
 def _or_ones(name: str, tensor: Tensor | None, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """`tensor`, or ones shaped as `like`; ValueError where it has another shape."""
+    """Return `tensor`, or ones shaped as `like`; raise ValueError if the shapes differ."""
     if tensor is None:
         return torch.ones_like(like, dtype=dtype)
     if tensor.shape != like.shape:

@@ -1,6 +1,6 @@
-"""What only some backbones can do. A backbone has such a method or has not; it need not inherit anything for it.
+"""Optional capabilities of backbones: define the methods to have one; nothing needs to be inherited.
 
-`isinstance(backbone, ComposesTexts)` asks. Shapes as in `negbench.contracts.backbone`.
+Test with `isinstance(backbone, ComposesTexts)`. Shapes as in `negbench.contracts.backbone`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from negbench.contracts.backbone import Backbone, TextBatch
 
 @dataclass(frozen=True)
 class Outline:
-    """What planning asks of a backbone. Neither its weights nor a library of models need be loaded for it.
+    """What planning needs to know of a backbone, without loading its weights or a model library.
 
     Args:
-        kind: its class, whose methods say what it can do.
+        kind: the backbone's class, whose methods define its capabilities.
         name: registry key.
         frozen_images, learned_from: as in `Backbone`.
-        files: whose contents are its weights.
-        settings: plain values of all else that determines `image_features`.
-        weights: hash of all its weights, where `files` do not say what they are.
+        files: files whose contents determine the weights.
+        settings: all other values that determine `image_features`, as plain values.
+        weights: hash of all weights, if `files` do not determine them.
     """
 
     kind: type
@@ -40,7 +40,7 @@ class Outline:
 
     @classmethod
     def of(cls, backbone: Backbone | Outline) -> Outline:
-        """That of a backbone that is loaded; an outline as it is."""
+        """Return the outline of a loaded backbone, or an outline unchanged."""
         if isinstance(backbone, Outline):
             return backbone
         return cls(
@@ -60,33 +60,33 @@ class Outline:
 
 @runtime_checkable
 class Outlines(Protocol):
-    """Its weights are large: it says what planning asks without reading them. The others are loaded for it."""
+    """A backbone with large weights that gives its outline without reading them; planning loads all others."""
 
     @classmethod
     def outline(cls, options: Mapping[str, Any]) -> Outline:
-        """That of what `load` makes of these options, all of them given.
+        """Return the outline of the backbone that `load` builds from these options, all of which must be given.
 
         Raises:
-            NegbenchError: options out of range, or files that are not there.
+            NegbenchError: options out of range, or missing files.
         """
 
 
 @runtime_checkable
 class HoldsFeatures(Protocol):
-    """Encodes no pixels: it holds the features of every image by id."""
+    """A backbone that encodes no pixels but holds the features of every image by id."""
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
-        """[len, L, C]."""
+        """[len(ids), L, C]."""
 
 
 @runtime_checkable
 class FreezesTexts(Protocol):
-    """Part of what it makes of a text is changed by no training, and can be computed once."""
+    """A backbone with a frozen part of its text encoding, which can be computed once."""
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What stands for tokenised texts once that part is computed; its rows are passed as `text`, as tokens are.
+        """Compute the frozen part for tokenised texts; its rows can be passed as `text`, like tokens.
 
-        Like the features, it is shared by all backbones of one `feature_key` and the same options.
+        Like the features, it is shared by all backbones with the same `feature_key` and options.
         """
 
 
@@ -107,15 +107,15 @@ class SubQuery:
 
 @runtime_checkable
 class HasSubQueries(Protocol):
-    """Scores aspects of a text by themselves (DQE-CIR)."""
+    """A backbone that scores aspects of a text separately (DQE-CIR)."""
 
     def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, SubQuery]:
-        """Aspect name -> sub-query of the B queries (DQE-CIR eq. 1); empty where it was loaded without."""
+        """Return aspect name -> sub-query of the B queries (DQE-CIR eq. 1); empty if loaded without sub-queries."""
 
 
 @runtime_checkable
 class ComposesTexts(Protocol):
-    """Its fusion works on embeddings, so a text can stand in the reference image's place (HyCoLe's hybrid terms)."""
+    """A backbone whose fusion works on embeddings: a text can replace the reference image (HyCoLe's hybrid terms)."""
 
     def compose_texts(self, reference_text: TextBatch, modification: TextBatch) -> Tensor:
         """B texts that describe the references and B modifications -> [B, D], unit norm."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One composed query: a reference image, a modification text, and what is known to answer it.
+    """One composed query: a reference image, a modification text, and the images known to answer it.
 
     `target` is None where the labels are closed (CIRR test1, CIRCO test). `relevant` holds every image known to satisfy
     the query, the target first; it is empty where only the target is known. Images are named by id, never by path.
@@ -23,5 +23,5 @@ class Query:
     subset: tuple[str, ...] = ()  # CIRR: the other members of the image group
     reference_text: str | None = None  # privileged texts (HyCoLe), used in training only
     target_text: str | None = None
-    # queries of one cluster are alike, so statistics resample whole clusters; no part of a hash
+    # similar queries share a cluster, and statistics resample whole clusters; not part of any hash
     cluster: str = field(default="", repr=False)

@@ -1,4 +1,4 @@
-"""How a field of a plug-in declares its values: allowed ones by its type, those of `negbench study` by `tunable`."""
+"""Values of plug-in fields: the type gives the allowed ones, `tunable` those that `negbench study` searches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from negbench.errors import OptionError, check_option, quoted
 
 @dataclass(frozen=True)
 class Range:
-    """Where `negbench study` may move a field: [low, high] (both included), or one of `choices`.
+    """Search range of a field in `negbench study`: [low, high] (both included), or one of `choices`.
 
-    `below` names the field that this one must stay below: the two are a band, searched as its start and its width.
+    `below` names the field that this one must stay below: the two form a band, searched as its start and width.
     """
 
     low: float | None = None
@@ -36,7 +36,7 @@ def tunable(
     choices: Sequence[Any] = (),
     below: str = "",
 ) -> Any:
-    """Dataclass field with a default and, beside it, the range that `negbench study` searches.
+    """Declare a dataclass field with a default and the range that `negbench study` searches.
 
     Example: ``k: int = tunable(100, low=10, high=1000, log=True)``.
     """
@@ -47,12 +47,12 @@ def tunable(
 
 
 def tunable_ranges(cls: type) -> dict[str, Range]:
-    """Name -> range of every tunable field of a dataclass, in the order of declaration."""
+    """Return name -> range of every tunable field of a dataclass, in the order of declaration."""
     return {f.name: f.metadata["range"] for f in dataclasses.fields(cls) if "range" in f.metadata}
 
 
 def check_fields(plugin: Any) -> None:
-    """Raise OptionError where a field of a dataclass is not of its type, or not below the one that its range names.
+    """Raise OptionError if a dataclass field has the wrong type, or is not below the field that its range names.
 
     Types may be pydantic's, which hold bounds: `PositiveInt`, `Annotated[float, Field(ge=0, le=1)]`, `Literal[...]`.
     Numbers must be finite.
@@ -71,7 +71,7 @@ def check_fields(plugin: Any) -> None:
 
 @cache
 def _adapters(cls: type) -> dict[str, TypeAdapter[Any]]:
-    """Name -> what checks a field."""
+    """Return field name -> validator."""
     config = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
     try:
         hints = get_type_hints(cls, include_extras=True)

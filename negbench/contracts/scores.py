@@ -1,4 +1,4 @@
-"""What a score is, from the embeddings of a query and the tokens of an image."""
+"""Scores of query embeddings against image tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
-    """Scores of every query against every image: max over the image's tokens of the dot product (QuRe eq. 1).
+    """Score every query against every image: max over the image's tokens of the dot product (QuRe eq. 1).
 
     Args:
         queries: [B, D].
@@ -17,7 +17,7 @@ def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
         [B, N].
     """
     count, tokens, width = candidates.shape
-    if queries.device.type == "cpu" and not torch.is_grad_enabled():  # a table a token: no maximum over short rows
+    if queries.device.type == "cpu" and not torch.is_grad_enabled():  # one table per token, no maximum over short rows
         best = queries @ candidates[:, 0].T
         for token in candidates.unbind(1)[1:]:
             torch.maximum(best, queries @ token.T, out=best)
@@ -27,5 +27,5 @@ def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
 
 
 def paired_relevance(queries: Tensor, candidates: Tensor) -> Tensor:
-    """Scores of each query against its own M images: [B, D] and [B, M, T, D] -> [B, M]."""
+    """Score each query against its own M images: [B, D] and [B, M, T, D] -> [B, M]."""
     return torch.einsum("bd,bmtd->bmt", queries, candidates).amax(-1)

@@ -1,4 +1,4 @@
-"""What a strategy may look at: scores of queries and images, and the names of what stands beside them."""
+"""The input of a strategy: scores of queries and images, and the names of further scores (planes)."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ DEFAULT_TEMPERATURE = 0.07  # CLIP's and BLIP-2's initial value
 
 @dataclass(frozen=True)
 class ScoreView:
-    """What a strategy may look at: a block of B queries against N images (or the batch against itself).
+    """Input of a strategy: the scores of B queries against N images (or of the batch against itself).
 
-    NumPy arrays are made tensors.
+    NumPy arrays are converted to tensors.
 
     Args:
         scores: [B, N] float of any sign, higher is better; cosine before the temperature.
         target: [B] int64, column of each query's positive.
         allowed: [B, N] bool, columns that may be a negative; default: everything but the target. The target is always
-            taken out, so after construction this is a tensor that strategies can use as it is.
+            removed, so strategies can use the tensor as it is.
         refresh: 0-based count of this refresh.
         relevant: [B, N] bool ground truth; only strategies that declare `reads_truth` are given it.
-        temperature: > 0, what the run's loss divides scores by at this moment (its `tau`, or the learned one).
-        dim: width D of the embeddings that the scores come from; 0 where they come from none (a table by hand).
-        planes: name -> [B, N] float, what the strategy declares in `reads`; read it with `plane`.
+        temperature: > 0, the current temperature of the run's loss (its `tau`, or the learned one).
+        dim: width D of the scored embeddings; 0 if there are none (a table by hand).
+        planes: name -> [B, N] float, the planes that the strategy declares in `reads`; read them with `plane`.
 
     Raises:
-        ValueError: a shape or dtype that is not as above, or a target outside the columns.
+        ValueError: a wrong shape or dtype, or a target outside the columns.
     """
 
     scores: Tensor
@@ -91,9 +91,9 @@ class ScoreView:
 
         - "target": cosine of each image to the query's target image; "reference": to its reference image. An image is
           the normalised mean of its candidate tokens, under the current model.
-        - "text": what the query scores by its text alone, now.
-        - "guide": under another backbone, or the run's own as loaded, or in a file of scores (`mining.guide`).
-        - "judge": cosine to the target image in the eyes of another backbone, or a file of scores (`mining.judge`).
+        - "text": the query's scores by its text alone, under the current model.
+        - "guide": scores under another backbone, or the run's own as loaded, or from a file of scores (`mining.guide`).
+        - "judge": cosine to the target image under another backbone, or from a file of scores (`mining.judge`).
 
         A file need not score every pair: a missing one is NaN, which compares as false with anything.
 
@@ -109,16 +109,16 @@ class ScoreView:
 
     @cached_property
     def order(self) -> Tensor:
-        """[B, N] int64: columns by descending score, ties by corpus index; sorted once, shared by all readers.
+        """[B, N] int64: columns by descending score, ties by corpus index; sorted once and shared.
 
-        A sort costs several times what the scores did: `window` and `between_drops` do without it.
+        Sorting costs several times as much as scoring; `window` and `between_drops` avoid it.
         """
         return descending(self.scores)
 
     def window(self, eligible: Tensor, stop: Tensor | int, start: Tensor | int = 0) -> Tensor:
-        """[B, N] bool: the eligible images at the places start, ..., stop - 1 among themselves, by descending score.
+        """[B, N] bool: the eligible images that rank start, ..., stop - 1 among themselves, by descending score.
 
-        Ties are broken by corpus index; so `window(eligible, k)` is the k highest-scored, or all where there are fewer.
+        Ties are broken by corpus index; so `window(eligible, k)` is the k highest-scored, or all if there are fewer.
 
         Args:
             eligible: [B, N] bool.

@@ -1,1 +1,1 @@
-"""What a run reads: its splits and the frozen features of their images."""
+"""Data of a run: its splits and the frozen features of their images."""

@@ -1,4 +1,4 @@
-"""What image files hold: SHA-256 of their bytes, remembered so that an unchanged file is not read again."""
+"""SHA-256 of image files, cached so that an unchanged file is not read again."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from negbench.errors import DataError, NegbenchError
 from negbench.machine.files import atomic_write, locked, read_json, seal, sha256_of
 
-SETTLED = 2 * 10**9  # ns after which a file's modification time tells it from its next version
+SETTLED = 2 * 10**9  # ns after which a file's modification time distinguishes it from its next version
 Stamped = list[int | str]  # size, modification time in ns, SHA-256
 
 
 def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
-    """Id -> SHA-256 of the file's bytes.
+    """Return id -> SHA-256 of the file's bytes.
 
-    A file whose path, size and modification time are those of an earlier call is not read again: `root` keeps what it
-    held, in a sealed folder. A file that was written a moment ago is not remembered: its next version may have the same
-    size and time.
+    A file with the path, size and modification time of an earlier call is not read again: its hash is cached under
+    `root`, in a sealed folder. A file written a moment ago is not cached: its next version may have the same size and
+    time.
 
     Raises:
-        DataError: files that are not there or cannot be read.
+        DataError: files are missing or cannot be read.
     """
     memory = root / "features" / "hashes.json"
     known = _remembered(memory)
@@ -59,7 +59,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
 
 
 def _remembered(memory: Path) -> dict[str, Stamped]:
-    """Path -> what is remembered of it; nothing where the memory is damaged: it is made anew."""
+    """Return path -> its cached entry; nothing if the cache is damaged, so that it is rebuilt."""
     try:
         known: dict[str, Stamped] = read_json(memory) if memory.exists() else {}
     except NegbenchError:

@@ -2,7 +2,7 @@
 
 Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
 
-    features/hashes.json               what each image file held when it was last read: path, size, mtime, sha256
+    features/hashes.json               path, size, mtime and sha256 of each image file when it was last read
     features/KEY/00007-3f2a91c4.safetensors
     features/KEY/.lock                 held by the one writer
 
@@ -10,8 +10,8 @@ KEY is the backbone's `feature_key`. A shard holds `hashes`
 [n, 32] uint8 (SHA-256 of the image files' bytes), `features` [n, L, C] and, as metadata, the SHA-256 of both. Shards
 never change, and appear by a rename when they are complete, so the folder itself is the index: readers need no lock, a
 killed writer loses at most the shard in progress, and no index file can disagree with the data. Every process compares
-a shard with its checksums once, before it takes anything from it; one that is damaged counts as absent, and the next
-writer replaces it.
+a shard with its checksums once, before reading features from it; a damaged one counts as absent, and the next writer
+replaces it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MOST_UNREADABLE = 100
 
 
 def store_of(backbone: Backbone, *, root: Path | None = None) -> FeatureStore:
-    """Store of a backbone's features; [L, C] is measured by encoding one blank image. See `FeatureStore`."""
+    """Open the store of a backbone's features; measure [L, C] by encoding one blank image. See `FeatureStore`."""
     pixels = backbone.transform(Image.new("RGB", (32, 32)))[None].to(_device_of(backbone))
     with backbone.evaluating(), torch.inference_mode():
         shape = backbone.image_features(pixels).shape
@@ -75,7 +75,7 @@ class FeatureStore:
         shape: (L, C), rows and width of one image's features.
 
     Raises:
-        OptionError: any other key.
+        OptionError: the key has other characters.
     """
 
     def __init__(self, root: Path, key: str, shape: tuple[int, int]) -> None:
@@ -91,7 +91,7 @@ class FeatureStore:
         self._refresh()
 
     def __len__(self) -> int:
-        """Images stored, as of the last call that looked."""
+        """Return the number of images stored, as of the last look at the folder."""
         return len(self._row)
 
     @property
@@ -100,10 +100,10 @@ class FeatureStore:
         return math.prod(self.shape) * _DTYPE.itemsize
 
     def missing(self, images: Mapping[str, Path]) -> list[str]:
-        """Ids whose features are yet to be encoded, one for each distinct file content, in order.
+        """Return the ids whose features are not stored yet, one for each distinct file content, in order.
 
         Raises:
-            DataError: an image file that is not there.
+            DataError: an image file is missing.
         """
         contents = content_hashes(images, self.root)
         self._content.update(contents)
@@ -127,8 +127,8 @@ class FeatureStore:
     ) -> int:
         """Encode what is not stored yet. One process encodes at a time; those that wait reuse what it stored.
 
-        An image's features do not depend on its batch, but for the rounding of the matrix product that its size
-        selects (below the step of float16 for unit-scale features).
+        An image's features do not depend on its batch, except for rounding in the matrix product chosen for the batch
+        size (below float16 resolution for unit-scale features).
 
         Args:
             images: id -> file. Ids whose files hold the same bytes share one row.
@@ -136,14 +136,14 @@ class FeatureStore:
             device: default: where the backbone is.
             batch_size: images per call of `image_features`.
             workers: threads that decode; None or 0: 4.
-            progress: called with the number of images that are newly settled (stored before, or encoded now); the
-                numbers add up to `len(images)`.
+            progress: called with the number of images newly done (already stored, or encoded now); the numbers add up
+                to `len(images)`.
 
         Returns:
             How many images were encoded.
 
         Raises:
-            DataError: image files that are not there or cannot be decoded; all others are stored first.
+            DataError: image files are missing or cannot be decoded; all others are stored first.
             NegbenchError: a full disk, features outside the range of float16, a backbone that is fine-tuned.
         """
         if not backbone.frozen_images:
@@ -156,8 +156,8 @@ class FeatureStore:
                 progress(len(images) - len(lacking))
                 if lacking:
                     need = ((len(lacking), "images"), (self.image_bytes, "bytes"))
-                    mend = "make room, or set NEGBENCH_CACHE to a folder on a larger disk"
-                    check_disk([Need("stored features", need, mend)], self.folder)
+                    fix = "make room, or set NEGBENCH_CACHE to a folder on a larger disk"
+                    check_disk([Need("stored features", need, fix)], self.folder)
                     job = _Job(self, backbone, torch.device(device or _device_of(backbone)), batch_size, workers)
                     encoded = job.run([(c, image, Path(images[image])) for c, image in lacking.items()], progress)
             self._refresh()
@@ -166,10 +166,10 @@ class FeatureStore:
         return encoded
 
     def rows(self, ids: Sequence[str]) -> Tensor:
-        """[len(ids)] int64, row of each image in this store as it is now (a later `ensure` may renumber).
+        """Return [len(ids)] int64, each image's current row in this store (a later `ensure` may renumber).
 
         Raises:
-            NegbenchError: ids whose features are not stored, or that no `ensure` or `missing` has named.
+            NegbenchError: features are not stored, or an id was passed to neither `ensure` nor `missing`.
         """
         found = [self._row.get(self._content.get(image, b""), -1) for image in ids]
         lacking = [image for image, row in zip(ids, found, strict=True) if row < 0]
@@ -182,11 +182,11 @@ class FeatureStore:
     def load(
         self, ids: Sequence[str], device: torch.device | str = "cpu", budget_bytes: int | None = None
     ) -> StoredFeatures:
-        """Features of `ids`, held whole on `device` where they take at most `budget_bytes`, else read when asked for.
+        """Load features of `ids`: held whole on `device` if they take at most `budget_bytes`, else read on demand.
 
         Args:
             ids: images; position i of the result is `ids[i]`.
-            device: where the features are wanted.
+            device: device of the features returned.
             budget_bytes: default: 4 GiB on the CPU, half of the free memory on a GPU.
         """
         self._refresh()
@@ -222,7 +222,7 @@ class FeatureStore:
         _log.warning("%s is damaged and will be encoded anew: %s", self.folder / name, why)
 
     def _refresh(self) -> None:
-        """Look at the folder: open new shards, forget those that are gone."""
+        """Reread the folder: open new shards, forget those that are gone."""
         names = {path.name for path in self.folder.glob("*.safetensors")}
         known = self._shards.keys() | self._damaged.keys()
         if names == known:
@@ -278,7 +278,7 @@ class FeatureStore:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the writer's lock, with the folder looked at and cleared of damaged and half-written files."""
+        """Hold the writer's lock, with the folder reread and cleared of damaged and half-written files."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -304,8 +304,8 @@ class _Shard:
 def _holds(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
     """Whether a shard's features are those that were written.
 
-    Read once in a process for each `stamp` (inode, size, modification time in ns), unless the file was written a moment
-    ago: clocks of file systems tick in milliseconds and inodes are used again, so another file may bear its stamp.
+    Reads the file once per process for each `stamp` (inode, size, modification time in ns), unless it was written a
+    moment ago: file-system clocks tick in milliseconds and inodes are reused, so another file may have its stamp.
     """
     settled = time.time_ns() - stamp[2] > SETTLED
     return _held(path, stamp, checksum) if settled else _matches(path, checksum)
@@ -320,7 +320,7 @@ def _matches(path: Path, checksum: str) -> bool:
     try:
         with safe_open(path, framework="pt") as file:
             return _sha256(file.get_tensor("features")) == checksum
-    except (SafetensorError, OSError):  # gone, or torn since it was opened
+    except (SafetensorError, OSError):  # deleted, or damaged since it was opened
         return False
 
 
@@ -345,7 +345,7 @@ class _Job:
         self._begun = time.perf_counter()
 
     def run(self, items: Sequence[tuple[bytes, str, Path]], progress: Progress) -> int:
-        """Encode (content, id, file) triples and store them; the number stored. See `FeatureStore.ensure`."""
+        """Encode (content, id, file) triples and store them; return the number stored. See `FeatureStore.ensure`."""
         unreadable: list[str] = []
         try:
             with self.backbone.evaluating(), torch.inference_mode():
@@ -367,7 +367,7 @@ class _Job:
         return len(items)
 
     def _add(self, contents: Sequence[bytes], features: Tensor) -> None:
-        """Take a batch; write a shard when it is large or old enough."""
+        """Add a batch; write a shard when it is large or old enough."""
         limit = max(1, _SHARD_BYTES // self.store.image_bytes)
         if self._contents and len(self._contents) + len(contents) > limit:
             self._flush()
@@ -377,14 +377,14 @@ class _Job:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what there is. Forgets it even if that fails: a second attempt would fail again."""
+        """Write the shard in progress; discard it even if that fails: a second attempt would fail again."""
         contents, features = self._contents, self._features
         self._contents, self._features, self._begun = [], [], time.perf_counter()
         if contents:
             self.store._write(contents, torch.cat(features))
 
     def _encode(self, pixels: Tensor, items: Sequence[tuple[bytes, str, Path]]) -> Tensor:
-        """[b, 3, H, W] -> [b, L, C] float16 on the CPU."""
+        """Encode [b, 3, H, W] pixels as [b, L, C] float16 on the CPU."""
         store = self.store
         features = self.backbone.image_features(pixels.to(self.device, non_blocking=True))
         if features.shape != (len(items), *store.shape):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class MappedRows:
-    """Rows spread over mapped shards."""
+    """Feature rows spread over memory-mapped shards."""
 
     def __init__(self, shards: Sequence[Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._shards = shards
@@ -18,13 +18,13 @@ class MappedRows:
         self.shape, self.dtype = shape, dtype
 
     def buffer(self, count: int) -> Tensor:
-        """[count, L, C] on the CPU, pinned where there is a GPU to send it to."""
+        """Return an empty [count, L, C] tensor on the CPU, pinned if there is a GPU."""
         return torch.empty(count, *self.shape, dtype=self.dtype, pin_memory=torch.cuda.is_available())
 
     def gather(self, rows: Tensor, out: Tensor) -> Tensor:
-        """Fill `out` [n, L, C] of any dtype, on the CPU, with `rows` [n] int64, each shard read in order; returns it.
+        """Fill `out` [n, L, C] of any dtype, on the CPU, with `rows` [n] int64, each shard read in order; return it.
 
-        Row by row: an image's features are large wherever they are not held whole, and one copy is all that it takes.
+        Copies row by row, each once: features that are not held in memory are large per image.
         """
         order = torch.argsort(rows)
         shards = torch.bucketize(rows[order], self._ends, right=True)

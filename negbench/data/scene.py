@@ -1,4 +1,4 @@
-"""What the runs of a grid share: splits, stored features, tokenised texts, loaded backbones; and who may be drawn.
+"""Data shared by a grid's runs: splits, stored features, tokenised texts, backbones; and the negatives allowed.
 
 This is the one place that decides how a split is carved and which images or batch members are allowed as negatives, for
 run, plan, audit, report and study alike. A scene depends on the data set and on the backbone's frozen part, never on a
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from negbench.display import Display
 
 EMBED_BATCH = 512  # texts, queries or images embedded at a time
-_KEPT_BYTES = 2**30  # of backbones that are not in use; of a split's texts
-_KEPT_SPLITS = 64  # of generated data sets, every seed has two
+_KEPT_BYTES = 2**30  # limit for backbones that are not in use, and for a split's frozen texts
+_KEPT_SPLITS = 64  # a generated data set has two for each seed
 
 Tokens = dict[str, Tensor]
 T = TypeVar("T")
@@ -44,9 +44,9 @@ FeatureSource = Callable[[Tensor], Tensor]  # int64 rows -> [len, L, C] features
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The data sets of a run. `dev` is carved from train when a choice is made on it, or val is kept closed.
+    """The data sets of a run. `dev` is carved from train if an epoch is selected on it or val must not be read.
 
-    Where the reported split is kept closed (`eval.reported` false), `val` is the dev part itself.
+    If the reported split must not be read (`eval.reported` false), `val` is the dev part itself.
     """
 
     train: Dataset
@@ -61,12 +61,12 @@ class Splits:
 
     @property
     def identity(self) -> str:
-        """What is trained on and what is scored, for a run's hash."""
+        """Identities of the trained and the scored split, for a run's hash."""
         return " ".join(part.identity for part in (self.train, self.val))
 
 
 def carves_dev(config: RunConfig) -> bool:
-    """Whether a part of train is set aside for choices."""
+    """Whether a dev part is carved from train."""
     return config.eval.select == "dev" or not config.eval.reported
 
 
@@ -75,7 +75,7 @@ def carves_dev(config: RunConfig) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A data set with, for its images and queries, where their features lie and what their texts tokenise to.
+    """A data set with the feature rows of its images and references, and its tokenised texts.
 
     Attributes:
         dataset: queries and images.
@@ -93,18 +93,18 @@ class Split:
 
     @cached_property
     def text_number(self) -> Tensor:
-        """[Q, K] int64, a number a token tensor: a row is that of another query where their texts tokenise alike."""
+        """[Q, K] int64, one number per token tensor: two rows are equal if their texts tokenise alike."""
         flat = (value.reshape(len(value), -1) for value in self.tokens.values())
         return torch.stack([torch.unique(value, dim=0, return_inverse=True)[1] for value in flat], dim=1)
 
     def texts(self, backbone: Backbone) -> Tokens:
-        """`tokens` with what no training changes of them, computed by the first backbone that asks."""
+        """Return `frozen_texts` of `tokens`, computed with the first backbone that asks."""
         if not self._texts:
             self._texts.append(frozen_texts(backbone, self.tokens))
         return self._texts[0]
 
     def excluded(self, mining: MiningConfig) -> Ragged | None:
-        """Q rows of columns that the run never draws beside the target; None where that is none."""
+        """Return Q rows of columns that the run never draws, besides the target; None if nothing is excluded."""
         dataset = self.dataset
         if not (mining.exclude_reference or mining.exclude_relevant or mining.exclude_subset):
             return None
@@ -119,14 +119,14 @@ class Split:
         return Ragged.of(rows)
 
     def batch_allowed(self, slot: Slot, rows: Tensor, mining: MiningConfig) -> Tensor:
-        """[B, B] bool: which members of a batch may corrupt `slot`; one that leaves the triple as it was may not.
+        """Return [B, B] bool: which members of a batch may corrupt `slot`; not those that leave the triple unchanged.
 
-        For all triples: [B, B, B] bool, which (r_a, m_b, t_c) are negatives; one that is a query's own is none.
+        For "triple": [B, B, B] bool, which (r_a, m_b, t_c) are negatives; a query's own triple is not.
 
         Args:
             slot: the corrupted member.
             rows: [B] int64 queries of the batch.
-            mining: what else the run keeps out; it concerns targets only.
+            mining: what else the run excludes; affects targets only.
         """
         if slot == "reference":
             member = self.references[rows]
@@ -146,7 +146,7 @@ class Split:
         return allowed
 
     def allowed_images(self, rows: Tensor, columns: Tensor, mining: MiningConfig) -> Tensor:
-        """[B, C] bool: may image `columns[c]` be ranked below the target of query `rows[i]`."""
+        """Return [B, C] bool: whether image `columns[c]` may be a negative of query `rows[i]`."""
         allowed = self.dataset.target_columns[rows][:, None] != columns[None, :]
         key = mining.exclude_reference, mining.exclude_relevant, mining.exclude_subset
         if key not in self._excluded:
@@ -155,22 +155,22 @@ class Split:
         return allowed if excluded is None else allowed & ~_among(excluded, rows, columns, len(self.dataset.images))
 
     def relevant_images(self, rows: Tensor, columns: Tensor) -> Tensor | None:
-        """[B, C] bool: is image `columns[c]` known to be relevant to query `rows[i]`; None where nothing is known."""
+        """Return [B, C] bool: whether `columns[c]` is known to be relevant to query `rows[i]`; None if unknown."""
         relevant = self.dataset.relevant
         return None if relevant is None else _among(relevant, rows, columns, len(self.dataset.images))
 
 
 def _among(listed: Ragged, rows: Tensor, columns: Tensor, width: int) -> Tensor:
-    """[B, C] bool: whether `columns[c]`, of `width` columns, is listed for query `rows[i]`."""
+    """Return [B, C] bool: whether `columns[c]`, of `width` columns, is listed for query `rows[i]`."""
     return listed.select(rows).mask(torch.arange(width), width)[:, columns]
 
 
 def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> Tensor:
-    """Which triples of a batch are negatives: all that equal no query's own.
+    """Return which triples of a batch are negatives: all that differ from every query's own.
 
     Args:
         reference: [B, B] bool, whether two queries have the same reference.
-        modification: [B, B] bool, the same of their modifications.
+        modification: [B, B] bool, the same for their modifications.
         target: [B, B] bool, whether column c answers query j: its target, or an image that must not be a negative.
 
     Returns:
@@ -181,10 +181,10 @@ def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> 
     return ((own @ target.float()) == 0).reshape(count, count, count)
 
 
-@torch.inference_mode(False)  # whoever asks first: the tensors are trained with, too
+@torch.inference_mode(False)  # training uses these tensors too, whoever asks first
 @torch.no_grad()
 def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
-    """Texts with the backbone's `frozen_text` of them, on the CPU; as they are where that takes over a gibibyte."""
+    """Return the backbone's `frozen_text` of texts, on the CPU; the tokens themselves if that exceeds a gibibyte."""
     if not isinstance(backbone, FreezesTexts):
         return tokens
     count, device = len(next(iter(tokens.values()))), backbone.device
@@ -200,14 +200,14 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Where image features come from."""
+    """Source of image features."""
 
     source: FeatureSource
     frozen: bool
     encoded: int  # images encoded just now; 0 when all were in the store
 
     def features(self, backbone: Backbone, rows: Tensor) -> Tensor:
-        """[len, L, C] of these rows' images: stored, or computed now (with gradients) by a fine-tuned backbone."""
+        """Return [len, L, C] features of these rows: stored, or computed now (with gradients) if fine-tuned."""
         stored = self.source(rows)
         return stored if self.frozen else backbone.image_features(stored)
 
@@ -222,7 +222,7 @@ class Scene(Features):
     row_of: Mapping[str, int]  # image id -> feature row
 
     def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> Scene:
-        """The scene with the train split as one epoch sees it (`Dataset.at_epoch`); itself where that is no other."""
+        """Return the scene with one epoch's train split (`Dataset.at_epoch`); itself if that split is unchanged."""
         drawn = self.train.dataset.at_epoch(epoch, seed)
         if drawn is self.train.dataset:
             return self
@@ -230,18 +230,18 @@ class Scene(Features):
 
     @property
     def scored(self) -> str:
-        """What `val` is, for the names of metrics: "val", or "dev" where the reported split is kept closed."""
+        """Name of the scored split in metric names: "val", or "dev" if the reported split must not be read."""
         return "dev" if self.val is self.dev else "val"
 
 
 def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display) -> Scene:
-    """Encode what the feature store lacks, tokenise.
+    """Open a scene: encode images that the feature store lacks, and tokenise texts.
 
     Args:
         config: `compute` says how to encode.
-        splits: of `Scenes.splits`, or one split three times.
+        splits: from `Scenes.splits`, or one split in all roles.
         backbone: any instance with the configured frozen part, on `device`.
-        device: where features go when they fit.
+        device: holds the features if they fit.
         display: shows the stage.
 
     Raises:
@@ -279,7 +279,7 @@ def _source(
     device: torch.device,
     display: Display,
 ) -> tuple[FeatureSource, int]:
-    """Where features come from, and how many images were encoded for it."""
+    """Return the source of features, and how many images were encoded for it."""
     from negbench.data import features
 
     if isinstance(backbone, HoldsFeatures):
@@ -320,9 +320,9 @@ def _source(
 class Scenes:
     """Data sets, backbones and scenes of this process: each loaded once, however many runs use it.
 
-    The last 64 splits are kept, the backbones as long as they fit into a gibibyte (the last one always), and of the
-    scenes the last one. A backbone is one object for all runs that name it with their seed: `backbone` sets it back to
-    its initial weights, so the run before must be done with it.
+    It keeps the last 64 splits, the backbones that fit into a gibibyte (always the last one), and the last scene. Runs
+    with the same backbone and seed share one object: `backbone` resets it to its initial weights, so the previous run
+    must be done with it.
     """
 
     def __init__(self) -> None:
@@ -333,21 +333,21 @@ class Scenes:
         self._scene: tuple[str, Scene] | None = None
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         for kept in (self._datasets, self._carved, self._backbones, self._outlines):
             kept.clear()
         self._scene = None
 
     def dataset(self, section: PluginConfig, split: str, *, images: bool = True) -> Dataset:
-        """One split of a data set; annotations alone without `images`."""
+        """Return one split of a data set; only annotations without `images`."""
         key = f"{section.model_dump_json()} {split} {images}"
         return _kept(self._datasets, key, lambda: load_split(section, split, images=images))
 
     def outline(self, config: RunConfig) -> Outline:
-        """What planning asks of the backbone; it is loaded only where its class offers no `outline`.
+        """Return what planning needs of the backbone; load it only if its class has no `outline`.
 
         Raises:
-            NegbenchError: options out of range, or weights that are not there.
+            NegbenchError: options are out of range, or weights are missing.
         """
         key = _key_of(config)
         if key not in self._outlines:
@@ -363,10 +363,10 @@ class Scenes:
         return self._outlines[key]
 
     def splits(self, config: ResolvedConfig, backbone: Backbone | Outline) -> Splits:
-        """Train, dev and val as a run of this configuration has them.
+        """Return train, dev and val of a run with this configuration.
 
         Raises:
-            DataError: missing files, or a train split without targets.
+            DataError: files are missing, or train queries have no targets.
         """
         images = not issubclass(Outline.of(backbone).kind, HoldsFeatures)
         train = self.dataset(config.dataset, "train", images=images)
@@ -383,7 +383,7 @@ class Scenes:
         return Splits(train, dev, self.dataset(config.dataset, "val", images=images))
 
     def backbone(self, config: RunConfig) -> Backbone:
-        """The backbone with the initial weights of the run's seed; see the class for how long it keeps them."""
+        """Return the backbone with the initial weights of the run's seed; the class says how long it is kept."""
         key = _key_of(config)
         if key not in self._backbones:
             while sum(map(_bytes_of, self._backbones.values())) > _KEPT_BYTES:
@@ -398,7 +398,7 @@ class Scenes:
     def scene(
         self, config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display
     ) -> Scene:
-        """The scene of these splits; opened now unless the last one fits."""
+        """Return the scene of these splits; open it unless the last one fits."""
         parts = (*map(id, splits.parts), config.backbone.model_dump_json(), backbone.feature_key, device)
         key = " ".join(map(str, parts))  # the backbone's options too: they may change how texts are tokenised
         if self._scene is None or self._scene[0] != key:
@@ -408,7 +408,7 @@ class Scenes:
 
 
 def _kept(known: dict[str, T], key: str, make: Callable[[], T]) -> T:
-    """What is known under a key, made now if nothing is; the oldest of 64 goes."""
+    """Return the value of a key, made if absent; drop the oldest of 64."""
     if key not in known:
         while len(known) >= _KEPT_SPLITS:
             del known[next(iter(known))]
@@ -423,7 +423,7 @@ def _bytes_of(kept: tuple[Backbone, dict[str, Tensor]]) -> int:
 
 
 def load_backbone(config: PluginConfig, seed: int) -> Backbone:
-    """Backbone with the initial weights of `seed` (where it has any that are not loaded)."""
+    """Load a backbone; weights that are not loaded are initialised from `seed`."""
     cls, options = _backbone_options(config, seed)
     backbone: Backbone = constructor_of("backbones", cls)(**options)
     return backbone
@@ -441,7 +441,7 @@ def _key_of(config: RunConfig) -> str:
 
 
 def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
-    """A line where the backbone's weights know no images like those of the data set; else nothing."""
+    """Return a warning if the backbone's weights were not trained on images like the data set's; else nothing."""
     known, data = backbone.learned_from, config.dataset.name
     if not known or data in known:
         return []
@@ -452,13 +452,13 @@ def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
 
 
 def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Dataset:
-    """One split of the configured data set."""
+    """Load one split of the configured data set."""
     dataset: Dataset = registry.make("datasets", config.name, **config.options, split=split, images=images)
     return dataset
 
 
 def trained_state(backbone: Backbone) -> dict[str, Tensor]:
-    """Parameters that train, and buffers: what differs between runs of one backbone."""
+    """Return the trained parameters and the buffers: what differs between runs of one backbone."""
     trained = {name: p.detach() for name, p in backbone.named_parameters() if p.requires_grad}
     persistent = backbone.state_dict().keys()
     return trained | {name: b for name, b in backbone.named_buffers() if name in persistent}
@@ -468,12 +468,12 @@ def trained_state(backbone: Backbone) -> dict[str, Tensor]:
 
 
 def batches(count: int, size: int) -> Iterator[Tensor]:
-    """Index tensors 0..count-1 in order, `size` at a time."""
+    """Yield index tensors 0..count-1 in order, `size` at a time."""
     yield from torch.arange(count).split(size)
 
 
 def device_of(config: RunConfig) -> torch.device:
-    """Where `compute.device` puts a run: a CUDA device where there is one, unless it says cpu."""
+    """Return the device of a run: CUDA if available, unless `compute.device` is cpu."""
     wanted, has = config.compute.device, torch.cuda.is_available()
     if wanted == "cuda" and not has:
         raise NegbenchError("compute.device = 'cuda', but this machine has no CUDA device: --set compute.device=cpu")
@@ -482,7 +482,7 @@ def device_of(config: RunConfig) -> torch.device:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Threads of linear algebra within the block: the last bits of a sum can depend on them."""
+    """Set the threads of linear algebra within the block: the last bits of a sum can depend on them."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

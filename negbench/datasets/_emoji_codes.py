@@ -1,4 +1,4 @@
-"""What an emoji's code points say, its family (firefighter, waving hand, ...) and its look, and our words for that."""
+"""Parse an emoji's code points into its family (firefighter, waving hand, ...) and look, and put looks into words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNS = {"2640": "woman", "2642": "man"}
 HAIR = {"1f9b0": "red", "1f9b1": "curly", "1f9b2": "no", "1f9b3": "white"}
 RIGHT = "27a1"
 PERSON = "1f9d1"
-# two people have one skin tone in a short form, and two in a long one: read as the long form, each with that tone
+# short forms of two people share one skin tone; they are read as the long form, each person with that tone
 LONG = {
     "1f46b": ("1f469", "1f91d", "1f468"),
     "1f46c": ("1f468", "1f91d", "1f468"),
@@ -25,11 +25,11 @@ LONG = {
     "1f91d": ("1faf1", "1faf2"),
     "1f93c": (PERSON, "1faef", PERSON),
 }
-_SKINNED = {*ADULTS, "1faf1", "1faf2"}  # what takes a skin tone in a long form
+_SKINNED = {*ADULTS, "1faf1", "1faf2"}  # code points that take a skin tone in a long form
 
 
 class Look(NamedTuple):
-    """What may differ within a family; "other" is the right one of two people. Empty where nothing is said."""
+    """Attributes that vary within a family; "other" is the right-hand one of two people. Empty if unspecified."""
 
     tone: str = ""
     other_tone: str = ""
@@ -40,7 +40,7 @@ class Look(NamedTuple):
 
 
 class Emoji(NamedTuple):
-    """What a code-point sequence spells."""
+    """Family and look of an emoji."""
 
     family: str
     look: Look
@@ -48,7 +48,7 @@ class Emoji(NamedTuple):
 
 @cache
 def parse(codes: str) -> Emoji:
-    """Family and look of code points in hexadecimal, joined by '-'.
+    """Parse code points (hexadecimal, joined by '-') into family and look.
 
     Example:
         >>> parse("1f469-1f3ff-200d-1f692") == Emoji("1f9d1-1f692", Look(tone="dark", who="woman"))
@@ -75,7 +75,7 @@ def parse(codes: str) -> Emoji:
 
 
 def _long(parts: list[list[str]]) -> list[list[str]]:
-    """The long form of a short one, a sign behind it said of both people; other sequences as they are."""
+    """Expand a short form, applying a sign behind it to both people; return other sequences unchanged."""
     (base, *tone), *rest = parts
     if base not in LONG:
         return parts
@@ -87,7 +87,7 @@ def _long(parts: list[list[str]]) -> list[list[str]]:
 
 @cache
 def difference(first: Look, second: Look) -> int:
-    """In how many attributes two looks differ."""
+    """Count the attributes in which two looks differ."""
     return sum(a != b for a, b in zip(first, second, strict=True))
 
 
@@ -102,12 +102,12 @@ _STYLE = ("as {} draws it", "in the hand of {}", "drawn by {}", "the one of {}")
 
 
 def modification(before: Look, after: Look, key: str, artist: str = "") -> str:
-    """English for the change of one look into another, in one of several wordings.
+    """Describe in English how to change one look into another, in one of several wordings.
 
     Args:
         before, after: looks of one family.
-        key: chooses the wording: the same key, the same words.
-        artist: whose drawing is asked for, as a name to print; empty for anybody's.
+        key: determines the wording.
+        artist: printed name of the artist asked for; empty for any.
 
     Example:
         >>> modification(Look(), Look(who="woman", facing="right"), "a")
@@ -123,7 +123,7 @@ def modification(before: Look, after: Look, key: str, artist: str = "") -> str:
 
 
 def _phrase(name: str, value: str, choice: int, pair: bool) -> str:
-    """One changed attribute in words."""
+    """Put one changed attribute into words."""
     side = {"other_tone": " on the right", "other_who": " on the right"}.get(name, " on the left") if pair else ""
     kind = name.removeprefix("other_")
     if kind == "tone":
@@ -136,11 +136,11 @@ def _phrase(name: str, value: str, choice: int, pair: bool) -> str:
 
 
 def description(family: str, look: Look) -> str:
-    """'is firefighter, woman, dark skin.': what a picture shows, for methods that read texts of reference and target.
+    """Describe a picture ('is firefighter, woman, dark skin.') for methods that read texts of reference and target.
 
     Args:
-        family: its name, to print.
-        look: what is shown.
+        family: its printed name.
+        look: the look shown.
     """
     parts: Sequence[str] = (
         f"{look.tone} skin" if look.tone else "",

@@ -1,4 +1,4 @@
-"""Reading and scoring of data in FashionIQ's file format; shared by every data set that is written in it."""
+"""Read and score data in FashionIQ's file format; shared by every data set in that format."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ TEMPLATES: Mapping[CaptionMode, str] = {
 
 @dataclass(frozen=True)
 class FashionIQOptions:
-    """What `FashionIQFormat.from_files` reads; the meaning of each field stands at `FashionIQ.load`.
+    """Options of `FashionIQFormat.from_files`, documented in `FashionIQ.load`.
 
     Raises:
-        OptionError: a value that is not among the known ones, quoted.
+        OptionError: an unknown value, quoted.
     """
 
     split: str = "val"
@@ -55,7 +55,7 @@ class FashionIQOptions:
 
     @property
     def gallery_rule(self) -> str:
-        """How a category's gallery is made, in words."""
+        """Description of how a category's gallery is made."""
         if self.split == "train":
             return "distinct training targets" if self.corpus == "targets" else "all images of the split file"
         return "all images of the split file" if self.protocol == "original" else "references and targets of the split"
@@ -75,8 +75,8 @@ class FashionIQFormat(Dataset):
         """Read one split.
 
         Args:
-            root: folder of the files, or the one above; None takes NEGBENCH_DATA.
-            card: of the data set; its text template and gallery rule should be the options'.
+            root: folder of the files, or its parent; None takes NEGBENCH_DATA.
+            card: card of the data set; its text template and gallery rule should match the options.
             options: what to read.
 
         Raises:
@@ -131,7 +131,7 @@ def listed(first: str, second: str) -> str:
 def _read_category(
     reader: Reader, category: str, options: FashionIQOptions, relevance: list[Any] | None
 ) -> tuple[list[Query], list[str]]:
-    """Queries and gallery of one category."""
+    """Read the queries and gallery of one category."""
     split = options.split
     path = reader.root / "captions" / f"cap.{category}.{split}.json"
     entries = enumerate(reader.entries(path))
@@ -168,7 +168,7 @@ def _query(entry: Mapping[str, Any], where: str, name: str, category: str, optio
 
 
 def _relevance(reader: Reader, options: FashionIQOptions) -> dict[str, list[Any]]:
-    """Category -> rows of `relevance.json`, where there is such a file and it holds the split."""
+    """Read category -> rows of `relevance.json`; empty if there is no such file or it lacks the split."""
     path = reader.first("relevance.json")
     if path is None:
         return {}
@@ -190,9 +190,7 @@ def _with_relevance(
 
 
 def _attributes(reader: Reader, category: str, split: str) -> dict[str, str]:
-    """Image id -> its attribute words, lower-case, each once, as 'is u1, u2, ..., up.' (HyCoLe sec. 4.2.1); without
-    images that have none, and empty where there is no file.
-    """
+    """Read image id -> 'is u1, u2, ..., up.' (distinct lower-case words; HyCoLe sec. 4.2.1), if it has any."""
     stem = f"asin2attr.{category}.{split}"
     path = reader.first(f"{stem}.new.json", f"{stem}.json")
     texts = {}

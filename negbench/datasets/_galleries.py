@@ -24,7 +24,7 @@ ScoreBlock = Callable[[Tensor, Tensor], Tensor]
 class Block(NamedTuple):
     """Scores of b queries of one group.
 
-    `rows` [b]; the group's `columns` [n]; `local`, the place of each of N + 1 columns among them, -1 where it is not
+    `rows` [b]; the group's `columns` [n]; `local`, the index of each of N + 1 columns among them, or -1
     (the last entry serves column -1); `scores` [b, n].
     """
 
@@ -55,18 +55,20 @@ class Galleries:
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
-        """Name -> metric, in the order of tables: those that these ranks (all queries, or some) can be scored by."""
+        """Return name -> metric, in table order, for the metrics that these ranks (of all or some queries) support."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
         for what, ids in (("image", self.images), ("query", [query.id for query in self.queries])):
             if len(set(ids)) != len(ids):
                 repeated = next(name for index, name in enumerate(ids) if name in ids[:index])
-                raise DataError(f"{self.card.name} {self.split}: {what} '{repeated}' is there twice")
+                raise DataError(f"{self.card.name} {self.split}: {what} '{repeated}' occurs twice")
         for name, columns in self.groups.items():
             inside = len(columns) == 0 or (int(columns.min()) >= 0 and int(columns.max()) < len(self.images))
             if columns.dtype != torch.int64 or not inside or len(torch.unique(columns)) != len(columns):
-                raise DataError(f"{self.card.name} {self.split}: group '{name}' is no set of columns of the images")
+                raise DataError(
+                    f"{self.card.name} {self.split}: group '{name}' has repeated, out-of-range or non-int64 columns"
+                )
         for query, group, target in zip(
             self.queries, self.group_index.tolist(), self.target_columns.tolist(), strict=True
         ):
@@ -122,7 +124,7 @@ class Galleries:
     def relevant(self) -> Ragged | None:
         """Q rows of columns: every image of the query's gallery known to be relevant, the target first.
 
-        None where no query knows more than its target. A reference that the protocol excludes is never relevant.
+        None if no query knows more than its target. A reference that the protocol excludes is never relevant.
         """
         if not any(query.relevant for query in self.queries):
             return None
@@ -157,7 +159,7 @@ class Galleries:
     def _moved_to_dev(self, fraction: float, seed: int) -> Tensor:
         """[Q] bool, as `dev_rows`.
 
-        Within each group, whole targets are moved to it in a seeded order until it holds `fraction` of the group's
+        Within each group, whole targets go to the dev part in a seeded order until it holds `fraction` of the group's
         queries, so no target image is in both parts.
         """
         if not self.queries or int(self.target_columns.min()) < 0:
@@ -198,7 +200,7 @@ class Galleries:
         return QueryRanks.concatenated(parts).select(order)
 
     def _ranked(self, block: Block) -> QueryRanks:
-        """Ranks of the queries of one block."""
+        """Rank the queries of one block."""
         rows, columns, local, scores = block
         target, allowed = local[self.target_columns[rows]], self._allowed(rows, local, len(columns))
         target_rank = target_ranks(scores, target, allowed).cpu()
@@ -220,7 +222,7 @@ class Galleries:
         )
 
     def top(self, score_block: ScoreBlock, k: int, block: int = 256) -> Top:
-        """The k best images of every query by the protocol's rules, `block` queries at a time.
+        """Find the k best images of every query by the protocol's rules, `block` queries at a time.
 
         Ties go to the lower column, so that a list is the same on every machine; for ranks, where ties count against
         the model, see `rank`.
@@ -238,7 +240,7 @@ class Galleries:
     def _top(
         self, score_block: ScoreBlock, k: int, mask: Callable[[Tensor, Tensor, int], Tensor | None], block: int = 256
     ) -> Top:
-        """`top` among the images that `mask` ([b] rows, `Block.local`, n) -> [b, n] bool leaves; None: all."""
+        """Run `top` on the images that `mask` ([b] rows, `Block.local`, n) -> [b, n] bool allows; None: all."""
         found = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
         values = torch.full(found.shape, -torch.inf)
         for rows, columns, local, scores in self._blocks(score_block, block):
@@ -251,7 +253,7 @@ class Galleries:
         return Top(found, values)
 
     def _blocks(self, score_block: ScoreBlock, block: int) -> Iterator[Block]:
-        """Scores of every query against its own gallery, group by group, at most `block` queries at a time."""
+        """Yield the scores of every query against its own gallery, by group, at most `block` queries at a time."""
         for group, columns in enumerate(self.groups.values()):
             local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
             local[columns] = torch.arange(len(columns))
@@ -298,11 +300,11 @@ class Galleries:
             )
 
     def evaluate(self, scores: Tensor) -> dict[str, float]:
-        """The benchmark's metrics of a full score table.
+        """Compute the benchmark's metrics from a full score table.
 
         Args:
             scores: [Q, N] float in the order of `queries` and `images`, any sign, higher is better. Columns outside a
-                query's gallery are not looked at.
+                query's gallery are ignored.
 
         Returns:
             Metric name -> value in [0, 1].
@@ -323,16 +325,16 @@ class Galleries:
         return self.measure(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)])
 
     def measure(self, score_block: ScoreBlock) -> dict[str, float]:
-        """The benchmark's metrics of a model, from its scores (as for `rank`)."""
+        """Compute the benchmark's metrics from a model's scores (as for `rank`)."""
         return self.summarise(self.rank(score_block))
 
     @classmethod
     def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
-        """The benchmark's metrics, in [0, 1], from ranks alone: of all queries or of any subset of them."""
+        """Compute the benchmark's metrics, in [0, 1], from the ranks of all queries or any subset."""
         return {name: metric.mean(ranks) for name, metric in cls.metrics(ranks).items()}
 
     @classmethod
     def per_query(cls, ranks: QueryRanks, names: Iterable[str]) -> dict[str, PerQuery]:
-        """Per-query values of those of `names` that are declared as means over queries (`metrics`)."""
+        """Return the per-query values of those `names` that are declared as means over queries (`metrics`)."""
         declared = cls.metrics(ranks)
         return {name: declared[name].of(ranks) for name in names if name in declared}

@@ -55,7 +55,7 @@ _PENTAGON = ((0, 1024), (974, 316), (602, -828), (-602, -828), (-974, 316))
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What a garment is; two images with equal attributes are relevant to the same queries."""
+    """Attributes of a garment; two images with equal attributes are relevant to the same queries."""
 
     category: str
     colour: str
@@ -72,7 +72,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Nuisance:
-    """What differs between two images of one garment; the fields are integers, 256 standing for 1."""
+    """Variation between images of one garment; the fields are integers, with 256 for 1."""
 
     shift: tuple[int, int]  # half pixels right and down
     tilt: int  # clockwise, 1024 * tangent
@@ -88,7 +88,7 @@ class Nuisance:
     backdrop_colours: tuple[tuple[int, int, int], tuple[int, int, int]]
     backdrop_period: int  # in pixels of the grid
     noise: int  # half range of the pixel noise, of 255
-    grain: int  # names the noise's stream
+    grain: int  # key of the noise's random stream
 
 
 BACKDROPS = ("plain", "gradient", "checks", "bands", "blotches")
@@ -96,7 +96,7 @@ BACKDROPS = ("plain", "gradient", "checks", "bands", "blotches")
 
 @dataclass(frozen=True, slots=True)
 class Garment:
-    """A picture to be: `render` draws it."""
+    """Content of a picture, drawn by `render`."""
 
     attributes: Attributes
     nuisance: Nuisance
@@ -116,22 +116,22 @@ def values(category: str, attribute: str) -> tuple[str, ...]:
 
 
 def codes_of(attributes: Attributes) -> list[int]:
-    """Number of each attribute's value, in the order of ATTRIBUTES and `values`."""
+    """Return the index of each attribute's value, in the order of ATTRIBUTES and `values`."""
     return [values(attributes.category, name).index(getattr(attributes, name)) for name in ATTRIBUTES]
 
 
 def of_codes(category: str, codes: Sequence[int]) -> Attributes:
-    """The garment that has these numbers: the inverse of `codes_of`. Raises IndexError where there is none."""
+    """Return the garment with these indices, the inverse of `codes_of`. Raises IndexError if there is none."""
     return Attributes(category, **{n: values(category, n)[c] for n, c in zip(ATTRIBUTES, codes, strict=True)})
 
 
 def sample_attributes(stream: Stream, category: str) -> Attributes:
-    """A garment of a category, every attribute uniform over its values."""
+    """Draw a garment of a category, every attribute uniform over its values."""
     return Attributes(category, **{name: stream.pick(values(category, name)) for name in ATTRIBUTES})
 
 
 def mutate(stream: Stream, attributes: Attributes, count: int) -> Attributes:
-    """The garment with `count` of its attributes set to another value."""
+    """Set `count` random attributes of a garment to other values."""
     chosen = stream.shuffled(ATTRIBUTES)[:count]
     new = {f.name: getattr(attributes, f.name) for f in fields(attributes)}
     for name in chosen:
@@ -140,8 +140,8 @@ def mutate(stream: Stream, attributes: Attributes, count: int) -> Attributes:
 
 
 def sample_nuisance(stream: Stream) -> Nuisance:
-    """Pose, scale, shade, background and noise of one picture."""
-    pale = stream.chance(60)  # shop pictures mostly stand on a pale ground
+    """Draw pose, scale, shade, background and noise of one picture."""
+    pale = stream.chance(60)  # shop pictures mostly have a pale background
     low, high = (150, 250) if pale else (30, 220)
     first = tuple(stream.between(low, high) for _ in range(3))
     second = tuple(min(255, max(0, c + stream.between(-60, 60))) for c in first)
@@ -165,7 +165,7 @@ def sample_nuisance(stream: Stream) -> Nuisance:
 
 
 def render(garment: Garment) -> Pixels:
-    """Picture of a garment: [SIZE, SIZE, 3] uint8 RGB, a pure function of `garment`, in integer arithmetic only."""
+    """Render a garment as [SIZE, SIZE, 3] uint8 RGB, a pure function of `garment`, in integer arithmetic only."""
     attributes, nuisance = garment.attributes, garment.nuisance
     u, v = _canonical(nuisance)
     side = np.abs(u)
@@ -188,7 +188,7 @@ def render(garment: Garment) -> Pixels:
 
 
 def _canonical(nuisance: Nuisance) -> tuple[_Ints, _Ints]:
-    """Where each grid pixel lies on the garment: x from -512 (left) to 512 and y from the top down, at scale 1."""
+    """Map each grid pixel to the garment: x from -512 (left) to 512 and y from the top down, at scale 1."""
     axis = 2 * np.arange(_GRID, dtype=np.int32) + 1 - _GRID
     x, y = axis[None, :] - nuisance.shift[0], axis[:, None] - nuisance.shift[1]
     u = (_STEP * 256 * x + _STEP * nuisance.tilt * y // 4) // nuisance.scale
@@ -216,7 +216,7 @@ def _silhouette(attributes: Attributes, nuisance: Nuisance, side: _Ints, v: _Int
 
 
 def _opening(neckline: str, side: _Ints, v: _Ints) -> _Mask:
-    """Mask of the hole that the head goes through."""
+    """Mask of the neck opening."""
     depth = v - _TOP
     if neckline == "round":
         return 4 * side * side + 4 * depth * depth <= 4 * 88 * 88

@@ -1,6 +1,6 @@
-"""Icon packages (one JSON file of SVG bodies each): which we know, how they are checked, and their pictures drawn once.
+"""Icon packages (one JSON file of SVG bodies each): known versions, their checks, and their pictures, drawn once.
 
-A package lies in a folder named after its artist: `icons.json` (name -> SVG), `chars.json` (code points -> name) and
+A package is in a folder named after its artist: `icons.json` (name -> SVG), `chars.json` (code points -> name) and
 `info.json` (author and licence). Its pictures are drawn into `drawn-HASH` beside them, HASH being that of `icons.json`,
 with an index `pictures.json` of code points, names and the hashes of the pixels.
 """
@@ -28,15 +28,15 @@ Progress = Callable[[int, int], None]  # pictures drawn, pictures in all
 
 @dataclass(frozen=True)
 class Package:
-    """One artist's icons as we know them.
+    """The known version of one artist's icons.
 
     Args:
-        name: of the npm package.
-        version: the one that our counts are for.
-        author: whom to name.
+        name: name of the npm package.
+        version: the version that our counts are for.
+        author: author to credit.
         licence: of the drawings.
         shown: the artist's name in texts.
-        tarball: SHA-256 of what npm packs.
+        tarball: SHA-256 of npm's tarball.
         icons, chars: SHA-256 of the files in it.
     """
 
@@ -50,13 +50,14 @@ class Package:
     chars: str
 
     def flaw(self, folder: Path) -> str:
-        """What of the package a folder lacks, with the mend; empty where its files are those that we know."""
+        """Return what is wrong with a package's folder and how to fix it; empty if its files are the known ones."""
         for file, digest in (("icons.json", self.icons), ("chars.json", self.chars), ("info.json", "")):
             path = folder / file
             if not path.is_file() or (digest and sha256_of(path) != digest):
                 return (
-                    f"{path} is {'not the one that we know' if path.is_file() else 'missing'}: fetch it with `negbench "
-                    f"data fetch emoji`, or put {', '.join(FILES)} of the npm package {self.name}@{self.version} there"
+                    f"{path} {'has an unexpected SHA-256' if path.is_file() else 'is missing'}: fetch it with "
+                    f"`negbench data fetch emoji`, or put {', '.join(FILES)} of the npm package "
+                    f"{self.name}@{self.version} there"
                 )
         return ""
 
@@ -104,7 +105,7 @@ class Icons:
 
     Args:
         artist: key of `PACKAGES`.
-        folder: where it lies.
+        folder: its folder.
         names: code points -> name of the icon.
     """
 
@@ -113,11 +114,11 @@ class Icons:
     names: Mapping[str, str]
 
     def pictures(self, wanted: Mapping[str, str], progress: Progress | None = None) -> dict[str, Picture]:
-        """Code points -> picture, drawn if they are not there yet; of several processes one draws, others wait.
+        """Return code points -> picture, drawing missing ones; of several processes one draws, others wait.
 
         Args:
             wanted: those of `names` to draw.
-            progress: called as pictures are drawn; not at all where they are there.
+            progress: called as pictures are drawn; never if all exist.
 
         Raises:
             DataError: a folder that cannot be written, or drawings that were damaged since.
@@ -139,18 +140,18 @@ class Icons:
             raise DataError(f"{index} is damaged: delete {folder}, and it is drawn again") from error
 
     def _drawing(self, wanted: Mapping[str, str]) -> str:
-        """Hash of what is drawn, and from what."""
+        """Hash the pictures to draw and their source."""
         what = json.dumps([PACKAGES[self.artist].icons, SIDE, sorted(wanted.values())])
         return hashlib.sha256(what.encode()).hexdigest()[:12]
 
     def _draw(self, folder: Path, wanted: Mapping[str, str], progress: Progress | None) -> None:
-        """Fill a folder of another name, which then takes this one: it is there whole or not at all."""
+        """Draw into a temporary folder, then rename it: `folder` exists complete or not at all."""
         try:
             import resvg_py
         except ImportError as error:
             raise NegbenchError(missing_package(error) or str(error)) from error
         beside = folder.with_name(f"{folder.name}.part")
-        shutil.rmtree(beside, ignore_errors=True)  # its maker died: it would hold the lock
+        shutil.rmtree(beside, ignore_errors=True)  # left by a dead process: a live one would hold the lock
         beside.mkdir()
         hashes: dict[str, str] = {}
         names = sorted(set(wanted.values()))
@@ -175,11 +176,11 @@ def icons(reader: Reader, artist: str) -> Icons:
     """Open an artist's package.
 
     Args:
-        reader: of the folder above that of the artist; keeps the hashes.
+        reader: reader of the artist folder's parent; keeps the hashes.
         artist: key of `PACKAGES`.
 
     Raises:
-        DataError: files that are missing, or not those of the version that we know.
+        DataError: files that are missing, or not those of the known version.
     """
     folder = reader.root / artist
     try:
@@ -189,7 +190,7 @@ def icons(reader: Reader, artist: str) -> Icons:
     if flaw:
         raise DataError(flaw)
     for name in FILES:
-        reader.text(folder / name)  # for its hash
+        reader.text(folder / name)  # records its hash
     return Icons(artist, folder, json.loads((folder / "chars.json").read_bytes()))
 
 

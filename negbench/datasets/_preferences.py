@@ -34,11 +34,11 @@ _BLOCK = 256  # queries scored at once
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one participant said of one query's two sets.
+    """One participant's judgement of one query's two sets.
 
     Args:
         participant: name in the file.
-        sets: five distinct images each; their order says nothing.
+        sets: five distinct images each, in no particular order.
         ratings: Likert scores of the sets, 1 (no match) to 5 (a very good one).
         first: whether set 1 was preferred.
     """
@@ -50,13 +50,13 @@ class Judgement:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Those of both sets."""
+        """Images of both sets."""
         return (*self.sets[0], *self.sets[1])
 
 
 @dataclass(frozen=True, eq=False)
 class PreferenceFormat(Dataset):
-    """Queries with two candidate sets and a person's choice: one query per judgement, judged by the sets' scores.
+    """Queries with two candidate sets and a person's choice: one query per judgement, evaluated by the sets' scores.
 
     Args:
         judgements: query id -> judgement.
@@ -68,7 +68,7 @@ class PreferenceFormat(Dataset):
 
     @cached_property
     def _judged(self) -> list[Judgement]:
-        """One judgement per query, in the order of the queries, of which there may be a part."""
+        """One judgement per query, in the order of the queries, which may be only a part of all."""
         return [self.judgements[query.id] for query in self.queries]
 
     @cached_property
@@ -109,22 +109,22 @@ class PreferenceFormat(Dataset):
         return torch.cat(parts)
 
     def measure(self, score_block: ScoreBlock) -> dict[str, float]:
-        """`judge` of the sets' scores: all that is published of people's choices comes from them."""
+        """Compute `judge` from the sets' scores, which determine all published measures."""
         return self.judge(self.score_sets(score_block))
 
     def judge(self, sets: Tensor) -> dict[str, float]:
-        """How well scores of the sets agree with the people.
+        """Measure how well scores of the sets agree with the people.
 
         Args:
             sets: [Q, 2] scores of the sets, any sign.
 
         Returns:
-            nan where a measure is not defined. In [0, 1] but for `spearman`, which is in [-1, 1]:
+            Values in [0, 1], or [-1, 1] for `spearman`; nan if a measure is not defined:
 
             preference_rate: P(1 chosen | S1 > S2), QuRe eq. 9; preference_rate_with_ties: given S1 >= S2, CIRQRS
             eq. 8; preference_rate_equal_recall: given S1 > S2 where both sets hold the target or neither does, CIRQRS
             eq. 9.
-            chance: share of judgements for set 1, what these three rates are for a scorer that knows nothing.
+            chance: share of judgements for set 1, the value of these three rates for a scorer that knows nothing.
             accuracy: symmetric, a tie counts one half. spearman: of the scores of all sets with their Likert scores.
         """
         first, hits = self.first, self.hits
@@ -139,7 +139,7 @@ class PreferenceFormat(Dataset):
         return dict(zip(MEASURES, values, strict=True))
 
     def table(self, sets: Tensor) -> pd.DataFrame:
-        """One row a judgement: scores, ratings and recall of both sets, the set preferred (1 or 2)."""
+        """Return one row per judgement: scores, ratings and recall of both sets, the set preferred (1 or 2)."""
         import pandas as pd
 
         columns: dict[str, Any] = {

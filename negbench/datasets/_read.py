@@ -1,4 +1,4 @@
-"""Reading annotation files: every flaw of a file becomes one line that names the file, the place and the mend."""
+"""Read annotation files: every flaw becomes a one-line error that names the file, the place and the fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from negbench.contracts import Query, check_option
 from negbench.datasets.card import DatasetCard
 from negbench.errors import DataError
-from negbench.errors import quoted as quoted  # its readers import it from here
+from negbench.errors import quoted as quoted  # re-exported for the data sets
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ DATA_VARIABLE = "NEGBENCH_DATA"
 
 
 def list_files(root: Path) -> list[Path]:
-    """Every file below a folder, sorted; links to folders are followed, each folder is entered once.
+    """List every file below a folder, sorted; links to folders are followed, each folder is entered once.
 
     Raises:
         DataError: a folder that cannot be read.
@@ -65,11 +65,11 @@ class Reader:
 
     @classmethod
     def find(cls, root: Path | None, card: DatasetCard, *, marker: str, tree: str) -> Reader:
-        """Reader of a benchmark's folder: `root`, or NEGBENCH_DATA where it is None; or one below it.
+        """Find a benchmark's folder: `root` (NEGBENCH_DATA if None), or one below it.
 
         Args:
-            root: what the user gave.
-            card: of the benchmark; a sub-folder of its name is also looked into.
+            root: folder given by the user.
+            card: card of the benchmark; a sub-folder with its name is searched too.
             marker: relative path that must exist in the right folder.
             tree: the expected files, in a few words, for the error.
 
@@ -91,12 +91,12 @@ class Reader:
         return list_files(self.root)
 
     def files_beside(self, *names: str) -> list[Path]:
-        """`files`, and those below folders of these names beside the root: benchmarks' images may lie there."""
+        """Return `files` and those in folders with these names beside the root, where images may be."""
         beside = (self.root.parent / name for name in names if name != self.root.name)
         return [*self.files, *(path for folder in beside if folder.is_dir() for path in list_files(folder))]
 
     def first(self, *names: str) -> Path | None:
-        """The first of these file names that is anywhere below the root; of several, the first in sorted order."""
+        """Find the first of these file names below the root; of several such files, the first in sorted order."""
         by_name = {path.name: path for path in reversed(self.files)}
         return next((by_name[name] for name in names if name in by_name), None)
 
@@ -106,10 +106,10 @@ class Reader:
         return hashlib.sha256(json.dumps(sorted(self.hashes.items())).encode()).hexdigest()
 
     def text(self, path: Path) -> str:
-        """UTF-8 text of a file (a byte-order mark is dropped).
+        """Read the UTF-8 text of a file (a byte-order mark is dropped).
 
         Raises:
-            DataError: absent, unreadable or not UTF-8.
+            DataError: missing, unreadable or not UTF-8.
         """
         try:
             raw = path.read_bytes()
@@ -124,36 +124,36 @@ class Reader:
             raise DataError(f"{path} is not UTF-8 (byte {error.start}): download it again") from error
 
     def json(self, path: Path) -> Any:
-        """Parsed JSON of a file. Raises DataError where it is absent, not UTF-8 or not JSON, with line and column."""
+        """Parse a JSON file. Raises DataError if it is missing, not UTF-8 or not JSON, with line and column."""
         return parsed(self.text(path), str(path))
 
     def entries(self, path: Path) -> list[tuple[str, dict[str, Any]]]:
-        """(place, object) of every entry of a JSON list of objects."""
+        """Read a JSON list of objects as (place, object) pairs."""
         places = ((f"{path}: entry {n}", entry) for n, entry in enumerate(typed(self.json(path), list, str(path))))
         return [(where, typed(entry, dict, where)) for where, entry in places]
 
     def queries(self, path: Path, key: str, make: Callable[[str, dict[str, Any]], Query]) -> list[Query]:
-        """A query of every entry of a JSON list, made from its place and the object; `key` names their ids, for errors.
+        """Make a query from the place and object of every entry of a JSON list; `key` names their ids, for errors.
 
-        Raises DataError where two have one id.
+        Raises DataError if two have the same id.
         """
         found = [make(where, entry) for where, entry in self.entries(path)]
         once([query.id for query in found], key, path)
         return found
 
     def lines(self, path: Path) -> list[tuple[str, str]]:
-        """(place, line) of every line of a text file that is not blank."""
+        """Read the non-blank lines of a text file as (place, line) pairs."""
         lines = enumerate(self.text(path).split("\n"), start=1)
         return [(f"{path}: line {number}", line.rstrip("\r")) for number, line in lines if line.strip()]
 
     def image_ids(self, path: Path) -> list[str]:
-        """A JSON list of distinct image ids."""
+        """Read a JSON list of distinct image ids."""
         data = typed(self.json(path), list, str(path))
         return once([image_id(value, f"{path}: entry {index}") for index, value in enumerate(data)], "image", path)
 
 
 def parsed(text: str, where: str) -> Any:
-    """A JSON text. Raises DataError with the place in it."""
+    """Parse a JSON text. Raises DataError with the place in it."""
     try:
         return json.loads(text)
     except (RecursionError, ValueError) as error:
@@ -163,11 +163,11 @@ def parsed(text: str, where: str) -> Any:
 
 
 def once(names: Sequence[str], what: str, path: Path) -> list[str]:
-    """The names of a file's entries, in order. Raises DataError where one is there twice."""
+    """Return the names of a file's entries, in order. Raises DataError if one occurs twice."""
     first: dict[str, int] = {}
     for index, name in enumerate(names):
         if first.setdefault(name, index) != index:
-            raise DataError(f"{path}: {what} '{name}' is there twice (entries {first[name]} and {index}); remove one")
+            raise DataError(f"{path}: {what} '{name}' occurs twice (entries {first[name]} and {index}); remove one")
     return list(names)
 
 
@@ -177,26 +177,26 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
 
 
 def typed(value: Any, want: type[T], where: str) -> T:
-    """`value`, checked to be of a JSON type. Raises DataError that quotes it."""
+    """Return `value` if it has the wanted JSON type. Raises DataError that quotes it otherwise."""
     if not isinstance(value, want) or (want is not bool and isinstance(value, bool)):
         raise DataError(f"{where}: want {_TYPE_NAMES[want]}, got {quoted(value)}")
     return value
 
 
 def get(entry: Mapping[str, Any], key: str, want: type[T], where: str) -> T:
-    """`entry[key]`, checked. Raises DataError naming the place and the key."""
+    """Return `entry[key]`, checked. Raises DataError naming the place and the key."""
     if key not in entry:
         raise DataError(f"{where}: key '{key}' is missing (it has {quoted(sorted(map(str, entry)))})")
     return typed(entry[key], want, f"{where}: key '{key}'")
 
 
 def strings(value: Any, where: str) -> tuple[str, ...]:
-    """A JSON list of strings."""
+    """Return a JSON list of strings, checked."""
     return tuple(typed(item, str, f"{where}[{index}]") for index, item in enumerate(typed(value, list, where)))
 
 
 def image_id(value: Any, where: str) -> str:
-    """An image id that can be a file's name. Raises DataError for one with a path in it, or an empty one."""
+    """Return an image id that can be a file name. Raises DataError for an empty one or one with a path."""
     name = typed(value, str, where)
     if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
         raise DataError(f"{where}: {quoted(name)} is no image id: want a plain file name without a path")

@@ -1,4 +1,4 @@
-"""What data sets with a test server share: the files that it takes, and whether all that it wants is loaded."""
+"""Submissions to a benchmark's test server: its files, and a check that every query and image is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Submittable(Dataset):
 
     @abstractmethod
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
-        """File name -> JSON content of what the benchmark's test server takes.
+        """Return file name -> JSON content, as the benchmark's test server takes it.
 
         Args:
             score_block: as for `rank`.
@@ -32,7 +32,7 @@ class Submittable(Dataset):
 
 
 def submittable(dataset: Dataset) -> Submittable:
-    """The data set, if its test server takes what is loaded; otherwise raise DataError."""
+    """Return the data set if its test server takes what is loaded; otherwise raise DataError."""
     if not isinstance(dataset, Submittable):
         raise DataError(f"{dataset.card.name} has no test server: there is no submission to write")
     missing = [f"{len(dataset.missing)} images are missing"] if dataset.missing else []

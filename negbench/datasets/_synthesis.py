@@ -1,4 +1,4 @@
-"""Makes the synthetic data set: which garments, which queries, and the folder in FashionIQ's layout."""
+"""Generate the synthetic data set: garments, queries, and the folder in FashionIQ's layout."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from negbench.datasets._wording import attribute_words, caption_pair
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.machine.files import locked, sha256_of
 
-GENERATOR = 2  # raised by every change that moves a pixel, a word, a query or an id
+GENERATOR = 2  # raised by every change to a pixel, a word, a query or an id
 MANIFEST = "synthetic.json"
 SPLITS = ("train", "val")
 
 _HUFFMAN = 2  # zlib's Z_HUFFMAN_ONLY: for noisy pixels the fastest, and the smallest
 _CHANGES = (1, 1, 1, 2, 2, 2, 2, 3, 3)  # how many attributes a query changes, by weight
-_APART = 3  # attributes in which the two garments of a line differ: as many as a query changes at most
-_MOST = 0.9  # of the possible garments that a world may use: the last ones are hard to come by
+_APART = 3  # attributes in which the two garments of a line differ: the most that a query changes
+_MOST = 0.9  # share of the possible garments that a world may use: the last ones take long to draw
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What determines the data set, to the pixel; sizes are per category.
+    """Parameters that determine the data set to the pixel; sizes are per category.
 
     Args:
-        world: which one is drawn: all that chance decides follows from it.
+        world: seed of all random choices.
         twins: mean over the queries of the number of relevant images, the target included; 1 makes every garment
             unique, 4.5 is about CIRCO's density (Baldrati et al., ICCV 2023: 4.53 ground truths per query).
         train_images: images of each category.
@@ -84,7 +84,7 @@ class Spec:
 
     @property
     def fingerprint(self) -> str:
-        """Six characters in every image id, so that an id stands for the same pixels wherever it turns up."""
+        """Six characters in every image id, so that an id means the same pixels everywhere."""
         return hashlib.sha256(self.folder.encode()).hexdigest()[:6]
 
     @property
@@ -100,7 +100,7 @@ class Manifest:
 
     Args:
         generator: version of the code that made it.
-        spec: what was asked for.
+        spec: its parameters.
         files: annotation file, relative to the folder -> SHA-256.
         pixels: SHA-256 over the RGB bytes of all images in the order of splits, categories and split files.
     """
@@ -123,9 +123,9 @@ class WorldPart:
         split: train or val.
         images: ids.
         attributes: of each image.
-        queries: (reference, target) as positions in `images`; the captions tell one from the other.
-        captions: two of each query.
-        lines: each image's line, where garments come in lines; else empty.
+        queries: (reference, target) as positions in `images`; the captions say how they differ.
+        captions: two per query.
+        lines: each image's line if garments come in lines, else empty.
     """
 
     category: str
@@ -137,7 +137,7 @@ class WorldPart:
     lines: Sequence[int] = ()
 
     def relevant(self) -> list[list[str]]:
-        """Per query: the target, then every other image whose attributes are the target's."""
+        """Return per query the target, then every other image with the target's attributes."""
         alike: dict[Attributes, list[int]] = {}
         for index, attributes in enumerate(self.attributes):
             alike.setdefault(attributes, []).append(index)
@@ -148,7 +148,7 @@ class WorldPart:
 
 
 def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> WorldPart:
-    """Garments, queries and captions of one category of one split; draws nothing.
+    """Plan garments, queries and captions of one category of one split; renders nothing.
 
     Args:
         spec: the world.
@@ -174,13 +174,13 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
 
 
 def garment(spec: Spec, part: WorldPart, index: int) -> Garment:
-    """Picture number `index` of a part: its attributes, under a nuisance that only the world and its name determine."""
+    """Return picture `index` of a part: its attributes, and a nuisance fixed by world, split, category and index."""
     stream = Stream(spec.world, "picture", part.split, part.category, index)
     return Garment(part.attributes[index], sample_nuisance(stream))
 
 
 def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
-    """Sizes of the groups of equal garments: they sum to `images`, and an image's group holds `twins` on average.
+    """Draw sizes for groups of equal garments: they sum to `images`, and an image's group holds `twins` on average.
 
     An image's group size is first uniform on 1 .. 2 * twins - 1 (its mean is `twins`); then single images move between
     groups until the sum of squares, which is images * mean, is right to the nearest integer.
@@ -218,7 +218,7 @@ def _check_possible(category: str, count: int) -> None:
 
 
 def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
-    """`count` different garments; each differs in one to three attributes from another one."""
+    """Draw `count` different garments; each differs in one to three attributes from another one."""
     _check_possible(category, count)
     found = {sample_attributes(stream, category): None}
     while len(found) < count:
@@ -232,7 +232,7 @@ def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
 
 
 def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> list[Attributes]:
-    """A different garment for each entry of `lines`: a line's first one is drawn anew, the others are made of it."""
+    """Draw a different garment for each entry of `lines`: a line's first one is new, the others are mutations of it."""
     _check_possible(category, len(lines))
     found: dict[Attributes, int] = {}
     first: dict[int, Attributes] = {}
@@ -248,7 +248,7 @@ def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> l
 def _queries(
     stream: Stream, garments: list[Attributes], owner: list[int], sizes: list[int], lines: Sequence[int], count: int
 ) -> list[tuple[int, int]]:
-    """(reference, target) of every query, as images of one line; targets evenly over all images."""
+    """Draw (reference, target) of every query within one line; targets are spread evenly over all images."""
     codes, line = np.array([codes_of(garment) for garment in garments]), np.array(lines)
     members: list[list[int]] = [[] for _ in garments]
     for image, group in enumerate(owner):
@@ -259,7 +259,7 @@ def _queries(
         target = by_size[(2 * number + 1) * len(owner) // (2 * count)]
         distance = np.where(line == line[owner[target]], (codes != codes[owner[target]]).sum(1), 0)
         possible = [changes for changes in _CHANGES if changes in distance]
-        changes = stream.pick(possible or [int(distance[distance > 0].min())])  # of a lone garment: all that is nearest
+        changes = stream.pick(possible or [int(distance[distance > 0].min())])  # for a lone garment, the nearest ones
         group = stream.pick(np.flatnonzero(distance == changes).tolist())
         queries.append((stream.pick(members[group]), target))
     return stream.shuffled(queries)
@@ -269,7 +269,7 @@ def _queries(
 
 
 def ensure(cache: Path, spec: Spec) -> Path:
-    """Folder of the data set below `cache`, built if it is not there; of several processes one builds, others wait.
+    """Return the data set's folder below `cache`, built if missing; of several processes one builds, others wait.
 
     Raises:
         DataError: the cache cannot be written.
@@ -278,7 +278,7 @@ def ensure(cache: Path, spec: Spec) -> Path:
     if not (folder / MANIFEST).exists():
         try:
             with locked(cache / f".{spec.folder}.lock"):
-                for left_over in cache.glob(f".{spec.folder}.building-*"):  # its maker died: it would hold the lock
+                for left_over in cache.glob(f".{spec.folder}.building-*"):  # a live maker would hold the lock
                     shutil.rmtree(left_over)
                 if not folder.exists():
                     _build(folder, spec)
@@ -291,18 +291,18 @@ def ensure(cache: Path, spec: Spec) -> Path:
 
 
 def check(folder: Path) -> Manifest:
-    """Manifest of a folder, after a check of its annotation files by hash.
+    """Check a folder's annotation files by hash and return its manifest.
 
     Raises:
         DataError: no manifest, one that is not ours or of another generator, or an annotation file changed or lost.
     """
     path = folder / MANIFEST
-    mend = "delete the folder and make it again"
+    fix = "delete the folder and make it again"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         generator, files = int(raw["generator"]), dict(raw["files"])
         if generator != GENERATOR:
-            raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: {mend}")
+            raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: {fix}")
         spec = Spec(**{each.name: raw["spec"][each.name] for each in fields(Spec)})
         manifest = Manifest(generator, spec, files, str(raw["pixels"]))
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -310,16 +310,16 @@ def check(folder: Path) -> Manifest:
             f"{folder} has no {MANIFEST}: leave root out, and the data set is built in the cache"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OptionError) as error:
-        raise DataError(f"{path} is damaged: {mend}") from error
+        raise DataError(f"{path} is damaged: {fix}") from error
     for name, digest in files.items():
         file = folder / name
         if not file.is_file() or sha256_of(file) != digest:
-            raise DataError(f"{file} is missing or was changed: {mend}")
+            raise DataError(f"{file} is missing or was changed: {fix}")
     return manifest
 
 
 def _build(folder: Path, spec: Spec) -> None:
-    """Write beside the folder, then rename."""
+    """Build in a temporary folder, then rename it."""
     building = folder.parent / f".{folder.name}.building-{uuid.uuid4().hex[:8]}"
     building.mkdir()
     try:
@@ -334,7 +334,7 @@ def _build(folder: Path, spec: Spec) -> None:
 
 
 def _write_annotations(folder: Path, parts: list[WorldPart]) -> dict[str, str]:
-    """Every file but the images; returns its path below `folder` -> SHA-256."""
+    """Write every file but the images; return path below `folder` -> SHA-256."""
     contents: dict[str, Any] = {}
     relevance: dict[str, dict[str, list[list[str]]]] = {}
     every: dict[str, dict[str, str]] = {}
@@ -363,7 +363,7 @@ def _write_json(path: Path, content: Any) -> str:
 
 
 def _write_images(folder: Path, spec: Spec, parts: list[WorldPart]) -> str:
-    """Every picture as PNG; returns the SHA-256 over the pixels of all."""
+    """Write every picture as PNG; return the SHA-256 over the pixels of all."""
     from PIL import Image
 
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Data in TIRG's form: images in classes, a query asks for one class from an image of a neighbouring one."""
+"""Data in TIRG's form: images have classes; a query asks for one class, starting from an image of a neighbour class."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ClassDataset(Dataset):
     Both are the rules of TIRG's evaluation (Vo et al., CVPR 2019; google/tirg, test_retrieval.py).
 
     Args:
-        pairs: of a training split: draws its queries.
+        pairs: source of a training split's queries; None for other splits.
     """
 
     cutoffs: ClassVar[tuple[int, ...]] = ()
@@ -51,15 +51,15 @@ class ClassDataset(Dataset):
         *,
         allow_missing: bool,
     ) -> Self:
-        """The data set of images in classes, which are one gallery.
+        """Build a data set from images with classes, in one gallery.
 
         Args:
             card: of the benchmark.
             split: name of the split.
-            labels: what was read.
-            language: what a training pair is, and its texts.
-            tests: labels of the images that are there -> queries of the test split.
-            files: where the images lie; None where they are not asked for.
+            labels: images and classes, as read.
+            language: definition of training pairs, and their texts.
+            tests: maps the labels of the existing images to the queries of the test split.
+            files: image files; None if images are not needed.
             allow_missing: leave out images that are missing.
 
         Raises:
@@ -85,7 +85,7 @@ class ClassDataset(Dataset):
 
     @property
     def redraws(self) -> bool:
-        """True of a training split."""
+        """Whether epochs draw new queries: True for a training split."""
         return self.pairs is not None
 
     def at_epoch(self, epoch: int, seed: int) -> Self:
@@ -95,7 +95,7 @@ class ClassDataset(Dataset):
         return dataclasses.replace(self, queries=self.pairs.draw(len(self.queries), epoch, seed))
 
     def with_queries(self, rows: Sequence[int] | Tensor, part: str) -> Self:
-        """As `Dataset.with_queries`. A target of the queries left out is that of no pair drawn later."""
+        """As `Dataset.with_queries`; targets of the queries left out are never drawn later."""
         found = super().with_queries(rows, part)
         if self.pairs is None:
             return found
@@ -121,7 +121,7 @@ def recalls(cutoffs: Iterable[int]) -> dict[str, Metric]:
 
 
 def resolve_split(split: str) -> str:
-    """The split to read: `val`, which a run reports, is test, as no other is published. Raises OptionError."""
+    """Return the split to read: `val`, which a run reports, means test; no other is published. Raises OptionError."""
     check_choice("split", split, SPLITS)
     return "test" if split == "val" else split
 
@@ -135,11 +135,11 @@ class Labels:
 
     Args:
         images: ids.
-        captions: class of each.
-        kinds: of each: training pairs are within a kind; empty for one kind.
+        captions: class of each image.
+        kinds: kind of each image; training pairs stay within a kind; empty if there is only one.
         place: folder that was read, for errors.
         content: hash of what was read.
-        remarks: what is odd about it, one line each.
+        remarks: oddities found, one line each.
     """
 
     images: list[str]
@@ -150,7 +150,7 @@ class Labels:
     remarks: tuple[str, ...] = ()
 
     def without(self, missing: Iterable[str]) -> Labels:
-        """The images that are not missing."""
+        """Return the labels without the missing images."""
         gone = set(missing)
         kept = [index for index, image in enumerate(self.images) if image not in gone]
         columns = (self.images, self.captions, self.kinds)
@@ -170,9 +170,7 @@ class Labels:
         return {}
 
     def query(self, name: str, images: tuple[str, str], captions: tuple[str, str], language: Language) -> Query:
-        """The query for (source, target) with these classes; queries of one target share the tuple of what is relevant:
-        every image of its class, the target first.
-        """
+        """Make a query whose relevant images are all of the target's class, target first (one tuple per target)."""
         reference, target = images
         if target not in self._relevant:
             others = (image for image in self.of_class[captions[1]] if image != target)
@@ -190,7 +188,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Language:
-    """How a benchmark speaks of classes.
+    """A benchmark's wording of classes.
 
     Args:
         families: class -> (family, word taken out), one or more: see `TrainingPairs`.
@@ -213,13 +211,13 @@ class TrainingPairs:
     """All (source, target) pairs of images whose classes are one edit apart, drawn without listing them.
 
     A family is a set of classes of one kind that become equal when one word is taken out: captions that share the rest
-    of their words, or states of one noun. Two of its classes are neighbours where the word taken out differs. What is
-    stored grows with the number of memberships (words in all captions), not with the number of pairs.
+    of their words, or states of one noun. Two of its classes are neighbours if the word taken out differs. Memory grows
+    with the number of memberships (words in all captions), not with the number of pairs.
 
     Args:
         labels: of the training images.
         language: what a pair is, and its texts.
-        apart: images that are no pair's target: those of queries that were set aside.
+        apart: images that are never targets: those of queries set aside.
     """
 
     labels: Labels
@@ -233,13 +231,13 @@ class TrainingPairs:
 
     @cached_property
     def classes(self) -> list[Class]:
-        """Of each image."""
+        """Class of each image."""
         kinds = self.labels.kinds or [""] * self.count
         return list(zip(kinds, self.labels.captions, strict=True))
 
     @cached_property
     def targets(self) -> dict[Class, list[int]]:
-        """Class -> places of its images that may be targets."""
+        """Class -> indices of its images that may be targets."""
         found: dict[Class, list[int]] = {}
         for place, (image, own) in enumerate(zip(self.labels.images, self.classes, strict=True)):
             if image not in self.apart:
@@ -257,7 +255,7 @@ class TrainingPairs:
 
     @cached_property
     def families(self) -> dict[Class, list[tuple[Class, str]]]:
-        """Class -> families in which it has a neighbour, each with its word. DataError where there is no pair."""
+        """Class -> families in which it has a neighbour, each with its word. Raises DataError if there is no pair."""
         found = {
             own: [(f, word) for f, word in self._families_of(own) if any(w != word for _, w in self.members.get(f, ()))]
             for own in dict.fromkeys(self.classes)
@@ -271,16 +269,16 @@ class TrainingPairs:
         return dict.fromkeys(((kind, family), word) for family, word in self.language.families(caption))
 
     def draw(self, count: int, *epoch_and_seed: int) -> list[Query]:
-        """`count` training queries with privileged texts: a function of the epoch and the run's seed, or of neither.
+        """Draw `count` training queries with privileged texts: a function of the epoch and the run's seed, or neither.
 
-        With repeats as chance has it, in the order of TIRG's sampler: a random image that has a neighbour; a random
-        family of its class and a random class of that family, both again until the word differs; a random image of
-        that class.
+        Draws are with replacement, in the order of TIRG's sampler: a random image that has a neighbour; a random family
+        of its class and a random class of that family, both redrawn until the word differs; a random image of that
+        class.
 
         Raises:
             DataError: no two classes are one word apart.
         """
-        chance = random.Random("/".join(map(str, (0, *epoch_and_seed))))  # by a string: the same on every machine
+        chance = random.Random("/".join(map(str, (0, *epoch_and_seed))))  # a string seed: the same on every machine
         prefix = f"train-{epoch_and_seed[0]}" if epoch_and_seed else "train"
         images, captions, words = self.labels.images, self.labels.captions, self.language
         sources = [place for place, own in enumerate(self.classes) if self.families[own]]
@@ -291,8 +289,8 @@ class TrainingPairs:
             query = self.labels.query(
                 f"{prefix}-{number:07d}", (images[source], images[target]), (before, after), words
             )
-            told = words.description(before), words.description(after)
-            queries.append(dataclasses.replace(query, reference_text=told[0], target_text=told[1]))
+            texts = words.description(before), words.description(after)
+            queries.append(dataclasses.replace(query, reference_text=texts[0], target_text=texts[1]))
         return queries
 
     def _target(self, source: int, chance: random.Random) -> int:

@@ -1,4 +1,4 @@
-"""Reading triplets (.jsonl, .csv): every flaw is one line that names the file, row and column."""
+"""Read triplets (.jsonl, .csv): every flaw becomes a one-line error that names the file, row and column."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TripletRow:
 
 @dataclass(frozen=True)
 class TripletTable:
-    """What a file of triplets holds: its rows, columns that are not read, and the hash of its bytes."""
+    """Contents of a triplet file: its rows, unread columns, and the hash of its bytes."""
 
     rows: list[TripletRow]
     unread: tuple[str, ...]
@@ -47,13 +47,13 @@ class TripletTable:
 
 
 def read_triplets(path: Path, columns: str = "") -> TripletTable:
-    """Every row of a file.
+    """Read every row of a file.
 
     Args:
         path: .jsonl (one object a line) or .csv (with a header; commas, semicolons or tabs); columns
-            reference, text, target, and, where there are any, relevant (a list; in CSV names separated by
+            reference, text, target, and optionally relevant (a list; in CSV names separated by
             ';'), group and split. Image names may be whole numbers, or paths with backslashes.
-        columns: the file's own names of these, as reference=ref,text=caption.
+        columns: the file's own names for these, as reference=ref,text=caption.
 
     Raises:
         OptionError: another extension, or columns that cannot be read.
@@ -76,9 +76,9 @@ def read_triplets(path: Path, columns: str = "") -> TripletTable:
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
-    """(images of a gallery file; hash of its bytes): one name a line, or `ids` of embeddings in a .npz.
+    """Read a gallery file (one name per line, or a .npz with `ids`); return its images and the hash of its content.
 
-    Raises DataError, which names a bad line.
+    Raises DataError that names a bad line.
     """
     if path.suffix == ".npz":
         try:
@@ -96,7 +96,7 @@ def read_names(path: Path) -> tuple[list[str], str]:
 
 
 def _renamed(columns: str) -> dict[str, str]:
-    """The file's name of a column -> ours."""
+    """Return the file's column name -> ours."""
     pairs = [part.partition("=") for part in columns.split(",") if part.strip()]
     for ours, _, theirs in pairs:
         known = ours.strip() in REQUIRED + OPTIONAL and bool(theirs.strip())
@@ -137,7 +137,7 @@ def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple
 
 
 def _cell(column: str, value: str) -> Any:
-    """A cell as JSON would have it: empty is null, `relevant` is a list."""
+    """Convert a cell to its JSON value: empty is null, `relevant` is a list."""
     if not value.strip():
         return None
     return [name.strip() for name in value.split(SEPARATOR) if name.strip()] if column == "relevant" else value
@@ -174,7 +174,7 @@ def _row(entry: Mapping[str, Any], number: int, where: str) -> TripletRow:
 
 
 def _string(value: Any, where: str) -> str:
-    """Text that can be written to a file, stripped and not empty; a whole number is its digits."""
+    """Return non-empty, stripped text that can be written to a file; a whole number becomes its digits."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):

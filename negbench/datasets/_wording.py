@@ -71,7 +71,7 @@ _PRINT_FORMS = {
     "heart": (Clause("has", "a heart on it"), Clause("has", "a heart print"), Clause("has", "a heart graphic")),
     "logo": (Clause("has", "a logo on it"), Clause("has", "writing on it"), Clause("has", "a text logo")),
 }
-_FORMS: Mapping[str, Mapping[str, tuple[Clause, ...]]] = {  # of what is said alike of every category
+_FORMS: Mapping[str, Mapping[str, tuple[Clause, ...]]] = {  # attributes worded alike in every category
     "sleeve": _SLEEVE_FORMS,
     "neckline": _NECKLINE_FORMS,
     "pattern": _PATTERN_FORMS,
@@ -105,7 +105,7 @@ def words(text: str) -> list[str]:
 
 
 def clauses(attributes: Attributes, attribute: str) -> tuple[Clause, ...]:
-    """Every way to say the garment's value of an attribute (one of ATTRIBUTES)."""
+    """Return every wording of the garment's value of an attribute (one of ATTRIBUTES)."""
     value: str = getattr(attributes, attribute)
     if attribute == "colour":
         return tuple(
@@ -115,9 +115,9 @@ def clauses(attributes: Attributes, attribute: str) -> tuple[Clause, ...]:
 
 
 def phrases() -> dict[tuple[str, ...], tuple[str, str] | None]:
-    """Words of every phrase that names a value -> (attribute, value); of every hint that does not -> None.
+    """Map the words of every phrase that names a value to (attribute, value), and those of every vague hint to None.
 
-    Without a leading "a", and of colours the colour's own words: "more red" and "a red color" both hold ("red",).
+    A leading "a" is dropped, and colours count by their own words: "more red" and "a red color" both hold ("red",).
     """
     named = [(phrase, ("colour", value)) for value, own in _COLOUR_WORDS.items() for phrase in own]
     for attribute, table in [*_FORMS.items(), *(("length", table) for table in _LENGTH_FORMS.values())]:
@@ -127,10 +127,10 @@ def phrases() -> dict[tuple[str, ...], tuple[str, str] | None]:
 
 
 def caption_pair(stream: Stream, reference: Attributes, target: Attributes) -> tuple[str, str]:
-    """What two annotators write who see both pictures, in the manner of FashionIQ.
+    """Write the captions of two annotators who see both pictures, in the manner of FashionIQ.
 
-    Together the two say the target's value of every attribute that differs; each alone may leave some out or only
-    hint at them ("is darker"). What does not differ is not mentioned, so only the reference image tells it.
+    Together the two state the target's value of every attribute that differs; each alone may leave some out or only
+    hint at them ("is darker"). Attributes that do not differ are not mentioned; only the reference image shows them.
     """
     said: tuple[list[Clause], list[Clause]] = ([], [])
     for attribute in reference.changed(target):
@@ -146,7 +146,7 @@ def caption_pair(stream: Stream, reference: Attributes, target: Attributes) -> t
 
 
 def describe(attributes: Attributes, stream: Stream) -> str:
-    """A full description in varied wording: "a red dress, plain, mini, with a collar, short sleeves and no print"."""
+    """Describe a garment in varied wording: "a red dress, plain, mini, with a collar, short sleeves and no print"."""
     colour = stream.pick(_COLOUR_WORDS[attributes.colour])
     chosen = [stream.pick(clauses(attributes, a)) for a in stream.shuffled(ATTRIBUTES) if a != "colour"]
     text = stream.pick(_DESCRIPTIONS).format(colour=colour, noun=stream.pick(_NOUNS[attributes.category]))
@@ -185,7 +185,7 @@ def _hints(reference: Attributes, target: Attributes, attribute: str) -> tuple[C
 
 
 def _sentence(stream: Stream, said: list[Clause], category: str) -> str:
-    """One caption: clauses of one verb together, "is black and has no sleeves" or "is black with no sleeves"."""
+    """Make one caption, clauses of one verb together: "is black and has no sleeves" or "is black with no sleeves"."""
     mixed = stream.shuffled(said)
     first = mixed[0].verb
     groups = [[c.phrase for c in mixed if c.verb == verb] for verb in (first, "has" if first == "is" else "is")]

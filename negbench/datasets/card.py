@@ -1,4 +1,4 @@
-"""What a benchmark is and how it is scored, declared once; its identity stands beside every result."""
+"""A benchmark and its scoring rules, declared once; its identity is recorded with every result."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class DatasetCard:
 
     Args:
         name: registry key.
-        protocol: which of the benchmark's protocols; results of two protocols are not comparable.
-        version: of negbench's reading of it; raised when a change moves scores.
-        source: page of the project that the data come from.
+        protocol: name of the benchmark's protocol; results of two protocols are not comparable.
+        version: version of negbench's reader; raised when a change affects scores.
+        source: project page of the data.
         licence: of the annotations.
         citation: the paper: authors, title, venue and year.
         gallery: the rule that makes a query's gallery.
         exclude_reference: whether the reference image is taken out of the gallery when ranking.
         text_template: how the modification text is made from the annotation.
         metrics: names as `Dataset.summarise` returns them.
-        main: the one of `metrics` that selection and tables use.
-        world: which of the generated worlds of this protocol; empty for data that exist once.
+        main: the metric of `metrics` that selection and tables use.
+        world: name of the generated world; empty for data that are not generated.
         expected: split -> group -> published counts; empty where nothing is published.
     """
 
@@ -51,11 +51,11 @@ class DatasetCard:
     expected: Mapping[str, Mapping[str, Counts]] = field(default_factory=dict)
 
     def identity(self, content: str, *details: str) -> str:
-        """`name@protocol-HASH8`, where the hash covers all that determines a result.
+        """Return `name@protocol-HASH8`, whose hash covers everything that determines a result.
 
         Args:
             content: hash of the annotation files as loaded.
-            details: what else makes two results differ (split, part, images left out).
+            details: other properties that change results (split, part, images left out).
         """
         rules = [
             self.name, self.protocol, self.version, self.gallery, self.exclude_reference, self.text_template,
@@ -65,7 +65,7 @@ class DatasetCard:
         return f"{self.name}@{self.protocol}-{digest[:8]}"
 
     def remarks(self, split: str, found: Mapping[str, Counts]) -> tuple[str, ...]:
-        """One line for every count of `found` that is not the published one; none for an unpublished split."""
+        """Return a line per count of `found` that differs from the published one; none for an unpublished split."""
         published = self.expected.get(split, {})
         return tuple(
             f"{group} {split}: {actual:,} {what} where {want:,} are published"

@@ -94,7 +94,7 @@ class Circo(Submittable):
         return _METRICS
 
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
-        """The file of CIRCO's test server: the numbers of the 50 best images of every query.
+        """Return the file for CIRCO's test server: the numbers of the 50 best images of every query.
 
         Returns:
             File name -> {query id: image numbers, best first, none twice}.
@@ -120,7 +120,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
             raise DataError(f"{where}: key 'gt_img_ids': the target {target} is not among the ground truths")
         relevant = tuple(dict.fromkeys((target, *truths)))
         if len(relevant) != len(truths):
-            raise DataError(f"{where}: key 'gt_img_ids': an image is there twice: {quoted(truths)}")
+            raise DataError(f"{where}: key 'gt_img_ids': an image occurs twice: {quoted(truths)}")
     name = str(get(entry, "id", int, where))
     reference = _id(get(entry, "reference_img_id", int, where), f"{where}: key 'reference_img_id'")
     outside = next((image for image in (reference, *relevant) if image not in gallery), None)

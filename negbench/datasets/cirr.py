@@ -74,9 +74,9 @@ class Cirr(Submittable):
     ) -> Self:
         """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
-        The gallery, and the mining corpus of train, is the split file, whole and alone. A query's subset is its image
-        group without the reference: five images, so that chance is 20 % at 1. Images are found by id anywhere below
-        `root`, in both trees that are in circulation.
+        The gallery, and the mining corpus of train, is exactly the split file. A query's subset is its image group
+        without the reference: five images, so that chance is 20 % at 1. Images are found by id anywhere below `root`,
+        in both folder layouts in circulation.
 
         Args:
             root: folder that holds `captions` and `image_splits`.
@@ -95,13 +95,11 @@ class Cirr(Submittable):
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
-        """R@1, 5, 10 and 50, subset R@1, 2 and 3, `average`, the mean of R@5 and subset R@1, and `overall`, the mean of
-        the seven (CIRQRS table 5).
-        """
+        """R@1, 5, 10, 50; subset R@1, 2, 3; `average` (R@5 and subset R@1); `overall` (all seven, CIRQRS table 5)."""
         return _METRICS
 
     def _ranked(self, block: Block) -> QueryRanks:
-        """With the target's rank among the query's image group."""
+        """Rank a block, adding the target's rank within the query's image group."""
         ranks = super()._ranked(block)
         if not any(query.subset for query in self.queries):
             return ranks
@@ -122,7 +120,7 @@ class Cirr(Submittable):
         return Ragged.of(members).mask(local, width)
 
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
-        """The two files of CIRR's test server: the 50 best images of every query, and the 3 best of its group.
+        """Return the two files for CIRR's test server: the 50 best images of every query, and the 3 best of its group.
 
         Returns:
             File name -> {"version", "metric", query id: image ids, best first}; the reference is in no list.
@@ -174,7 +172,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
         captions=(caption,),
         subset=tuple(member for member in dict.fromkeys(members) if member != reference),
     )
-    grouped = split != "train"  # groups are not part of training; a dev part takes what there is of them
+    grouped = split != "train"  # training does not use groups; a dev part uses those that exist
     named = (query.reference, *(query.subset if grouped else ()))
     outside = next((image for image in named if image not in gallery), None)
     if outside is not None:

@@ -1,4 +1,4 @@
-"""What the author of a data set writes and may rely on; columns, ranks and scores come from `_galleries.Galleries`.
+"""Base class for data sets: what an author writes and can use; columns, ranks and scores are in `_galleries`.
 
 A data set is one file, `negbench/datasets/NAME.py`: a constant `PAPER`, a `DatasetCard`, and one public subclass of
 `Dataset` that offers `load` and `metrics`. `load` reads annotation files (`_read.Reader` reports their flaws in one
@@ -43,7 +43,7 @@ class Dataset(Galleries, ABC):
         images: N ids, the columns of every score table: the union of the groups.
         groups: name -> [n] int64 columns: the gallery (or, on train, the mining corpus) of the group's queries.
         content: hash of the annotation files as loaded.
-        files: where the images lie; None when loaded without images.
+        files: image files; None when loaded without images.
         missing: ids left out because their file is missing (`allow_missing`).
         remarks: what differs from the published counts, one line each.
         part: how this part was carved out of a larger one; empty for a whole split.
@@ -52,10 +52,10 @@ class Dataset(Galleries, ABC):
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
     """
 
-    extensions: ClassVar[tuple[str, ...]] = ()  # of what `load(file=...)` reads: such a path may stand for the name
-    exchangeable: ClassVar[bool] = False  # True: chance alone made one of a query's relevant images its target
+    extensions: ClassVar[tuple[str, ...]] = ()  # that `load(file=...)` reads: such a path can replace the name
+    exchangeable: ClassVar[bool] = False  # True: a query's target is a random one of its relevant images
     set_apart: ClassVar[str] = "target"  # what is never in both parts of `split_dev`
-    has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses to be asked for them
+    has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses `images=True`
 
     content: str
     files: ImageFiles | None = None
@@ -71,10 +71,10 @@ class Dataset(Galleries, ABC):
         """Read one split from disk; subclasses add their own keyword options, each with a default.
 
         Args:
-            root: folder of the benchmark, or the one above it that has it under its name; None takes the environment
+            root: folder of the benchmark, or the one above it that holds it under its name; None takes the environment
                 variable NEGBENCH_DATA.
             split: name of the split.
-            images: whether the image files must be there; False needs annotations only.
+            images: whether the image files must exist; False needs annotations only.
             allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
 
         Raises:
@@ -85,16 +85,16 @@ class Dataset(Galleries, ABC):
     @classmethod
     @abstractmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
-        """Name -> metric, in the order of tables: those that these ranks (all queries, or some) can be scored by."""
+        """Return name -> metric, in table order, for the metrics that these ranks (of all or some queries) support."""
 
     def loaded(self, files: ImageFiles | None, place: Path, *, allow_missing: bool = False) -> Self:
-        """This split as `load` returns it: compared with the published counts, its images found.
+        """Return this split as `load` should: compared with the published counts, its images found.
 
-        A query goes when its reference or its target is missing; a gallery entry, a relevant image and a subset member
-        go when they are.
+        A query is dropped if its reference or target is missing; missing gallery entries, relevant images and subset
+        members are dropped too.
 
         Args:
-            files: where the images lie; None leaves them unchecked.
+            files: image files; None leaves them unchecked.
             place: folder or file that was read, for errors.
             allow_missing: leave out what needs a missing image, instead of DataError.
 
@@ -135,7 +135,7 @@ class Dataset(Galleries, ABC):
 
     @property
     def kind(self) -> str:
-        """The identity in which every generated world of a protocol is equal; of data that exist once, `identity`."""
+        """Identity shared by all generated worlds of a protocol; for data that are not generated, `identity`."""
         return self.card.identity("", self.split, self.part) if self.card.world else self.identity
 
     @property
@@ -150,7 +150,7 @@ class Dataset(Galleries, ABC):
         return {name: Counts(queries[name], len(columns)) for name, columns in self.groups.items()}
 
     def open_image(self, image: str) -> Image:
-        """PIL image of an id, in the mode of its file.
+        """Open an image by id, in the mode of its file.
 
         Raises:
             DataError: loaded without images, no such file, or one that cannot be decoded.
@@ -167,14 +167,14 @@ class Dataset(Galleries, ABC):
         return False
 
     def at_epoch(self, epoch: int, seed: int) -> Self:
-        """This split as one training epoch sees it, a function of (epoch, seed) alone; by default always the same.
+        """Return this split for one training epoch, a function of (epoch, seed) alone; by default always the same.
 
-        A data set that draws returns as many queries, on the same `images` in the same order.
+        A data set that draws queries returns as many, on the same `images` in the same order.
         """
         return self
 
     def with_queries(self, rows: Sequence[int] | Tensor, part: str) -> Self:
-        """The same galleries with some of the queries, in the order given.
+        """Return the same galleries with some of the queries, in the order given.
 
         Args:
             rows: indices of queries.
@@ -214,7 +214,7 @@ def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def columns_of(galleries: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Tensor]]:
-    """Galleries by id -> (`images`, `groups`): images in order of first appearance, groups as columns."""
+    """Convert galleries of ids to (`images`, `groups`): images in order of first appearance, groups as columns."""
     images = list(dict.fromkeys(image for ids in galleries.values() for image in ids))
     column = {image: index for index, image in enumerate(images)}
     groups = {name: torch.tensor([column[i] for i in ids], dtype=torch.int64) for name, ids in galleries.items()}

@@ -1,11 +1,11 @@
 """Emoji by four artists: real pictures with an exact description; a query changes skin tone, who, hair or direction.
 
 An emoji's code points say what it shows (`_emoji_codes`): a family (firefighter, waving hand, ...) and a look. A query
-is a picture of one look and English for another look of the family, one or two attributes away; the target is a
-drawing of that one. The same emoji by the other artists is relevant too, so that every false negative is known.
+is a picture of one look and an English text for another look of the family, one or two attributes away; the target is
+a drawing of that look. The same emoji by the other artists is relevant too, so that every false negative is known.
 
-An artist uses drawings again: images of equal pixels are one. What that makes ambiguous goes: a reference that stands
-for several looks, and a drawing that stands for several families.
+Artists reuse drawings: images with equal pixels are one image. Ambiguous ones are dropped: references that show several
+looks, and drawings that show several families.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ SPLITS = ("train", "val")
 GROUP = "emoji"
 RECALLS = (1, 5, 10, 50)
 CUTOFF = 10  # of mAP
-HELD_OUT = 0.355  # share of the families that are val's: 60 of 169 where all four artists are there
-CHANGES = 2  # attributes that a query changes at most
+HELD_OUT = 0.355  # share of the families in val: 60 of 169 with all four artists
+CHANGES = 2  # maximum number of attributes that a query changes
 TREE = f"{'|'.join(ARTISTS)}/{'|'.join(FILES)}"
 
 _METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 
 
 class PictureChoice(NamedTuple):
-    """What to ask of the pictures (`EmojiPictures.load`)."""
+    """Options for pictures and queries (see `EmojiPictures.load`)."""
 
     artists: tuple[str, ...] = ARTISTS
     references: tuple[str, ...] = ARTISTS
@@ -64,9 +64,9 @@ class EmojiWorld:
 
     Args:
         images: look of a family -> artist -> image id.
-        shown: image id -> the looks that it stands for, of one family.
+        shown: image id -> the looks that it shows, all of one family.
         files: image id -> file.
-        names: family -> its name, to print.
+        names: family -> its printed name.
     """
 
     images: Mapping[Emoji, Mapping[str, str]]
@@ -80,7 +80,7 @@ class EmojiPictures(Dataset):
     """Emoji; an image is relevant exactly when it shows what is asked for, by whichever artist.
 
     Args:
-        shown: image id -> the looks that it stands for.
+        shown: image id -> the looks that it shows.
         asked: query id -> the emoji that answers it.
     """
 
@@ -105,24 +105,24 @@ class EmojiPictures(Dataset):
         val_queries: PositiveInt = 1500,
         seed: int = 0,
     ) -> Self:
-        """Read one split; the pictures are drawn beside the packages when they are first asked for.
+        """Read one split; the pictures are drawn beside the packages when first needed.
 
         Args:
-            root: folder that holds those of the artists, or the one above it that has it as `emoji`.
+            root: folder that holds the artists' folders, or the one above it that holds it as `emoji`.
             split: train or val; no family is in both.
-            images: whether the drawn files must be there.
+            images: whether the drawn files must exist.
             allow_missing: leave out what needs a missing file.
             artists: whose pictures are in the gallery: noto, twemoji, openmoji, fluent. With n of them a query has up
                 to n - 1 relevant images beside its target, each a known false negative.
-            references: whose pictures queries start from; left out, those of `artists`.
+            references: artists whose pictures are query references; if left out, `artists`.
             style: the target is by the reference's artist ("kept"), by any one of `artists`, drawn at random ("free"),
                 or by a named one; the text then says so, and nobody else's drawing is relevant.
-            train_queries: at most; the families take turns, so that large ones do not prevail.
+            train_queries: maximum number; the families take turns, so that large ones do not dominate.
             val_queries: the same for val.
             seed: of the held-out families, the queries and the words.
 
         Raises:
-            DataError: packages that are missing, or other files than those of the versions that we know.
+            DataError: packages that are missing, or files that are not of the known versions.
             OptionError: an unknown or impossible value.
         """
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
@@ -182,13 +182,13 @@ class EmojiPictures(Dataset):
 
 
 def _attributes_off(asked: Emoji, shown: Iterable[Emoji]) -> int:
-    """As `EmojiPictures.attributes_off`, of one picture that stands for some emoji: the nearest of them counts."""
+    """Return `EmojiPictures.attributes_off` for one picture; of several emoji that it shows, the nearest counts."""
     other = 1 + len(Look._fields)
     return min(difference(asked.look, each.look) if each.family == asked.family else other for each in shown)
 
 
 def card(options: PictureChoice) -> DatasetCard:
-    """Card of the emoji as asked for."""
+    """Return the card of the emoji with these options."""
     marks = [options.style, "+".join(options.artists)]
     if set(options.references) != set(options.artists):
         marks.append(f"from-{'+'.join(options.references)}")
@@ -221,7 +221,7 @@ _STYLE_RULES = {"kept": "; target by the reference's artist", "free": "; target 
 
 
 def wanted(names: Mapping[str, str]) -> dict[str, str]:
-    """Code points -> name, of the emoji in families of which the artist draws several looks."""
+    """Filter code points -> name to the families of which the artist draws several looks."""
     families: dict[str, set[Look]] = defaultdict(set)
     for codes in names:
         emoji = parse(codes)
@@ -230,13 +230,13 @@ def wanted(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def draw(root: Path, progress: Progress | None = None) -> int:
-    """Draw the pictures of all packages below `root`; returns how many there are. Raises as `EmojiPictures.load`."""
+    """Draw the pictures of all packages below `root`; returns their number. Raises as `EmojiPictures.load`."""
     packages = [icons(Reader(root), artist) for artist in ARTISTS]
     return sum(len(package.pictures(wanted(package.names), progress)) for package in packages)
 
 
 def read_world(packages: Iterable[Icons]) -> EmojiWorld:
-    """The pictures of some artists, drawn where they are not there yet; equal pixels are one image."""
+    """Read the pictures of some artists, drawing missing ones; equal pixels are one image."""
     images: dict[Emoji, dict[str, str]] = defaultdict(dict)
     shown: dict[str, list[Emoji]] = {}
     files: dict[str, Path] = {}
@@ -263,9 +263,7 @@ def read_world(packages: Iterable[Icons]) -> EmojiWorld:
 
 
 def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
-    """What the split's families show. Of the families that vary in the same attributes a share is val's, so that no
-    attribute is val's alone.
-    """
+    """List a split's emoji; each set of families varying in the same attributes is split, so none is in val only."""
     looks: dict[str, list[Look]] = defaultdict(list)
     for emoji in world.images:
         looks[emoji.family].append(emoji.look)
@@ -280,7 +278,7 @@ def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
 
 
 def _by(world: EmojiWorld, emoji: Emoji, artists: Iterable[str]) -> list[str]:
-    """Images of an emoji by some artists, in their order."""
+    """Return the images of an emoji by some artists, in their order."""
     return [world.images[emoji][artist] for artist in artists if artist in world.images[emoji]]
 
 
@@ -288,7 +286,7 @@ def _by(world: EmojiWorld, emoji: Emoji, artists: Iterable[str]) -> list[str]:
 
 
 class Ask(NamedTuple):
-    """A picture, the look asked for, and whose drawing is the target."""
+    """A query: the reference's emoji and artist, the emoji asked for, and the target's artist."""
 
     shown: Emoji
     artist: str
@@ -297,7 +295,7 @@ class Ask(NamedTuple):
 
 
 def _asked(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
-    """Queries of a split: the families take turns, each with its own in a seeded order."""
+    """List the queries of a split: the families take turns, each with its queries in a seeded order."""
     families: dict[str, list[Emoji]] = defaultdict(list)
     for emoji in _of_split(world, split, options.seed):
         families[emoji.family].append(emoji)
@@ -310,7 +308,7 @@ def _asked(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
 
 
 def _askable(world: EmojiWorld, members: Sequence[Emoji], options: PictureChoice) -> Iterator[Ask]:
-    """Everything that can be asked of a family with a picture that changes and a reference that is not ambiguous."""
+    """Yield every query within a family that changes 1 to CHANGES attributes of an unambiguous reference."""
     for shown in members:
         sources = [artist for artist in options.references if artist in world.images[shown]]
         sources = [artist for artist in sources if len(world.shown[world.images[shown][artist]]) == 1]

@@ -47,8 +47,8 @@ class Fashion200K(ClassDataset):
     """Fashion200K under TIRG's protocol: all test images are the gallery, every image with the target's caption counts
     as the target, and the reference is not ranked.
 
-    HyCoLe reports 30,960 queries over 3,356 images, which are not published: another gallery than TIRG's, so that its
-    numbers (protocol `hycole`) are comparable to no run here.
+    HyCoLe's 30,960 queries over 3,356 images are not published: its gallery is not TIRG's, so its numbers (protocol
+    `hycole`) are not comparable to any run here.
     """
 
     cutoffs: ClassVar[tuple[int, ...]] = RECALLS
@@ -64,13 +64,13 @@ class Fashion200K(ClassDataset):
     ) -> Self:
         """Read one split of the published label files; `images` and `allow_missing` are `Dataset.load`'s.
 
-        Training pairs are two images of one category whose captions' sets of words differ in exactly one (HyCoLe).
-        There are tens of millions: as many as there are images are drawn for every epoch (`at_epoch`), none is listed
-        that is not drawn. Image ids are the paths of the label files without extension.
+        A training pair is two images of one category whose captions' sets of words differ in exactly one (HyCoLe). Of
+        tens of millions, every epoch draws as many as there are images (`at_epoch`), without listing the others. Image
+        ids are the paths of the label files without extension.
 
         Args:
             root: folder that holds `labels`.
-            split: train or test; val, which a run reports, is test: nothing else is published.
+            split: train or test; val, which a run reports, means test: nothing else is published.
         """
         split = resolve_split(split)
         reader = Reader.find(root, CARD, marker="labels", tree=TREE)
@@ -89,7 +89,7 @@ class Fashion200K(ClassDataset):
 
 
 def changed_words(source: str, target: str) -> tuple[str, str]:
-    """The first word of each caption that the other does not have; its last word where it has no such word (as TIRG).
+    """Return each caption's first word that the other lacks, or its last word if it has no such word (as TIRG).
 
     Example:
         >>> changed_words("black biker jacket", "blue biker jacket")
@@ -104,7 +104,7 @@ def changed_words(source: str, target: str) -> tuple[str, str]:
 
 
 def modification(source: str, target: str) -> str:
-    """Text that turns one caption into the other, as HyCoLe words it.
+    """Return the text that turns one caption into the other, in HyCoLe's wording.
 
     Example:
         >>> modification("black jacket", "blue jacket")
@@ -115,7 +115,7 @@ def modification(source: str, target: str) -> str:
 
 
 def description(caption: str) -> str:
-    """HyCoLe's privileged text of a caption's words.
+    """Return HyCoLe's privileged text, made of a caption's words.
 
     Example:
         >>> description("green seamed a-line dress")
@@ -142,7 +142,7 @@ LANGUAGE = Language(families, modification, description)
 
 
 def _read_labels(reader: Reader, split: str) -> Labels:
-    """Images, captions and categories of every label file of a split, and what is odd about them."""
+    """Read images, captions and categories of a split's label files, with remarks on oddities."""
     folder = reader.root / "labels"
     paths = [p for p in sorted(folder.glob("*")) if split in p.name and p.name != QUERIES and p.is_file()]
     if not paths:
@@ -170,7 +170,7 @@ def _category(image: str) -> str:
 
 
 def _read_queries(reader: Reader, labels: Labels) -> list[tuple[str, str, str, str]]:
-    """(source, its caption, target, its caption) of every test query."""
+    """Read every test query as (source, its caption, target, its caption)."""
     caption_of = dict(zip(labels.images, labels.captions, strict=True))
     found = []
     for where, line in reader.lines(reader.root / QUERIES):
@@ -190,7 +190,7 @@ def _read_queries(reader: Reader, labels: Labels) -> list[tuple[str, str, str, s
 
 
 def _scan(reader: Reader, ids: Sequence[str]) -> ImageFiles:
-    """Files by the path of the label files, wherever the tree of images begins below the folder."""
+    """Index image files by their path in the label files, wherever the image tree begins below the folder."""
     tops = {image.split("/", 1)[0] for image in ids}
 
     def key(path: PurePath) -> str:
@@ -204,11 +204,11 @@ def _scan(reader: Reader, ids: Sequence[str]) -> ImageFiles:
 
 
 def _test_queries(labels: Labels, named: list[tuple[str, str, str, str]]) -> list[Query]:
-    """The queries whose source is there and for which an image with the target's caption is."""
+    """Make the queries whose source exists and for which an image with the target's caption exists."""
     there = set(labels.images)
     queries = []
     for number, (source, before, target, after) in enumerate(named):
-        if target not in there:  # only where images are missing: another of its class stands in
+        if target not in there:  # only if images are missing: another of its class replaces it
             target = next((image for image in labels.of_class.get(after, ()) if image != source), "")
         if source in there and target:
             queries.append(labels.query(f"test-{number:05d}", (source, target), (before, after), LANGUAGE))

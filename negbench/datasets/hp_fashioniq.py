@@ -1,14 +1,14 @@
 """HP-FashionIQ: 3,050 choices by 61 people between two sets of five images; preference rate, accuracy, Spearman.
 
-The file, `hpfiq.json`, is an object: participant -> question set -> six lists of one length, an entry a judgement:
+The file, `hpfiq.json`, is an object: participant -> question set -> six lists of one length, one entry per judgement:
 
     ref_img_paths, targ_img_paths    paths of the reference and of FashionIQ's target
     sentences                        the modification text
     retrieved_set1, retrieved_set2   {"img_path": five paths, "user_score": "1" ... "5"}
     preferred set                    "1" or "2"
 
-A path is read for the name of its file: the published "/-/image_data/shirt/B000LUIBH8.jpg" is that file wherever it
-lies below the data root. CIRQRS describes the same collection as HS-FashionIQ and published no file of its own.
+Only a path's file name counts: the published "/-/image_data/shirt/B000LUIBH8.jpg" is that file, wherever it is
+below the data root. CIRQRS describes the same collection as HS-FashionIQ and published no file of its own.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ class HPFashionIQ(PreferenceFormat):
         """Read the judgements.
 
         Args:
-            root: folder that holds `hpfiq.json`, or the one above it, where it lies under `hp_fashioniq`; None takes
+            root: folder that holds `hpfiq.json`, or the one above it that holds it as `hp_fashioniq`; None takes
                 NEGBENCH_DATA.
             split: val.
-            images: whether the image files must be there: FashionIQ's, in any folder below that of the file, or below
+            images: whether the image files must exist: FashionIQ's, in any folder below that of the file, or below
                 `fashioniq` beside it.
             allow_missing: leave out judgements that name a missing image and mark the result partial, instead of
                 DataError.
 
         Raises:
             DataError: no such file, images missing, or a file not in the format; one line with file, place and key.
-            OptionError: another split than val.
+            OptionError: a split other than val.
         """
         check_option("split", split, split == SPLIT, f"{SPLIT} ({CARD.name} has nothing to train on)")
         tree = f"{FILE}, and FashionIQ's images as ID.jpg or ID.png in any folder"

@@ -1,4 +1,4 @@
-"""Where the images lie: found by id under any nesting and extension, checked, read; ids that hold a path."""
+"""Image files: find them by id under any nesting and extension, check and read them; ids that hold a path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp"})
-THREADS = 4  # that decode images, unless the user says otherwise
+THREADS = 4  # default number of threads that decode images
 _AHEAD = 64  # images decoded before they are asked for
 
 T = TypeVar("T")
@@ -29,11 +29,11 @@ def stem(path: PurePath) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Image id -> the files that bear it, in sorted order (more than one only where a tree holds copies).
+    """Image id -> the files with that id, in sorted order (several only if a tree holds copies).
 
     Args:
         root: the folder.
-        paths: of each id.
+        paths: files of each id.
         tree: the expected files, in a few words, for errors.
     """
 
@@ -55,7 +55,7 @@ class ImageFiles:
         Args:
             root: folder to walk.
             key: path relative to `root` -> image id; by default the file name without its extension.
-            files: what `list_files(root)` gave, to save a second walk.
+            files: result of `list_files(root)`, to save a second walk.
             tree: for errors, as `ImageFiles.tree`.
         """
         found: dict[str, tuple[Path, ...]] = {}
@@ -73,10 +73,10 @@ class ImageFiles:
         return self.paths[image][0]
 
     def missing(self, images: Iterable[str]) -> dict[str, str]:
-        """Image id -> what is wrong ("no file" or "empty file"), for the ids that cannot be used, in their order.
+        """Return image id -> problem ("no file" or "empty file"), for the ids that cannot be used, in their order.
 
         Raises:
-            DataError: two files of different content bear the id of one of the images.
+            DataError: two files with the id of one of the images differ in content.
         """
         bad = {}
         for image in images:
@@ -92,7 +92,7 @@ class ImageFiles:
         return bad
 
     def require(self, images: Iterable[str], *, allow_missing: bool) -> tuple[str, ...]:
-        """Ids that have no usable file; none unless `allow_missing`.
+        """Return the ids without a usable file, if `allow_missing`; otherwise they are an error.
 
         Raises:
             DataError: some are missing and `allow_missing` is False, or two files of one id differ.
@@ -109,12 +109,12 @@ class ImageFiles:
         return tuple(bad)
 
     def open(self, image: str) -> Image:
-        """Decoded PIL image, in the mode of its file. Raises DataError naming a file that cannot be read."""
+        """Open an image, decoded, in the mode of its file. Raises DataError naming a file that cannot be read."""
         return read_image(self.path(image))
 
 
 def read_image(path: Path) -> Image:
-    """Decoded PIL image of whatever mode the file has. Raises DataError naming the file where it cannot be decoded."""
+    """Read and decode an image in the mode of its file. Raises DataError naming a file that cannot be decoded."""
     from PIL import Image as pil
 
     try:
@@ -127,7 +127,7 @@ def read_image(path: Path) -> Image:
 
 
 def decoded(paths: Iterable[Path], use: Callable[[Image], T], *, threads: int = THREADS) -> Iterator[T | DataError]:
-    """Decode image files in threads, a little ahead of whoever takes them.
+    """Decode image files in threads, slightly ahead of the consumer.
 
     Args:
         paths: image files.
@@ -155,11 +155,11 @@ def decoded(paths: Iterable[Path], use: Callable[[Image], T], *, threads: int = 
         while waiting:
             yield waiting.popleft().result()
     finally:
-        pool.shutdown(cancel_futures=True)  # a caller who stops early waits for the images in hand alone
+        pool.shutdown(cancel_futures=True)  # a caller who stops early waits only for images being decoded
 
 
 def readable(found: Iterable[T | DataError]) -> Iterator[T]:
-    """What `decoded` yields, but its first DataError is raised."""
+    """Yield what `decoded` yields, but raise its first DataError."""
     for each in found:
         if isinstance(each, DataError):
             raise each
@@ -170,7 +170,7 @@ def readable(found: Iterable[T | DataError]) -> Iterator[T]:
 
 
 def relative_path(value: str, where: str) -> PurePosixPath:
-    """`value` as a path below the images' folder, in its shortest form.
+    """Return `value` as a path below the images' folder, in its shortest form.
 
     Raises:
         DataError: an empty path, an absolute one, one with '..', a backslash or a character that cannot be printed.

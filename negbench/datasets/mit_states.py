@@ -60,14 +60,14 @@ class MitStates(ClassDataset):
     ) -> Self:
         """Read one split from the names of folders and files, which are all the annotation there is.
 
-        Training pairs are two images of one noun in different states: as many as there are images are drawn for every
-        epoch (`at_epoch`), none is listed that is not drawn. Image ids are 'ADJECTIVE NOUN/FILE' without extension.
+        A training pair is two images of one noun in different states; every epoch draws as many as there are images
+        (`at_epoch`), without listing the others. Image ids are 'ADJECTIVE NOUN/FILE' without extension.
         `allow_missing` is `Dataset.load`'s, for empty files.
 
         Args:
             root: folder that holds `images`.
-            split: train or test; val, which a run reports, is test: there is no other.
-            images: whether image files must hold something; without it their names are enough.
+            split: train or test; val, which a run reports, means test: there is no other.
+            images: whether image files must not be empty; otherwise their names are enough.
             weighting: the main metric and the protocol: `query` counts a query once (TIRG), `pair` as often as the
                 class that it asks for has images (HyCoLe, whose test samples are pairs of images). Both are reported.
         """
@@ -117,7 +117,7 @@ def card(weighting: Weighting = "query") -> DatasetCard:
 
 
 def modification(source: str, target: str) -> str:
-    """Text that turns one 'adjective noun' into the other, as HyCoLe words it.
+    """Return the text that turns one 'adjective noun' into the other, in HyCoLe's wording.
 
     Example:
         >>> modification("ripe tomato", "sliced tomato")
@@ -130,7 +130,7 @@ def modification(source: str, target: str) -> str:
 
 
 def _labels(reader: Reader, split: str) -> Labels:
-    """Images of the split's nouns, sorted by class and name."""
+    """Read the images of the split's nouns, sorted by class and name."""
     found: dict[str, str] = {}
     folder = reader.root
     for path in reader.files:
@@ -162,7 +162,7 @@ LANGUAGE = Language(_families, modification, "{}.".format)
 
 
 def _test_queries(labels: Labels) -> list[Query]:
-    """Every image with every other state of its noun; the first image of the class stands for the target."""
+    """Pair every image with every other state of its noun; the first image of that class is the target."""
     states: dict[str, list[str]] = {}
     for caption in labels.of_class:
         states.setdefault(caption.split()[1], []).append(caption)

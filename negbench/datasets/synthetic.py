@@ -54,9 +54,9 @@ class Synthetic(FashionIQFormat):
         val_images: int | None = None,
         val_queries: int | None = None,
     ) -> Self:
-        """Read one split; without `root` the data set is built under the cache when it is first asked for.
+        """Read one split; without `root` the data set is built under the cache when first needed.
 
-        The last six options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
+        The last six options are those of `Spec`; if left out, they take Spec's default, or the value at `root`.
         `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
@@ -65,7 +65,7 @@ class Synthetic(FashionIQFormat):
             split: train or val.
             caption_mode: as `FashionIQ.load`'s.
             corpus: mining corpus of train: all images of the category, or each training target once.
-            world: which one is drawn; None: 0, and in a run without `root` the run's seed.
+            world: number of the world; None: 0, or the run's seed in a run without `root`.
             twins: mean number of relevant images per query.
             train_images: of each category.
             train_queries: of each category.
@@ -73,8 +73,8 @@ class Synthetic(FashionIQFormat):
             val_queries: of each category.
 
         Raises:
-            DataError: the folder is none of ours, is damaged, or cannot be written.
-            OptionError: an unknown or impossible value, or one that is not what the folder at `root` has.
+            DataError: the folder is not a synthetic data set, is damaged, or cannot be written.
+            OptionError: an unknown or impossible value, or one that contradicts the folder at `root`.
         """
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
         options = FashionIQOptions(split, images, allow_missing, "original", caption_mode, corpus)
@@ -120,7 +120,7 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
 
 
 def _find(root: Path | None, wishes: Mapping[str, int | float]) -> tuple[Path, Spec]:
-    """Folder to read and what it was made from."""
+    """Return the folder to read and the Spec it was made from."""
     if root is None:
         folder = ensure(cache_dir(), Spec(**wishes))  # type: ignore[arg-type]  # each wish has its field's type
         return folder, check(folder).spec

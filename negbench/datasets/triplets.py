@@ -1,4 +1,4 @@
-"""Your own triplets, reference, text and target, as .jsonl or .csv; recall at 1, 5, 10 and 50."""
+"""Your own triplets (reference, text, target) as .jsonl or .csv; recall at 1, 5, 10 and 50."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PRECISION = {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 
 @dataclass(frozen=True, eq=False)
 class Triplets(Dataset):
-    """Queries from one file. A group's gallery is every image that its rows of the split name, and `gallery`."""
+    """Queries from one file. A group's gallery is every image that its rows of the split name, plus `gallery`."""
 
     extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".csv")
 
@@ -64,9 +64,9 @@ class Triplets(Dataset):
                 go to val until it holds `val_fraction` of the rows.
             file: .jsonl (a Hugging Face data set writes one with `to_json`) or .csv.
             columns: the file's own names of these columns, as reference=ref,text=caption.
-            gallery: file with one image a line, or the .npz of the embeddings: added to every gallery of every split.
+            gallery: file with one image per line, or the .npz of the embeddings: added to every gallery of every split.
             val_fraction: share of the rows that becomes val; used where the file has no column `split`.
-            seed: of that order.
+            seed: of the order in which targets go to val.
             exclude_reference: whether a query's own reference is left out when ranking.
         """
         if file is None:
@@ -114,7 +114,7 @@ def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_re
 
 
 def _remarks(unread: Sequence[str], rows: Sequence[TripletRow]) -> list[str]:
-    """What is likely a mistake in the file."""
+    """List likely mistakes in the file."""
     distinct = {(row.reference, row.text, row.target, row.group) for row in rows}
     own = sum(row.reference == row.target for row in rows)
     found = [f"columns that are not read: {', '.join(map(repr, unread))}"] if unread else []
@@ -124,7 +124,7 @@ def _remarks(unread: Sequence[str], rows: Sequence[TripletRow]) -> list[str]:
 
 
 def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file: Path) -> tuple[list[TripletRow], str]:
-    """Rows of a split, and how they were chosen where the file does not say."""
+    """Return the rows of a split, and how they were chosen if the file does not say."""
     names = list(dict.fromkeys(row.split for row in table.rows if row.split is not None))
     if names:
         lacking = next((row for row in table.rows if row.split is None), None)
@@ -140,7 +140,7 @@ def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file:
 
 
 def _val_targets(rows: Sequence[TripletRow], fraction: float, seed: int, file: Path) -> set[str]:
-    """Targets that go to val, all rows of one together."""
+    """Choose the targets that go to val, with all their rows."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.target] = counts.get(row.target, 0) + 1
@@ -187,7 +187,7 @@ def _galleries(queries: Sequence[Query], added: Sequence[str]) -> dict[str, list
 
 
 def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
-    """Files by path below one of the folders; plain names also anywhere below the first."""
+    """Find files by path below one of the folders; plain names also anywhere below the first."""
     paths: dict[str, tuple[Path, ...]] = {}
     for name in names:
         ends = [""] if _has_extension(name) else sorted(EXTENSIONS)

@@ -1,10 +1,10 @@
-"""A world without pictures: `synthetic`'s garments and queries by attributes alone, for the backbone `vectors`.
+"""A data set without pictures: `synthetic`'s garments and queries as attributes only, for the backbone `vectors`.
 
 An image is its id, which names its attributes and a number of its own: "dress-train-0-a31203-00017" has values 10 (a),
 3, 1, 2, 0 and 3 of the attributes colour, sleeve, neckline, pattern, length and print, in the order of
-`_garments.values`; "...-00017-12x0.7" is also of line 12, whose look has the weight 0.7. The backbone draws an image's
-features from its id, so no file is read, rendered or encoded, and a training run takes about a second. Every dial moves
-one thing: images keep their ids while the number of queries changes.
+`_garments.values`; "...-00017-12x0.7" also is in line 12, whose look has the weight 0.7. The backbone draws an image's
+features from its id, so no file is read, rendered or encoded, and a training run takes about a second. Every option
+changes one thing only: images keep their ids while the number of queries changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from negbench.metrics.query_ranks import QueryRanks
 
 PAPER = "ours; the garments of `synthetic`, with CIRCO's density of ground truths (ICCV 2023)"
 
-GROUP = "dress"  # the one category
+GROUP = "dress"  # the only category
 RECALLS = (1, 5, 10, 50)
 CUTOFF = 10  # of mAP
 
@@ -42,10 +42,10 @@ _METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{
 
 
 def attributes_of(image: str) -> Attributes:
-    """What an id says that its image shows.
+    """Return the attributes that an image id encodes.
 
     Raises:
-        DataError: an id that is none of this data set.
+        DataError: an id that is not of this data set.
     """
     found = _ID.fullmatch(image)
     try:
@@ -55,7 +55,7 @@ def attributes_of(image: str) -> Attributes:
 
 
 def look_of(image: str) -> tuple[str, float]:
-    """The name of an id's line, of its split and world, and the weight of its look; ("", 0.0) where it has none."""
+    """Return the name of an id's line (with split and world) and the weight of its look; ("", 0.0) if it has none."""
     found = _ID.fullmatch(image)
     if found is None or found["look"] is None:
         return "", 0.0
@@ -89,18 +89,18 @@ class VectorWorld(Dataset):
         """Make one split; nothing is read or written, so `root` and `images` must be left out.
 
         Args:
-            root, images, allow_missing: of data sets with files; left out here.
+            root, images, allow_missing: for data sets with files; leave them out.
             split: train or val.
-            world: which one is drawn, >= 0; None: 0, and in a run the run's seed.
+            world: number of the world, >= 0; None: 0, or in a run the run's seed.
             twins: mean number of relevant images per query, the target included; 1 .. a quarter of the images. They are
                 alike but for their noise (see the backbone's `noise`).
-            look: weight of what the garments of a line have in common beside their attributes, 0 .. 0.95. Above 0
+            look: weight of what the garments of a line share besides their attributes, 0 .. 0.95. Above 0
                 garments come in lines of two, three attributes apart, and a query turns one into the other. A score row
                 then has two cliffs, below the right images and below the rest of their line; 0: no lines.
             train_images: size of the mining corpus, at least 8; 20,000 need twins of 3 or more.
-            train_queries: how many, >= 1.
+            train_queries: number of training queries, >= 1.
             val_images: size of the gallery, as `train_images`.
-            val_queries: how many, >= 1.
+            val_queries: number of validation queries, >= 1.
 
         Raises:
             OptionError: an unknown or impossible value, or images are asked for.
@@ -151,7 +151,7 @@ def _id(split: str, world: int, number: int, attributes: Attributes) -> str:
 
 
 def _queries(part: WorldPart) -> list[Query]:
-    """Queries of a part, on train with descriptions of reference and target (HyCoLe's privileged texts)."""
+    """Make the queries of a part, on train with descriptions of reference and target (HyCoLe's privileged texts)."""
     texts = [None if part.split == "val" else _description(attributes) for attributes in part.attributes]
     return [
         Query(

@@ -1,4 +1,4 @@
-"""Checks a data set on disk: counts against its card, every image file, and copies."""
+"""Check a data set on disk: counts against its card, every image file, and copies."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Progress = Callable[[int, int], None]  # images checked, images in all
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem found.
 
     Args:
-        kind: `load` (a split that cannot be read, with a target outside its gallery for one), `counts` (not the
+        kind: `load` (a split that cannot be read, e.g. with a target outside its gallery), `counts` (not the
             published number), `missing` (no file, or an empty one), `undecodable`, or `duplicate` (images of equal
             pixels).
         detail: one line.
         images: ids concerned.
-        split: where it was found; empty for what was decoded, each file once for all splits.
+        split: split with the problem; empty for decoding, as each file is decoded once for all splits.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Checked:
 
 @dataclass
 class Verification:
-    """What `verify` found. Clean where `problems` is empty."""
+    """Result of `verify`; clean if `problems` is empty."""
 
     dataset: str
     splits: list[Checked] = field(default_factory=list)
@@ -76,15 +76,15 @@ def verify(
 
     Args:
         name: registry key.
-        options: of its `load` (root, ...), without split, images and allow_missing.
-        splits: to check; left out, train and val, as far as the data set has them.
-        images: whether image files are checked; without, counts and targets alone.
+        options: options of its `load` (root, ...), without split, images and allow_missing.
+        splits: splits to check; if left out, train and val, as far as the data set has them.
+        images: whether to check image files; otherwise counts and targets only.
         workers: threads that decode images, >= 1.
         progress: called with (images checked, images in all).
 
     Raises:
         DataError: no split can be read.
-        OptionError: an option that is not the data set's.
+        OptionError: an option that the data set does not have.
     """
     taken = {"split", "images", "allow_missing"} & set(options)
     if taken:
@@ -118,7 +118,7 @@ def verify(
 
 
 def _check_annotations(found: Verification, split: str, data: Dataset) -> None:
-    """Counts against the card; relevant images that are in no gallery are noted: they are left out of scores."""
+    """Check counts against the card, and note relevant images outside the gallery, which scores leave out."""
     counts = data.counts
     remarks = data.card.remarks(data.split, counts)
     found.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
@@ -133,7 +133,7 @@ def _check_annotations(found: Verification, split: str, data: Dataset) -> None:
 
 
 def _located(found: Verification, split: str, data: Dataset, files: ImageFiles) -> dict[str, Path]:
-    """The file of every image of a split that has one."""
+    """Return the file of every image of a split that has one, and report the others."""
     lacking = files.missing(data.all_images)
     found.problems.extend(Problem("missing", f"{i}: {why}", (i,), split) for i, why in lacking.items())
     return {image: files.path(image) for image in data.all_images if image not in lacking}

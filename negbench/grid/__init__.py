@@ -1,1 +1,1 @@
-"""Sets of cells: planning, computing, resuming, and what they need."""
+"""Plan, compute and resume sets of cells."""

@@ -26,7 +26,7 @@ class Axes:
     Args:
         base: configuration layers below the axes; a system that they name goes below them.
         strategies, losses, backbones, datasets: plug-in sections {"name": ..., option: ...}.
-        seeds: of every combination.
+        seeds: seeds of every combination.
         negatives: per query and step, for every strategy alike: draws of a corpus strategy, members that a batch
             strategy keeps; empty leaves each strategy its own number.
         top: layers above all others.
@@ -43,7 +43,7 @@ class Axes:
 
     @classmethod
     def of(cls, asked: Compare) -> Axes:
-        """The axes asked for; the sections of the recipe lie below them.
+        """Build the axes from the options, above the sections of the recipe.
 
         Raises:
             NegbenchError: an unknown name or key, or an axis without a value.
@@ -73,7 +73,7 @@ class Axes:
         return found
 
     def configs(self, note: Note = warnings.warn) -> list[RunConfig]:
-        """All cells; those that share a data set and a backbone stand together, so that features are loaded once.
+        """Return every cell's configuration, ordered by data set and backbone so that features are loaded once.
 
         Args:
             note: called once per component of the system that the backbone or data set does not support.
@@ -89,18 +89,18 @@ class Axes:
         return found
 
     def above(self, layers: Sequence[Mapping[str, Any]]) -> Axes:
-        """The same axes with these layers above all its own."""
+        """Return the same axes with these layers above all others."""
         return replace(self, top=(*self.top, *layers))
 
     def labels(self, configs: Sequence[RunConfig]) -> list[dict[str, str]]:
-        """Labels of each of `configs` beside its own: a number of negatives is appended to the strategy's name."""
+        """Return extra labels for each of `configs`: strategy names followed by the number of negatives, if given."""
         if not self.negatives:
             return [{} for _ in configs]
         named = [(labels_of(resolved(config))["strategy"], config.train.num_negatives) for config in configs]
         return [{"strategy": f"{strategy} x{count}"} for strategy, count in named]
 
     def _layers(self) -> Iterator[list[Mapping[str, Any]]]:
-        """Layers of each cell, the numbers of negatives innermost."""
+        """Yield the layers of each cell; the number of negatives varies fastest."""
         axes = (self.datasets, self.backbones, self.seeds, self.losses, self.strategies)
         for dataset, backbone, seed, loss, strategy in itertools.product(*axes):
             layer = {"dataset": dataset, "backbone": backbone, "seed": seed, "loss": loss, "strategy": strategy}
@@ -110,10 +110,10 @@ class Axes:
 
 
 def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """'all', 'cir' or 'a,b:k=1' (a flag), one table, or a list of names and tables (a recipe) -> plug-in sections.
+    """Turn 'all', 'cir', 'a,b:k=1' (a flag), a table, or a list of names and tables (a recipe) into plug-in sections.
 
-    "cir" are the strategies of the papers on composed image retrieval (`negbench.systems.system.CIR`).
-    Strategies that read a guide or a judge, which a run has only where it is told one, are not among "all".
+    "cir" selects the strategies of the papers on composed image retrieval (`negbench.systems.system.CIR`).
+    "all" leaves out strategies that read a guide or a judge, which a run has only if it is configured.
     """
     sections: list[dict[str, Any]] = []
     for item in listed(given, kind):
@@ -129,10 +129,10 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
 
 
 def listed(given: Any, what: str) -> list[Any]:
-    """'a,b' (a flag), one table, or a list (a recipe) -> the single names and tables.
+    """Split 'a,b' (a flag), one table, or a list (a recipe) into names and tables.
 
     Raises:
-        OptionError: neither; it names `what`.
+        OptionError: anything else; the message names `what`.
     """
     if isinstance(given, str):
         return [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
@@ -143,7 +143,7 @@ def listed(given: Any, what: str) -> list[Any]:
 
 
 def _needs_another(kind: str, name: str) -> bool:
-    """Whether it is a strategy that not every run can have, and so not one of "all"."""
+    """Whether this strategy reads a guide or a judge, which not every run has, and so is not one of "all"."""
     if kind != "strategies":
         return False
     found: Any = registry.get(kind, name)
@@ -151,20 +151,20 @@ def _needs_another(kind: str, name: str) -> bool:
 
 
 def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Name of a plug-in in a table: 'qure', or 'qure(variant=release)' where it differs from the defaults."""
+    """Return a plug-in's name in tables: 'qure', or 'qure(variant=release)' if it differs from the defaults."""
     options = {k: v for k, v in section.items() if k != "name" and defaults.get(k) != v}
     inside = ", ".join(f"{k}={v}" for k, v in options.items())
     return f"{section['name']}({inside})" if inside else str(section["name"])
 
 
 def short(labels: Iterable[str]) -> dict[str, str]:
-    """Label -> the same with its paths cut to their file names, unless two labels would then be one."""
+    """Return label -> label with paths cut to file names, unless two labels would become equal."""
     cut = {label: re.sub(r"(?<=[=:])[/~][^,)]*", lambda found: Path(found[0]).name, label) for label in labels}
     return cut if len(set(cut.values())) == len(cut) else {label: label for label in cut}
 
 
 def labels_of(config: ResolvedConfig) -> dict[str, str]:
-    """Strategy, loss and backbone as tables print them, without the world that a backbone shares with the data set."""
+    """Return strategy, loss and backbone as tables print them, leaving out a world that equals the data set's."""
     found, world = {}, config.dataset.options.get("world")
     for section, kind in (("strategy", "strategies"), ("loss", "losses"), ("backbone", "backbones")):
         plugin = getattr(config, section)

@@ -1,7 +1,7 @@
-"""Cells: runs that belong together, planned and computed in one way for whatever is a set of runs.
+"""Cells: the runs of a comparison, claims or a study's final comparison, planned and computed the same way.
 
-A cell is a run like any other, found again by its hash: a command that is rerun computes only what is missing, and two
-comparisons share the cells that they have in common.
+A cell is an ordinary run, found again by its hash: a rerun command computes only missing cells, and comparisons share
+the cells that they have in common.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from negbench.data.scene import Scenes
 from negbench.display import Display
@@ -26,7 +28,7 @@ from negbench.store.runfolder import RunFolder, Step, best_of, step_of
 class Cell:
     """One cell: its resolved configuration, hash, and the folder that holds it so far, if any.
 
-    `data` names the data set and the frozen part of the backbone: cells of one value share features.
+    `data` names the data set and the frozen part of the backbone: cells with the same value share features.
     """
 
     config: ResolvedConfig
@@ -34,7 +36,7 @@ class Cell:
     labels: dict[str, str]  # strategy, loss, backbone, dataset (and settings, system or point) -> as tables print it
     data: str
     folder: str | None = None
-    remarks: tuple[str, ...] = ()  # what a reader must know of it
+    remarks: tuple[str, ...] = ()  # what a reader must know about it
 
     @property
     def seed(self) -> int:
@@ -42,12 +44,12 @@ class Cell:
         return self.config.seed
 
     def step(self, runs: Path) -> Step:
-        """What is to be done about it."""
+        """Return what is left to do: reuse, resume or compute anew."""
         return step_of(RunFolder(runs / self.folder) if self.folder else None)
 
 
 def cell_of(planned: PlannedRun, labels: Mapping[str, str], runs: Path) -> Cell:
-    """The cell of a planned run, with the folder that stands for it."""
+    """Return the cell of a planned run, with its best folder so far."""
     held = best_of(runs, planned.hash)
     folder = None if held is None else held.run_id
     return Cell(planned.config, planned.hash, dict(labels), planned.data, folder, planned.remarks)
@@ -63,16 +65,16 @@ def plan(
     """Resolve every cell and look for it among the finished runs; nothing is encoded yet.
 
     Args:
-        configs: as read; those that share a data set and a backbone stand together.
+        configs: configurations as read, ordered so that those with the same data set and backbone are adjacent.
         runs: runs folder.
         display: shows the progress.
-        scenes: keeps what was loaded.
-        labels: of each cell, beside or instead of those that follow from its configuration; cells that differ in them
-            alone are one run with two places in the grid.
+        scenes: caches loaded data and backbones.
+        labels: labels of each cell, added to or replacing those that follow from its configuration; cells that differ
+            only in them are one run with two places in the grid.
 
     Raises:
-        NegbenchError: a configuration that cannot run, or data that are not there; nothing is computed then.
-        OptionError: two cells that are the same run in the same place.
+        NegbenchError: a configuration that cannot run, or missing data; nothing is computed then.
+        OptionError: two cells are the same run in the same place.
     """
     cells, seen = list[Cell](), set[tuple[str, str]]()
     with display.stage("prepare", total=len(configs)) as advance:
@@ -91,8 +93,8 @@ def plan(
 
 
 def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
-    """'qure bradley-terry seed 0', with backbone and data set where the cells differ in them."""
-    axes = ("backbone",) if "point" in cell.labels else ("backbone", "dataset")  # a point is a data set of its own
+    """Return 'qure bradley-terry seed 0', with backbone and data set if the cells differ in them."""
+    axes = ("backbone",) if "point" in cell.labels else ("backbone", "dataset")  # each point has its own data set
     differ = [axis for axis in axes if len({other.labels[axis] for other in cells}) > 1]
     place = cell.labels.get("system") or cell.labels.get("point") or cell.labels.get("settings")
     return (f"[{place}] " if place else "") + " ".join(
@@ -105,7 +107,7 @@ def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: `run_id` where it is finished, else `error`; `reused` where it was finished before."""
+    """Result of a cell: `run_id` if it finished, else `error`; `reused` if it was finished before."""
 
     cell: Cell
     run_id: str | None
@@ -118,11 +120,11 @@ class Task:
     """Picklable description of one cell for a worker.
 
     Args:
-        config: of the cell.
-        hash: of the run, as planned.
+        config: configuration of the cell.
+        hash: hash of the run, as planned.
         runs: runs folder.
         uri: MLflow store, as `Tracker.open` takes it.
-        tags: of the MLflow run.
+        tags: tags of the MLflow run.
     """
 
     config: ResolvedConfig
@@ -132,18 +134,19 @@ class Task:
     tags: Mapping[str, str]
 
 
-SCENES = Scenes()  # of this process: the cells of a worker share what the first one loaded
+SCENES = Scenes()  # one per process: a worker's cells share what the first one loaded
 
 
 def compute_task(task: Task, report: Report) -> tuple[str, bool]:
-    """Compute one cell, resume it, or find it finished: its run and whether it was finished before.
+    """Compute, resume or reuse one cell; return its run id and whether it was finished before.
 
     Raises:
-        RunError: this machine would compute another run than was planned.
+        RunError: this machine would compute a different run than planned.
     """
     if plan_run(task.config, SCENES).hash != task.hash:
         host = socket.gethostname()
-        raise RunError(f"node {host} has other code, data or weights than planned with: make it as the others are")
+        raise RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
     bench = Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags)
     found = run_config(task.config, bench)
+    torch.cuda.empty_cache()  # an idle worker leaves the GPU to others
     return found.run_id, found.reused

@@ -1,4 +1,4 @@
-"""Ray as an executor: tasks on whatever node of a cluster has room for them. The only file that imports ray."""
+"""Ray executor: run tasks on any node of a cluster that has room. The only file that imports ray."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from negbench.grid.executors import GRACE, Event, Function, death, outcome_of
 from negbench.machine.files import locked
 from negbench.machine.signals import check_stopped, ending_of
 
-MOVES_SCORES = False  # where a run is computed, not what it is
+MOVES_SCORES = False  # where a run is computed does not change it
 
-# what workers take over of our environment: where things lie, and how servers are reached
+# prefixes of the environment variables that workers inherit: paths, and how to reach servers
 _PASSED = ("NEGBENCH_", "MLFLOW_", "PG", "HF_", "AWS_")
 
 
 @dataclass(frozen=True)
 class Ray:
-    """In processes of a Ray cluster, as many at a time as its nodes have room for; made by `Ray.open`.
+    """Computes tasks on a Ray cluster, as many at a time as its nodes have room for; made by `Ray.open`.
 
-    A task whose process or node dies is tried again, on another node where there is one. Nodes that join while tasks
-    wait get some.
+    A task whose process or node dies is retried, on another node if there is one. Nodes that join later get waiting
+    tasks.
 
     Args:
-        shared: folders that must be one and the same on all nodes; a node on which one is not ends `run`.
-        cpus: of a task.
-        gpus: of a task; below 1, tasks share a GPU.
-        room: for so many tasks at a time, as of now.
-        most: tasks at a time; None: all that there is room for.
-        retries: of a task whose process or node died.
+        shared: folders that all nodes must share; `run` fails at a node that does not share one.
+        cpus: CPUs per task.
+        gpus: GPUs per task; below 1, tasks share a GPU.
+        room: how many tasks fit at a time, counted when connecting.
+        most: maximum number of tasks at a time; None: as many as fit.
+        retries: how often a task is retried after its process or node died.
     """
 
     shared: tuple[Path, ...]
@@ -64,16 +64,16 @@ class Ray:
         """Connect this process to a cluster; the connection ends with the process.
 
         Args:
-            address: HOST:PORT of the cluster's head; None: the variable RAY_ADDRESS, else a cluster of this machine
+            address: HOST:PORT of the cluster's head; None: the variable RAY_ADDRESS, else a new cluster of this machine
                 alone, which ends with the process.
-            gpus: None: 1 where a node has a GPU, else 0.
+            gpus: GPUs per task; None: 1 if any node has a GPU, else 0.
             shared, cpus, most: see the class.
 
         Raises:
             ImportError: ray is not installed.
-            OptionError: a cluster that cannot be reached, or none of whose nodes can hold a task.
+            OptionError: the cluster cannot be reached, or no node has room for a task.
         """
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster started here
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # for a cluster started here
         import ray
 
         _connect(address or os.environ.get("RAY_ADDRESS") or "local")
@@ -91,7 +91,7 @@ class Ray:
 
     @property
     def workers(self) -> int:
-        """How many tasks are computed at a time, as of the opening."""
+        """Number of tasks computed at a time, as counted when connecting."""
         return self.most or self.room
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
@@ -105,7 +105,7 @@ class Ray:
 
         work = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_work)
         pending, deaths = deque(enumerate(tasks)), Counter[int]()
-        active: dict[Any, int] = {}  # by the reference to what a task returns
+        active: dict[Any, int] = {}  # Ray's reference to a task's result -> its index
         with self._place() as place, _mailbox() as mailbox:
             try:
                 while pending or active:
@@ -120,10 +120,10 @@ class Ray:
                         index = active.pop(reference)
                         try:
                             event: Event = ray.get(reference)
-                        except RayTaskError as error:  # what a task raises comes as an event: it did not get so far
-                            told = str(error).strip().splitlines()[-1]
+                        except RayTaskError as error:  # a task's own errors come as events: it did not start
+                            reason = str(error).strip().splitlines()[-1]
                             raise NegbenchError(
-                                f"a node cannot start a task ({told}): it needs the same negbench, and the same "
+                                f"a node cannot start a task ({reason}): it needs the same negbench, and the same "
                                 "packages, as this machine"
                             ) from error
                         except RayError as error:
@@ -134,17 +134,17 @@ class Ray:
                         if event.kind == "apart":
                             raise NegbenchError(event.value)
                         yield event
-            except SystemError as error:  # of Ray's compiled code, where a signal's handler raises
+            except SystemError as error:  # from Ray's compiled code, if a signal handler raises
                 raise ending_of(error) or error from None
             finally:
                 _cancel(list(active))
 
     @contextmanager
     def _place(self) -> Iterator[_Place]:
-        """What a task needs to be where we are; its marks lie in the shared folders meanwhile."""
+        """Provide what a task needs to run as if here, with marker files in the shared folders meanwhile."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(_PASSED)}
         if not self.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves a task that asked for none all GPUs of its node
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # Ray shows all GPUs of a node to a task that asked for none
         with ExitStack() as held:
             marks = [folder / f".seen-{uuid.uuid4().hex[:12]}.partial" for folder in self.shared]  # see `files.sweep`
             for mark in marks:
@@ -155,22 +155,22 @@ class Ray:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a command was started: a node is compared with it before every task."""
+    """Where a command was started, which each node checks and adopts before every task."""
 
     marks: tuple[Path, ...]  # files that the command holds locked
     folder: Path
     environment: dict[str, str]
 
     def enter(self) -> str | None:
-        """Make this process as much like the command's as can be; what is in the way, in a line."""
+        """Adopt the command's environment and folder; return a line if a shared folder is not shared here."""
         os.environ.update(self.environment)
-        with suppress(OSError):  # where it is not there, no relative path is
+        with suppress(OSError):  # without the folder, no relative path works either
             os.chdir(self.folder)
         return next((wrong for mark in self.marks if (wrong := _wrong(mark))), None)
 
 
 def _wrong(mark: Path) -> str | None:
-    """Why this node does not share a mark's folder."""
+    """Say why this node does not share a mark's folder; None if it does."""
     host, folder = socket.gethostname(), mark.parent
     try:
         with mark.open("r+b") as file, suppress(BlockingIOError):
@@ -188,8 +188,8 @@ def _wrong(mark: Path) -> str | None:
 
 
 def _work(function: Function, index: int, task: Any, place: _Place, mailbox: Any) -> Event:
-    """A task on its node. What ends it by force (`KeyboardInterrupt`: cancelled) passes through."""
-    # Ray cancels by Python's handler of Ctrl-C; a node that a script started in its background has none
+    """Compute a task on its node. `KeyboardInterrupt`, which cancels it, passes through."""
+    # Ray cancels through Python's Ctrl-C handler, which a node that a script started in the background lacks
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if wrong := place.enter():
         return Event(index, "apart", wrong)
@@ -197,7 +197,7 @@ def _work(function: Function, index: int, task: Any, place: _Place, mailbox: Any
 
 
 def _end_of(error: Exception) -> str:
-    """How Ray says that a task's process ended."""
+    """Describe how a task's process ended, from Ray's error."""
     ends = {
         "NodeDiedError": "its node died",
         "WorkerCrashedError": "its worker process died",
@@ -208,7 +208,7 @@ def _end_of(error: Exception) -> str:
 
 
 def _cancel(references: list[Any]) -> None:
-    """End tasks as Ctrl-C does, so that they can be gone on with; by force what does not listen."""
+    """Interrupt tasks as Ctrl-C does, so that they can be resumed; kill those that do not end in time."""
     import ray
 
     if not references:
@@ -222,7 +222,7 @@ def _cancel(references: list[Any]) -> None:
 
 @contextmanager
 def _mailbox() -> Iterator[Any]:
-    """A queue on this machine that takes tasks' notes: `put` returns when the note is in it."""
+    """Open a queue on this machine for tasks' notes; `put` returns once the note is in it."""
     import ray
     from ray.util.queue import Queue
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -236,7 +236,7 @@ def _mailbox() -> Iterator[Any]:
 
 
 def _room(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """How many tasks a node holds."""
+    """Return how many tasks fit on a node."""
     parts = [node.get(kind, 0.0) / wanted for kind, wanted in (("CPU", cpus), ("GPU", gpus)) if wanted]
     return int(min(parts) + 1e-9)
 
@@ -252,12 +252,12 @@ def _connect(address: str) -> None:
 
     if ray.is_initialized():
         return
-    # Ray prints what nodes log to standard output, where our results go, and has no switch for it
+    # Ray prints what nodes log to standard output, where our results go, and has no option against it
     worker.listen_error_messages = lambda *_: None
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
-        with chdir(sys.prefix):  # workers can import from where this is called
+        with chdir(sys.prefix):  # workers can import from the folder of this call
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
     except (OSError, RuntimeError, ValueError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -266,5 +266,5 @@ def _connect(address: str) -> None:
             "prints it; one that was started with a token needs RAY_AUTH_MODE=token and the token here, too"
         ) from error
     finally:
-        for number, handler in kept.items():  # Ray puts its own in their place
+        for number, handler in kept.items():  # Ray replaces them with its own
             signal.signal(number, handler)

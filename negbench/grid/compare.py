@@ -1,4 +1,4 @@
-"""Planning a comparison: the cells of the axes that are asked for, and what its folder says of them."""
+"""Plan a comparison: resolve the cells of its axes, and look up which are finished."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ComparisonPlan:
     """A comparison before it is computed.
 
     Attributes:
-        asked: the options, those of the recipe included.
-        folder: of the comparison.
-        cells: to compute.
-        configs: as read, one for each cell; empty with dials or systems.
+        asked: the options, including the recipe's.
+        folder: folder of the comparison.
+        cells: cells to compute.
+        configs: configurations as read, one per cell; empty with dials or systems.
         size: the axes in words, '2 strategies x 3 seeds'.
-        rates: the trials of the learning rates; None where no rate is chosen.
+        rates: the learning-rate trials; None if no rate is chosen.
     """
 
     asked: Compare
@@ -43,7 +43,7 @@ class ComparisonPlan:
     rates: Rates | None = None
 
     def line(self) -> str:
-        """How many cells there are, and how many of them are finished."""
+        """Return a line that says how many cells there are and how many are finished."""
         runs, distinct = self.folder.path.parent, {cell.hash: cell for cell in self.cells}.values()
         steps = Counter(cell.step(runs) for cell in distinct)
         size = self.size + f"; {len(distinct)} different runs" * (len(distinct) < len(self.cells))
@@ -57,16 +57,16 @@ class ComparisonPlan:
 
     @property
     def trials(self) -> ComparisonFolder:
-        """Where the trials of the learning rates are."""
+        """Folder of the learning-rate trials."""
         return ComparisonFolder(self.folder.path.with_name(f"{self.folder.path.name}-rates"))
 
     def more(self, seeds: Sequence[int]) -> list[Cell]:
-        """The cells of other seeds."""
+        """Return the cells of other seeds."""
         asked = self.asked.model_copy(update={"seeds": list(seeds)})
         return replace(_planned(asked, self.folder.path.parent), rates=self.rates).at_best_rates().cells
 
     def at_best_rates(self) -> ComparisonPlan:
-        """The plan with every cell at the rate that the finished trials chose; itself where none is chosen."""
+        """Return the plan with every cell at the rate that the finished trials chose; `self` if no rate is chosen."""
         if self.rates is None:
             return self
         runs = self.folder.path.parent
@@ -77,15 +77,15 @@ class ComparisonPlan:
 
 
 def over_recipe(asked: Compare) -> Compare:
-    """The options with those of the recipe's table [compare] below them.
+    """Complete the options from the recipe's table [compare]; options that were given win.
 
     Raises:
-        NegbenchError: a recipe that cannot be read, or a key of the table that is none.
+        NegbenchError: a recipe that cannot be read, or an unknown key in the table.
     """
     if asked.recipe is None:
         return asked
     table = read_recipe(asked.recipe).get("compare", {})
-    if isinstance(table, dict) and (asked.systems or table.get("systems")):  # every system brings its own loss
+    if isinstance(table, dict) and (asked.systems or table.get("systems")):  # every system has its own loss
         table = {key: value for key, value in table.items() if key != "losses"}
     return asked.over(table, "compare")
 
@@ -94,11 +94,11 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     """Resolve every cell of the axes and look for it among the finished runs.
 
     Args:
-        asked: the options, those of the recipe included (`over_recipe`).
+        asked: the options, including the recipe's (`over_recipe`).
         runs: runs folder.
 
     Raises:
-        NegbenchError: axes that do not go together, a cell that cannot run, or data that are missing.
+        NegbenchError: axes that exclude each other, a cell that cannot run, or missing data.
     """
     found = _planned(asked, runs)
     if not _by_grid(asked):
@@ -109,7 +109,7 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
 
 
 def _planned(asked: Compare, runs: Path) -> ComparisonPlan:
-    """The comparison at the configured learning rates."""
+    """Plan the comparison at the configured learning rates."""
     _check(asked)
     axes = Axes.of(asked)
     if asked.systems is not None:
@@ -127,7 +127,7 @@ def _planned(asked: Compare, runs: Path) -> ComparisonPlan:
 
 
 def _check(asked: Compare) -> None:
-    """Refuse options that do nothing without another, and axes whose cells make no common table."""
+    """Refuse options and axes that exclude each other."""
     used = {
         "--systems": asked.systems is not None,
         "--dial": bool(asked.dials),
@@ -143,18 +143,18 @@ def _check(asked: Compare) -> None:
 
 
 def _searches_rates(asked: Compare) -> bool:
-    """Whether the comparison looks for learning rates by itself."""
+    """Whether --tuned or --dial train.lr already searches the learning rate."""
     return asked.tuned is not None or any(parse_dial(text).key == "train.lr" for text in asked.dials)
 
 
 def _by_grid(asked: Compare) -> bool:
-    """Whether each group's learning rate is chosen first."""
+    """Whether each group's learning rate is first chosen from a grid."""
     return asked.lr in (None, "grid") and not _searches_rates(asked)
 
 
 def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> ComparisonFolder:
     name = default_name(cells)
-    if asked.until is not None:  # a folder apart from that of the first look's seeds alone
+    if asked.until is not None:  # not the folder of a comparison of the first look's seeds
         name = name.replace("compare", asked.until)
     if asked.lr not in (None, "grid"):
         name += f"-lr-{asked.lr}"
@@ -187,7 +187,7 @@ def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     dials = Dials.parsed(asked.dials)
     with stages("plan") as display:
         cells, undefined = dial_cells(dials, axes, runs=runs, display=display, scenes=SCENES)
-    notes(f"no point {label}: {reason}" for label, reason in undefined.items())
+    notes(f"point {label} skipped: {reason}" for label, reason in undefined.items())
     undefined_rows = [{"point": label, "strategy": "all", "reason": why} for label, why in undefined.items()]
     about = {"dials": dials.plain(), "undefined": undefined_rows}
     size = _size(axes, points=len(dials.points) - len(undefined))

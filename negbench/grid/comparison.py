@@ -32,14 +32,14 @@ _KINDS = {"comparison": "a comparison", "claims": "claims", "study": "a study", 
 
 
 def check_place(folder: Path, kind: str) -> None:
-    """Refuse a name that something else has in the runs folder; what is of the same kind goes on.
+    """Refuse a name that something of another kind has in the runs folder.
 
     Args:
-        folder: of the name.
+        folder: the named folder.
         kind: comparison, claims, final or study.
 
     Raises:
-        OptionError: what is there, and what to do.
+        OptionError: the name is taken; says by what, and what to do.
     """
     there = _kind_of(folder)
     if there not in (None, kind):
@@ -59,25 +59,25 @@ def _kind_of(folder: Path) -> str | None:
 
 
 def place_of(labels: Mapping[str, Any]) -> tuple[str, ...]:
-    """A group's place in the grid, whatever the seed: its values of `AXES`, '' for those that a comparison lacks."""
+    """Return a group's place in the grid, for any seed: its labels of `AXES`, '' for axes that the comparison lacks."""
     return tuple(str(labels.get(axis, "")) for axis in AXES)
 
 
 @dataclass(frozen=True)
 class ComparisonFolder:
-    """A comparison: its folder in the runs folder, whose name is also that of its MLflow experiment.
+    """A comparison's folder in the runs folder; its MLflow experiment has the same name.
 
     Args:
         path: the folder.
-        about: what comparison.json says beside its cells: dials, points, systems, tuned, undefined; and its kind,
-            where that is not comparison.
+        about: contents of comparison.json besides the cells: dials, points, systems, tuned, undefined; and its kind,
+            if that is not comparison.
     """
 
     path: Path
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, outcomes: Iterable[Outcome]) -> None:
-        """comparison.json: which run holds which cell, and `about`."""
+        """Write comparison.json: the run of each cell, and `about`."""
         files.write_json(self.path / "comparison.json", self.document(outcomes))
 
     def settle(self, outcomes: Iterable[Outcome]) -> None:
@@ -86,12 +86,12 @@ class ComparisonFolder:
             self.write(outcomes)
 
     def holds(self, outcomes: Iterable[Outcome], *, exactly: bool = False) -> bool:
-        """Whether comparison.json names these cells; unless `exactly`, it may name others, too, as of a later look."""
+        """Whether comparison.json names these cells; unless `exactly`, it may name more, e.g. those of a later look."""
         path = self.path / "comparison.json"
         if not path.exists():
             return False
         there = files.read_json(path)
-        wanted = json.loads(json.dumps(self.document(outcomes)))  # tuples as JSON has them
+        wanted = json.loads(json.dumps(self.document(outcomes)))  # turns tuples into lists, as in JSON
         if exactly:
             return bool(there == wanted)
         cells = {json.dumps(row) for row in there.get("cells", ())}
@@ -99,7 +99,7 @@ class ComparisonFolder:
         return about and all(json.dumps(row) in cells for row in wanted["cells"])
 
     def document(self, outcomes: Iterable[Outcome]) -> dict[str, Any]:
-        """What comparison.json says of these cells."""
+        """Return the contents of comparison.json for these cells."""
         rows: list[dict[str, Any]] = [
             {**o.cell.labels, "seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
             for o in outcomes
@@ -116,19 +116,19 @@ class ComparisonFolder:
         progress: Callable[[Outcome, int], None] | None = None,
         before: Sequence[Outcome] = (),
     ) -> list[Outcome]:
-        """Compute what is not finished, and write this folder after every cell.
+        """Compute the cells that are not finished, and write comparison.json after every cell.
 
         Args:
-            cells: of `plan`.
-            executor: where.
-            tracking_uri: MLflow store; the cells hang under one run of the comparison's experiment.
+            cells: cells from `plan`.
+            executor: computes the cells.
+            tracking_uri: MLflow store; the cells are children of one run of the comparison's experiment.
             progress: called after every cell with its outcome and how many are done.
             before: outcomes of other cells of this comparison, which stay in comparison.json.
 
         Returns:
             One outcome per cell, in order. A failing cell does not stop the others.
         """
-        from negbench.grid.cells import Outcome, Task, compute_task, title_of  # a report trains nothing
+        from negbench.grid.cells import Outcome, Task, compute_task, title_of  # reports need no training code
         from negbench.store.tracking import Tracker
 
         runs, name = self.path.parent, self.path.name
@@ -136,7 +136,7 @@ class ComparisonFolder:
         parent = self.parent(tracker)
         tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
         tags |= {"mlflow.parentRunId": parent} if parent else {}
-        first: dict[str, Cell] = {}  # a run is computed once, and named by its first place
+        first: dict[str, Cell] = {}  # each run is computed once, and labelled as its first cell
         for cell in cells:
             first.setdefault(cell.hash, cell)
         found: dict[str, Outcome] = {}
@@ -148,7 +148,7 @@ class ComparisonFolder:
 
         def ended(outcome: Outcome, fault: str = "") -> None:
             found[outcome.cell.hash] = outcome
-            if fault:  # ours: for a report of it
+            if fault:  # the traceback, for a bug report
                 with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
                     file.write(fault)
             self.write([*before, *outcomes()])
@@ -177,13 +177,13 @@ class ComparisonFolder:
         return rows
 
     def parent(self, tracker: Tracker) -> str | None:
-        """MLflow run that the cells hang under; made once per store, and found again when the comparison goes on."""
+        """Return the cells' parent MLflow run; made once per store, and found again when the comparison is resumed."""
         name = self.path.name
         return tracker.parent(self.path / "mlflow.json", name, {"negbench.kind": "comparison", "comparison": name})
 
 
 def default_name(cells: Sequence[Cell]) -> str:
-    """Name of a comparison that was given none: the same grid gets the same name, whatever the code's version."""
+    """Return the default name of a comparison: the same grid gets the same name in every version of the code."""
     grid = sorted(json.dumps(cell.config.identity(), sort_keys=True) for cell in cells)
     digest = hashlib.sha256("".join(grid).encode()).hexdigest()
     return f"compare-{digest[:8]}"
@@ -191,33 +191,33 @@ def default_name(cells: Sequence[Cell]) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """All seeds of one (strategy, loss, backbone, dataset)."""
+    """Runs of one (strategy, loss, backbone, dataset), one per seed."""
 
     labels: dict[str, str]
     runs: tuple[RunFolder, ...]  # by seed
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:
-        """result.json of each."""
+        """result.json of each run."""
         return [run.result for run in self.runs]
 
     @cached_property
     def manifests(self) -> list[dict[str, Any]]:
-        """config.json of each."""
+        """config.json of each run."""
         return [run.manifest for run in self.runs]
 
     @cached_property
     def configs(self) -> list[RunConfig]:
-        """Configuration of each."""
+        """Configuration of each run."""
         return [run.config for run in self.runs]
 
     @cached_property
     def points(self) -> list[list[dict[str, float]]]:
-        """metrics.jsonl of each."""
+        """metrics.jsonl of each run."""
         return [run.metrics() for run in self.runs]
 
     def values(self, *path: str) -> list[float]:
-        """One number of every run's result that has it, e.g. ("metrics", "average/recall_at_10")."""
+        """Return one number from every run's result that has it, e.g. ("metrics", "average/recall_at_10")."""
         found = []
         for result in self.results:
             value: Any = result
@@ -228,9 +228,9 @@ class Group:
         return found
 
     def curve(self, metric: str) -> tuple[list[int], list[float], NDArray[np.float64]]:
-        """A metric of the scored split along training: epochs trained [E], steps [E], values [seeds, E].
+        """Return a metric of the scored split over training: epochs trained [E], steps [E], values [seeds, E].
 
-        E are the points that all seeds have, the untrained model's (0 epochs) first; E = 0 where a seed has none.
+        E counts the points that all seeds have, the untrained model's (0 epochs) first; E = 0 if a seed has none.
         """
         key = f"{'val' if self.configs[0].eval.reported else 'dev'}/{metric}"
         tables = [{int(point["epoch"]) + 1: point for point in points if key in point} for points in self.points]
@@ -240,7 +240,7 @@ class Group:
 
 
 def groups_of(runs: Path, name: str) -> list[Group]:
-    """Finished cells of a comparison, seed by seed within their group.
+    """Return the finished cells of a comparison in groups, sorted by seed.
 
     Raises:
         RunError: no comparison of that name, or one without any finished cell.
@@ -255,7 +255,7 @@ def groups_of(runs: Path, name: str) -> list[Group]:
 
 
 def grouped(runs: Path, cells: Iterable[Mapping[str, Any]]) -> list[Group]:
-    """Finished cells of comparison.json's, seed by seed within their group."""
+    """Group the finished ones of these rows of comparison.json, sorted by seed."""
     found: dict[tuple[str, ...], list[tuple[int, RunFolder]]] = {}
     for row in cells:
         if row["run"] is not None and (runs / row["run"] / "result.json").exists():

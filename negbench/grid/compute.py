@@ -1,4 +1,4 @@
-"""Computing cells for a command: encoding first, progress, an estimate after the first cell, failures."""
+"""Compute cells for a command: encode first, show progress, estimate the rest after one cell, report failures."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def computed(
     tracking_uri: str | None,
     before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
-    """Compute what is not finished; logs progress and failures.
+    """Compute the cells that are not finished; log progress and failures.
 
     Args:
-        folder: of the comparison.
-        cells: of `plan`.
-        executor: where.
+        folder: folder of the comparison.
+        cells: cells from `plan`.
+        executor: computes the cells.
         tracking_uri: MLflow store.
         before: outcomes of other cells of the comparison.
 
@@ -54,12 +54,12 @@ def computed(
             return finished  # nothing to compute, and nothing to write
     todo = [cell for cell in distinct if cell.step(runs) in ("resume", "anew")]
     if todo and isinstance(executor, Processes):
-        executor.prepare(compute_task)  # it takes as long as all that comes before the first cell
-    if not executor.elsewhere:  # there the first worker that asks encodes, and the others wait for the store's lock
+        executor.prepare(compute_task)  # takes as long as everything before the first cell
+    if not executor.elsewhere:  # else the first worker that asks encodes; the others wait for the store's lock
         with stages("prepare") as display:
             encode_cells(todo, display)
     if executor.elsewhere or executor.workers > 1:
-        SCENES.clear()  # a large backbone is not to stay in memory beside those that train
+        SCENES.clear()  # free a large backbone here, as the workers load their own
     try:
         with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
             progress = _progress(runs, cells, todo, executor, advance)
@@ -81,7 +81,7 @@ def encode_cells(cells: Sequence[Cell], display: Display) -> None:
         NegbenchError: images that cannot be read, a full disk.
     """
     first: dict[str, Cell] = {}
-    for cell in cells:  # one that brings its features stores none: it is tried with one world of each kind
+    for cell in cells:  # a backbone that holds its features stores none: check one cell per data set label
         brings = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
         first.setdefault(f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.data, cell)
     for cell in first.values():
@@ -94,7 +94,7 @@ def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def raise_failed(outcomes: Sequence[Outcome]) -> None:
-    """The command's end: NegbenchError where a cell failed."""
+    """Raise NegbenchError if a cell failed; called at a command's end."""
     failed, total = _failed(outcomes), len({outcome.cell.hash for outcome in outcomes})
     if failed:
         raise NegbenchError(f"{len(failed)} of {total} cells failed; rerun the command to compute them again")
@@ -103,7 +103,7 @@ def raise_failed(outcomes: Sequence[Outcome]) -> None:
 def _progress(
     runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], executor: Executor, advance: Advance
 ) -> Callable[[Outcome, int], None]:
-    """What to call after every cell: moves the bar or logs a line, and estimates the rest after the first."""
+    """Return a callback for every cell: it moves the bar or logs a line, and estimates the rest after the first."""
     drawn, started, estimated = progress_console().is_terminal, time.monotonic(), False
     total = len({cell.hash for cell in cells})
 
@@ -123,7 +123,7 @@ def _progress(
 
 
 def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executor) -> str:
-    """Time and disk of the rest, each cell as the first one that was computed."""
+    """Estimate time and disk space of the remaining cells from the first one computed."""
     rest = sum(cell.hash != first.hash for cell in todo)
     seconds, workers = sum(RunFolder(folder).result["seconds"].values()), executor.workers
     left = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
@@ -134,17 +134,17 @@ def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executo
 
 
 def executor_of(given: str | Executor, address: str | None, workers: int | None, runs: Path | None = None) -> Executor:
-    """`--executor`, `--address` and `--workers`, checked.
+    """Check `--executor`, `--address` and `--workers`, and return the executor.
 
     Args:
         given: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', or an executor, which is returned as it is.
         address: HOST:PORT of a Ray cluster's head; None: RAY_ADDRESS, else this machine alone.
-        workers: tasks at a time, at most; None: 1, or with Ray as many as there is room for.
-        runs: what all nodes must share beside the cache.
+        workers: maximum number of tasks at a time; None: 1, or with Ray as many as fit.
+        runs: runs folder, which all nodes must share, like the cache.
 
     Raises:
-        UnknownNameError: another name, or another option.
-        OptionError: an option's value, an address without Ray, or workers or an address beside an executor.
+        UnknownNameError: an unknown executor or option.
+        OptionError: an invalid value, an address without Ray, or workers or an address with an executor object.
         NegbenchError: Ray is not installed, or its cluster cannot be reached.
     """
     if not isinstance(given, str):

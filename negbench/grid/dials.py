@@ -1,8 +1,8 @@
-"""Dials: settings that a comparison moves, all else held fixed, so that one sees where which strategy is ahead.
+"""Dials: settings that a comparison varies, all else fixed, to show where each strategy is ahead.
 
-A point is one value of every dial; its cells are those of a comparison of the strategies there. Dials are keys of the
-configuration, of the data set mostly (`dataset.twins`), of the backbone (`backbone.tokens`) or of training
-(`train.epochs`), so whatever can be set can be a dial.
+A point is one value of every dial; the strategies are compared at each point. Any key of the configuration can be a
+dial: mostly of the data set (`dataset.twins`), but also of the backbone (`backbone.tokens`) or of training
+(`train.epochs`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Dial:
 
 
 def parse_dial(text: str) -> Dial:
-    """'dataset.twins=1,2,4' -> the dial.
+    """Parse a dial such as 'dataset.twins=1,2,4'.
 
     Raises:
         OptionError: no key, no value, or a value twice.
@@ -54,16 +54,16 @@ def parse_dial(text: str) -> Dial:
 
 @dataclass(frozen=True)
 class Dials:
-    """The dials of a comparison. Its points are all combinations of their values; without a dial there is none."""
+    """Dials of a comparison; its points are all combinations of their values, none without dials."""
 
     axes: tuple[Dial, ...] = ()
 
     @classmethod
     def parsed(cls, texts: Sequence[str]) -> Dials:
-        """From `--dial`, each as `parse_dial`.
+        """Parse the texts of `--dial`, each as `parse_dial` does.
 
         Raises:
-            OptionError: a text that is no dial, or a key twice.
+            OptionError: an invalid text, or a key given twice.
         """
         found = cls(tuple(map(parse_dial, texts)))
         keys = [dial.key for dial in found.axes]
@@ -73,11 +73,11 @@ class Dials:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Dials:
-        """From comparison.json, which has them as `plain`."""
+        """Read the dials from comparison.json, as `plain` gave them."""
         return cls(tuple(Dial(each["key"], tuple(each["values"])) for each in document.get("dials", ())))
 
     def plain(self) -> list[dict[str, Any]]:
-        """For comparison.json."""
+        """Return the dials in the form of comparison.json."""
         return [{"key": dial.key, "values": list(dial.values)} for dial in self.axes]
 
     @property
@@ -86,12 +86,12 @@ class Dials:
         return list(itertools.product(*(dial.values for dial in self.axes))) if self.axes else []
 
     def label(self, point: Sequence[Any], without: int | None = None) -> str:
-        """'twins=1, tokens=4', the label `point` of its cells; `without`: index of a dial that is left out."""
+        """Return a point's label, 'twins=1, tokens=4'; `without` is the index of a dial to leave out."""
         named = [(dial.name, value) for dial, value in zip(self.axes, point, strict=True)]
         return ", ".join(f"{name}={value}" for index, (name, value) in enumerate(named) if index != without)
 
     def lines_along(self, axis: int) -> list[list[Point]]:
-        """The points by the values of all other dials, each list in the order of this dial's values."""
+        """Group the points by the values of all other dials, each list in the order of this dial's values."""
         others = [(None,) if i == axis else dial.values for i, dial in enumerate(self.axes)]
         lines = itertools.product(*others)
         return [[(*rest[:axis], value, *rest[axis + 1 :]) for value in self.axes[axis].values] for rest in lines]
@@ -100,20 +100,20 @@ class Dials:
 def dial_cells(
     dials: Dials, axes: Axes, *, runs: Path, display: Display, scenes: Scenes
 ) -> tuple[list[Cell], dict[str, str]]:
-    """The cells of every point, labelled `point`; and the points that cannot be computed, with the reason.
+    """Plan the cells of every point, labelled `point`; also return points that cannot be computed, with the reason.
 
     Args:
-        dials: whose values go above the axes' layers.
+        dials: dials, whose values override the axes' layers.
         axes: strategies, seeds, and the layers below.
         runs: runs folder.
         display: shows the progress.
-        scenes: keeps what was loaded.
+        scenes: caches loaded data and backbones.
 
     Raises:
-        NegbenchError: no point can be computed; the reason of the last one.
+        NegbenchError: no point can be computed; gives the reason for the last one.
     """
     cells, undefined = list[Cell](), dict[str, str]()
-    # the point names a moved option: a label that names it too would make every point a table of another loss
+    # `point` names the varied option; if the loss's label named it too, each point would be a table of another loss
     moved = {"loss", "backbone"} & {dial.key.partition(".")[0] for dial in dials.axes}
     for point in dials.points:
         label = dials.label(point)

@@ -1,4 +1,4 @@
-"""Where tasks are computed: here, or in worker processes of this machine; `cluster` has a cluster's."""
+"""Executors: compute tasks in this process or in worker processes of this machine; `cluster` has the one for Ray."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from negbench.machine.signals import Stopped, check_stopped, stop_on_signals
 Report = Callable[[str], None]
 Function = Callable[[Any, Report], Any]
 
-# What tasks import late, by their module: the server imports it once, and its forks, the workers, share it in memory.
-# Nothing here starts a thread of Python's.
+# Modules that tasks import late, by the task's module: the fork server imports them once, and the workers that it forks
+# share them in memory. None of them starts a Python thread.
 _RUNS = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.parquet")
 _PRELOADED = {"negbench.grid.cells": _RUNS, "negbench.tuning.trials": _RUNS}
 
-APART = {"PYTHONSAFEPATH": "1"}  # of a Python that we start: it imports nothing from the current folder
-GRACE = 15.0  # seconds for tasks to end in order: on a busy machine an MLflow run takes some; Slurm kills after 30
+APART = {"PYTHONSAFEPATH": "1"}  # environment of Python processes that we start: no imports from the current folder
+GRACE = 15.0  # seconds for tasks to end cleanly: on a busy machine, closing an MLflow run takes time; Slurm kills at 30
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ class Event:
 
 
 class Executor(Protocol):
-    """Computes tasks somewhere, so many at a time."""
+    """Interface that computes tasks, `workers` at a time."""
 
     @property
     def elsewhere(self) -> bool:
-        """Whether tasks run on other machines, which are to have what is heavy."""
+        """Whether tasks run on other machines, which then also do heavy preparation such as encoding."""
         ...
 
     @property
     def workers(self) -> int:
-        """How many tasks are computed at a time."""
+        """Number of tasks computed at a time."""
         ...
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
@@ -62,20 +62,20 @@ class Executor(Protocol):
             tasks: picklable.
 
         Yields:
-            Events as they come; each task ends with one 'done' or 'failed', and none stops another.
+            Events as they come; each task ends with one 'done' or 'failed', and a failed task does not stop others.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Here:
-    """In this process, in the order given."""
+    """Computes tasks in this process, in the order given."""
 
     workers: ClassVar[int] = 1
     elsewhere: ClassVar[bool] = False
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
-        """See `Executor`; notes come with their task's end."""
+        """See `Executor`; a task's notes are yielded when it ends."""
         for index, task in enumerate(tasks):
             notes: list[Event] = []
             event = outcome_of(function, index, task, notes.append)
@@ -85,16 +85,16 @@ class Here:
 
 @dataclass(frozen=True)
 class Processes:
-    """In so many worker processes, a task at a time each.
+    """Computes tasks in worker processes, one task at a time in each.
 
-    A process serves many tasks, those of later calls of `run` with the same function among them, so that they share
-    what it has loaded; it ends with this object. One that dies (kill -9, out of memory) is replaced, and its task tried
-    again; a task that this happens to again fails.
+    A process computes many tasks, also those of later calls of `run` with the same function, so that they share what it
+    has loaded; it ends with this object. A process that dies (kill -9, out of memory) is replaced and its task retried;
+    a task whose process dies more than `retries` times fails.
 
     Args:
-        workers: processes at once.
-        retries: of a task whose process died.
-        grace: seconds for processes to end in order, when this one ends early.
+        workers: number of processes.
+        retries: how often a task is retried after its process died.
+        grace: seconds for processes to end cleanly when `run` stops early.
     """
 
     workers: int
@@ -107,7 +107,7 @@ class Processes:
         weakref.finalize(self, _end, self.idle)
 
     def prepare(self, function: Function) -> None:
-        """Let the server of workers import what `function` needs, while this process goes on; `run` then finds it."""
+        """Start importing what `function` needs in the fork server while this process continues, to speed up `run`."""
         _context(function)
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
@@ -161,12 +161,12 @@ class Processes:
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker process as its parent sees it."""
+    """A worker process, as seen by its parent."""
 
     process: Any
     pipe: Connection
     function: Function
-    index: int = -1  # of its task
+    index: int = -1  # index of its task
 
     @classmethod
     def start(cls, function: Function) -> _Worker:
@@ -179,20 +179,20 @@ class _Worker:
         return cls(process, ours, function)
 
     def take(self, pending: list[tuple[int, Any]]) -> None:
-        """Hand it the last of these tasks."""
+        """Pop the last pending task and send it to the worker."""
         self.index, task = pending.pop()
-        with suppress(OSError):  # dead already: reading tells
+        with suppress(OSError):  # already dead: the next read shows it
             self.pipe.send((self.index, task))
 
     def end(self) -> str:
-        """How it ended, as a sentence goes on."""
+        """Wait for the process and describe its end, e.g. 'died (exit code 1)'."""
         self.process.join()
         code = self.process.exitcode
         return f"died ({f'killed by signal {-code}' if code and code < 0 else f'exit code {code}'})"
 
 
 def _end(idle: list[_Worker]) -> None:
-    """Let workers end that have no task."""
+    """End idle workers and wait for them."""
     for worker in idle:
         with suppress(OSError):  # dead already
             worker.pipe.send(None)
@@ -201,7 +201,7 @@ def _end(idle: list[_Worker]) -> None:
 
 
 def _context(function: Function) -> multiprocessing.context.ForkServerContext:
-    """Start the server that workers are forks of, unless it runs."""
+    """Start the server that forks workers, unless it runs, and return its context."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__, *_PRELOADED.get(function.__module__, ())])
     added = APART.keys() - os.environ.keys()
@@ -213,7 +213,7 @@ def _context(function: Function) -> multiprocessing.context.ForkServerContext:
 
 
 def outcome_of(function: Function, index: int, task: Any, send: Callable[[Event], object]) -> Event:
-    """Compute a task in this process and return how it ended; `send` takes its notes."""
+    """Compute a task in this process and return its last event; `send` receives its notes."""
 
     def report(text: str) -> None:
         send(Event(index, "note", text))
@@ -225,10 +225,10 @@ def outcome_of(function: Function, index: int, task: Any, send: Callable[[Event]
 
 
 def death(index: int, end: str, times: int, retries: int) -> Event:
-    """Event of a task whose process died: a note that it is tried again, or its failure.
+    """Return the event of a task whose process died: a note that it is tried again, or its failure.
 
     Args:
-        index: of the task.
+        index: index of the task.
         end: how the process ended, e.g. "its worker process died".
         times: how often that happened to this task.
         retries: how often it may happen.
@@ -239,23 +239,23 @@ def death(index: int, end: str, times: int, retries: int) -> Event:
 
 
 def _explained(error: Exception) -> tuple[str, str]:
-    """One line, and the traceback unless it is a user's mistake."""
+    """Return a one-line message, and the traceback unless the user can fix the error."""
     from negbench.errors import NegbenchError, out_of_memory
     from negbench.plugins.registry import blamed
 
     if isinstance(error, NegbenchError):
         return str(error), ""
-    if mend := out_of_memory(error):
-        return mend, ""
-    if mend := blamed(error):
-        return mend, "".join(traceback.format_exception(error))
+    if fix := out_of_memory(error):
+        return fix, ""
+    if fix := blamed(error):
+        return fix, "".join(traceback.format_exception(error))
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
 
 
 def _serve(function: Function, pipe: Connection, environment: dict[str, str]) -> None:
-    """A worker's whole life; it ends quietly with its parent or by the parent's SIGTERM."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends us
-    os.environ.clear()  # the server's are of the moment it started
+    """Main loop of a worker; it exits quietly when its parent ends or sends SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends us
+    os.environ.clear()  # the fork server's are from when it started
     os.environ.update(environment)
     stop_on_signals(once=GRACE)  # then the parent kills
     talking = threading.Lock()
@@ -277,10 +277,10 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
 
 
 def _end_with_parent() -> None:
-    """When the parent is gone, however it ended, this process ends a second later."""
+    """Wait for the parent to end, for whatever reason, and end this process within a second."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGTERM)  # in order: its MLflow run is ended
+    os.kill(os.getpid(), signal.SIGTERM)  # a clean exit, which closes the MLflow run
     time.sleep(1.0)
     os._exit(128 + signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Looks at a comparison that adds seeds until it has decided: after which seeds, and what of alpha each look spends."""
+"""Looks of a comparison that adds seeds until it is decided: after which seeds, and how much alpha each look spends."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from negbench.errors import OptionError
 from negbench.settings.options import UntilOptions
 
-COUNTS = (3, 5, 8, 12, 18, 27, 40, 60)  # seeds of a look: half as many again as those of the one before
+COUNTS = (3, 5, 8, 12, 18, 27, 40, 60)  # seeds at each look: about 1.5 times those of the look before
 
 
 @dataclass(frozen=True)
 class Looks:
-    """When a comparison looks; fixed before its first cell.
+    """When a comparison is looked at; fixed before its first cell.
 
     Args:
-        first: seeds of the first look; those above the highest follow.
+        first: seeds of the first look; later looks add the next higher seeds.
         most: number of seeds at the last look.
-        pairs: whether all pairs are to be decided, or those with the baseline.
-        budget: seconds; after a look that ends later there is no other.
+        pairs: whether to decide all pairs, or only those with the baseline.
+        budget: time limit in seconds; a look that ends later is the last.
     """
 
     first: tuple[int, ...]
@@ -30,10 +30,10 @@ class Looks:
 
     @classmethod
     def of(cls, asked: UntilOptions, first: tuple[int, ...], *, pairs: bool = False) -> Looks | None:
-        """As asked for; None without `--until decided`.
+        """Return the looks of these options; None without `--until decided`.
 
         Raises:
-            OptionError: fewer than two seeds at first, or more than at last; an option that needs `--until`.
+            OptionError: fewer than two first seeds, more of them than the maximum, or an option that needs `--until`.
         """
         if asked.until is None:
             for name in ("pairs", "max_seeds", "budget"):
@@ -49,16 +49,16 @@ class Looks:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Seeds of each look."""
+        """Number of seeds at each look."""
         start = len(self.first)
         return (start, *(n for n in COUNTS if start < n < self.most), *[self.most] * (self.most > start))
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Of alpha, what each look spends: sqrt(seeds / most) is spent in all up to a look; they sum to 1."""
+        """Share of alpha that each look spends: up to a look sqrt(seeds / most) in total; the shares sum to 1."""
         spent = [0.0, *((count / self.most) ** 0.5 for count in self.counts)]
         return tuple(after - before for before, after in itertools.pairwise(spent))
 
     def seeds(self, count: int) -> tuple[int, ...]:
-        """The first `count` of all seeds."""
+        """Return the first `count` seeds."""
         return (*self.first, *range(max(self.first) + 1, max(self.first) + 1 + self.most))[:count]

@@ -1,8 +1,8 @@
-"""The learning rate of each group of a comparison, chosen on a part of train with the first seed.
+"""Choose each group's learning rate on a part of train, with the first seed.
 
-A rate that suits one strategy or loss is another's handicap. Unless `--lr` says otherwise, every group gets the same
-small grid around the rate of its configuration. The trials are runs like any other, in a comparison of their own, found
-again by their hashes; what is chosen follows from the finished ones alone.
+A rate that suits one strategy or loss may handicap another. Unless `--lr` says otherwise, every group gets the same
+small grid around its configured rate. The trials are ordinary runs in a comparison of their own, found again by their
+hashes; the choice depends only on the finished ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from negbench.loop.runs import plan_run
 from negbench.settings.config import ResolvedConfig
 from negbench.store.runfolder import best_of
 
-FACTORS = (1.0, 0.3, 3.0)  # times the configured rate, which wins where several are equal
-DEV_FRACTION = 0.2  # of train, unless more: a tenth of it would rank trials by their luck
+FACTORS = (1.0, 0.3, 3.0)  # multiples of the configured rate, which wins ties
+DEV_FRACTION = 0.2  # of train, or more if configured: a tenth would rank trials by chance
 Place = tuple[str, ...]
 
 
@@ -28,10 +28,10 @@ class ChosenRate:
     """One group's learning rate; comparison.json holds them under `rates`.
 
     Attributes:
-        labels: of the group.
-        seed: of the trials.
-        lr: the rate of the best trial, or the configured one where no trial is finished.
-        tried: (rate, main metric on the dev part) of each trial, lowest rate first; None: it is not finished.
+        labels: labels of the group.
+        seed: seed of the trials.
+        lr: the rate of the best trial, or the configured one if no trial is finished.
+        tried: (rate, main metric on the dev part) of each trial, lowest rate first; None if it is not finished.
     """
 
     labels: Mapping[str, str]
@@ -47,11 +47,11 @@ class ChosenRate:
 
 @dataclass(frozen=True)
 class Rates:
-    """The trials of a comparison.
+    """Learning-rate trials of a comparison.
 
     Args:
-        trials: of each group, in the order of `FACTORS`; their labels name the rate under `settings`.
-        labels: of each group.
+        trials: trials of each group, in the order of `FACTORS`; their label `settings` names the rate.
+        labels: labels of each group.
     """
 
     trials: Mapping[Place, tuple[Cell, ...]]
@@ -59,7 +59,7 @@ class Rates:
 
     @classmethod
     def of(cls, cells: Sequence[Cell], runs: Path, scenes: Scenes) -> Rates:
-        """Plan the trials of these cells, each group's from its first."""
+        """Plan each group's trials from its first cell."""
         first = dict[Place, Cell]()
         for cell in cells:
             first.setdefault(place_of(cell.labels), cell)
@@ -72,7 +72,7 @@ class Rates:
         return [cell for mine in self.trials.values() for cell in mine]
 
     def chosen(self, runs: Path) -> dict[Place, ChosenRate]:
-        """The rate of each group, from the trials that are finished now."""
+        """Return each group's rate, chosen from the trials finished so far."""
         found = {}
         for place, mine in self.trials.items():
             tried = [(cell.config.train.lr, _score(runs, cell)) for cell in mine]
@@ -83,18 +83,18 @@ class Rates:
 
 
 def at_rates(cells: Sequence[Cell], chosen: Mapping[Place, ChosenRate], runs: Path, scenes: Scenes) -> list[Cell]:
-    """The cells, each at the rate of its group."""
+    """Return the cells, each at its group's rate."""
     found = []
     for cell in cells:
         config = _with_rate(cell.config, chosen[place_of(cell.labels)].lr)
         at_rate = cell_of(plan_run(config, scenes), cell.labels, runs)
-        found.append(replace(at_rate, remarks=()))  # the trials' say the same
+        found.append(replace(at_rate, remarks=()))  # the trials have the same remarks
     return found
 
 
 def _trial(cell: Cell, factor: float, runs: Path, scenes: Scenes) -> Cell:
-    """A cell at another rate, scored on a part of train."""
-    rate = float(f"{factor * cell.config.train.lr:.6g}")  # 0.3 x 0.003 is to be the run of 0.0009
+    """Return a cell at another rate, scored on a part of train."""
+    rate = float(f"{factor * cell.config.train.lr:.6g}")  # so that 0.3 x 0.003 is the same run as 0.0009
     chosen = cell.config.eval
     fraction = max(chosen.dev_fraction, DEV_FRACTION)
     select = "dev" if chosen.select == "val" else chosen.select

@@ -1,4 +1,4 @@
-"""Systems as an axis: every system with the negatives of every strategy, all else untouched; and its corners.
+"""Systems as an axis: every system with the negatives of every strategy, all else unchanged; and its corners.
 
 A cell keeps the system's loss, terms, backbone options, schedule and number of negatives per query and step: a corpus
 strategy in a batch system draws as many as the batch has other members, a batch strategy in a corpus system keeps as
@@ -27,16 +27,16 @@ Layer = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Matrix:
-    """The cells of systems x strategies.
+    """Cells of systems x strategies.
 
     Attributes:
         systems: names of the rows.
-        cells: of the matrix and the corners; a cell's label `system` is the row's name, or that of a corner.
+        cells: cells of the matrix and the corners; their label `system` names the row or the corner.
         corners: system -> its corners, each {"factors": those taken from it (the others are the plain system's),
             "label": label `system` of its cells}.
         own: system -> label `strategy` of its published negatives.
         undefined: combinations that cannot be computed, each {"system", "strategy", "reason"}.
-        remarks: components of the systems that the backbone or the data set does not support, a line each.
+        remarks: components of the systems that the backbone or the data set does not support, one line each.
     """
 
     systems: tuple[str, ...]
@@ -47,7 +47,7 @@ class Matrix:
     remarks: list[str] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
-        """For comparison.json."""
+        """Return the systems in the form of comparison.json."""
         return {"names": list(self.systems), "corners": self.corners, "own": self.own, "remarks": self.remarks}
 
 
@@ -64,13 +64,13 @@ def system_cells(
     """Plan these systems with these strategies, and the corners between each system and the plain one.
 
     Args:
-        base: layers above a system's own (backbone, data set, `--set`); a `system` that they name plays no part.
-        systems: names.
+        base: layers above a system's own (backbone, data set, `--set`); a `system` that they name is ignored.
+        systems: names of the systems.
         strategies: plug-in sections.
-        seeds: of every cell.
+        seeds: seeds of every combination.
         runs: runs folder.
         display: shows the progress.
-        scenes: keeps what was loaded.
+        scenes: caches loaded data and backbones.
 
     Raises:
         NegbenchError: a system that cannot run with its own negatives.
@@ -105,7 +105,7 @@ def system_cells(
 
 
 def _swapped(layers: Sequence[Layer], section: Layer, seed: int) -> RunConfig:
-    """The system with other negatives, as many as it has itself."""
+    """Return the system's configuration with another strategy, but its own number of negatives."""
     before = resolved(build_config(layers))
     after = build_config([*layers, {"strategy": dict(section), "seed": seed}])
     scopes = [registry.get("strategies", c.strategy.name).scope for c in (before, after)]  # type: ignore[attr-defined]
@@ -118,7 +118,7 @@ def _swapped(layers: Sequence[Layer], section: Layer, seed: int) -> RunConfig:
 def _corners(
     chosen: System, base: Sequence[Layer], seeds: Sequence[int], scenes: Scenes
 ) -> dict[tuple[str, ...], list[RunConfig]]:
-    """Every choice of factors from the system, the others from the plain one; none that could change nothing."""
+    """Return every mix of factors of the system and the plain one, without factors that change nothing."""
     plain = system(PLAIN)
     parts, _ = chosen.carried(base, scenes)
     start = chosen.layers(parts, ())

@@ -1,4 +1,4 @@
-"""The search of one strategy of a comparison at equal tuning; comparison.json holds them under `tuned`."""
+"""Tuning of one strategy of a comparison at equal budgets; comparison.json lists the tunings under `tuned`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tuning:
-    """One strategy's search.
+    """Result of tuning one strategy.
 
     Attributes:
         labels: strategy, loss, backbone, data set, as tables print them.
-        study: its name; '' where the strategy has nothing to tune.
+        study: name of the study; '' if the strategy has nothing to tune.
         knobs: keys that were searched.
-        trials: how many ended, of those asked for.
-        seconds: of computing, over all trials.
-        default, best: the main metric on the dev part; NaN (null) without trials.
-        found: key -> value of the best trial; empty where that is the default.
-        error: why there is no result; '' else.
+        trials: number of trials that ended.
+        seconds: computing time of all trials.
+        default, best: main metric of the default and of the best trial on the dev part; None (null) without trials.
+        found: key -> value of the best trial; empty if that is the default.
+        error: why there is no result; '' if there is one.
     """
 
     labels: Mapping[str, str]

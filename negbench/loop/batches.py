@@ -1,4 +1,4 @@
-"""The batches of an epoch: in the order that the strategy gives its queries, with their draws."""
+"""Build an epoch's batches in the strategy's query order, with the negatives drawn for them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from negbench.scoring import evaluation
 def epoch_batches(
     run: OpenRun, objective: Objective, state: State, streams: Mapping[str, torch.Generator], strategy: Strategy
 ) -> Iterator[Batch]:
-    """Every batch of the epoch that starts now.
+    """Return an iterator over the batches of the current epoch.
 
     Args:
-        run: whose batches they are.
-        objective: holds the epoch's scene and its strategy.
-        state: holds the epoch and the negatives of its interval.
-        streams: of the batches and of the draws.
-        strategy: the run's, which the epoch's is a part of.
+        run: the run in training.
+        objective: holds the epoch's scene and strategy.
+        state: holds the epoch and the negatives drawn for its refresh interval.
+        streams: random generators "batches" and "draws".
+        strategy: the run's whole strategy; the objective's may be one part of it.
 
     Raises:
-        NegbenchError: a strategy whose order leaves out a query, or names one twice.
+        NegbenchError: the strategy's order omits or repeats a query.
     """
     config, current, scene = run.config, objective.strategy, objective.scene
     draws, tokens = epoch_draws(state, int(config.train.num_negatives or 1)), scene.train.texts(run.backbone)
     chunks = _order(run, objective, state, streams["batches"]).split(config.train.batch_size)
-    # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
+    # negatives to keep per pool; a batch strategy that precedes or joins a corpus strategy uses its whole pool
     kept = config.train.num_negatives if draws is None and strategy.scope == "batch" else None
     random = kept is not None or isinstance(batch_rule(current), SyntheticStrategy)
     base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
@@ -54,13 +54,13 @@ def epoch_batches(
 
 
 def epoch_draws(state: State, count: int) -> Tensor | None:
-    """[Q, count] columns that were drawn for the epoch; None for a batch strategy."""
+    """Return the columns drawn for the epoch, [Q, count]; None for a batch strategy."""
     start = (state.epoch - state.interval_start) * count
     return None if state.negatives is None else state.negatives[:, start : start + count]
 
 
 def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Generator) -> Tensor:
-    """[Q] int64: the strategy's own order of the epoch's queries, a permutation."""
+    """Return [Q] int64: the order of the epoch's queries, the strategy's own or random."""
     scene, rule = objective.scene, batch_rule(objective.strategy)
     queries = len(scene.train.dataset.queries)
     if not isinstance(rule, OrderedBatches):

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, how it is saved and restored, and the random streams of a seed."""
+"""Save and restore checkpoints, and derive random streams from a seed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from negbench.loop.objective import Objective
 from negbench.loop.types import State
 from negbench.store.runfolder import RunFolder
 
-PAUSE = 50  # times as long as the last checkpoint took
+PAUSE = 50  # time between checkpoints, in multiples of the time that the last one took
 
 
 @dataclass(frozen=True)
 class Moving:
-    """What is trained and what it draws from: saved and restored together with a `State`.
+    """Objective, optimizer, schedule, scaler and random streams: checkpointed together with a `State`.
 
     Attributes:
-        objective: its backbone's trained parameters and buffers, its temperatures, and what it remembers.
+        objective: its backbone's trained parameters and buffers, its temperatures and its memory are saved.
         optimizer, schedule: with `state_dict`.
-        scaler: of fp16's losses.
+        scaler: scales fp16 losses.
         streams: purpose -> generator.
     """
 
@@ -38,9 +38,9 @@ class Moving:
     streams: Mapping[str, torch.Generator]
 
     def save(self, folder: RunFolder, state: State) -> float:
-        """Replace the folder's checkpoint, then its metrics; `RunFolder.recover` mends a kill in between.
+        """Replace the folder's checkpoint, then its metrics; `RunFolder.recover` repairs a kill in between.
 
-        Returns: the monotonic time from which the next is due, so that saving takes 2 % of a run at most.
+        Returns: the monotonic time at which the next is due, so that saving takes at most 2 % of a run.
         """
         start = time.monotonic()
         state.generators = {name: generator.get_state() for name, generator in self.streams.items()}
@@ -62,7 +62,7 @@ class Moving:
         return (end := time.monotonic()) + PAUSE * (end - start)
 
     def restore(self, folder: RunFolder) -> State | None:
-        """The state of the folder's checkpoint, with everything else set back to it; None where there is none."""
+        """Restore everything from the folder's checkpoint and return its state; None if there is none."""
         saved = folder.checkpoint()
         if saved is None:
             return None
@@ -80,10 +80,10 @@ class Moving:
             self.scaler.load_state_dict(saved["scaler"])
         state = _state(saved["state"])
         if fresh != _types(saved["optimizer"]):
-            raise ValueError("its optimizer is another")
+            raise ValueError("it was saved with a different optimizer")
         queries = len(self.objective.scene.train.dataset.target_columns)
         if state.negatives is not None and (state.negatives.ndim, len(state.negatives)) != (2, queries):
-            raise ValueError("its negatives are those of other queries")
+            raise ValueError("its negatives belong to other queries")
         for name, generator in self.streams.items():
             generator.set_state(state.generators[name])
         torch.set_rng_state(state.generators["global"])
@@ -93,12 +93,12 @@ class Moving:
 
 
 def _types(optimizer: Mapping[str, Any]) -> list[dict[str, type]]:
-    """Of the settings of each group of parameters."""
+    """Return the type of each setting of each parameter group."""
     return [{key: type(value) for key, value in group.items()} for group in optimizer["param_groups"]]
 
 
 def _state(saved: Mapping[str, Any]) -> State:
-    """The state as saved, each part of the type that it has; ValueError, TypeError or KeyError for any other."""
+    """Rebuild the saved state and check its field types; raise ValueError, TypeError or KeyError if they differ."""
     state = State(**saved)
     strict = ConfigDict(arbitrary_types_allowed=True, strict=True)
     for name, hint in get_type_hints(State).items():
@@ -107,14 +107,14 @@ def _state(saved: Mapping[str, Any]) -> State:
 
 
 def stream(seed: int, purpose: str) -> torch.Generator:
-    """The generator of one purpose under a run's seed; streams of different purposes are independent."""
+    """Return the generator of one purpose under a run's seed; streams of different purposes are independent."""
     digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Dropout draws from the global generator: seed it for the run and give it back as it was."""
+    """Seed the global generator, which dropout uses, for the run, and restore it afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(stream(seed, "dropout").initial_seed())

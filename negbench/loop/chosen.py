@@ -1,4 +1,4 @@
-"""What a batch strategy chooses among the members of a batch and the images of its bank."""
+"""Let a batch strategy choose negatives among the members of a batch and the images of its bank."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from negbench.mining.draws import keep, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mined import batch_statistics
 
-_OF_TARGETS: tuple[Slot, ...] = ("target", "query", "bank")  # slots of which relevance, planes and filters are known
+_OF_TARGETS: tuple[Slot, ...] = ("target", "query", "bank")  # slots for which relevance, planes and filters are known
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a batch strategy's choice depends on beside the scores of its slots.
+    """Inputs of a batch strategy's choice, other than the scores of its slots.
 
     Attributes:
-        temperature: > 0, what the loss divides scores by.
+        temperature: > 0, the loss's divisor of scores.
         queries: [B, D], with their gradient.
         bank: [K, T, D], tokens of the bank's images; None where there is no bank.
         relevant: [B, B + K] bool, which of the batch's targets and the bank's images are known to be relevant; None:
             nothing is known.
         planes: name -> [B, B + K] float, of the same images.
-        filters: what no strategy may choose.
+        filters: drop images that no strategy may choose.
         kept: how many negatives to keep of each query's pool, at random; None keeps all.
-        seed: [B] int64, each query's stream for that, and for synthetic negatives.
+        seed: [B] int64, each query's random stream, for `kept` and for synthetic negatives.
     """
 
     temperature: float
@@ -57,15 +57,15 @@ class Seen:
 def slot_scores(
     backbone: Backbone, reference: Tensor, tokens: Tokens, query: Tensor, embedded: Tensor, slots: tuple[Slot, ...]
 ) -> dict[Slot, Tensor]:
-    """Slot -> [B, B] scores of every query's corrupted triples ([B, B, B] for all triples); the target's always.
+    """Score every query's corrupted triples: slot -> [B, B] ([B, B, B] for "triple"); always includes "target".
 
     Args:
         backbone: composes references with other texts, where a slot needs it.
         reference: [B, L, C] features.
-        tokens: of the B texts.
+        tokens: the B texts.
         query: [B, D].
-        embedded: [B, T, D] of the targets.
-        slots: that are corrupted; "bank" is not scored here.
+        embedded: [B, T, D] tokens of the targets.
+        slots: slots to corrupt; "bank" is not scored here.
     """
     cross = None
     if {"reference", "modification", "triple"} & set(slots):
@@ -88,9 +88,9 @@ def slot_scores(
 def choose(
     rule: BatchStrategy, by_slot: Mapping[Slot, Tensor], allowed: Mapping[Slot, Tensor], seen: Seen
 ) -> tuple[dict[Slot, Corrupted], dict[str, float]]:
-    """What the strategy chooses in each slot, thinned to `seen.kept`, and the statistics of its first slot.
+    """Return the negatives chosen in each slot, thinned to `seen.kept`, and statistics of one slot.
 
-    The slot is the target where the strategy corrupts it: only then is known what a false negative is.
+    The statistics describe "target" if the strategy corrupts it, else the strategy's first slot.
     """
     slots = dict[Slot, Corrupted]()
     views = dict[Slot, tuple[ScoreView, Tensor | None]]()
@@ -120,7 +120,7 @@ def choose(
 def _view(
     rule: BatchStrategy, slot: Slot, positive: Tensor, scores: Tensor, allowed: Tensor, seen: Seen
 ) -> tuple[ScoreView, Tensor | None]:
-    """What the strategy is shown of a slot (a bank with the target in front), and which columns are known relevant."""
+    """Return a slot's view for the strategy (a bank's has the target first), and which columns are known relevant."""
     bank, of_targets = slot == "bank", slot in _OF_TARGETS
     truth = None if seen.relevant is None or not of_targets else _shown(seen.relevant, slot).to(scores.device)
     own = torch.arange(len(scores), device=scores.device)
@@ -137,7 +137,7 @@ def _view(
 
 
 def _shown(table: Tensor, slot: Slot) -> Tensor:
-    """What a slot's view shows of a [B, B + K] table of the batch's targets and a bank's images."""
+    """Select a slot's columns from a [B, B + K] table over the batch's targets and a bank's images."""
     own = table[:, : len(table)]
     if slot == "bank":
         return torch.cat([own.diagonal()[:, None], table[:, len(table) :]], dim=1)
@@ -145,7 +145,7 @@ def _shown(table: Tensor, slot: Slot) -> Tensor:
 
 
 def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, seen: Seen) -> Corrupted:
-    """The negatives that the strategy makes of embeddings."""
+    """Return the negatives that the strategy synthesises from embeddings."""
     assert seen.bank is not None
     assert seen.seed is not None
     stream, used = seen.seed.to(pool.device), 0
@@ -162,7 +162,7 @@ def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, seen: See
 
 
 def _kept(slots: dict[Slot, Corrupted], seen: Seen) -> dict[Slot, Corrupted]:
-    """`seen.kept` of each query's negatives, of all slots together, each as likely as any; weights stay."""
+    """Keep `seen.kept` random negatives per query, uniformly over all slots together; weights stay."""
     if seen.kept is None:
         return slots
     assert seen.seed is not None
@@ -172,9 +172,9 @@ def _kept(slots: dict[Slot, Corrupted], seen: Seen) -> dict[Slot, Corrupted]:
 
 
 def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted, in_front: bool) -> dict[str, float]:
-    """`batch_statistics` of the images of one slot; with `in_front` the view has the target in front of them.
+    """Return `batch_statistics` of one slot's images; with `in_front` the view's first column is the target.
 
-    What is synthetic stands behind them, and no view shows it.
+    Synthetic negatives follow the images and are in no view.
     """
     weights = part.mask if part.weights is None else part.weights * part.mask
     if in_front:

@@ -6,16 +6,16 @@ target, L the run's loss (InfoNCE in the paper) on negatives from the batch, and
     total = ICM + alpha * TCM + beta * (RITM + TITM)                                                    (eq. 5)
 
     ICM   the run's own loss: f(reference, modification) against the target image, corrupted by the strategy    (eq. 3)
-    TCM   the same of texts: f(T_r, modification) against T_t                                                   (eq. 4)
+    TCM   the same for texts: f(T_r, modification) against T_t                                                  (eq. 4)
     RITM  L of matching reference image and T_r, the sum of both directions                                     (eq. 1)
-    TITM  the same of target image and T_t                                                                      (eq. 1)
+    TITM  the same for target image and T_t                                                                     (eq. 1)
 
 Published: alpha 0.4, beta 0.1, and a trainable temperature for each of the four, initially e^-1 (`Temperatures`).
-ICM and TCM have one softmax for each corrupted slot, added; the body of eq. 3 and 4 is damaged in our text, and
+ICM and TCM add one softmax per corrupted slot; the body of eq. 3 and 4 is damaged in our copy of the paper, and
 `hybrid.slots = "joint"` is the other reading.
-Departures: the paper does not mention that equal members of a batch are masked. Here a text, a reference or a target
-that is the query's own again is no negative, nor is what the run excludes. Queries without a text take no part in the
-terms that need it.
+Departures: the paper does not mention masking equal members of a batch. Here a text, reference or target that equals
+the query's own is not a negative, nor is anything that the run excludes. A term skips queries without the texts that
+it needs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MIN_TEMPERATURE = 0.01  # CLIP's bound
 
 
 def check_hybrid(config: HybridConfig, backbone: Backbone | Outline, dataset: Dataset) -> None:
-    """What can be known before any image is encoded.
+    """Check the hybrid terms before any image is encoded.
 
     Raises:
         DataError: no query of the train split has both privileged texts.
@@ -62,7 +62,7 @@ def check_hybrid(config: HybridConfig, backbone: Backbone | Outline, dataset: Da
 class Temperatures(nn.Module):
     """A trainable temperature for each term (HyCoLe-HNM eq. 1, 3, 4): initially e^-1, at least 0.01 (as CLIP's).
 
-    Where the bound holds the gradient is that of the value without it, so that a temperature can rise again.
+    At the bound the gradient is that of the unbounded value, so that a temperature can rise again.
     """
 
     def __init__(self, terms: Sequence[str]) -> None:
@@ -71,10 +71,10 @@ class Temperatures(nn.Module):
 
     @classmethod
     def of(cls, config: HybridConfig, loss: Loss) -> Temperatures:
-        """Those that a run trains, none where the backbone's serves all.
+        """Return the temperatures that a run trains; none if all terms use the backbone's.
 
         Raises:
-            OptionError: temperatures of their own are asked for with a loss that fixes `tau`.
+            OptionError: `hybrid.temperature = "own"` with a loss that fixes `tau`.
         """
         if config.temperature == "own" and loss.tau is not None:
             raise OptionError(
@@ -87,26 +87,26 @@ class Temperatures(nn.Module):
         return cls(("icm",) + ("tcm",) * (config.alpha > 0) + ("ritm", "titm") * (config.beta > 0))
 
     def values(self) -> dict[str, float]:
-        """Term -> temperature, for records."""
+        """Return term -> temperature, for records."""
         return {term: float(self(term).detach()) for term in self.log}
 
     def forward(self, term: str) -> Tensor:
-        """Scalar > 0. Raises KeyError for a term without one."""
+        """Return the term's temperature, a scalar > 0; raise KeyError for a term without one."""
         free: Tensor = self.log[term].exp()
         return free + (free.clamp(min=MIN_TEMPERATURE) - free).detach()
 
 
 @dataclass(frozen=True)
 class Members:
-    """A batch as its images' side has it already.
+    """Rows, features and masks of a batch, as computed for the loss on images.
 
     Attributes:
         rows: [B] int64 train queries, on the CPU.
-        tokens: of their modifications, on the model's device.
+        tokens: their modifications, on the model's device.
         reference: [B, L, C] features of the reference images.
         target: [B, T, D] candidate tokens of the target images.
-        allowed: slot -> [B, B] bool, which members corrupt the triple in that slot ([B, B, B] for "triple", which
-            needs "modification" beside it).
+        allowed: slot -> [B, B] bool, which members may corrupt the triple in that slot ([B, B, B] for "triple",
+            which also needs "modification").
     """
 
     rows: Tensor
@@ -133,7 +133,7 @@ class _Texts:
         return cls(tokens, torch.tensor([bool(text) for text in filled]), number)
 
     def rows(self, rows: Tensor, device: torch.device) -> _Texts:
-        """Those of a batch, the tokens on `device`."""
+        """Select a batch's rows, with the tokens on `device`."""
         tokens = {name: value[rows].to(device) for name, value in self.tokens.items()}
         return _Texts(tokens, self.present[rows], self.number[rows])
 
@@ -144,14 +144,14 @@ class _Texts:
 
 
 class HybridTerms:
-    """alpha * TCM + beta * (RITM + TITM) of a batch. Queries without a text take no part in the terms that need it.
+    """alpha * TCM + beta * (RITM + TITM) of a batch; a term skips queries without the texts that it needs.
 
     Args:
         config: the two weights, and how several slots enter TCM.
         backbone: scores, and tokenises the privileged texts once.
         loss: the run's.
         dataset: the train split.
-        strategy: the run's; TCM corrupts its slots, with every member of the batch (all three at once: as it chooses).
+        strategy: the run's; TCM corrupts its slots with every member of the batch ("triple": with those it chooses).
 
     Raises as `check_hybrid` does.
     """
@@ -169,12 +169,12 @@ class HybridTerms:
         self.read(dataset)
 
     def read(self, dataset: Dataset) -> None:
-        """Take the texts of this train split from here on: another epoch's pairs."""
+        """Switch to the texts of another epoch's train split."""
         self._reference = _Texts.of([query.reference_text for query in dataset.queries], self.backbone)
         self._target = _Texts.of([query.target_text for query in dataset.queries], self.backbone)
 
     def __call__(self, members: Members, temperature: Callable[[str], Tensor]) -> Tensor:
-        """Scalar; `temperature` gives that of "tcm", "ritm" and "titm"."""
+        """Return the weighted sum, a scalar; `temperature` maps "tcm", "ritm" and "titm" to their temperatures."""
         device = members.target.device
         reference, target = (texts.rows(members.rows, device) for texts in (self._reference, self._target))
         embedded = self.backbone.text_queries(target.tokens).float()
@@ -193,7 +193,7 @@ class HybridTerms:
     def _text_composition(
         self, members: Members, reference: _Texts, target: _Texts, embedded: Tensor, temperature: Tensor
     ) -> Tensor:
-        """TCM: what a composed text scores against the target's text, and the same triple corrupted by the strategy."""
+        """Return TCM: the loss of composed texts against target texts, corrupted in the strategy's slots."""
         corrupts, device, cross = slots_of(self.strategy), embedded.device, None
         assert isinstance(self.backbone, ComposesTexts)
         if set(corrupts) - {"target", "query"}:
@@ -225,7 +225,7 @@ class HybridTerms:
     def _triples(
         self, members: Members, reference: _Texts, target: _Texts, cross: Tensor, embedded: Tensor, rows: Tensor
     ) -> Corrupted:
-        """What the strategy chooses of all triples of texts whose members are there, for the queries that have both."""
+        """Let the strategy choose among the triples whose texts all exist, for the queries that have both texts."""
         same = [text.number[:, None] == text.number[None, :] for text in (reference, target)]
         allowed = allowed_triples(same[0], ~members.allowed["modification"].cpu(), same[1])
         allowed = allowed & members.allowed["triple"].cpu() & reference.present[:, None, None] & target.present
@@ -234,7 +234,7 @@ class HybridTerms:
         return Corrupted(chosen.scores, chosen.mask & rows.to(cube.device), chosen.weights)
 
     def _matching(self, texts: Tensor, images: Tensor, own: _Texts, temperature: Tensor) -> Tensor:
-        """RITM or TITM: [B, D] texts with [B, T, D] images, text to image and image to text, added."""
+        """Return RITM or TITM of [B, D] texts and [B, T, D] images: text-to-image plus image-to-text loss."""
         with torch.autocast(texts.device.type, enabled=False):
             scores = relevance(texts, images)
             mask = (own.distinct & own.present[:, None]).to(scores.device)

@@ -1,9 +1,9 @@
-"""What a run is, as a hash: its resolved configuration, its data, and the code that can move its scores.
+"""Hash of a run: its resolved configuration, its data, and the code that can change its scores.
 
-The code counts as syntax trees without docstrings and comments, so that a finished run outlives an edit that moves
-nothing. It is what `negbench.loop.train` imports, directly or through others, with the plug-ins that the run names:
-another strategy's file does not count. A module that is imported but moves no score declares
-``MOVES_SCORES = False`` with the reason; what only such modules import does not count either.
+Code is hashed as syntax trees without docstrings and comments, so that a finished run survives edits that change no
+score. It is everything that `negbench.loop.train` imports, directly or indirectly, and the plug-ins that the run names,
+but not another strategy's file. An imported module that cannot change scores declares ``MOVES_SCORES = False`` with
+the reason; modules that only such modules import are left out too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs,
 
 
 def code_version(config: ResolvedConfig) -> str:
-    """Hash of the code that can move this run's scores, 12 hexadecimal digits."""
+    """Return a hash of the code that can change this run's scores, 12 hexadecimal digits."""
     named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
     others = (("backbones", other.name) for other in config.mining.backbones)
     plugins = [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
@@ -43,7 +43,7 @@ def _version(roots: tuple[tuple[str, Path], ...]) -> str:
 
 
 def counted(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
-    """Modules that count: the roots and all they import of negbench, or of the package that a root is part of."""
+    """Return the modules to hash: the roots and all that they import from negbench or from a root's package."""
     packages = {"negbench", *(module.split(".")[0] for module, _ in roots)}
     found: dict[str, Path] = {}
     todo = list(roots)
@@ -58,7 +58,7 @@ def counted(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
 
 @cache
 def _imports(module: str, path: Path) -> frozenset[str]:
-    """Modules that a file imports, their packages with them; `negbench` itself only hands its parts' names on."""
+    """Return the modules that a file imports and their packages, except `negbench`, which only re-exports names."""
     found = set()
     package = path.name == "__init__.py"
     for _, dotted in syntax.imported_names(syntax.parse(path), module, package=package):
@@ -87,9 +87,9 @@ def _file(module: str) -> Path:
 
 
 def config_hash(config: ResolvedConfig, *, data: str) -> str:
-    """Hash of a resolved configuration, the code of its run, and the data's identity."""
+    """Hash a resolved configuration, the code of its run, and the data's identity."""
     identity = {**config.identity(), "code": code_version(config), "data": data}
-    # the data's identity stands for the places it was read from, and for the world that was drawn
+    # the data's identity replaces the paths it was read from and the world that was drawn
     identity["dataset"] = {
         k: v for k, v in identity["dataset"].items() if k not in ("root", "file", "gallery", "world")
     }

@@ -1,4 +1,4 @@
-"""What a run remembers of its own steps: the embeddings of the last targets."""
+"""Queue of the target embeddings of a run's last steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class Memory:
-    """A queue of target embeddings; it stands in a checkpoint.
+    """A queue of target embeddings, saved in checkpoints.
 
     Attributes:
         tokens: [K, T, D], detached, the oldest first; [0, 0, 0] before the first step.
-        columns: [K] int64, the images that they are of; on the CPU.
+        columns: [K] int64, the embedded images, on the CPU.
     """
 
     def __init__(self) -> None:
@@ -28,9 +28,9 @@ class Memory:
         self.columns = torch.cat([self.columns, columns.cpu()])[-size:]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All of it."""
+        """Return the queue's tensors."""
         return {"tokens": self.tokens, "columns": self.columns}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Set back to what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.tokens, self.columns = saved["tokens"], saved["columns"]

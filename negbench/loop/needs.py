@@ -1,6 +1,6 @@
-"""What a run will need of memory and disk, checked once, before anything of it is computed.
+"""Check once, before a run computes anything, that it will fit in memory and on disk.
 
-Bounds from below, of what grows with an option: a backbone's own activations are not counted.
+The estimates are lower bounds of what grows with an option; a backbone's activations are not counted.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from negbench.plugins.registry import registry
 from negbench.scoring import evaluation
 from negbench.settings.config import ResolvedConfig
 
-MOVES_SCORES = False  # looks ahead
+MOVES_SCORES = False  # only estimates
 
-# a drawn negative: its column, score and gap as tensors, and as Python numbers while the table of a refresh is written
+# per drawn negative: column, score and gap as tensors, and as Python numbers while a refresh's table is written
 _DRAWN_BYTES, _DRAWN_DISK = 80, 12
-_ADAM = 4  # float32 values of a trained parameter: itself, its gradient, two moments
-_KEPT_POOLS = 3  # of the last two refreshes, and the one that is being written
+_ADAM = 4  # float32 values per trained parameter: itself, its gradient, two moments
+_KEPT_POOLS = 3  # the last two refreshes', and the one being written
 
 
 def check_room(run: OpenRun, folder: Path) -> None:
-    """Check, once and before a run is computed, that memory and disk hold what it will need at least.
+    """Check that memory and disk have at least the room that a run will need.
 
     Args:
-        run: opened.
-        folder: on the disk that takes the run.
+        run: the opened run.
+        folder: any folder on the disk that the run is written to.
 
     Raises:
-        OptionError: more is needed than the machine has; with the arithmetic of the largest part.
+        OptionError: the machine has too little; shows the arithmetic of the largest part.
     """
     check_memory(memory_needs(run))
     check_memory(step_needs(run), run.precision.device)
@@ -46,7 +46,7 @@ def check_room(run: OpenRun, folder: Path) -> None:
 
 
 def memory_needs(run: OpenRun) -> list[Need]:
-    """What grows with the counts of a configuration, in the memory of the CPU."""
+    """Return the CPU memory that grows with the counts of a configuration."""
     config, queries = run.config, len(run.scene.train.dataset.queries)
     factors = (
         (queries, "queries"),
@@ -58,7 +58,7 @@ def memory_needs(run: OpenRun) -> list[Need]:
 
 
 def step_needs(run: OpenRun) -> list[Need]:
-    """What one training step and one scoring hold at least, on the device; the run's features are there."""
+    """Return the least device memory of one training step and one scoring; the run's features are there already."""
     config, scene, backbone = run.config, run.scene, run.backbone
     strategy = _strategy(config)
     first = torch.zeros(1, dtype=torch.int64)
@@ -85,7 +85,7 @@ def step_needs(run: OpenRun) -> list[Need]:
 
 
 def disk_needs(run: OpenRun) -> list[Need]:
-    """What the run's folder will hold, and what is written beside its older version before that goes."""
+    """Return the disk space of the run's folder, where old and new versions of a file may coexist."""
     config, queries = run.config, len(run.scene.train.dataset.queries)
     count, interval = int(config.train.num_negatives or 1), _longest_interval(config)
     weights = sum(value.numel() * value.element_size() for value in trained_state(run.backbone).values())
@@ -122,6 +122,6 @@ def _mined(config: ResolvedConfig) -> Iterator[Stage]:
 
 
 def _longest_interval(config: ResolvedConfig) -> int:
-    """Epochs whose negatives are drawn at once."""
+    """Return the largest number of epochs whose negatives are drawn at once."""
     ends = [itertools.pairwise((*stage.refreshes, stage.end)) for stage in _mined(config)]
     return max((after - before for before, after in itertools.chain(*ends)), default=0)

@@ -1,4 +1,4 @@
-"""One training step as a module: a batch's rows to a scalar loss, for strategies of either scope and any loss."""
+"""Training objective: maps a batch to a scalar loss, for strategies of either scope and any loss."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from negbench.settings.config import HybridConfig, MiningConfig
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one step.
+    """Queries of one training step, with their drawn negatives and texts.
 
     Attributes:
         rows: [B] int64 train queries.
-        negatives: [B, M] int64 columns of the corpus drawn for them; None for batch strategies.
-        tokens: texts of the rows, tokenised; `Split.texts` or as they were.
-        kept: of batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
-        seed: [B] int64, each query's stream for that, and for synthetic negatives.
+        negatives: [B, M] int64 corpus columns drawn for them; None for batch strategies.
+        tokens: tokenised texts of the rows, from `Split.texts` or `Split.tokens`.
+        kept: for batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
+        seed: [B] int64, each query's random stream, for `kept` and for synthetic negatives.
     """
 
     rows: Tensor
@@ -58,7 +58,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepResult:
-    """`loss` is a scalar with a gradient; `negatives` counts those seen; `statistics` are means over the batch."""
+    """Scalar `loss` with its gradient, number of `negatives` used, and `statistics` averaged over the batch."""
 
     loss: Tensor
     negatives: int
@@ -67,9 +67,9 @@ class StepResult:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of a step: positives [B], negatives by slot, what some losses take beside them.
+    """Scores of a step: positives [B], negatives by slot, and further inputs of some losses.
 
-    `members` is what they were made of, for further terms.
+    `members` holds what they were computed from, for the hybrid terms.
     """
 
     positive: Tensor
@@ -81,7 +81,7 @@ class _Scores:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What a batch strategy chose: [B] positives, negatives by slot, statistics, and what each slot allows.
+    """A batch strategy's choice: [B] positives, negatives by slot, statistics, and what each slot allows.
 
     `images` are the int64 corpus columns of the slots whose columns are images.
     """
@@ -106,11 +106,11 @@ class _Queries:
 def check_objective(
     strategy: Strategy, loss: Loss, hybrid: HybridConfig, backbone: Backbone | Outline, dataset: Dataset
 ) -> None:
-    """What can be known of a run's objective before any image is encoded.
+    """Check a run's objective before any image is encoded.
 
     Raises:
-        OptionError: a loss or a bank over the corpus without stored features, two temperatures for one thing, or hybrid
-            terms beside a bank.
+        OptionError: a loss or a bank over the corpus without stored features, two temperatures for one term, or hybrid
+            terms together with a bank.
         DataError, NegbenchError: as `check_hybrid`.
     """
     outline = Outline.of(backbone)
@@ -135,19 +135,18 @@ def check_objective(
 class Objective(nn.Module):
     """Loss of a batch under a strategy.
 
-    Its parameters are the backbone's, and those of
-    `temperatures`, which an optimiser gets from `parameter_groups` and a checkpoint has to hold. Embeddings are
-    computed in the precision around it, scores and losses in float32: bfloat16 cannot tell 0.800 from 0.802, which a
-    temperature of 0.01 makes a factor of 1.2.
+    Its parameters are those of the backbone and of `temperatures`; an optimizer gets the latter from
+    `parameter_groups`, and a checkpoint must hold them. Embeddings are computed in the surrounding autocast precision,
+    scores and losses in float32: bfloat16 cannot tell 0.800 from 0.802, a factor of 1.2 at temperature 0.01.
 
     Args:
         backbone: trained.
         strategy: of either scope.
         loss: of any kind.
         scene: data and features.
-        mining: what may be a negative.
-        hybrid: further terms, temperatures, and how slots are put together.
-        offline: planes that were made before the run (`offline_planes`), of the scene's train queries.
+        mining: which images may be negatives.
+        hybrid: hybrid terms, temperatures, and how slots are combined.
+        offline: planes of the scene's train queries, computed before the run (`offline_planes`).
 
     Raises as `check_objective` does.
     """
@@ -182,29 +181,29 @@ class Objective(nn.Module):
             self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
 
     def see(self, scene: Scene) -> None:
-        """Go on with another epoch's train split; its images are those of the scene before."""
+        """Switch to another epoch's train split, which has the same images."""
         if self.hybrid is not None and scene.train is not self.scene.train:
             self.hybrid.read(scene.train.dataset)
         self.scene = scene
 
     def take(self, strategy: Strategy) -> None:
-        """Go on with another strategy, a part of the one that it was made with."""
+        """Switch to another part of the strategy that the objective was created with."""
         self.strategy = strategy
         if self.hybrid is not None:
             self.hybrid.strategy = strategy
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """AdamW groups of what trains beside the backbone: temperatures, at the full rate and without decay."""
+        """Return AdamW groups of the parameters outside the backbone: temperatures, at the full rate, without decay."""
         own = list(self.temperatures.parameters())
         return [{"params": own, "lr": lr, "weight_decay": 0.0}] if own else []
 
     def temperature(self, term: str) -> Tensor:
-        """Scalar > 0: that of "icm" (the loss on images), "tcm", "ritm" or "titm", or the backbone's for all."""
+        """Return the term's own temperature ("icm": the loss on images; "tcm", "ritm", "titm") or the backbone's."""
         return self.temperatures(term) if term in self.temperatures.log else self.backbone.temperature
 
     @property
     def divisor(self) -> float:
-        """What the loss on images divides scores by now: its own `tau`, or the temperature that it is called with."""
+        """The current divisor of scores in the loss on images: its own `tau`, or the temperature passed to it."""
         return float(self.temperature("icm").detach()) if self.loss.tau is None else self.loss.tau
 
     def forward(self, batch: Batch) -> StepResult:
@@ -229,7 +228,7 @@ class Objective(nn.Module):
         return _Queries(reference, tokens, query, subs)
 
     def _embedded(self, columns: Tensor) -> Tensor:
-        """[C, T, D] candidate tokens of corpus images."""
+        """Return [C, T, D] candidate tokens of corpus images."""
         split = self.scene.train
         return self.backbone.candidates(self.scene.features(self.backbone, split.images[columns])).float()
 
@@ -248,7 +247,7 @@ class Objective(nn.Module):
             chosen = embedded[position.to(embedded.device)]  # [B, 1 + M, T, D]
             scores = paired_relevance(made.query, chosen)
             drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
-        own, rule = chosen[:, 0], batch_rule(self.strategy)  # of a union: what chooses members beside the draws
+        own, rule = chosen[:, 0], batch_rule(self.strategy)  # a union adds members to the draws
         found = None if rule is None else self._choose(rule, batch, made, own)
         slots = dict[Slot, Corrupted]({"target": drawn}) if found is None else joined(drawn, found.slots)
         joins = found is not None and "target" in found.slots
@@ -290,7 +289,7 @@ class Objective(nn.Module):
         return _Scores(found.positive, found.slots, beside, found.statistics, members)
 
     def _choose(self, rule: BatchStrategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
-        """What a batch strategy chooses among the batch's members, and the images of its bank."""
+        """Let a batch strategy choose among the batch's members and the images of its bank."""
         split = self.scene.train
         by_slot = slot_scores(self.backbone, made.reference, made.tokens, made.query, embedded, rule.corrupts)
         corrupts = {*rule.corrupts, *(("modification",) if "triple" in rule.corrupts else ())} - {"bank"}
@@ -316,12 +315,12 @@ class Objective(nn.Module):
         return _Chosen(by_slot["target"].diagonal(), slots, statistics, allowed, images)
 
     def _bank(self, rule: BankStrategy, rows: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[K] int64 columns, [K, T, D] embeddings without a gradient, and [B, K] bool, which of them are allowed.
+        """Return the bank: [K] int64 columns, [K, T, D] embeddings without a gradient, [B, K] bool allowed images.
 
         Args:
             rule: says what the bank holds.
             rows: [B] queries.
-            own: [B, T, D] their targets; a queue takes them in first, as XBM's does.
+            own: [B, T, D] tokens of their targets; a queue appends them first, as XBM does.
         """
         split = self.scene.train
         if rule.queue:
@@ -335,16 +334,16 @@ class Objective(nn.Module):
         return columns, tokens, split.allowed_images(rows, columns, self.mining) & inside
 
     def _planes(self, batch: Batch, made: _Queries, columns: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Name -> [B, C] of each plane that is read, of [C] images with [C, T, D] tokens, the batch's targets first."""
+        """Return name -> [B, C] for each plane read, over [C] images with [C, T, D] tokens, batch targets first."""
         with full_precision(self.device):
             found = batch_planes(self.reads, self.backbone, made.reference, made.tokens, tokens)
         return found | {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
 
     def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
-        """`Split.batch_allowed` of the run."""
+        """Return `Split.batch_allowed` under the run's mining options."""
         return self.scene.train.batch_allowed(slot, batch.rows, self.mining)
 
-    # --- what some losses take beside the negatives ----------------------------------------------------------------
+    # --- further inputs of some losses -----------------------------------------------------------------------------
 
     @cached_property
     def _in_group(self) -> Tensor:
@@ -353,22 +352,22 @@ class Objective(nn.Module):
         return _group_members(len(dataset.images), dataset.groups.values())
 
     def _corpus_of(self, rows: Tensor) -> Tensor:
-        """[C] int64, columns of the rows' gallery groups where the loss takes the whole corpus; else none."""
+        """Return [C] int64 columns of the rows' gallery groups if the loss uses the whole corpus; else none."""
         return self._gallery(rows) if self.loss.candidate_set == "corpus" else torch.empty(0, dtype=torch.int64)
 
     def _gallery(self, rows: Tensor) -> Tensor:
-        """[C] int64, columns of the rows' gallery groups."""
+        """Return [C] int64 columns of the rows' gallery groups."""
         groups = self.scene.train.dataset.group_index[rows].unique()
         return self._in_group[groups].any(0).nonzero().squeeze(1)
 
     def _taken(self, batch: Batch, found: _Chosen | None) -> Tensor:
-        """[B, N] bool: images that were drawn, or that a batch strategy chose, as negatives."""
+        """Return [B, N] bool: images drawn as negatives, or chosen by a batch strategy."""
         taken = torch.zeros(len(batch.rows), len(self.scene.train.images), dtype=torch.bool)
         if batch.negatives is not None:
             taken.scatter_(1, batch.negatives, True)
         if found is not None:
             for slot in found.images.keys() & found.slots.keys():
-                mask = found.slots[slot].mask[:, : len(found.images[slot])]  # no image is what is synthetic
+                mask = found.slots[slot].mask[:, : len(found.images[slot])]  # without synthetic negatives
                 row, member = mask.cpu().nonzero(as_tuple=True)
                 taken[row, found.images[slot][member]] = True
         return taken
@@ -382,14 +381,14 @@ class Objective(nn.Module):
         columns: Tensor,
         embedded: Tensor,
     ) -> Beside:
-        """The aspects with the candidates that the loss ranks the target against, beside the negatives.
+        """Combine the aspects with the candidates, besides the negatives, that the loss ranks the target against.
 
         Args:
             aspects: scores under sub-queries.
             batch: of B queries.
             query: [B, D].
-            found: what a batch strategy chose, if there is one; these images and the drawn ones are no candidates.
-            columns: [C] int64 images, without repeats; of these the batch's targets, or the query's corpus, count.
+            found: a batch strategy's choice, if any; these images and the drawn ones are not candidates.
+            columns: [C] distinct int64 images; the batch's targets or the query's corpus among them are candidates.
             embedded: [C, T, D].
         """
         kind, dataset, rows = self.loss.candidate_set, self.scene.train.dataset, batch.rows
@@ -405,12 +404,12 @@ class Objective(nn.Module):
 
 
 def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:
-    """[B] -> [C] int64 columns without repeats, and [C] where each stands first."""
+    """Return the [C] distinct int64 columns among [B], and the [C] position of each one's first occurrence."""
     distinct, position = torch.unique(columns, return_inverse=True)
     places = torch.arange(len(columns))
     return distinct, torch.full_like(distinct, len(columns)).scatter_reduce_(0, position, places, "amin")
 
 
 def _group_members(images: int, groups: Iterable[Tensor]) -> Tensor:
-    """[G, N] bool: which images each gallery group has."""
+    """Return [G, N] bool: which images each gallery group has."""
     return torch.stack([torch.zeros(images, dtype=torch.bool).index_fill_(0, group, True) for group in groups])

@@ -1,4 +1,4 @@
-"""What a run notes of the model while it trains: the regime card at each refresh and at the end, and score curves."""
+"""Observe the model during training: the regime card at each refresh and at the end, and score curves."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from negbench.scoring import evaluation
 from negbench.settings.config import ResolvedConfig, refresh_epochs
 from negbench.store.runfolder import RunFolder
 
-MOVES_SCORES = False  # looks on
+MOVES_SCORES = False  # only observes
 
 
 def card_epochs(config: ResolvedConfig) -> set[int]:
-    """Epochs before which the regime card is taken, beside the end.
+    """Return the epochs before which the regime card is taken; it is also taken at the end.
 
-    The start and every refresh. Where nothing is redefined (batch strategies, all of the corpus) it is taken when a
-    strategy with the default schedule would redefine its pools, so that runs can be laid side by side.
+    These are the start and every refresh. A run that never redefines its pools (batch strategies, the whole corpus)
+    uses the refreshes of the default schedule, so that runs can be compared.
     """
     own = config.schedule.refresh_epochs
     return {0, *own} if any(own) else {0, *refresh_epochs(config.train.epochs, Strategy.n_def)}
 
 
 def note_regime(now: Snapshot, log: Log) -> None:
-    """Take the card of the model as it is, for the log and for result.json."""
+    """Take the regime card of the current model, for the log and for result.json."""
     state = now.state
     ranks = now.scored().ranks
     with now.run.display.stage("regime", note=f"epoch {state.epoch}"):
@@ -37,9 +37,9 @@ def note_regime(now: Snapshot, log: Log) -> None:
 
 
 def keep_curves(now: Snapshot, folder: RunFolder, moment: str) -> None:
-    """Keep where the scores of sampled train queries fall, at the "start" and after the warm-up ("warm").
+    """Save score curves of sampled train queries, at the "start" and after the warm-up ("warm").
 
-    Draws from no stream of the run. A study's trials, of which nothing is reported, keep none.
+    Draws from no random stream of the run. Saves nothing for a study's trials, which are not reported.
     """
     run, path = now.run, folder.path / curves.file_name(moment)
     if path.exists() or not run.config.eval.reported:
@@ -49,7 +49,7 @@ def keep_curves(now: Snapshot, folder: RunFolder, moment: str) -> None:
 
 
 def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:
-    """Metrics of the reference image alone and of the text alone, under the model as it is."""
+    """Return metrics of the reference image alone and of the text alone under the current model."""
     run, val = now.run, now.run.scene.val
     with run.display.stage("evaluate", note="one modality"):
         ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)
@@ -57,7 +57,7 @@ def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:
 
 
 def untrained(now: Snapshot, log: Log) -> dict[str, dict[str, float]]:
-    """Metrics of the model before training, and of either modality alone under it."""
+    """Return metrics of the untrained model, for whole queries and for either modality alone."""
     own = now.scored().metrics
     log({f"{now.run.scene.scored}/{name}": value for name, value in own.items()}, 0, -1)
     return {"untrained": own, **{f"untrained_{name}": metrics for name, metrics in one_modality(now).items()}}

@@ -1,4 +1,4 @@
-"""torch's AdamW without what it imports to be compiled."""
+"""torch's AdamW without the imports of torch.compile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class AdamW(torch.optim.AdamW):
-    """torch.optim.AdamW, the same numbers, in eager mode only.
+    """torch.optim.AdamW with the same results, in eager mode only.
 
     torch wraps these methods so that `torch.compile` leaves them alone, and the wrappers import all of torch._dynamo
     when the first is called: two seconds of every process, though nothing here is compiled.

@@ -1,4 +1,4 @@
-"""Pools of a run while it trains: defined for an interval of epochs, all its negatives drawn, and written down."""
+"""Define a run's pools for an interval of epochs, draw all its negatives, and store both."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torc
     """Define the pools of the interval that starts now, and draw all its negatives into the state.
 
     Args:
-        now: of the model that mines; its state takes the negatives.
-        stage: that of the epoch.
-        folder: takes the pools and the statistics of a refresh.
-        generator: of the draws.
+        now: the model that mines; its state receives the negatives.
+        stage: the current one.
+        folder: receives the pools and the statistics of a refresh.
+        generator: random stream of the draws.
     """
     run, state, config = now.run, now.state, now.run.config
     epoch, count = state.epoch, int(config.train.num_negatives or 1)

@@ -1,4 +1,4 @@
-"""In what precision the steps of a run are computed."""
+"""Numerical precision of training steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from negbench.settings.config import RunConfig
 
 
 def precision_of(config: RunConfig) -> str:
-    """fp32, bf16 or fp16."""
+    """Return "fp32", "bf16" or "fp16"."""
     precision = config.train.precision
     if precision == "auto":
         precision = "bf16" if device_of(config).type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
@@ -23,7 +23,7 @@ def precision_of(config: RunConfig) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Precision:
-    """Autocast of a device; `scaler` scales the losses of fp16, whose gradients would vanish, and no others."""
+    """Autocast on a device; `scaler` scales only fp16 losses, whose gradients would underflow."""
 
     device: torch.device
     name: str
@@ -31,10 +31,10 @@ class Precision:
 
     @classmethod
     def of(cls, config: RunConfig) -> Precision:
-        """That of a run.
+        """Return the precision of a run.
 
         Raises:
-            NegbenchError: half precision that a CPU does not train in.
+            NegbenchError: fp16 without a GPU.
         """
         device, name = device_of(config), precision_of(config)
         if name == "fp16" and device.type != "cuda":
@@ -42,7 +42,7 @@ class Precision:
         return cls(device, name, torch.amp.GradScaler(device.type, enabled=name == "fp16"))
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Within it the backbone computes in this precision."""
+        """Return a context in which the backbone computes in this precision."""
         if self.name == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16 if self.name == "bf16" else torch.float16)

@@ -1,4 +1,4 @@
-"""What a run leaves for the record: its manifest, its tags in MLflow, and result.json."""
+"""Build the records of a run: its manifest, its MLflow tags, and result.json."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import OpenRun
 from negbench.machine.files import sha256_of
 
-MOVES_SCORES = False  # writes down what was computed
+MOVES_SCORES = False  # only records
 
 _PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "mlflow", "optuna", "numpy")
 
 
 def manifest(run: OpenRun) -> dict[str, Any]:
-    """config.json: everything that identifies the run, known before it starts."""
+    """Return the contents of config.json: everything that identifies the run, known before it starts."""
     train, val = run.scene.train.dataset, run.scene.val.dataset
     identity = run.backbone.identity
     return {
@@ -62,16 +62,16 @@ def manifest(run: OpenRun) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that a number can depend on; read once, as that takes longer than a small epoch."""
+    """Return versions of Python and of packages that affect results; cached, as this is slower than a small epoch."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
-        with suppress(PackageNotFoundError):  # one of the extra [full]
+        with suppress(PackageNotFoundError):  # part of the extra [full]
             found[name] = version(name)
     return found
 
 
 def tags(run: OpenRun) -> dict[str, str]:
-    """What identifies a run among others, repeated on every MLflow run."""
+    """Return the tags that identify a run in MLflow."""
     config, identity, val = run.config, run.backbone.identity, run.scene.val.dataset
     return {
         "backbone.weights": identity.weights,
@@ -88,12 +88,12 @@ def tags(run: OpenRun) -> dict[str, str]:
 
 
 def details(now: Snapshot, ranks: QueryRanks, baselines: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """result.json: metrics, behaviour of the strategy, cost.
+    """Return the contents of result.json: metrics, behaviour of the strategy, cost.
 
     Args:
-        now: the model of the reported epoch, at the end of its run.
-        ranks: of it on the reported split.
-        baselines: name -> metrics of what stands beside it.
+        now: the model of the reported epoch, after training.
+        ranks: its ranks on the reported split.
+        baselines: name -> metrics of each baseline.
     """
     run, objective, state = now.run, now.objective, now.state
     config, val = run.config, run.scene.val.dataset
@@ -123,7 +123,7 @@ def details(now: Snapshot, ranks: QueryRanks, baselines: Mapping[str, Mapping[st
 
 
 def mean_behaviour(behaviour: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over the refreshes (batch strategies: over the epochs); NaN where nothing is known."""
+    """Average over the refreshes (batch strategies: over the epochs); NaN where nothing is known."""
     names = dict.fromkeys(name for row in behaviour for name in row if name != "epoch")
     return {
         name: float(torch.tensor([row.get(name, math.nan) for row in behaviour], dtype=torch.float64).nanmean())
@@ -132,7 +132,7 @@ def mean_behaviour(behaviour: Sequence[Mapping[str, float]]) -> dict[str, float]
 
 
 def peak_memory_mib() -> dict[str, float]:
-    """Highest resident memory of this process so far, and of the GPU, in MiB."""
+    """Return the peak resident memory of this process, and peak GPU memory, in MiB."""
     unit = 1024 if sys.platform != "darwin" else 1024 * 1024
     peak = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
     if torch.cuda.is_available():

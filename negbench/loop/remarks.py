@@ -1,4 +1,4 @@
-"""What looks wrong about a finished run, a line each: numbers that are right and yet say nothing about a strategy."""
+"""Warn about finished runs whose numbers are correct but say nothing about a strategy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from negbench.contracts import Loss
 from negbench.loop.types import State
 from negbench.settings.config import ResolvedConfig
 
-MOVES_SCORES = False  # looks back
+MOVES_SCORES = False  # only reads results
 
 _FALLBACKS = 0.10  # of the queries
 _COLLAPSED = 0.98  # length of the mean of the unit query vectors
@@ -16,19 +16,19 @@ _PINNED = 0.01  # of the loss, relative, in the last quarter of the epochs
 
 
 def remarks_of(config: ResolvedConfig, loss: Loss, state: State, queries: int) -> list[str]:
-    """One line for each thing that looks wrong.
+    """Return one line for each thing that looks wrong.
 
     Args:
-        config: of the run.
-        loss: that it was trained with.
-        state: at its end; its points and its behaviour are what is looked at.
-        queries: of the train split.
+        config: the run's.
+        loss: the run's.
+        state: the final one; its points and its behaviour are examined.
+        queries: number of train queries.
     """
     return [*_mined(state, queries), *_collapsed(state), *_pinned(config, loss, state)]
 
 
 def _mined(state: State, queries: int) -> list[str]:
-    """Of every refresh, or of every epoch of a batch strategy."""
+    """Report stale pools and frequent fallbacks of each refresh (batch strategies: of each epoch)."""
     found = []
     for row in state.behaviour:
         when = f"epoch {int(row['epoch'])}"
@@ -41,7 +41,7 @@ def _mined(state: State, queries: int) -> list[str]:
 
 
 def _collapsed(state: State) -> list[str]:
-    """The first epoch whose query vectors all point the same way."""
+    """Report the first epoch in which all query vectors point the same way."""
     for point in state.points:
         for name, value in point.items():
             if name.endswith("/query_concentration") and value > _COLLAPSED:
@@ -50,7 +50,7 @@ def _collapsed(state: State) -> list[str]:
 
 
 def _pinned(config: ResolvedConfig, loss: Loss, state: State) -> list[str]:
-    """The loss of equal scores, log 2 for a logistic one and the margin for a hinge, and no way from it to the end."""
+    """Report a loss that ends at its value for equal scores: log 2 for a logistic loss, the margin for a hinge."""
     losses = [point["train/loss"] for point in state.points if "train/loss" in point]
     if len(losses) < 4 or config.hybrid.active:
         return []

@@ -1,7 +1,7 @@
-"""Runs: planned (hashed), claimed, opened, computed. A cell of a grid goes the same way as `negbench run`.
+"""Plan (hash), open, claim and compute runs; a grid's cells take the same path as `negbench run`.
 
-One configuration gives one result, so a run is found again by its hash: the resolved configuration, the code that moves
-scores, the data and the frozen backbone. Whoever computes it holds the lock of its folder; others wait for it.
+One configuration gives one result, so a run is identified by the hash of its resolved configuration, the code that can
+change scores, the data and the frozen backbone. The process that computes it locks its folder; others wait for it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from negbench.store.tracking import RunLog, Tracker
 
 
 def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
-    """Resolve a configuration, and say what its run is made of; the weights of a large backbone are not loaded.
+    """Resolve a configuration into a planned run, without loading the weights of a large backbone.
 
     Raises:
-        NegbenchError: a configuration that cannot run here, or data that are not there.
+        NegbenchError: the configuration cannot run here, or data are missing.
     """
     full = resolved(config)
     backbone = scenes.outline(full)
@@ -51,7 +51,7 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
 
 
 def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:
-    """What identifies the guide and the judge of a run: the weights of a backbone, the content of a file."""
+    """Return the identities of a run's guide and judge: a backbone's weights or a file's hash."""
     beside = [config.beside("backbone", other) for other in config.mining.backbones]
     named = [scenes.outline(config.model_copy(update={"backbone": other})) for other in beside]
     files = [text for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
@@ -67,7 +67,7 @@ def _digest(path: Path) -> str:
 
 def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
     """Plan a run, put its backbone on the device, prepare or share its scene."""
-    display.seconds.clear()  # what is counted is one run's
+    display.seconds.clear()  # count this run's seconds only
     with display.stage("prepare"):
         planned = plan_run(config, scenes)
         precision = Precision.of(planned.config)
@@ -82,15 +82,15 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """Where runs are computed and kept.
+    """Environment that computes and stores runs.
 
     Args:
         runs: folder of the runs.
-        tracker: MLflow store; None takes the default one of `runs`.
-        scenes: shares data, backbone and features with the runs before.
+        tracker: MLflow store.
+        scenes: shares data, backbone and features with earlier runs.
         display: progress; default none.
         tags: put on the MLflow run (a comparison's or a study's name).
-        watch: told every new point of a run's curves, too; what it raises ends the run.
+        watch: called with every new point of a run's curves; an exception from it ends the run.
     """
 
     runs: Path
@@ -110,20 +110,20 @@ class Bench:
         display: Display | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> Bench:
-        """`runs_dir` defaults to NEGBENCH_RUNS or ./runs, the store to the sqlite file in it; "none" keeps no copy."""
+        """Open a bench; `runs_dir` defaults to NEGBENCH_RUNS or ./runs, the store to its sqlite file ("none": none)."""
         root = files.runs_dir(runs_dir)
         return cls(root, Tracker.open(root, tracking_uri), scenes or Scenes(), display or Display(), dict(tags or {}))
 
 
 def run_config(config: RunConfig, bench: Bench) -> RunResult:
-    """Compute a run, go on with it where it was interrupted, or read it where it is finished.
+    """Compute a run, resume it if it was interrupted, or read its result if it is finished.
 
     Args:
         config: as read; it is resolved here.
-        bench: where.
+        bench: computes and stores the run.
 
     Raises:
-        NegbenchError: a user's mistake, before anything is computed where that can be known.
+        NegbenchError: a user's mistake, where possible before anything is computed.
     """
     run = open_run(config, bench.display, bench.scenes)
     check_room(run, bench.runs)
@@ -136,7 +136,7 @@ def run_config(config: RunConfig, bench: Bench) -> RunResult:
 
 
 def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
-    """Compute an opened run in its folder, new or interrupted, whose lock is held; arguments as `run_config`."""
+    """Compute or resume an opened run in its folder, whose lock the caller holds; see `run_config`."""
     with (
         threads(run.config.compute.threads),
         _recorded(run, folder, bench) as (log, live),
@@ -149,7 +149,7 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
 
 @contextmanager
 def _recorded(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[Log, RunLog]]:
-    """What takes the points of a run's curves, and its MLflow copy; what ends the block stands in error.txt."""
+    """Yield the log function for a run's curves and its MLflow copy; write a failure of the block to error.txt."""
     (folder.path / "error.txt").unlink(missing_ok=True)
     with bench.tracker.run(folder, run.config.flat(), {**record.tags(run), **bench.tags}) as live:
 

@@ -1,4 +1,4 @@
-"""What changes over a run by its epochs: whose negatives, when pools are defined, and the learning rate."""
+"""Schedule of a run: its strategy in each epoch, when pools are defined, and the learning rate."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Stage:
 
     Attributes:
         end: the first epoch after it.
-        strategy: whose negatives the steps have.
+        strategy: supplies the negatives of the steps.
         mined: defines the pools of a corpus strategy: itself, or all of the corpus before its first refresh.
-        refreshes: epochs before which it does so.
+        refreshes: epochs before which pools are defined.
         kept: whether they count as refreshes of the run: only the last stage's do.
     """
 
@@ -34,7 +34,7 @@ class Stage:
 
 
 def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
-    """The stages of a run: what a switch names, the warm-up of the last strategy, and that strategy itself."""
+    """Return the stages of a run: a switch's earlier strategies, the last one's warm-up, and the last one."""
     epochs, listed = config.train.epochs, config.schedule.refresh_epochs
     *early, (start, last) = stages(strategy)
     ends = [begin for begin, _ in stages(strategy)[1:]]
@@ -52,7 +52,7 @@ def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
 
 
 def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_epoch: int) -> LambdaLR:
-    """Linear rise over `lr_warmup_epochs`, then half a cosine from lr to lr * min_lr_ratio over the remaining steps."""
+    """Warm up linearly over `lr_warmup_epochs`, then decay by half a cosine from lr to lr * min_lr_ratio."""
     total = config.train.epochs * steps_per_epoch
     rise = round(config.train.lr_warmup_epochs * steps_per_epoch)
     floor = config.train.min_lr_ratio

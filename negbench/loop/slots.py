@@ -1,4 +1,4 @@
-"""The negatives of a step, slot by slot: what the triples of a whole batch are, and how slots enter one loss."""
+"""Negatives of a step by slot: how slots enter one loss, and the triples of a whole batch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from negbench.errors import NegbenchError, OptionError
 
 SlotSum = Literal["sum", "joint"]
 
-# stands for "no negative" under an aspect: below every cosine, so that no hinge with a margin below 2 is active there
+# means "no negative" under an aspect: below every cosine, so that no hinge with a margin below 2 is active there
 _NO_SCORE = -4.0
-_MOST_SCORES = 2**26  # of one tensor of triples: 256 MiB in float32
+_MOST_SCORES = 2**26  # in one tensor of triples: 256 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Corrupted:
 
     @classmethod
     def of(cls, scores: Tensor, pool: Tensor) -> Corrupted:
-        """From what `Strategy.pool` answered for `scores`."""
+        """Build from the pool that `Strategy.pool` returned for `scores`."""
         return cls(scores, pool > 0, pool if pool.is_floating_point() else None)
 
     @classmethod
     def side_by_side(cls, parts: Sequence[Corrupted]) -> Corrupted:
-        """The columns of all."""
+        """Concatenate the columns of all parts."""
         weighted = any(part.weights is not None for part in parts)
         return cls(
             torch.cat([part.scores for part in parts], dim=1),
@@ -45,15 +45,15 @@ class Corrupted:
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Scores and losses in float32: bfloat16 rounds 0.801 to 0.8, which a temperature of 0.01 makes a factor of 1.1."""
+    """Compute scores and losses in float32: bfloat16 rounds 0.801 to 0.8, a factor of 1.1 at temperature 0.01."""
     kind = device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Corrupted]:
-    """Negatives by slot of a union: each query's own draws [B, M], then the batch's members [B, B] of the same slot.
+    """Join a union's negatives by slot: in "target" each query's draws [B, M], then the batch's members [B, B].
 
-    An image that is both a draw and a member counts twice, as one does that is drawn twice.
+    An image that is both a draw and a member counts twice, like one that is drawn twice.
     """
     if "target" not in members:
         return {"target": drawn, **members}
@@ -61,13 +61,13 @@ def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Co
 
 
 def _weights(part: Corrupted) -> Tensor:
-    """[B, M] float32; 1 for each negative where none are given."""
+    """Return [B, M] float32 weights; 1 for each negative if none are given."""
     return part.mask.float() if part.weights is None else part.weights.float()
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What some losses take beside the negatives: scores under sub-queries; `candidates` [B, C] with their `mask`."""
+    """Inputs of some losses besides the negatives: scores under sub-queries; `candidates` [B, C] with their `mask`."""
 
     aspects: Sequence[AspectScores] = ()
     candidates: Tensor | None = None
@@ -82,25 +82,25 @@ def loss_of_slots(
     temperature: Tensor,
     beside: Beside | None = None,
 ) -> Tensor:
-    """Loss of a batch whose triples are corrupted in one or more slots, for any loss.
+    """Return the loss of a batch whose triples are corrupted in one or more slots, for any loss.
 
     HyCoLe-HNM eq. 3-4: one matrix for each slot. "sum" adds one value of the loss for each (one softmax per slot);
     "joint" applies the loss once, to the negatives of all slots together.
 
     Args:
-        loss: of the run.
+        loss: the run's.
         how: "sum" or "joint".
         positive: [B] scores of the uncorrupted triples.
         slots: negatives by slot.
         temperature: scalar > 0.
-        beside: candidates and aspects; they are of other target images, and so belong to the slot "target" (candidates
-            to the first slot where the target is none of the slots; then there are no aspects).
+        beside: candidates and aspects; both concern other target images, so they belong to slot "target" (without it,
+            candidates go to the first slot and aspects are dropped).
 
     Returns:
         Scalar.
 
     Raises:
-        NegbenchError: a loss that returns anything else.
+        NegbenchError: the loss returns anything else.
     """
     beside = beside or Beside()
     home: Slot = "target" if "target" in slots else next(iter(slots))
@@ -129,7 +129,7 @@ def loss_of_slots(
 
 
 def _padded(aspect: AspectScores, slots: Mapping[Slot, Corrupted]) -> AspectScores:
-    """The aspect's negatives among those of all slots; triples of other slots have no sub-query."""
+    """Extend an aspect's negatives to the columns of all slots; triples of other slots have no sub-query."""
     parts = [
         aspect.negatives if slot == "target" else torch.full_like(part.scores, _NO_SCORE)
         for slot, part in slots.items()
@@ -151,15 +151,15 @@ def check_triples(batch: int, wide: int, what: str) -> None:
 
 
 def corrupted_triples(strategy: Strategy, cube: Tensor, allowed: Tensor) -> Corrupted:
-    """The triples that a strategy chooses for a batch, the same for each of its B queries.
+    """Return the triples that a strategy chooses for a batch, the same for each of its B queries.
 
     Args:
-        strategy: asked once (see `BatchStrategy`).
+        strategy: called once (see `BatchStrategy`).
         cube: [B, B, B] scores.
         allowed: [B, B, B] bool.
 
     Returns:
-        [B, K] of the K triples that are chosen.
+        [B, K] for the K chosen triples.
 
     Raises:
         OptionError: B x K scores are too many to hold.

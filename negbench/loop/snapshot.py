@@ -1,4 +1,4 @@
-"""The model between two epochs, as mining, scoring and the records of a run look at it."""
+"""Cached embeddings and scores of the model between two epochs, for mining, scoring and records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A model on the scored split; `concentration` is the length of its queries' mean, 1 where all are the same."""
+    """A model's results on the scored split; `concentration` is the length of the mean query, 1 if all are equal."""
 
     ranks: QueryRanks
     metrics: dict[str, float]
@@ -30,13 +30,13 @@ class Scored:
 class Snapshot:
     """Per-model cache, cleared when the weights change.
 
-    A refresh mines from, and the regime card looks at, the same embeddings of the train split; the card, the curve and
-    the result read the same ranks.
+    A refresh and the regime card share the embeddings of the train split; the card, the curve and the result share the
+    ranks.
 
     Args:
-        run: whose backbone is looked at.
-        objective: that it trains with.
-        state: says the epoch.
+        run: holds the backbone.
+        objective: the run's.
+        state: gives the epoch.
     """
 
     def __init__(self, run: OpenRun, objective: Objective, state: State) -> None:
@@ -54,14 +54,14 @@ class Snapshot:
         return found
 
     def mined_scene(self) -> Scene:
-        """The scene whose pairs are mined. Other texts of an epoch do not change what is mined, other pairs do."""
+        """Return the scene to mine: the epoch's own if epochs redraw pairs; other texts do not change what is mined."""
         run = self.run
         if not run.scene.train.dataset.redraws:
             return run.scene
         return self._once("pairs", lambda: run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed))
 
     def task(self, scene: Scene, strategy: Strategy | None = None) -> MiningTask:
-        """The train split as the model sees it now, with the planes that the strategy reads."""
+        """Embed the train split with the current model, with the planes that the strategy reads."""
         run, split = self.run, scene.train
         return mining_task(
             run.backbone,
@@ -74,7 +74,7 @@ class Snapshot:
         )
 
     def scored(self) -> Scored:
-        """The scored split's ranks."""
+        """Return ranks and metrics on the scored split."""
         run, scene = self.run, self.run.scene
 
         def make() -> Scored:
@@ -86,7 +86,7 @@ class Snapshot:
         return self._once("scored", make)
 
     def dev(self) -> dict[str, float] | None:
-        """Metrics of the dev part; None where there is none, or where it is what is scored anyway."""
+        """Return metrics on the dev part; None if there is none or if it is the scored split."""
         run, scene = self.run, self.run.scene
         if scene.dev is None or scene.dev is scene.val:
             return None

@@ -1,8 +1,8 @@
 """The training loop: refresh, draw, train, score, checkpoint, epoch by epoch. Read `train` top to bottom.
 
 One configuration gives one result: initial weights, batches, draws and dropout come from four streams of the seed, so
-two strategies with one seed start from identical weights and see identical batches. On the CPU a run that was
-interrupted and resumed ends with the same bits as one that was not.
+two strategies with one seed start from identical weights and see identical batches. On the CPU an
+interrupted and resumed run gives bit-identical results.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from negbench.store.runfolder import RunFolder
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
-    """Train and score; returns what result.json holds. Checkpoints after epochs, resumes from one that is there.
+    """Train and score, with checkpoints after epochs; resume from an existing one; return result.json's contents.
 
     Args:
-        run: ready; its backbone's weights are trained in place.
+        run: opened; its backbone's weights are trained in place.
         folder: where checkpoint, metrics, ranks and weights go.
         log: called with (values by name, step, epoch) for each point of a curve.
     """
@@ -87,7 +87,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
 
 
 def _moving(run: OpenRun, strategy: Strategy) -> Moving:
-    """Objective, optimizer, learning rate and random streams, as they are before the first step."""
+    """Build objective, optimizer, learning-rate schedule and random streams for the first step."""
     config, backbone, scene = run.config, run.backbone, run.scene
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display)
@@ -103,7 +103,7 @@ def _moving(run: OpenRun, strategy: Strategy) -> Moving:
 
 
 def _refresh(now: Snapshot, moving: Moving, stage: Stage, folder: RunFolder, log: Log) -> None:
-    """Define the pools of the interval that starts now, draw from them, and note what the strategy did."""
+    """Define the pools of the interval that starts now, draw from them, and log the strategy's behaviour."""
     state = now.state
     after_warmup = stage.kept and state.epoch > 0 and state.refresh == -1
     mined = define_pools(now, stage, folder, moving.streams["draws"])
@@ -116,7 +116,7 @@ def _refresh(now: Snapshot, moving: Moving, stage: Stage, folder: RunFolder, log
 
 
 def _epoch_scene(run: OpenRun, state: State, stage: Stage) -> Scene:
-    """The scene of this epoch's texts and pairs; pairs stay for an interval where negatives were mined for them."""
+    """Return the scene with this epoch's texts and pairs; mined pairs stay fixed for their refresh interval."""
     kept = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
     return run.scene.at_epoch(run.backbone, state.interval_start if kept else state.epoch, run.config.seed)
 
@@ -127,7 +127,7 @@ def _epoch_scene(run: OpenRun, state: State, stage: Stage) -> Scene:
 def train_epoch(
     run: OpenRun, moving: Moving, state: State, batches: Iterator[Batch]
 ) -> tuple[float, list[dict[str, float]]]:
-    """One step a batch; the mean of the losses, and the statistics of each batch.
+    """Train one step per batch; return the mean loss and the statistics of each batch.
 
     Raises:
         NegbenchError: the mean is not finite.
@@ -171,7 +171,7 @@ def _step(run: OpenRun, moving: Moving, batch: Batch) -> StepResult:
 def _epoch_values(
     run: OpenRun, moving: Moving, state: State, loss: float, statistics: list[dict[str, float]]
 ) -> dict[str, float]:
-    """The points of an epoch that was trained; what a batch strategy did in it is kept in the state, too."""
+    """Return a trained epoch's values for the log; store a batch strategy's behaviour in the state too."""
     values = {
         "train/loss": loss,
         "train/lr": float(moving.schedule.get_last_lr()[0]),
@@ -187,7 +187,7 @@ def _epoch_values(
 
 
 def batch_behaviour(statistics: list[dict[str, float]]) -> dict[str, float]:
-    """Means over an epoch's batches. A batch without a value counts as 0; what no batch has a value of is NaN."""
+    """Average over an epoch's batches; a batch's NaN counts as 0, unless all batches have NaN: then NaN."""
     means = {}
     for name in statistics[0]:
         known = [batch[name] for batch in statistics if not math.isnan(batch[name])]
@@ -199,7 +199,7 @@ def batch_behaviour(statistics: list[dict[str, float]]) -> dict[str, float]:
 
 
 def score(now: Snapshot, log: Log) -> None:
-    """Score val for the curve and, where an epoch is to be chosen, the part it is chosen on."""
+    """Score val for the curve, and the dev part if there is one; keep the best weights if an epoch is selected."""
     run, state, scene = now.run, now.state, now.run.scene
     found, dev = now.scored(), now.dev()
     values = {f"{scene.scored}/{name}": value for name, value in found.metrics.items()}

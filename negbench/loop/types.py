@@ -27,13 +27,13 @@ Log = Callable[[Mapping[str, float], int, int], None]  # values by name, step, e
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """A run that is known by its hash; nothing is encoded for it yet.
+    """A run identified by its hash, before anything is encoded for it.
 
     Attributes:
-        config: complete.
+        config: resolved.
         splits: its data sets.
-        data: names the splits and the frozen part of the backbone: runs of one value share features.
-        remarks: what a reader of its result must know, as far as it is known before.
+        data: identifies the splits and the frozen part of the backbone; runs with the same value share features.
+        remarks: caveats for readers of its result, as far as known in advance.
     """
 
     config: ResolvedConfig
@@ -43,12 +43,12 @@ class PlannedRun:
 
     @cached_property
     def hash(self) -> str:
-        """Of the configuration, the code, and `data`; computed when first read, because it parses all the code."""
+        """Hash of the configuration, the code and `data`; computed on first use, because it parses all the code."""
         return config_hash(self.config, data=self.data)
 
     @property
     def name(self) -> str:
-        """Folder name: the parts by name, the seed, the hash's beginning."""
+        """Folder name: the names of the run's parts, the seed, and the first 8 digits of the hash."""
         c = self.config
         dataset, strategy = Path(c.dataset.name).stem, re.sub(r"[^\w+-]+", "_", c.strategy.name)
         return f"{strategy}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
@@ -56,7 +56,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, eq=False)
 class OpenRun(PlannedRun):
-    """A run that is ready to be computed: its backbone in its initial state, its features encoded."""
+    """A run ready to compute: its backbone in its initial state, its features encoded."""
 
     backbone: Backbone
     scene: Scene
@@ -66,7 +66,7 @@ class OpenRun(PlannedRun):
 
 @dataclass
 class State:
-    """What changes while a run trains, beside weights, optimizer and random streams. A checkpoint holds all of it."""
+    """Training state besides weights, optimizer and random streams; a checkpoint holds all of it."""
 
     epoch: int = 0  # the next one
     refresh: int = -1  # -1: the warm-up pool
@@ -85,7 +85,7 @@ class State:
     generators: dict[str, Tensor] = field(default_factory=dict)
 
     def noting(self, log: Log) -> Log:
-        """`log`, with every point kept here as well."""
+        """Wrap `log` so that it also stores every point here."""
 
         def noted(values: Mapping[str, float], step: int, epoch: int) -> None:
             self.points.append({"step": step, "epoch": epoch, **values})
@@ -101,7 +101,7 @@ class RunResult:
     folder: RunFolder
     details: dict[str, Any]
     tracking_error: str | None = None  # why the MLflow store holds no full copy; `negbench ui` copies it again
-    reused: bool = False  # it was finished before
+    reused: bool = False  # already finished, not computed now
 
     @property
     def run_id(self) -> str:

@@ -1,4 +1,4 @@
-"""What `hcl` and `hn-nce` share: a sum over negatives in which each counts by its own hardness."""
+"""Shared by `hcl` and `hn-nce`: a sum over negatives weighted by their hardness."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from negbench.losses._rows import at_least_float32, without_masked
 
 @dataclass(frozen=True)
 class Hardened:
-    """Of B queries, logarithms relative to the target's term exp(s+ / tau); a row without a negative holds anything.
+    """Log sums of B queries relative to the target's term exp(s+ / tau); rows without a negative are undefined.
 
     Attributes:
         log_sum: [B] log of the sum of w_j h_j exp((s_j - s+) / tau), h_j = exp(beta s_j / tau) / its weighted mean.
@@ -27,7 +27,7 @@ class Hardened:
 
     @classmethod
     def of(cls, given: LossInput, beta: float) -> Hardened:
-        """With gradients through h_j; weights are absolute: doubling them equals listing each negative twice."""
+        """Compute both sums, with gradients through h_j; doubling the weights equals listing each negative twice."""
         gap = without_masked(given.negatives, given.mask) - at_least_float32(given.positive)[:, None]
         counts = given.mask & (given.weights > 0)
         some = counts.any(1)

@@ -1,4 +1,4 @@
-"""What several losses share: means over a batch whose rows may hold different numbers of negatives, and the softmax."""
+"""Shared by several losses: the softmax, and means over rows with different numbers of negatives."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def at_least_float32(scores: Tensor) -> Tensor:
-    """Half-precision scores as float32, others as they are: exp and log lose the tail of a half."""
+    """Convert half-precision scores to float32 and leave others unchanged: exp and log lose the tail of a half."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def without_masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores with zeros for what is masked, so that nothing that stands there (padding, NaN) reaches a gradient."""
+    """Set masked scores to 0, so that padding or NaN reaches no gradient."""
     return at_least_float32(scores).masked_fill(~mask, 0.0)
 
 
@@ -25,7 +25,7 @@ def mean_over_rows(values: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
         weights: [B, M] >= 0; a row whose weights are all 0 has no negative.
 
     Returns:
-        Scalar; a zero that is still connected to `values` where no row has a negative.
+        Scalar; a zero that is still connected to `values` if no row has a negative.
     """
     share = weights.to(values.dtype) * mask
     total = share.sum(1)

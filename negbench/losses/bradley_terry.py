@@ -22,7 +22,7 @@ class BradleyTerry(Loss):
     """Mean over queries of the (weighted) mean over the query's negatives of softplus((s- - s+) / tau).
 
     Args:
-        tau: temperature, > 0; left out, it is the one that the caller passes, or 0.07.
+        tau: temperature, > 0; if left out, the caller's, or 0.07.
 
     Inputs:
         | positive | negatives | mask          | weights                   | aspects |

@@ -1,9 +1,9 @@
-"""Hard contrastive loss: negatives weighted by their hardness, and cleared of the share that may be positives.
+"""Hard contrastive loss: negatives weighted by their hardness, and corrected for the share that may be positives.
 
-Paper: Robinson et al., Contrastive learning with hard negative samples (arXiv:2010.04592), as its released code has it:
+Paper: Robinson et al., Contrastive learning with hard negative samples (arXiv:2010.04592), as in its released code:
 joshr17/HCL image/main.py (2021-08-26), tau_plus 0.1, beta 1, tau 0.5. With beta 0 it is the debiased loss of Chuang et
 al. (arXiv:2007.00224), chingyaoc/DCL main.py (2021-06-07).
-Departures: the released code lets beta fall over the epochs on request; here it stays.
+Departures: the released code can lower beta over the epochs; here it is constant.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class HCL(Loss):
     """Mean over queries of -log(e+ / (e+ + G)), e+ = exp(s+ / tau).
 
     G = max((sum of h_j exp(s_j / tau) - tau_plus N e+) / (1 - tau_plus), N exp(-1 / tau)), over the query's N
-    negatives, h_j = exp(beta s_j / tau) / mean over them. Gradients flow through h_j. The second part of the maximum is
-    the least that cosines allow. An easy negative that scores more takes weight from the hard ones, so the loss may
-    fall when a negative's score rises.
+    negatives, h_j = exp(beta s_j / tau) / mean over them. Gradients flow through h_j. The second argument of max is the
+    smallest value that cosines allow. An easy negative that scores more takes weight from the hard ones, so the loss
+    may fall when a negative's score rises.
 
     Args:
-        tau: temperature, > 0; left out, it is the one that the caller passes, or 0.07.
-        tau_plus: share of the negatives that are taken for positives, >= 0 and < 1.
+        tau: temperature, > 0; if left out, the caller's, or 0.07.
+        tau_plus: share of the negatives that is assumed to be positive, >= 0 and < 1.
         beta: how much hardness counts, >= 0.
 
     Inputs:
@@ -57,7 +57,7 @@ class HCL(Loss):
         floor = found.log_count - (1 + at_least_float32(given.positive)) / given.temperature
         taken = found.log_count + (math.log(self.tau_plus) if self.tau_plus else -math.inf)
         excess = found.log_sum - taken
-        left = excess > 0  # else nothing is left of the sum, and the floor holds
+        left = excess > 0  # else nothing is left of the sum, and the floor applies
         rest = found.log_sum + (-torch.expm1(-torch.where(left, excess, 1.0))).log() - math.log(1 - self.tau_plus)
         rows = softplus(torch.where(left, torch.maximum(rest, floor), floor))[:, None]
         return mean_over_rows(rows, found.some[:, None], torch.ones_like(rows))

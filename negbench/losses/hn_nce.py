@@ -1,9 +1,9 @@
 """HN-NCE: InfoNCE whose negatives are weighted by their hardness, query to target.
 
-Paper: Radenovic et al., DiHT (arXiv:2301.02280), as CoVR's released code has it: lucas-ventura/CoVR
+Paper: Radenovic et al., DiHT (arXiv:2301.02280), as in CoVR's released code: lucas-ventura/CoVR
 src/model/blip/loss.py and configs/model/loss/hn_nce.yaml (2025-04-08), alpha 1, beta 0.5.
-Departures: the released loss adds the same term from targets to queries, which a loss does not see here; and its code
-divides the weight of row i and column j by the sum of row j, a broadcast, where the formula has that of row i, as here.
+Departures: the released loss adds the same term from targets to queries, which a loss here cannot see; and its code
+divides the weight of row i, column j by the sum of row j (a broadcast), where the formula, as here, uses row i.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class HnNCE(Loss):
     easy negative that scores more takes weight from the hard ones, so the loss may fall when a negative's score rises.
 
     Args:
-        tau: temperature, > 0; left out, it is the one that the caller passes, or 0.07.
-        alpha: how much the target's own term counts below the line, > 0.
+        tau: temperature, > 0; if left out, the caller's, or 0.07.
+        alpha: weight of the target's own term in the denominator, > 0.
         beta: how much hardness counts, >= 0.
 
     Inputs:

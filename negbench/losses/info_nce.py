@@ -1,7 +1,7 @@
 """InfoNCE: cross-entropy of the target against its negatives.
 
 Paper: HyCoLe-HNM, eq. 1-4; van den Oord et al., arXiv:1807.03748, eq. 4.
-Departures: none; how the negatives of several slots are put together is the run's choice (`hybrid.slots`).
+Departures: none; the run decides how to combine the negatives of several slots (`hybrid.slots`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class InfoNCE(Loss):
     """Mean over queries of -log(exp(s+ / tau) / (exp(s+ / tau) + sum of w exp(s- / tau) over the negatives)).
 
     Args:
-        tau: temperature, > 0; left out, it is the one that the caller passes, or 0.07.
+        tau: temperature, > 0; if left out, the caller's, or 0.07.
 
     Inputs:
         | positive | negatives | mask          | weights                   | aspects |

@@ -3,9 +3,9 @@
 Paper: DQE-CIR (arXiv:2603.04037), eq. 5-8.
 Departures: the paper's margins, lambda_rank and temperature are printed nowhere, so the defaults are ours. The margin m
 was chosen on queries carved from train (recipe `dqe-margins`); as it equals DQE-CIR's beta, eq. 6 acts on the whole
-mid-zone, while at its alpha, 0.2, the term is 0 for every negative at the refresh that drew it. Ours, too, is the
-reading of eq. 5's sum, over the batch (`kl_over`): the paper does not say how many candidates a step has. Several
-negatives of a query are averaged. Queries whose text has no word of an aspect are left out of its term.
+mid-zone, while at its alpha, 0.2, the term is 0 for every negative at the refresh that drew it. Taking eq. 5's sum
+over the batch (`kl_over`) is our reading too: the paper does not say how many candidates a step has. Several negatives
+of a query are averaged. Queries whose text has no word of an aspect are left out of its term.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class MarginKL(Loss):
     L_KL = KL([1, 0, ..., 0] || softmax([s+, {s_j}] / tau)) = log(1 + sum over j of exp((s_j - s+) / tau)). The margins
     act on the negatives alone, on scores as they are, before the temperature; each is averaged over the (weighted)
     negatives of a query, then over the queries. The last sum runs over the sub-queries (colour, shape) that the
-    backbone has, w_a being the weight with which eq. 1 adds the sub-query to the query. As dL/dw_a holds the aspect's
-    own margin term, which is never below 0, this loss alone can only lower w_a: what raises it is that q_a helps s+.
+    backbone has, w_a being the weight with which eq. 1 adds the sub-query to the query. dL/dw_a contains the aspect's
+    own margin term, which is never below 0 and so can only lower w_a; w_a rises only where q_a helps s+.
 
     Args:
-        tau: temperature of the KL term, > 0; left out, it is the one that the caller passes, or 0.07.
+        tau: temperature of the KL term, > 0; if left out, the caller's, or 0.07.
         kl_over: what j runs over. "batch" (eq. 5): the negatives and the other targets of the batch; "corpus": the
             negatives and all other images of the query's gallery group, scored with the current model in every step
-            (for backbones with stored features); where a caller hands no candidates, the negatives alone. "pair": each
+            (for backbones with stored features); if a caller passes no candidates, the negatives alone. "pair": each
             negative alone, the values averaged: QuRe's eq. 3, not DQE-CIR's loss.
         margin: m, score units, >= 0.
         margin_aspect: m_a of every sub-query, score units, >= 0.
@@ -48,9 +48,9 @@ class MarginKL(Loss):
         | positive | negatives | mask           | weights             | candidates     | aspects                   |
         | [B]      | [B, M]    | [B, M] or None | [B, M] >= 0 or None | [B, C] or None | [B], [B, M], w_a, present |
 
-    `mask` and `weights` hold for the sub-queries too. In the softmax weights are absolute (as in InfoNCE), in "pair"
-    and in the margins relative. A query without a valid negative, or whose weights are all 0, adds nothing to a margin;
-    to L_KL it does where it has a candidate.
+    `mask` and `weights` apply to the sub-queries too. Weights are absolute in the softmax (as in InfoNCE), and relative
+    in "pair" and in the margins. A query without a valid negative, or whose weights are all 0, adds nothing to a
+    margin; it adds to L_KL if it has a candidate.
     """
 
     uses_aspects: ClassVar[bool] = True

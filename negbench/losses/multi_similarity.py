@@ -1,6 +1,6 @@
 """Multi-similarity loss: a soft threshold on the target's score, and one on the largest of the negatives' scores.
 
-Paper: Wang et al. (arXiv:1904.06627), eq. 15 (unverified), as pytorch-metric-learning has it
+Paper: Wang et al. (arXiv:1904.06627), eq. 15 (unverified), as in pytorch-metric-learning
 (losses/multi_similarity_loss.py, 2024-12-11): alpha 2, beta 50, base 0.5; the paper's own code has beta 40.
 Departures: one positive a query. Its miner is the strategy `multi-similarity`.
 """
@@ -26,7 +26,7 @@ class MultiSimilarity(Loss):
     """Mean over queries of log(1 + exp(-alpha (s+ - base))) / alpha + log(1 + sum of exp(beta (s_j - base))) / beta.
 
     Args:
-        tau: refused: alpha and beta stand in its place.
+        tau: refused: alpha and beta take its place.
         alpha: steepness at the target, > 0.
         beta: steepness at the negatives, > 0.
         base: the score that a target should exceed and a negative should not.

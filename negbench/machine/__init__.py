@@ -1,1 +1,1 @@
-"""What a command meets on its machine: files, memory and disk, signals."""
+"""Access to the machine: files, memory and disk, signals."""

@@ -1,4 +1,4 @@
-"""Files that survive a kill and tell when they are damaged: atomic writes, hashes, locks, and where things are kept."""
+"""Files that survive a kill and reveal damage: atomic writes, hashes, locks, and default folders."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from typing import IO, Any, Literal
 
 from negbench.errors import NegbenchError, cause_among, quoted
 
-MOVES_SCORES = False  # where things lie, not what they hold
+MOVES_SCORES = False  # where files are, not what they contain
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
 
 
 def cache_dir() -> Path:
-    """NEGBENCH_CACHE, or ~/.cache/negbench: data sets built on first use and stored features."""
+    """Return NEGBENCH_CACHE, or ~/.cache/negbench: holds data sets built on first use and stored features."""
     return Path(os.environ.get("NEGBENCH_CACHE") or Path.home() / ".cache" / "negbench")
 
 
 def runs_dir(given: Path | None = None) -> Path:
-    """`given`, or NEGBENCH_RUNS, or ./runs."""
+    """Return `given`, or NEGBENCH_RUNS, or ./runs."""
     return Path(given or os.environ.get("NEGBENCH_RUNS") or "runs")
 
 
 def checked_name(name: str, what: str) -> str:
-    """`name` if it can be a folder of its own in the runs folder, else NegbenchError; `what` is the flag to blame."""
+    """Return `name` if it can be a folder in the runs folder, else raise NegbenchError that names the flag `what`."""
     if not re.fullmatch(r"[^\W_][\w.+=@-]{0,99}", name):
         raise NegbenchError(
             f"{what} {quoted(name)}: want a plain name of letters, digits, '-', '_' and '.', beginning with a letter "
@@ -50,7 +50,7 @@ def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[
     """Open a temporary sibling; on success it is flushed to disk and renamed to `path`, on failure removed.
 
     A reader therefore sees the old file or the new one, never half of one. In a sealed folder (see `seal`) its hash is
-    on the list before it is there. Raises NegbenchError where the disk is full or the folder cannot be written.
+    listed before the file appears. Raises NegbenchError if the disk is full or the folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[
             os.fsync(file.fileno())
             if (path.parent / SUMS).exists():
                 _note_sum(path, temporary)
-            temporary.replace(path)  # within the block: closing the file lets go of its lock
+            temporary.replace(path)  # within the block: closing the file releases its lock
         _sync_folder(path.parent)
     except NegbenchError:
         raise
@@ -77,11 +77,11 @@ def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[
 
 
 def _temporary(path: Path) -> tuple[int, Path]:
-    """A new file beside `path`, locked for as long as it is open: `sweep` leaves those of living processes alone."""
+    """Create a file beside `path`, locked while it is open: `sweep` leaves those of living processes alone."""
     while True:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if Path(name).exists():  # else a sweep came between the two
+        if Path(name).exists():  # else a sweep removed it before it was locked
             os.fchmod(handle, 0o666 & ~_UMASK)  # mkstemp's 0600 would keep a shared cache from its other users
             return handle, Path(name)
         os.close(handle)
@@ -99,7 +99,7 @@ def sweep(folder: Path) -> list[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename is safe from a power cut when its folder has reached the disk."""
+    """Flush a folder to disk, so that a rename in it survives a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -108,7 +108,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Atomic, indented, keys in the order given; NaN, which JSON does not have, is written as null."""
+    """Write JSON atomically, indented, keys in the order given; NaN, which JSON lacks, is written as null."""
     with atomic_write(path) as file:
         json.dump(_without_nan(value), file, indent=2, allow_nan=False)
         file.write("\n")
@@ -125,18 +125,18 @@ def _without_nan(value: Any) -> Any:
 # --- checking ----------------------------------------------------------------------------------------------------
 
 SUMS = "SHA256SUMS"  # a line for every write: SHA-256, two blanks, name
-_DELETED = 64 * "0"  # in the place of a hash
-_MEND = "delete it and give the command that wrote it again"
+_DELETED = 64 * "0"  # listed instead of a hash
+_FIX = "delete it and give the command that wrote it again"
 
 
 class DamagedError(NegbenchError):
-    """A file that does not hold what was written there."""
+    """Error: a file's content is not what was written."""
 
 
 def seal(folder: Path) -> None:
-    """From now on `folder` lists the hash of every file that `atomic_write` puts there, and `intact` compares.
+    """Make `folder` list the hash of every file that `atomic_write` puts there, for `intact` to compare.
 
-    It is made if absent; what lies there already is listed as it is.
+    Creates the folder if absent; lists files that are already there as they are.
     """
     sums = folder / SUMS
     if sums.exists():
@@ -148,7 +148,7 @@ def seal(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Hash of a file's content, hexadecimal."""
+    """Return the SHA-256 of a file's content, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -158,12 +158,12 @@ def _sum_line(name: str, source: Path) -> str:
 
 
 def _note_sum(path: Path, source: Path) -> None:
-    """Add a line; before the rename, so that a kill between the two leaves a file that is on the list, old or new."""
+    """List a file before its rename, so that a kill between the two leaves a listed file, old or new."""
     _add_line(path.parent / SUMS, _sum_line(path.name, source))
 
 
 def delete(path: Path) -> None:
-    """Delete a file that is no longer needed; a sealed folder then lists it no more."""
+    """Delete a file that is no longer needed, and remove it from a sealed folder's list."""
     if path.exists():
         if (path.parent / SUMS).exists():
             _add_line(path.parent / SUMS, f"{_DELETED}  {path.name}\n")
@@ -181,10 +181,10 @@ def _add_line(sums: Path, line: str) -> None:
 
 
 def flaw(path: Path) -> str | None:
-    """What is wrong with a file of a sealed folder; None where nothing is, and where the folder is not sealed.
+    """Return what is wrong with a file of a sealed folder; None if nothing is, or if the folder is not sealed.
 
     Raises:
-        OSError: no such file, or one that cannot be read.
+        OSError: the file is missing or cannot be read.
     """
     line = _sum_line(path.name, path).encode().rstrip(b"\n")
     try:
@@ -195,12 +195,12 @@ def flaw(path: Path) -> str | None:
 
 
 def damaged_in(folder: Path) -> list[str]:
-    """Names of the listed files of a sealed folder that hold something else than what was written there."""
+    """Return the names of a sealed folder's listed files whose content is not what was written."""
     return [name for name in names_in(folder) if (folder / name).is_file() and flaw(folder / name)]
 
 
 def names_in(folder: Path) -> list[str]:
-    """Names of the files that a sealed folder lists, each once; none where it is not sealed."""
+    """Return the names of the files that a sealed folder lists, each once; none if it is not sealed."""
     try:
         lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -210,20 +210,20 @@ def names_in(folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def intact(path: Path, mend: str = _MEND) -> Iterator[Path]:
-    """Read `path` in this block: it is compared with its hash first, and what then fails to be read is damaged, too.
+def intact(path: Path, fix: str = _FIX) -> Iterator[Path]:
+    """Read `path` in this block: compare it with its hash first; content that then cannot be parsed is damaged, too.
 
     Args:
         path: a file that negbench wrote.
-        mend: what to do about a damaged one.
+        fix: what to do about a damaged one.
 
     Raises:
-        DamagedError: it holds something else than what was written there.
-        NegbenchError: it is not there.
+        DamagedError: its content is not what was written.
+        NegbenchError: it is missing or cannot be read.
     """
     try:
         if wrong := flaw(path):
-            raise DamagedError(f"{path} is damaged ({wrong}): {mend}")
+            raise DamagedError(f"{path} is damaged ({wrong}): {fix}")
         yield path
     except NegbenchError:
         raise
@@ -232,12 +232,12 @@ def intact(path: Path, mend: str = _MEND) -> Iterator[Path]:
         raise NegbenchError(f"cannot read {path}: {why}") from error
     except Exception as error:  # the kinds of json, parquet, zip, pickle, safetensors
         why = (str(error) or type(error).__name__).split("\n")[0]
-        raise DamagedError(f"{path} is damaged ({why}): {mend}") from error
+        raise DamagedError(f"{path} is damaged ({why}): {fix}") from error
 
 
-def read_json(path: Path, mend: str = _MEND) -> Any:
-    """What `write_json` wrote; errors as `intact`."""
-    with intact(path, mend):
+def read_json(path: Path, fix: str = _FIX) -> Any:
+    """Read what `write_json` wrote; errors as in `intact`."""
+    with intact(path, fix):
         return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -246,14 +246,14 @@ def read_json(path: Path, mend: str = _MEND) -> Any:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[None]:
-    """Hold a lock on the file `path` (made if absent); the kernel lets go of it when the process dies.
+    """Hold a lock on the file `path` (made if absent); the kernel releases it when the process dies.
 
-    Whoever gets it alone sweeps its folder of what killed processes left half-written.
+    Without `shared`, the holder also removes half-written files of killed processes from the folder.
 
     Args:
-        path: of the lock.
-        wait: for others to let go of it.
-        shared: with others that hold it so.
+        path: the lock file.
+        wait: wait for others to release it.
+        shared: share the lock with other shared holders.
 
     Raises:
         BlockingIOError: `wait` is False and another process holds it.

@@ -1,4 +1,4 @@
-"""Room: what a computation needs of the machine's memory and disk, refused with the arithmetic where there is less."""
+"""Memory and disk that a computation needs: refuse it, with the arithmetic, if the machine has less."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from negbench.errors import OptionError
 
-MOVES_SCORES = False  # what is refused has no scores
+MOVES_SCORES = False  # only refuses runs
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
 
@@ -23,18 +23,18 @@ class Need:
     """Bytes that something takes, as a product.
 
     Attributes:
-        what: it is.
-        factors: (number, what there are so many of); the last one is bytes.
-        mend: what makes it smaller.
+        what: name of what takes them.
+        factors: (number, unit); the last unit is bytes.
+        fix: how to reduce it.
     """
 
     what: str
     factors: tuple[tuple[int, str], ...]
-    mend: str
+    fix: str
 
     @property
     def bytes(self) -> int:
-        """The product."""
+        """Product of the factors."""
         return math.prod(count for count, _ in self.factors)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Need:
 
 
 def size(count: float) -> str:
-    """'3 MiB', '1.2 GiB', '5.0 TiB'."""
+    """Format bytes, such as '3 MiB', '1.2 GiB', '5.0 TiB'."""
     mebibytes = count / 2**20
     if mebibytes < 1024:
         return f"{max(1, round(mebibytes)):,} MiB"
@@ -51,7 +51,7 @@ def size(count: float) -> str:
 
 
 def device_named(name: str) -> torch.device:
-    """A device of this machine as torch calls it: cpu, cuda, cuda:1, ... Raises OptionError where there is none."""
+    """Return the device that torch calls cpu, cuda, cuda:1, ...; raise OptionError if this machine has none."""
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
@@ -59,7 +59,7 @@ def device_named(name: str) -> torch.device:
 
 
 def machine_memory() -> int:
-    """Bytes of this machine's memory, or of the container's share of it."""
+    """Return the bytes of this machine's memory, or of the container's share of it."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in _LIMITS:
         try:
@@ -70,14 +70,14 @@ def machine_memory() -> int:
 
 
 def check_memory(needs: Sequence[Need], device: torch.device | None = None) -> None:
-    """Raise OptionError where all of it together is more than the memory of a GPU, or else of this machine."""
+    """Raise OptionError if the needs together exceed the memory of the GPU, or else of this machine."""
     on_gpu = device is not None and device.type == "cuda"
     memory = torch.cuda.get_device_properties(device).total_memory if on_gpu else machine_memory()
     _check(needs, memory, f"of memory, {'the GPU' if on_gpu else 'this machine'} has {size(memory)}")
 
 
 def check_disk(needs: Sequence[Need], folder: Path) -> None:
-    """Raise OptionError where all of it together is more than what is free on the disk of `folder`."""
+    """Raise OptionError if the needs together exceed the free space on the disk of `folder`."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     _check(needs, free, f"of disk, {folder} has room for {size(free)}")
@@ -87,4 +87,4 @@ def _check(needs: Sequence[Need], limit: int, against: str) -> None:
     total = sum(need.bytes for need in needs)
     if total > limit:
         largest = max(needs, key=lambda need: need.bytes)
-        raise OptionError(f"this needs about {size(total)} {against} ({largest}): {largest.mend}")
+        raise OptionError(f"this needs about {size(total)} {against} ({largest}): {largest.fix}")

@@ -1,7 +1,7 @@
 """SIGTERM, SIGHUP and Ctrl-C end a command in the same way: by an exception, so that everything is closed in order.
 
-Python ignores what is raised while it runs a destructor or a callback of a weak reference. So the signal is noted, too,
-and what runs long checks the note: the steps of a run, the executors, a worker between tasks.
+Python ignores exceptions raised in a destructor or a weak-reference callback. So the signal is also recorded, and long
+computations check the record: the steps of a run, the executors, a worker between tasks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from types import FrameType
 
 from negbench.errors import cause_among
 
-MOVES_SCORES = False  # how a process ends
+MOVES_SCORES = False  # only ends processes
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _noted: list[tuple[int, float]] = []  # number and time of the first signal
 
 
 class Stopped(BaseException):
-    """A signal asked the process to end; no `KeyboardInterrupt`, which libraries turn into endings of their own."""
+    """A signal asked the process to end. No `KeyboardInterrupt`, which libraries handle in their own ways."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -33,12 +33,12 @@ class Stopped(BaseException):
 
 
 def stop_on_signals(once: float = 1.0) -> None:
-    """From now on the first of these signals raises `Stopped`, and a second one ends the process at once.
+    """Make the first of these signals raise `Stopped`, and a second one end the process at once.
 
-    A signal that was ignored when the process started (nohup) stays so.
+    A signal that was ignored when the process started (nohup) stays ignored.
 
     Args:
-        once: seconds in which several count as one: `timeout` and schedulers send theirs to a process and to its group.
+        once: seconds in which several signals count as one: `timeout` and schedulers signal a process and its group.
     """
     owner = os.getpid()
     _noted.clear()
@@ -58,11 +58,11 @@ def stop_on_signals(once: float = 1.0) -> None:
 
 
 def check_stopped() -> None:
-    """Raise `Stopped` where a signal came whose exception got lost."""
+    """Raise `Stopped` if a signal came whose exception got lost."""
     if _noted:
         raise Stopped(_noted[0][0])
 
 
 def ending_of(error: BaseException) -> BaseException | None:
-    """What asked the process to end, where a library raised an error of its own on the way out; None for any other."""
+    """Return the request to end that an error stems from, even if a library replaced it; None for other errors."""
     return cause_among(error, (KeyboardInterrupt, Stopped))

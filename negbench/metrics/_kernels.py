@@ -1,8 +1,8 @@
-"""Passes over rows of scores, compiled by numba; `negbench.metrics.compiled` decides when they run.
+"""Passes over rows of scores, compiled with numba; `negbench.metrics.compiled` decides when they run.
 
-Every function takes C-ordered arrays, float32 scores [B, N] among them, and answers as the torch path does, bit for
-bit. Rows that a pass cannot tell (ties at an edge, no spread, a score that is not finite) it marks in `left` [B]: the
-torch path does these.
+Every function takes C-ordered arrays, with scores as float32 [B, N], and gives the same result as the torch path, bit
+for bit. A pass marks the rows that it cannot resolve (a bin too full to sort, drops too close to call, no spread, a
+non-finite score) in `left` [B]; the torch path computes those.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import numpy as np
 
 from negbench.metrics._numba import compiled
 
-_BINS = 2**11  # equal parts of a row's range; their marks stay in the first cache
-_MORE_BINS = 2**16  # where those are too coarse
-_MOST = 32  # drops of a row that are compared exactly
-_WALK = 8  # of these are wanted where neighbours must lie apart
-_CROWD = 2**13  # members of one bin that are sorted
-_AT_ONCE = 2**11  # images whose bins are held at once, in the first cache
+_BINS = 2**11  # equal parts of a row's range; their marks fit in the L1 cache
+_MORE_BINS = 2**16  # used where _BINS are too coarse
+_MOST = 32  # most drops of a row that are compared exactly
+_WALK = 8  # drops wanted where neighbours must lie apart
+_CROWD = 2**13  # most members of a bin that are sorted
+_AT_ONCE = 2**11  # images whose bins are held at once, in the L1 cache
 
 _LARGEST = np.int32(0x7FFFFFFF)
 _INFINITE = np.int32(0x7F800000)
-_SMALLEST = np.float32(1e-30)  # spread that bins are made of
+_SMALLEST = np.float32(1e-30)  # least spread that is divided into bins
 
 
 @compiled
 def _key(bits: Any) -> Any:
-    """The bits of a float32 as a whole number that orders as the float does; its own inverse."""
+    """Map the bits of a float32 to an integer that sorts as the float does; its own inverse."""
     return bits ^ ((bits >> 31) & _LARGEST)
 
 
 @compiled
 def _ends(bits: Any, eligible: Any) -> Any:
-    """How many of a row are eligible, and the keys of their lowest and their highest score."""
+    """Return how many images of a row are eligible, and the keys of their lowest and highest score."""
     count, low, high = 0, _LARGEST, ~_LARGEST
     for j in range(len(bits)):
         key = _key(bits[j])
@@ -45,7 +45,7 @@ def _ends(bits: Any, eligible: Any) -> Any:
 
 @compiled
 def _range(bits: Any, eligible: Any, ends: Any) -> Any:
-    """How many of a row are eligible, and whether bins tell them apart; their lowest and highest score into `ends`."""
+    """Return a row's eligible count and whether bins can separate its scores, whose lowest and highest go to `ends`."""
     count, lowest, highest = _ends(bits, eligible)
     keys = ends.view(np.int32)
     keys[0], keys[1] = _key(lowest), _key(highest)
@@ -55,7 +55,7 @@ def _range(bits: Any, eligible: Any, ends: Any) -> Any:
 
 @compiled
 def _bins(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any) -> None:
-    """The bin that each score of a row falls into, counted from the highest score down; `bins`: not eligible."""
+    """Write each score's bin to `bin_of`, counted from the highest score down; `bins` if it is not eligible."""
     top, scale, outside, last = ends[1], np.float32(bins) / (ends[1] - ends[0]), np.int32(bins), np.int32(bins - 1)
     for j in range(len(scores)):
         bin_of[j] = min(np.int32((top - scores[j]) * scale), last) if eligible[j] else outside
@@ -74,7 +74,7 @@ def _fill(scores: Any, eligible: Any, low: Any, high: Any, chosen: Any) -> Any:
 
 @compiled
 def _sort(values: Any) -> None:
-    """Falling, in place (Shell's sort: few values, and nothing that takes seconds to compile)."""
+    """Sort in descending order, in place (Shellsort: there are few values, and it compiles fast)."""
     gap = len(values)
     while gap > 1:
         gap = max(1, gap * 5 // 11)
@@ -88,18 +88,18 @@ def _sort(values: Any) -> None:
 
 @compiled
 def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> None:
-    """How many of a row fall into each of _BINS bins; the last count is of those that are not eligible."""
+    """Count a row's scores in each of _BINS bins; the last count is of those that are not eligible."""
     counts[:] = 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
         _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
         for k in bin_of[: len(part)]:
-            counts[np.uint32(k)] += np.uint32(1)  # a number without a sign need not be checked for one
+            counts[np.uint32(k)] += np.uint32(1)  # unsigned: no check for a negative index
 
 
 @compiled
 def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other: Any, first: Any, second: Any) -> None:
-    """The scores of two bins into `first` and `second`; of one bin twice into `first`."""
+    """Copy the scores of two bins to `first` and `second`; if both are the same bin, to `first` alone."""
     size, more = 0, 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
@@ -115,7 +115,7 @@ def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other:
 
 @compiled
 def _place(counts: Any, place: Any) -> Any:
-    """The bin that a place of the descending order falls into, and how many stand before this bin."""
+    """Return the bin that holds a place of the descending order, and how many scores precede this bin."""
     found, before = 0, 0
     while before + counts[found] <= place:
         before += counts[found]
@@ -125,7 +125,7 @@ def _place(counts: Any, place: Any) -> Any:
 
 @compiled
 def _above(ranked: Any, value: Any) -> Any:
-    """How many of falling values are larger."""
+    """Count the values of a descending array that are larger than `value`."""
     found = 0
     while found < len(ranked) and ranked[found] > value:
         found += 1
@@ -136,10 +136,10 @@ def _above(ranked: Any, value: Any) -> Any:
 def _edges(
     scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any, start: Any, stop: Any, count: Any, edges: Any
 ) -> Any:
-    """The scores at the places start and stop - 1 into `edges` [2], low and high.
+    """Write the scores at the places stop - 1 and start to `edges` [2], as low and high.
 
-    Returns how many at the low and at the high score lie outside of the window, by column: those behind the first so
-    many at the low one, and the first so many at the high one; -1: a bin is too full to be sorted.
+    Returns (skip, take): of the images at the high score, the first `skip` by column are outside the window; of those
+    at the low score, the first `take` are inside. (-1, -1) if a bin is too full to sort.
     """
     _counts(scores, eligible, ends, bin_of, counts)
     upper, before = _place(counts, start)
@@ -167,7 +167,7 @@ def _edges(
 
 @compiled
 def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
-    """Of the chosen at the high score let go the first `skip`, of those at the low one all behind the first `take`."""
+    """Unchoose the first `skip` images at the high score, and those at the low score after the first `take`."""
     highest, lowest = 0, 0
     for j in range(len(scores)):
         if chosen[j]:
@@ -200,7 +200,7 @@ def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen:
 
 @compiled
 def _mark(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, marks: Any) -> None:
-    """Mark the bins that hold a score of a row, and the last if one is not eligible."""
+    """Mark the bins that hold a score of a row; the last bin is for images that are not eligible."""
     marks[: bins + 1] = 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
@@ -211,10 +211,10 @@ def _mark(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, marks: 
 
 @compiled
 def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
-    """The longest runs of unmarked bins, `wanted` or more, each as the bins before and behind it, in falling order.
+    """Write the longest runs of empty bins (`wanted` or more), as (bin before, bin after), to `runs`, highest first.
 
-    Returns how many there are (0: too few or too many), and the number of bins that no drop outside them exceeds. A
-    drop over n empty bins is more than n - 1 bins and less than n + 2, roundings included.
+    Returns how many there are (0: too few or too many), and a width in bins that no other drop exceeds. A drop across n
+    empty bins is wider than n - 1 bins and narrower than n + 2, rounding included.
     """
     lengths, longest, last = np.zeros(bins, np.int32), 0, 0
     for k in range(1, bins):
@@ -242,7 +242,7 @@ def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
 def _drops(
     scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, runs: Any, marks: Any, edges: Any, order: Any
 ) -> None:
-    """The scores at both ends of each run into `edges` [found, 2], and the runs in falling order of their drops."""
+    """Write the scores at both ends of each run to `edges` [found, 2], and the runs by descending drop to `order`."""
     found = len(runs)
     edges[:found, 0], edges[:found, 1] = np.inf, -np.inf
     for c in range(found):
@@ -267,7 +267,7 @@ def _drops(
 
 @compiled
 def _between(scores: Any, eligible: Any, edges: Any, order: Any, certain: Any, apart: Any, chosen: Any) -> Any:
-    """Choose what lies between the first neighbours of `order` that are far enough apart; whether there are such."""
+    """Choose the images between the first neighbours in `order` that are far enough apart; return whether any are."""
     for step in range(certain - 1):
         upper, lower = min(order[step], order[step + 1]), max(order[step], order[step + 1])
         if _fill(scores, eligible, edges[lower, 0], edges[upper, 1], chosen) > apart:
@@ -279,8 +279,8 @@ def _between(scores: Any, eligible: Any, edges: Any, order: Any, certain: Any, a
 def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any, left: Any) -> None:
     """Choose the images between the first neighbours, by descending drop, that lie more than `apart` places apart.
 
-    The largest drops are where bins are empty: the longest runs of empty bins are compared exactly, and what other
-    drops can be at most is known from the bins.
+    The largest drops span empty bins: drops across the longest runs of empty bins are compared exactly, and the bins
+    bound all other drops.
     """
     bin_of, ends = np.empty(_AT_ONCE, np.int32), np.empty(2, np.float32)
     marks, runs = np.empty(_MORE_BINS + 1, np.uint8), np.empty((_MOST, 2), np.int64)
@@ -304,8 +304,8 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
 
 
 @compiled
-def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, told: Any) -> None:
-    """Fill `told` [4, B] with the fields of `ranks.Tally`."""
+def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, out: Any) -> None:
+    """Fill `out` [4, B] with the fields of `ranks.Tally`."""
     width, ends = scores.shape[1], np.empty(2, np.float32)
     keys = ends.view(np.int32)
     for i in range(len(scores)):
@@ -317,4 +317,4 @@ def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, told: An
             reached += allowed[i, j] & (scores[i, j] >= own)
             first += allowed[i, j] & (scores[i, j] > highest)
             last += allowed[i, j] & (scores[i, j] >= lowest)
-        told[0, i], told[1, i], told[2, i], told[3, i] = size, reached, first, last - 1
+        out[0, i], out[1, i], out[2, i], out[3, i] = size, reached, first, last - 1

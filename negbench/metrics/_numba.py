@@ -1,4 +1,4 @@
-"""Compiling by numba, and the folder that keeps the machine code for other processes."""
+"""Compile with numba, and cache the machine code on disk for other processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from negbench.machine.files import cache_dir
 
 
 def code_folder() -> Path | None:
-    """Where machine code is kept, as making it takes some 8 s; None where the cache folder cannot be written."""
+    """Return the folder that caches machine code (compiling takes some 8 s); None if it cannot be written."""
     folder = cache_dir() / "numba"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile at the first call, and keep the machine code in negbench's cache folder for other processes."""
     import numba
 
-    settings: Any = numba.config  # its names are made when it is imported
+    settings: Any = numba.config  # its attributes are created at import
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(code_folder())
     try:
         made: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)

@@ -1,4 +1,4 @@
-"""Mean average precision at k, for queries that several images answer."""
+"""Mean average precision at k, for queries with several relevant images."""
 
 from __future__ import annotations
 

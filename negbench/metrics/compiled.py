@@ -1,7 +1,7 @@
-"""Whether compiled passes over scores run: numba (extra `fast`) is there, and the work repays loading it.
+"""Choose compiled passes over scores where numba (extra `fast`) is installed and the work repays loading it.
 
-The torch path beside each of them is the oracle, and what runs everywhere else: on a GPU, in other precisions, on few
-scores. Both give the same bits, so that nothing but time depends on which one runs.
+Each of them has a torch path beside it, which is the reference and runs everywhere else: on a GPU, in other precisions,
+on few scores. Both give the same bits, so only the run time depends on the choice.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from negbench.metrics._numba import code_folder
 
-SMALLEST = 2**19  # scores that are worth it: numba is imported and its machine code read in 0.5 s, once a process
+SMALLEST = 2**19  # fewest scores that repay importing numba and reading its machine code (0.5 s, once per process)
 
 
 def kernels(table: Tensor) -> ModuleType | None:
-    """`negbench.metrics._kernels` for a [B, N] table of float32; None: torch does it."""
+    """Return `negbench.metrics._kernels` if they can process this [B, N] table; None: use torch."""
     fits = table.device.type == "cpu" and table.dtype == torch.float32 and table.is_contiguous()
     return _loaded() if fits and table.numel() >= SMALLEST else None
 

@@ -1,4 +1,4 @@
-"""How a query's scores fall along its ranking: the drops that QuRe's pool lies between, and how clear they are."""
+"""Drops in a query's ranked scores: those that bound QuRe's pool, and how clearly they stand out."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
     Args:
         ranked: [B, N] float scores of either sign, by descending score.
         first: [B, 1] int64 or one number, the 0-based place of the first image below the target.
-        count: [B, 1] int64, images below the target, so that the last of them stands at first + count - 1.
+        count: [B, 1] int64, images below the target; the last of them is at place first + count - 1.
 
     Returns:
-        [B, N - 1], -1, which no drop can be, at every other place.
+        [B, N - 1]; -1, which no drop can be, at every other place.
 
     Example:
         >>> drops(torch.tensor([[0.5, 0.25, -0.5, -9.0]]), 0, torch.tensor([[3]]))
@@ -39,10 +39,10 @@ def steepest(drop: Tensor) -> Tensor:
     """Places of the two largest drops, between which QuRe's pool lies (QuRe eq. 6).
 
     Args:
-        drop: [B, P] of `drops`.
+        drop: [B, P], the result of `drops`.
 
     Returns:
-        [B, 2] int64, the largest drop's place first, of equal drops the earlier; -1 where there is no such drop.
+        [B, 2] int64, the largest drop's place first, the earlier of equal drops; -1 where there is no such drop.
 
     Example:
         >>> steepest(torch.tensor([[0.25, 0.75, -1.0], [-1.0, 0.0, -1.0]]))
@@ -58,15 +58,15 @@ def steepest(drop: Tensor) -> Tensor:
 
 
 def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
-    """The images between two steep drops: the first neighbours, in descending order of all drops, that lie apart.
+    """Choose the images between two steep drops: the first neighbours, by descending drop, that lie apart.
 
     Args:
         scores: [B, N] float of any sign and precision.
         eligible: [B, N] bool, the images whose scores are sorted; of equal drops the earlier is first.
-        apart: places that the two must differ by more than; 0 takes the two largest drops.
+        apart: the places of the two must differ by more than this; 0 takes the two largest drops.
 
     Returns:
-        [B, N] bool: behind the first of the two, and up to the second; no image where there are no such drops.
+        [B, N] bool: images after the earlier drop and before the later one; none where there are no such drops.
     """
     if (fast := kernels(scores)) is None:
         return _between_sorted(scores, eligible, apart)
@@ -79,7 +79,7 @@ def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
 
 
 def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
-    if eligible.shape[1] < 3:  # the least that has two drops
+    if eligible.shape[1] < 3:  # two drops need three images
         return torch.zeros_like(eligible)
     ranked = ranked_scores(scores, eligible)
     drop = drops(ranked, 0, count(eligible)[:, None])
@@ -88,7 +88,7 @@ def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
 
 
 def _neighbours(drop: Tensor, apart: int) -> Tensor:
-    """[B, P] drops -> [B, 2] places; equal ones where no pair is far enough apart."""
+    """[B, P] drops -> [B, 2] places; the same place twice where no pair is far enough apart."""
     walk = descending(drop)
     real = drop.gather(1, walk) >= 0
     wide = (walk.diff(dim=1).abs() > apart) & real[:, 1:]
@@ -102,8 +102,8 @@ class Prominence(NamedTuple):
     """How clearly the steepest drops stand out, per query.
 
     `largest` [B] float64: the largest drop over the median drop below the target; `second` [B] float64: the second
-    largest over the third. inf where only the divisor is 0; nan where there is no such drop (two images below the
-    target make one), or all are 0.
+    largest over the third. inf where only the divisor is 0; nan where a drop is missing (two images below the target
+    make one drop), or all are 0.
     """
 
     largest: Tensor
@@ -111,10 +111,10 @@ class Prominence(NamedTuple):
 
 
 def drop_prominence(drop: Tensor) -> Prominence:
-    """Whether a query's score curve has the clear drops that QuRe's pool is made from, or is flat.
+    """Measure whether a query's score curve has the clear drops that QuRe's pool relies on, or is flat.
 
     Args:
-        drop: [B, P] of `drops`, of any number of rows.
+        drop: [B, P], the result of `drops`, with any number of rows.
     """
     real = drop >= 0
     falls, number = ranked_scores(drop, real).double(), count(real)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def falls(curves: ArrayLike) -> NDArray[np.float64]:
-    r"""How far each seed's curve ends below where the mean curve of the other seeds is best.
+    r"""Return how far each seed's curve ends below its value at the epoch where the mean of the other seeds peaks.
 
     .. math:: f_s = v_{s,e(s)} - v_{s,E}, \quad e(s) = \arg\max_e \sum_{t \ne s} v_{t,e}
 
@@ -17,7 +17,7 @@ def falls(curves: ArrayLike) -> NDArray[np.float64]:
     curve that only fluctuates falls by 0 on average; its own best minus its end would count the fluctuation.
 
     Args:
-        curves: [S, E] of one metric, evaluated at the same epochs. A single seed chooses its own epoch.
+        curves: [S, E] values of one metric, evaluated at the same epochs. A single seed chooses its own epoch.
 
     Returns:
         [S] float64.
@@ -35,8 +35,8 @@ def late_slope(values: Sequence[float], epochs: Sequence[float]) -> float:
     """Least-squares slope, per epoch, of the last third of a curve: below 0 where training has passed its best.
 
     Args:
-        values: of one metric, in the order of the epochs.
-        epochs: at which epoch each was taken, rising.
+        values: one metric, in the order of the epochs.
+        epochs: the epoch of each value, ascending.
 
     Returns:
         In units of the values per epoch; nan where the last third, the values from index floor(2 n / 3) on, holds fewer
@@ -55,7 +55,7 @@ def slope(values: ArrayLike, at: ArrayLike | None = None) -> NDArray[np.float64]
 
     Args:
         values: [n, ...] float, n >= 2.
-        at: [n] where each was taken; default 0, 1, 2, ...
+        at: [n] position of each value; default 0, 1, 2, ...
 
     Returns:
         [...] float64, in units of the values per unit of `at`.
@@ -71,15 +71,15 @@ def slope(values: ArrayLike, at: ArrayLike | None = None) -> NDArray[np.float64]
 
 
 def event_effect(values: Sequence[float], events: Sequence[int]) -> float:
-    r"""Mean of what a curve does at certain epochs beyond what it does right before and after them.
+    r"""Return how much more a curve changes at certain epochs than right before and after them, on average.
 
     .. math:: d_e = v_e - v_{e-1}, \quad \mathrm{effect}_e = d_e - \mathrm{mean}(d_{e-1}, d_{e+1})
 
-    Against its neighbours, so that a curve that flattens by itself shows no effect.
+    The comparison is with neighbouring epochs, so a curve that merely flattens shows no effect.
 
     Args:
-        values: of one metric or loss, one an epoch.
-        events: epochs, as indices of `values`. Only neighbours that are no events count.
+        values: one metric or loss, a value per epoch.
+        events: epochs, as indices into `values`. Neighbours that are events themselves are ignored.
 
     Returns:
         Mean over the events that have a change and a neighbour; nan where there is none.

@@ -1,6 +1,6 @@
-"""What a benchmark's metric averages, declared by its data set: which value of which queries, averaged over what.
+"""Declaration of a benchmark's metric by its data set: which per-query value, of which queries, averaged over what.
 
-Reported numbers, intervals and paired tests come from one declaration, so that a test is of the number in the table.
+Reported numbers, intervals and paired tests use the same declaration, so a test is about the number in the table.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def precision(k: int) -> QueryValues:
 
 
 def by_answers(values: QueryValues) -> QueryValues:
-    """[Q] the values, each weighing as many as the query has relevant images; weights have mean 1 over the queries.
+    """[Q] the values, each weighted by its query's number of relevant images; weights have mean 1 over the queries.
 
-    A mean of these is a mean over (query, relevant image) pairs.
+    Their mean is a mean over (query, relevant image) pairs.
     """
 
     def weighted(ranks: QueryRanks) -> Tensor:
@@ -58,10 +58,10 @@ def by_answers(values: QueryValues) -> QueryValues:
 
 @dataclass(frozen=True, eq=False)
 class PerQuery:
-    """QueryValues of one metric, as intervals and paired tests take them.
+    """Per-query values of one metric, for intervals and paired tests.
 
     Attributes:
-        values: [n] float64, of the queries that the metric is about; in [0, 1] unless weighted (`by_answers`).
+        values: [n] float64, of the queries that the metric covers; in [0, 1] unless weighted (`by_answers`).
         rows: [n] int64, which queries of the ranks these are.
         strata: [n] group names where the metric is the unweighted mean of several groups' means; None where it is the
             mean over queries.
@@ -73,7 +73,7 @@ class PerQuery:
 
     @property
     def mean(self) -> float:
-        """The metric again."""
+        """The metric's value."""
         if self.strata is None:
             return float(self.values.mean())
         return float(np.mean([self.values[self.strata == name].mean() for name in np.unique(self.strata)]))
@@ -84,7 +84,7 @@ class Metric:
     """A mean over queries of one value each.
 
     Args:
-        per_query: functions of ranks; a query's value is the mean of theirs (one function as a rule).
+        per_query: functions of ranks; a query's value is the mean of theirs (usually there is one).
         over: "queries" is the mean over queries, "groups" the unweighted mean of the gallery groups' means.
         group: only the queries of this gallery group.
 
@@ -101,18 +101,18 @@ class Metric:
     group: str | None = None
 
     def rows(self, ranks: QueryRanks) -> list[int]:
-        """The queries that the metric is about."""
+        """Return the indices of the queries that the metric covers."""
         return [row for row, group in enumerate(ranks.group) if self.group in (None, group)]
 
     def mean(self, ranks: QueryRanks) -> float:
-        """The metric. Raises NegbenchError where there is no query, or one without what the metric looks at."""
+        """Return the metric. Raises NegbenchError without any query, or if a query lacks what the metric needs."""
         mine = self._mine(ranks)
         parts = [mine.of_group(name) for name in mine.groups] if self.over == "groups" else [mine]
         means = [sum(float(values(part).double().mean()) for part in parts) / len(parts) for values in self.per_query]
         return sum(means) / len(means)
 
     def of(self, ranks: QueryRanks) -> PerQuery:
-        """Its values, query by query. Raises as `mean`."""
+        """Return the metric's per-query values. Raises as `mean`."""
         mine = self._mine(ranks)
         values = torch.stack([values(mine).double() for values in self.per_query]).mean(0)
         several = self.over == "groups" and len(mine.groups) > 1

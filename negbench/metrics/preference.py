@@ -1,6 +1,6 @@
-"""Agreement with people who saw two sets of retrieved images, and how relevant a scorer finds what a model ranks first.
+"""Agreement with people who chose between two sets of retrieved images, and a scorer's rating of a model's top images.
 
-One row is one judgement: a query, two sets, the set that the participant chose, and a Likert score of either set.
+One row is one judgement: a query, two sets, the set that the participant chose, and a Likert score of each set.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ def set_scores(scores: Tensor, sets: Tensor) -> Tensor:
         sets: [Q, sets, m] int64, columns of the images of each set.
 
     Returns:
-        [Q, sets] float64; two sets of the same images have the same score to the last bit, in whatever order they name
-        them.
+        [Q, sets] float64; sets of the same images have the same score to the last bit, whatever their order.
 
     Raises:
         NegbenchError: a score of one of the sets is not finite.
@@ -32,7 +31,7 @@ def set_scores(scores: Tensor, sets: Tensor) -> Tensor:
         >>> set_scores(torch.tensor([[1.0, 2.0, -4.0]]), torch.tensor([[[0, 1], [1, 2]]]))
         tensor([[ 1.5000, -1.0000]], dtype=torch.float64)
     """
-    ordered = sets.to(scores.device).sort(-1).values  # a sum depends on its order
+    ordered = sets.to(scores.device).sort(-1).values  # a float sum depends on its order
     found = scores.gather(1, ordered.flatten(1)).double().reshape(sets.shape)
     bad = ~found.isfinite()
     if bad.any():
@@ -49,14 +48,14 @@ def preference_rate(scores: Tensor, first: Tensor, *, ties: bool = False, among:
     .. math:: P(1 \succ 2 \mid S_1 > S_2)
 
     is QuRe eq. 9. With `ties` the condition is :math:`S_1 \ge S_2`, CIRQRS eq. 8. CIRQRS eq. 9 is the strict condition
-    `among` the judgements whose sets have equal recall. A scorer that knows nothing scores the share of `first`, which
-    need not be one half.
+    `among` the judgements whose sets have equal recall. A random scorer gets the mean of `first`, which need not
+    be one half.
 
     Args:
         scores: [Q, 2] scores of the sets.
         first: [Q] bool, whether set 1 was chosen.
         ties: whether equal scores meet the condition.
-        among: [Q] bool, judgements to look at; default: all.
+        among: [Q] bool, judgements to include; default: all.
 
     Returns:
         Value in [0, 1]; nan where no judgement meets the condition.
@@ -76,7 +75,7 @@ def preference_rate(scores: Tensor, first: Tensor, *, ties: bool = False, among:
 def agreement(scores: Tensor, first: Tensor) -> Tensor:
     """[Q] float64: 1 where the set with the higher score was chosen, 0 where the other was, 1/2 where scores tie.
 
-    Its mean is the symmetric accuracy: one half for a scorer that knows nothing, however often set 1 was chosen.
+    Its mean is the symmetric accuracy: one half for a random scorer, however often set 1 was chosen.
 
     Example:
         >>> agreement(torch.tensor([[2.0, 1.0], [2.0, 1.0], [1.0, 1.0]]), torch.tensor([True, False, True]))
@@ -106,11 +105,11 @@ def spearman(scores: Tensor, ratings: Tensor) -> float:
 
 
 def simulated_choices(grades: Tensor, generator: torch.Generator) -> Tensor:
-    """Choices of a simulated participant, who takes the better of two sets, and tosses a coin where they are equal.
+    """Simulate a participant who chooses the better of two sets, and tosses a coin if they are equal.
 
     Args:
-        grades: [Q, 2] true worth of both sets (precision at k, say), any sign.
-        generator: gives Q uniform numbers.
+        grades: [Q, 2] true quality of both sets (precision at k, say), any sign.
+        generator: source of Q uniform random numbers.
 
     Returns:
         [Q] bool, whether set 1 was chosen.
@@ -126,8 +125,8 @@ def cirqrs_at_k(scores: Tensor, k: int) -> Tensor:
     .. math:: C_i@k = \frac{1}{k} \sum_{j \in \mathrm{top}_k(i)} s_{ij}
 
     Args:
-        scores: [Q, K] float of any sign, the scorer's, of the first K images of a ranking, best ranked first; NaN
-            behind the last image of a gallery of fewer. Divided by the scorer's temperature they are CIRQRS eq. 1's.
+        scores: [Q, K] float of any sign, the scorer's, of the first K images of a ranking, best ranked first; NaN after
+            the last image of a smaller gallery. Divided by the scorer's temperature they are those of CIRQRS eq. 1.
         k: how many images, 1 to K; all of them where a gallery is smaller.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What an evaluation leaves per query: ranks that any metric or query subset can be scored from, without the model."""
+"""Per-query ranks that an evaluation stores: enough for any metric on any query subset, without the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QueryRanks:
         gallery_size: [Q] int64, candidates that were ranked.
         relevant_ranks: Q rows, ranks of every relevant image; the target's alone where nothing more is known.
         subset_rank: [Q] int64, the target's rank within the query's subset (CIRR), or None.
-        cluster: Q names of what makes queries alike (a family, a product), or None.
+        cluster: Q names of clusters of queries that vary together (a family, a product), or None.
     """
 
     query: tuple[str, ...]
@@ -51,7 +51,7 @@ class QueryRanks:
 
     @classmethod
     def concatenated(cls, parts: Sequence[QueryRanks]) -> QueryRanks:
-        """The queries of all parts in turn, which hold subset ranks all or none."""
+        """Concatenate the queries of all parts; all of them hold subset ranks, or none."""
         return cls(
             query=tuple(name for part in parts for name in part.query),
             group=tuple(name for part in parts for name in part.group),
@@ -63,7 +63,7 @@ class QueryRanks:
         )
 
     def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:
-        """The queries named by int64 indices (or a [Q] bool mask), in that order."""
+        """Select queries by int64 indices, in their order, or by a [Q] bool mask."""
         index = rows if isinstance(rows, Tensor) else torch.tensor(list(rows), dtype=torch.int64)
         if index.dtype == torch.bool:
             index = index.nonzero()[:, 0]
@@ -85,11 +85,11 @@ class QueryRanks:
         return {name: self.select(own) for name, own in rows.items()}
 
     def of_group(self, group: str) -> QueryRanks:
-        """The queries of one gallery group; parted once for all metrics."""
+        """Select the queries of one gallery group; cached for all metrics."""
         return self._of_groups[group] if group in self._of_groups else self.select(())
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a query, for parquet; `from_frame` gives back the same ranks."""
+        """Return one row per query, for parquet; `from_frame` restores the same ranks."""
         import pandas as pd
 
         frame = pd.DataFrame(
@@ -111,7 +111,7 @@ class QueryRanks:
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> QueryRanks:
-        """From what `to_frame` made. Raises NegbenchError where a column is absent."""
+        """Build from a frame of `to_frame`. Raises NegbenchError if a column is missing."""
         absent = [name for name in _COLUMNS if name not in frame.columns]
         if absent:
             raise NegbenchError(f"not a table of ranks: no column {', '.join(absent)}")

@@ -1,4 +1,4 @@
-"""A list of int64 rows of differing length, held as two tensors: relevant images, excluded images, subsets."""
+"""int64 rows of different lengths in two tensors: for relevant images, excluded images and subsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> Ragged:
-        """From a list of rows of integers."""
+        """Build from rows of integers."""
         rows = list(rows)
         lengths = torch.tensor([0, *(len(row) for row in rows)], dtype=torch.int64)
         flat = [value for row in rows for value in row]
@@ -26,7 +26,7 @@ class Ragged:
 
     @classmethod
     def concatenated(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The rows of all parts in turn."""
+        """Concatenate the rows of all parts."""
         if not parts:
             return cls.of([])
         lengths = torch.cat([part.lengths for part in parts])
@@ -41,11 +41,11 @@ class Ragged:
 
     @property
     def lengths(self) -> Tensor:
-        """[rows] int64."""
+        """[rows] int64, the length of each row."""
         return self.offsets.diff()
 
     def select(self, rows: Tensor) -> Ragged:
-        """The rows named by an int64 index tensor, in its order."""
+        """Select rows by an int64 index tensor, in its order."""
         lengths = self.lengths[rows]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         shift = (self.offsets[rows] - offsets[:-1]).repeat_interleave(lengths)
@@ -55,7 +55,7 @@ class Ragged:
         """[rows, width] bool: True at the columns that each row holds.
 
         Args:
-            local: [largest value + 1] int64, where a value stands among the columns, or -1 where it does not.
+            local: [largest value + 1] int64, the column of each value, or -1 if it has none.
             width: number of columns.
         """
         hit = torch.zeros(len(self), width, dtype=torch.bool)

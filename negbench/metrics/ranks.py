@@ -1,8 +1,8 @@
-"""Scores to ranks: the only place that sorts. Ranks are taken in float32 and ties count against the model.
+"""Compute ranks from scores: the only module that sorts. Ranks are taken in float32; ties count against the model.
 
-A sort costs several times the product that the scores come from. What counts, thresholds or a selection tell is
-therefore told by them (`window`, `tally`, `target_ranks`); `places` sorts the few rows that ties leave open. Large
-tables go through compiled passes where these are installed (`negbench.metrics.compiled`).
+A sort costs several times the matrix product that computes the scores. `window`, `tally` and `target_ranks` therefore
+use counts, thresholds and selection; `places` sorts only the few rows that ties leave open. Large tables go through
+compiled passes where numba is installed (`negbench.metrics.compiled`).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from negbench.errors import NegbenchError, check_option
 from negbench.metrics.compiled import kernels
 from negbench.metrics.ragged import Ragged
 
-_FEW_SLOTS = 8  # relevant images of a query, at most
+_FEW_SLOTS = 8  # up to so many relevant images per query, counting beats sorting
 
 
 def descending(scores: Tensor) -> Tensor:
     """[B, N] scores -> [B, N] int64 columns by descending score, ties broken by corpus index (lower first)."""
     if scores.device.type != "cpu" or torch.promote_types(scores.dtype, torch.float32) != torch.float32:
         return torch.sort(scores, dim=-1, descending=True, stable=True).indices
-    # numpy sorts whole numbers several times faster than torch sorts rows: one that holds score and column orders both
-    bits = (scores.detach().float() + 0.0).view(torch.int32)  # + 0: a zero has no sign
-    falling = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))  # as whole numbers, in the order of the negated scores
+    # numpy sorts integers several times faster than torch sorts rows: each key holds a score and its column
+    bits = (scores.detach().float() + 0.0).view(torch.int32)  # + 0 turns -0 into 0
+    falling = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))  # integers in the order of the negated scores
     keys = (falling.long() << 32) + torch.arange(scores.shape[-1])
     return torch.from_numpy(np.sort(keys.numpy(), axis=-1)) & 0xFFFFFFFF
 
@@ -42,19 +42,19 @@ def count(mask: Tensor) -> Tensor:
 
 
 def less(one: Tensor | float, other: Tensor | float) -> Tensor:
-    """`one < other`, bool of the shape that both are broadcast to; a number is rounded to the tensor's precision."""
+    """`one < other` as bool, broadcast; a Python number is rounded to the tensor's precision."""
     return _compared(np.less, torch.lt, one, other)
 
 
 def at_most(one: Tensor | float, other: Tensor | float) -> Tensor:
-    """`one <= other`, the same."""
+    """`one <= other`, otherwise as `less`."""
     return _compared(np.less_equal, torch.le, one, other)
 
 
 def _compared(
     fast: Callable[..., Any], plain: Callable[..., Tensor], one: Tensor | float, other: Tensor | float
 ) -> Tensor:
-    """By numpy, which takes a sixth of torch's time, where it knows the numbers."""
+    """Compare with numpy (a sixth of torch's time) if it supports the device and dtypes, else with torch."""
     tensors = [value for value in (one, other) if isinstance(value, Tensor)]
     if any(value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64) for value in tensors):
         values = (v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for v in (one, other))
@@ -65,7 +65,7 @@ def _compared(
 def places(scores: Tensor, eligible: Tensor) -> Tensor:
     """[B, N] int64: 0-based place of each eligible image among the eligible ones of its row, by descending score.
 
-    Ties are broken by column. Images that are not eligible are as if absent and hold the place N.
+    Ties are broken by column. Images that are not eligible are ignored and get the place N.
     """
     order = descending(scores)
     ordered = eligible.gather(1, order)
@@ -76,7 +76,7 @@ def places(scores: Tensor, eligible: Tensor) -> Tensor:
 def masked_scores(scores: Tensor, mask: Tensor, *, low: bool = True) -> Tensor:
     """[B, N] float32 or wider: the scores where `mask`, elsewhere -inf, or inf where `low` is False.
 
-    As `masked_fill`, without a branch for each entry: several times faster where a mask has no pattern.
+    Like `masked_fill`, without a branch per entry: several times faster for irregular masks.
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     bound = mask.to(wide.dtype).sub_(0.5).mul_(torch.inf if low else -torch.inf)
@@ -84,7 +84,7 @@ def masked_scores(scores: Tensor, mask: Tensor, *, low: bool = True) -> Tensor:
 
 
 def ranked_scores(scores: Tensor, eligible: Tensor) -> Tensor:
-    """[B, N] float32 or wider: the eligible images' scores in descending order, -inf behind the last."""
+    """[B, N] float32 or wider: the eligible images' scores in descending order, -inf after the last."""
     return _ascending(masked_scores(scores, eligible).neg_()).neg_()
 
 
@@ -98,7 +98,7 @@ def window(
         eligible: [B, N] bool.
         start: >= 0, a number or [B] int64.
         stop: the same; a row with stop <= start has none.
-        ranked: `ranked_scores` of these, where they are known.
+        ranked: `ranked_scores` of these arguments, if already computed.
     """
     scores, (rows, width) = scores.detach(), scores.shape
     if not rows or not width:
@@ -121,17 +121,17 @@ def window(
 
 
 def arrays(scores: Tensor, *masks: Tensor) -> tuple[NDArray[Any], ...]:
-    """What compiled passes read: the scores, their bits, and the masks."""
+    """Return the arrays that compiled passes take: the scores, their bits, and the masks."""
     values = scores.detach().numpy()
     return values, values.view(np.int32), *(mask.contiguous().numpy() for mask in masks)
 
 
 class Tally(NamedTuple):
-    """Of [B] pools among the images that are allowed.
+    """Counts for [B] pools among the allowed images.
 
-    `size`, images of the pool; `reached`, allowed images that score at least what the target does; `first` and `last`,
-    how many allowed images score more than the pool's highest, and than any that ties with its lowest or scores less:
-    the places of its ends, if it holds all allowed images between them.
+    `size`: images in the pool; `reached`: allowed images that score at least as high as the target; `first`: allowed
+    images that score above the pool's highest; `last`: allowed images that score at least the pool's lowest, minus 1.
+    `first` and `last` are the places of the pool's ends if it holds all allowed images between them.
     """
 
     size: Tensor
@@ -141,14 +141,14 @@ class Tally(NamedTuple):
 
 
 def tally(scores: Tensor, allowed: Tensor, pool: Tensor, target: Tensor) -> Tally:
-    """Count in finite scores [B, N]; `allowed` and `pool` [B, N] bool, no pool empty; `target` [B] int64."""
+    """Return the `Tally` of finite scores [B, N]; `allowed`, `pool` [B, N] bool, no pool empty; `target` [B] int64."""
     if (fast := kernels(scores)) is not None:
-        told = torch.empty(4, len(scores), dtype=torch.int64)
-        fast.tally(*arrays(scores, allowed, pool), target.numpy(), told.numpy())
-        return Tally(*told)
+        counts = torch.empty(4, len(scores), dtype=torch.int64)
+        fast.tally(*arrays(scores, allowed, pool), target.numpy(), counts.numpy())
+        return Tally(*counts)
     size, room = count(pool), count(allowed)
     reached = count(allowed & at_most(scores.gather(1, target[:, None]), scores))
-    if torch.equal(size, room):  # all that is allowed
+    if torch.equal(size, room):  # the pool holds all allowed images
         return Tally(size, reached, torch.zeros_like(size), room - 1)
     low, high = masked_scores(scores, pool, low=False).amin(1), masked_scores(scores, pool).amax(1)
     first, last = count(allowed & less(high[:, None], scores)), count(allowed & at_most(low[:, None], scores)) - 1
@@ -164,7 +164,7 @@ def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor
         allowed: [B, N] bool, the candidates; default: all.
 
     Returns:
-        [B, min(k, N)] int64 on the scores' device; -1 behind the last candidate of a query that has fewer.
+        [B, min(k, N)] int64 on the scores' device; -1 after the last candidate of a query that has fewer.
 
     Raises:
         NegbenchError: a score is NaN.
@@ -224,7 +224,7 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
 
     .. math:: r_{ik} = 1 + |\{j \in A_i \setminus R_i : s_{ij} \ge s_{ik}\}| + |\{k' \in R_i : k' \text{ before } k\}|
 
-    where relevant images stand among themselves by descending score, equal ones in the order of the row.
+    where relevant images are ordered by descending score, equal ones as in their row.
 
     Args:
         scores: [B, N] float of any sign and precision, compared in float32.
@@ -248,7 +248,7 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
     slots = torch.arange(len(rows)) - relevant.offsets[rows]
     rows, slots, columns = (t.to(scores.device) for t in (rows, slots, relevant.values))
     width = int(relevant.lengths.max())
-    # an empty slot scores -inf, so that the stable sort leaves it behind every real one of its row
+    # an empty slot scores -inf, so that the stable sort puts it after every real one of its row
     own = scores.new_full((len(scores), width), -torch.inf)
     own[rows, slots] = scores[rows, columns]
     order = descending(own)
@@ -256,12 +256,12 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
 
     counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
     counted[rows, columns] = False
-    if width <= _FEW_SLOTS:  # a count each is faster than a sort
+    if width <= _FEW_SLOTS:  # counting each slot is faster than sorting
         reach = torch.stack([count(counted & at_most(slot[:, None], scores)) for slot in own.unbind(1)], dim=1)
     else:
         others = _ascending(masked_scores(scores, counted))
         reach = others.shape[1] - torch.searchsorted(others, own)  # irrelevant images that reach the slot
-        reach = reach.clamp(max=count(counted)[:, None])  # a slot at -inf: not those that were left out
+        reach = reach.clamp(max=count(counted)[:, None])  # for a slot at -inf, images that were left out do not count
     ranks = 1 + place + reach
     return Ragged(ranks[rows, slots].cpu(), relevant.offsets)
 
@@ -288,7 +288,7 @@ def sorted_rows(ranks: Ragged) -> Ragged:
 
 
 def checked_scores(scores: Tensor) -> Tensor:
-    """[B, N] scores as float32. Raises NegbenchError where one is NaN, naming its row and column."""
+    """Return [B, N] scores as float32. Raises NegbenchError where one is NaN, naming its row and column."""
     scores = scores.float()
     if scores.sum().isnan():  # or infinities of both signs
         bad = scores.isnan()

@@ -1,8 +1,8 @@
-"""What the ranks of all relevant images say of those that are not the target: their recall, and where they rank.
+"""Relevant images other than the target: their recall, and their share of each band of the ranking.
 
-Everything here follows from per-query ranks (`negbench.metrics.query_ranks`) and so from a run's `ranks.parquet`. A row
-of relevant ranks is as `negbench.metrics.ranks.relevant_ranks` makes it from `Dataset.relevant`: the target's rank
-comes first, and the ranks of a row are distinct. Every query has a target.
+All functions need only per-query ranks (`negbench.metrics.query_ranks`), which a run stores in `ranks.parquet`. A row
+of relevant ranks comes from `negbench.metrics.ranks.relevant_ranks` on `Dataset.relevant`: the target's rank is first,
+and the ranks of a row are distinct. Every query has a target.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from negbench.metrics.ragged import Ragged
 
 
 def others(relevant_ranks: Ragged) -> Ragged:
-    """Ranks of each query's relevant images but the target.
+    """Return the ranks of each query's relevant images except the target.
 
     Example:
         >>> others(Ragged.of([[2, 7, 3], [1]])).lengths
@@ -31,7 +31,7 @@ def other_recall_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
 
     .. math:: \bar R@k_i = \frac{|\{r \in R_i \setminus \{r_{t_i}\} : r \le k\}|}{|R_i| - 1}
 
-    Training that punishes them (QuRe sec. 1 calls it relevance suppression) keeps it below the target's own recall.
+    Training that pushes them away (relevance suppression, QuRe sec. 1) keeps it below the target's own recall.
 
     Args:
         relevant_ranks: Q rows of distinct ranks, the target's first.
@@ -50,9 +50,9 @@ def other_recall_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
 
 
 def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str) -> float:
-    """Share of the images of one part of the ranking that are known to be relevant, over all queries, targets left out.
+    """Share of the images in a band of the ranking that are known to be relevant, over all queries, without targets.
 
-    QuRe and CIRQRS leave out what scores above the target because most of it were relevant (CIRQRS app. B.2).
+    QuRe and CIRQRS exclude images that score above the target, assuming most are relevant (CIRQRS app. B.2).
 
     Args:
         relevant_ranks: Q rows of distinct ranks, the target's first, of queries whose relevant images are known.
@@ -60,7 +60,7 @@ def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str)
         band: "above the target", or ranks: "11-50", "501-". An irrelevant image that ties with the target is above it.
 
     Returns:
-        Value in [0, 1]; nan of an empty band.
+        Value in [0, 1]; nan for an empty band.
 
     Example:
         >>> false_negative_rate(Ragged.of([[3, 1]]), torch.tensor([9]), "above the target")

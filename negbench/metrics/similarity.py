@@ -11,7 +11,7 @@ from torch import Tensor
 def semantic_separation(queries: Tensor, references: Sequence[Hashable], texts: Sequence[Hashable]) -> float:
     """Mean cosine between composed queries that share their reference and differ in their modification.
 
-    The lower, the better the model tells modifications apart (DQE-CIR sec. 3.2 claims it of its attribute weights).
+    Lower means that the model separates modifications better (DQE-CIR sec. 3.2 claims so for its attribute weights).
 
     Args:
         queries: [Q, D] unit-norm embeddings.
@@ -32,7 +32,7 @@ def semantic_separation(queries: Tensor, references: Sequence[Hashable], texts: 
 
 
 def _squares(rows: Tensor, names: Sequence[Hashable]) -> tuple[float, int]:
-    """Sum of the dot products of all [Q, D] rows of one name with each other and themselves, and their number."""
+    """Sum the dot products of all pairs of [Q, D] rows with the same name, self-pairs included; also count them."""
     number = {name: index for index, name in enumerate(dict.fromkeys(names))}
     index = torch.tensor([number[name] for name in names], dtype=torch.int64)
     total = torch.zeros(len(number), rows.shape[1], dtype=torch.float64).index_add_(0, index, rows.double())

@@ -1,4 +1,4 @@
-"""What a strategy answers, checked: the pools of its view, and the synthetic negatives of a step."""
+"""Check what a strategy returns: the pools of a view, and the synthetic negatives of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from negbench.mining.filters import Filters
 
 
 def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> ScoreView:
-    """The view as a strategy sees it: without what the filters drop, and with the planes that it declares alone."""
+    """Return the view shown to a strategy: without filtered images, and with only the planes that it declares."""
     active = filters is not None and filters.active
     if not active and not view.planes:
         return view
@@ -23,9 +23,9 @@ def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> Sc
 
 
 def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
-    """The strategy's pools, of a corpus or of a batch; NegbenchError unless they are what `Strategy.pool` promises."""
+    """Return the strategy's pools for a corpus or a batch; raise NegbenchError if they violate `Strategy.pool`."""
     before, answer, name = _versions(view), strategy.pool(view), type(strategy).__name__
-    if _versions(view) != before:  # its scores may be those that the loss is made of
+    if _versions(view) != before:  # the loss may use the same score tensor
         raise NegbenchError(f"{name}.pool wrote into the view that it was shown; change a copy (.clone())")
     if not isinstance(answer, Tensor) or answer.shape != view.scores.shape:
         got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
@@ -45,7 +45,7 @@ def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
 
 
 def synthetic_of(strategy: SyntheticStrategy, shown: BankStep) -> tuple[Tensor, Tensor]:
-    """The strategy's synthetic negatives; NegbenchError unless they are what `SyntheticStrategy.synthetic` promises."""
+    """Return the synthetic negatives; raise NegbenchError if they violate `SyntheticStrategy.synthetic`."""
     given, name = (shown.pool, shown.queries, shown.images), f"{type(strategy).__name__}.synthetic"
     before, answer = _versions(shown.view, *given), strategy.synthetic(shown)
     if _versions(shown.view, *given) != before:
@@ -63,17 +63,17 @@ def synthetic_of(strategy: SyntheticStrategy, shown: BankStep) -> tuple[Tensor, 
         raise NegbenchError(f"{name} must return float tokens on {shown.images.device}, got {tokens.dtype}")
     norms = torch.linalg.vector_norm(tokens.float(), dim=-1)
     near = ((norms - 1).abs() < 1e-2) | ~there[:, :, None]  # half precision is off by 1e-3
-    if not bool((near & norms.isfinite()).all()):  # what is not there must be finite too: 0 x NaN is a gradient of NaN
+    if not bool((near & norms.isfinite()).all()):  # absent tokens must be finite too: 0 x NaN makes a NaN gradient
         raise NegbenchError(f"{name} must return finite tokens of unit norm")
     return answer
 
 
 def _versions(view: ScoreView, *others: Tensor) -> list[int]:
-    """How often each tensor of a view, and each of the others, was written to; inference mode keeps no count."""
+    """Return how often each tensor of a view and of the others was written to; inference tensors keep no count."""
     shown = (view.scores, view.target, view.allowed, view.relevant, *view.planes.values(), *others)
     return [tensor._version for tensor in shown if tensor is not None and not tensor.is_inference()]
 
 
 def inside(answer: Tensor) -> Tensor:
-    """The pools as bool."""
+    """Return the pools as bool."""
     return answer if answer.dtype == torch.bool else answer > 0

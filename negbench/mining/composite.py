@@ -1,7 +1,7 @@
 """Strategies made of strategies, by name: `in-batch+qure` (union), `all-corpus:5>cirqrs` (switch over epochs).
 
-A composite's class is made when its name is looked up. Its options are those of its parts; one
-that two parts share is named behind its part: `top_k_k` and `after_target_k` of `top-k:5>after-target`.
+A composite's class is made when its name is looked up. Its options are those of its parts; an
+option that two parts share is prefixed with its part's name: `top_k_k` and `after_target_k` of `top-k:5>after-target`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Find = Callable[[str], type[Strategy]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Composite(Strategy):
-    """What all of them share: parts, and options that are handed to them."""
+    """Base class of composites: parts, and the options passed on to them."""
 
     parts: ClassVar[tuple[type[Strategy], ...]]
-    handed: ClassVar[tuple[Mapping[str, str], ...]]  # of each part: its own option -> the composite's
+    handed: ClassVar[tuple[Mapping[str, str], ...]]  # per part: its own option -> the composite's
 
     def __post_init__(self) -> None:
-        _ = self.members  # their own checks
+        _ = self.members  # runs the parts' own checks
 
     @cached_property
     def members(self) -> tuple[Strategy, ...]:
@@ -40,7 +40,7 @@ class Composite(Strategy):
         for part, names in zip(self.parts, self.handed, strict=True):
             try:
                 made.append(part(**{own: getattr(self, name) for own, name in names.items()}))
-            except OptionError as error:  # says it of the option's own name
+            except OptionError as error:  # names the part's own option
                 own, _, rest = str(error).partition(" ")
                 raise OptionError(f"{names.get(own, own)} {rest}") from error
         return tuple(made)
@@ -49,9 +49,9 @@ class Composite(Strategy):
 class Union(Composite):
     """A corpus strategy's own draws and a batch strategy's members, in one loss.
 
-    A query has M + B - 1 negatives where all members are allowed: its M draws, and the other targets of the batch; what
-    others drew is not among them. `train.num_negatives` counts the draws; the batch is used whole. Source: what nearly
-    every recipe of text retrieval does (DPR, arXiv:2004.04906, sec. 3.2).
+    A query has M + B - 1 negatives if all members are allowed: its own M draws and the batch's other targets, but not
+    other queries' draws. `train.num_negatives` counts the draws; the batch is used whole. Source: standard in text
+    retrieval (DPR, arXiv:2004.04906, sec. 3.2).
     """
 
     @property
@@ -60,21 +60,21 @@ class Union(Composite):
         return next(member for member in self.members if isinstance(member, BatchStrategy))
 
     def pool(self, view: ScoreView) -> Tensor:
-        """That of the corpus strategy."""
+        """Return the corpus strategy's pools."""
         return next(member for member in self.members if member.scope == "corpus").pool(view)
 
 
 class Switch(Composite):
     """One strategy after another: each from its epoch on, the first from epoch 0.
 
-    The last one has the schedule of a run of its own, with what comes before as its warm-up. Each other is defined at
-    its first epoch and then at the intervals of its own `n_def`; these refreshes count from 0 and are not kept.
+    The last one is scheduled as in a run of its own, with the earlier ones as its warm-up. Each earlier one refreshes
+    at its first epoch and then at the intervals of its own `n_def`; these refreshes count from 0 and are not kept.
     """
 
     starts: ClassVar[tuple[int, ...]]  # first epoch of each part
 
     def pool(self, view: ScoreView) -> Tensor:
-        """That of the last."""
+        """Return the last strategy's pools."""
         return self.members[-1].pool(view)
 
 
@@ -82,26 +82,26 @@ class Switch(Composite):
 
 
 def stages(strategy: Strategy) -> list[tuple[int, Strategy]]:
-    """First epoch and strategy of each stage of a run."""
+    """Return the first epoch and the strategy of each stage of a run."""
     if isinstance(strategy, Switch):
         return list(zip(strategy.starts, strategy.members, strict=True))
     return [(0, strategy)]
 
 
 def batch_rule(strategy: Strategy) -> BatchStrategy | None:
-    """What chooses among the members of a batch in a stage: the strategy, or a union's; None where nothing does."""
+    """Return a stage's batch strategy: the strategy itself or a union's part; None for a corpus strategy."""
     if isinstance(strategy, Union):
         return strategy.beside
     return strategy if isinstance(strategy, BatchStrategy) else None
 
 
 def batch_rules(strategy: Strategy) -> list[BatchStrategy]:
-    """`batch_rule` of every stage that has one."""
+    """Return `batch_rule` of every stage that has one."""
     return [rule for _, stage in stages(strategy) if (rule := batch_rule(stage)) is not None]
 
 
 def slots_of(strategy: Strategy) -> tuple[Slot, ...]:
-    """The slots that the negatives of a stage corrupt; what is drawn from a corpus are targets."""
+    """Return the slots that a stage's negatives corrupt; draws from a corpus corrupt the target."""
     rule = batch_rule(strategy)
     drawn: tuple[Slot, ...] = ("target",) if strategy.scope == "corpus" else ()
     return tuple(dict.fromkeys((*drawn, *(() if rule is None else rule.corrupts))))
@@ -111,14 +111,14 @@ def slots_of(strategy: Strategy) -> tuple[Slot, ...]:
 
 
 def compose(name: str, find: Find) -> type[Strategy]:
-    """The class of a composite's name.
+    """Return the class of a composite by its name.
 
     Args:
-        name: with `>` (epochs before it, after a colon) or `+`, which binds closer.
-        find: class of a part, by name.
+        name: with `>` (epochs before it, after a colon) or `+`, which binds tighter.
+        find: returns the class of a part by name.
 
     Raises:
-        OptionError: a name that cannot be read, or parts that do not go together.
+        OptionError: the name cannot be parsed, or the parts cannot be combined.
     """
     return _switch(name, find) if ">" in name else _union(name, find)
 
@@ -163,7 +163,7 @@ def _made(
     like: type[Strategy],
     **attributes: Any,
 ) -> type[Strategy]:
-    """The class, with the options of its parts; its attributes are those of the part `like`, or as given."""
+    """Build the class with the options of its parts; other attributes come from the part `like`, or as given."""
     if len(set(names)) != len(names):
         raise OptionError(f"strategy {quoted(name)} names {quoted(Counter(names).most_common(1)[0][0])} twice")
     shared = Counter(field.name for part in parts for field in dataclasses.fields(part))
@@ -175,7 +175,7 @@ def _made(
         fields += [(own[f.name], hints[f.name], _copied(f, own)) for f in dataclasses.fields(part)]
         handed.append(own)
     reads = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
-    # a switch whose last part is one of the batch is one itself
+    # a switch whose last part is a batch strategy is one itself
     kind = next(each for each in (BankStrategy, BatchStrategy, Strategy) if issubclass(like, each))
     if issubclass(like, BatchStrategy):
         attributes["corrupts"] = like.corrupts
@@ -199,7 +199,7 @@ def _made(
 
 
 def _copied(field: dataclasses.Field[Any], names: Mapping[str, str]) -> Any:
-    """The field's default and range, for another class where the part's options have other names."""
+    """Copy a field's default and range for the composite, where the part's options may have other names."""
     metadata = dict(field.metadata)
     if "range" in metadata and metadata["range"].below:
         metadata["range"] = dataclasses.replace(metadata["range"], below=names[metadata["range"].below])

@@ -1,6 +1,6 @@
-"""Score rows of train queries, sorted: where the target and the steepest drops stand.
+"""Sorted score rows of train queries: the places of the target and of the steepest drops.
 
-QuRe draws them in fig. 7-8. A run keeps the places of the drops at two moments, for the claims about them.
+QuRe plots them in fig. 7-8. A run stores the places of the drops at two moments, for the claims about them.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ class Curves:
 
     @classmethod
     def load(cls, path: Path) -> Curves:
-        """What `save` wrote; NegbenchError where the file is missing or damaged."""
-        mend = "delete it and result.json beside it, and compute the run again"
-        with intact(path, mend) as file, np.load(file, allow_pickle=False) as stored:
+        """Read what `save` wrote; raise NegbenchError if the file is missing or damaged."""
+        fix = "delete it and result.json beside it, and compute the run again"
+        with intact(path, fix) as file, np.load(file, allow_pickle=False) as stored:
             return cls(**{f.name: stored[f.name] for f in dataclasses.fields(cls)})
 
 
 def file_name(moment: str) -> str:
-    """Where a run's folder keeps the curves of a moment: "start" or "warm"."""
+    """Return the file name, in a run's folder, of the curves at a moment: "start" or "warm"."""
     return f"curves-{moment}.npz"
 
 
 @torch.no_grad()
 def score_curves(task: MiningTask, sample: int = 500) -> Curves:
-    """Score curves of a sample of the task's queries.
+    """Compute score curves of a sample of the task's queries.
 
-    Draws from no generator but its own: the sample depends on the number of queries alone.
+    Draws only from its own generator: the sample depends on the number of queries alone.
 
     Args:
         task: queries and corpora.
@@ -95,13 +95,13 @@ class Rankings:
     Attributes:
         rows: [b] int64 queries of the task.
         scores: [b, n] float32 by descending score, ties by corpus index: first the `length` images that are ranked (the
-            target and what is allowed as a negative), then the rest, which nobody may read.
-        order: [b, n] int64, where each stands in the corpus.
+            target and the images allowed as negatives), then the rest, which must not be read.
+        order: [b, n] int64, position of each in the corpus.
         length: [b] int64.
         target: [b] int64, the target's place.
-        reached: [b] int64, images ranked that score at least what the target does, itself included: the target's rank
-            where ties count against the model, and the place of the first image below it.
-        local: [N] int64, where an image of the task stands in the corpus, or -1.
+        reached: [b] int64, number of ranked images that score at least as high as the target, itself included: the
+            target's rank with ties counted against the model, and the place of the first image below it.
+        local: [N] int64, position of each image of the task in the corpus, or -1.
     """
 
     rows: Tensor
@@ -119,7 +119,7 @@ class Rankings:
 
 
 def rankings(task: MiningTask) -> Iterator[Rankings]:
-    """Every query of a task once, in blocks of one gallery group.
+    """Yield every query of a task once, in blocks of one gallery group.
 
     Raises:
         NegbenchError: a score is NaN.

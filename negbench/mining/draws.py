@@ -35,7 +35,7 @@ def splitmix(seed: Tensor, count: Tensor) -> Tensor:
 
 
 def uniform(seed: Tensor, count: Tensor) -> Tensor:
-    """Float64 in (0, 1), never 0 and never 1: of `splitmix(seed, count)`, whose shape it has."""
+    """Return float64 in (0, 1), never 0 or 1, from `splitmix(seed, count)` and of its shape."""
     return (_shifted(splitmix(seed, count), 12).double() + 0.5) * 2.0**-52  # exact in float64
 
 
@@ -45,14 +45,14 @@ def _shifted(bits: Tensor, by: int) -> Tensor:
 
 
 def draw(pool: Tensor, seed: Tensor, draws: int, *, per_epoch: int | None = None) -> Tensor:
-    """Draw from [B, N] pools, every row with a member: uniformly where bool, in proportion where float weights.
+    """Draw from [B, N] non-empty pools: uniformly if bool, in proportion if float weights.
 
     Args:
         pool: [B, N] bool, or float weights >= 0.
         seed: [B] int64, the query's stream.
         draws: D, how many to draw.
-        per_epoch: None draws without repeats until a pool is used up. A number draws anew after so many: from one
-            epoch to the next with replacement, as the papers state it; within an epoch without repeats.
+        per_epoch: None draws without repeats until a pool is used up. A number starts afresh after that many draws:
+            with replacement from one epoch to the next, as in the papers, without repeats within an epoch.
 
     Returns:
         [B, D] int64 columns, in the order of the draws.
@@ -66,7 +66,7 @@ def draw(pool: Tensor, seed: Tensor, draws: int, *, per_epoch: int | None = None
 
 
 def keep(pool: Tensor, seed: Tensor, count: int) -> Tensor:
-    """At most `count` members of every pool, each set of so many equally likely.
+    """Keep at most `count` random members of every pool, every subset of that size equally likely.
 
     Args:
         pool: [B, N] bool; a row may be empty.
@@ -83,7 +83,7 @@ def keep(pool: Tensor, seed: Tensor, count: int) -> Tensor:
 
 
 def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
-    """Draw from every pool uniformly, without repeats until the pool is used up; then all over again.
+    """Draw from every pool uniformly, without repeats until the pool is used up; then start again.
 
     Draws 0..n-1 of a pool of n images are a uniformly random order of them, so are draws n..2n-1, and so on: the cycles
     are independent. Exact but for the bias of a remainder, below n / 2^63.
@@ -111,7 +111,7 @@ def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
 
 
 def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
-    """Draw in proportion to weights, without repeats until the pool is used up; then all over again.
+    """Draw in proportion to weights, without repeats until the pool is used up; then start again.
 
     Within a cycle each draw takes an image with probability weight / (sum of the weights not drawn yet): the images in
     descending order of log(weight) - log(-log(u)), u uniform in (0, 1) and independent (Efraimidis and Spirakis,
@@ -146,8 +146,8 @@ def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
 
 
 def _members(pool: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a [B, N] bool pool: the flat indices row * N + column of its members, ascending; [B] where a row starts among
-    them, and [B] how many it has.
+    """Return the ascending flat indices row * N + column of a [B, N] bool pool's members; [B] each row's start among
+    them, and [B] each row's size.
     """
     size = count(pool)
     flat = pool.flatten()

@@ -45,7 +45,7 @@ class Filters:
 
     @classmethod
     def of(cls, mining: MiningConfig) -> Filters:
-        """Those of a configuration."""
+        """Return the filters of a configuration."""
         return cls(**{field.name: getattr(mining, field.name) for field in fields(cls)})
 
     @property
@@ -59,7 +59,7 @@ class Filters:
         return tuple(plane for name, plane in _READS.items() if getattr(self, name) is not None)
 
     def keep(self, view: ScoreView) -> Tensor:
-        """[B, N] bool: False for what is dropped."""
+        """Return [B, N] bool: False for dropped images."""
         keep = torch.ones_like(view.allowed)
         if self.margin is not None:
             keep &= ~above_positive(view.scores, view.target, self.margin)
@@ -74,13 +74,13 @@ class Filters:
 
 
 def above_positive(scores: Tensor, target: Tensor, margin: float, *, relative: bool = False) -> Tensor:
-    """[B, N] bool: s_j > s+ - margin, or s_j > s+ - margin |s+|; False where either is NaN.
+    """Return [B, N] bool: s_j > s+ - margin, or s_j > s+ - margin |s+|; False where either is NaN.
 
     Args:
         scores: [B, N] of any sign.
         target: [B] int64 columns.
         margin: in the units of the scores, or a share of |s+|.
-        relative: which of the two.
+        relative: whether `margin` is a share of |s+|.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     positive = scores.gather(1, target[:, None])

@@ -1,11 +1,11 @@
-"""Defines pools and draws from them: blocks of queries against their corpora, one at a time.
+"""Define pools and draw from them: one block of queries against its corpus at a time.
 
 For each block of queries of one gallery group: scores, the strategy's pools, the fallbacks of empty pools (counted),
 all draws of the coming interval, and the statistics of each query. Nothing of size Q x N is ever held: tensors are
 bounded by `BLOCK` rows, and the pools of a refresh go to a file (`negbench.mining.pool_file`), from which the next
 refresh reads its overlap.
 
-What is reproducible, exactly:
+These are exactly reproducible:
 - draws depend on (generator, query, pool) alone: given the same pools they are the same for any block size, device
   and split of the queries (weighted draws: up to the device's rounding of two logarithms);
 - scores are computed in tiles of a fixed shape, whatever `BLOCK` is, as a matrix product may round differently for
@@ -34,7 +34,7 @@ from negbench.mining.task import MiningTask
 from negbench.mining.tiles import BLOCK_ENTRIES, gatherable, tile_rows, tiled_relevance
 
 BLOCK = 256  # queries scored at once; fewer where [BLOCK, N] would exceed BLOCK_ENTRIES
-_PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): what it makes of them is small
+_PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): keeps its intermediates small
 
 _STALE = (
     "stale pools: refresh {refresh} of {name} left every pool as it was; was the model trained in between, and were "
@@ -68,14 +68,14 @@ def mine(
         refresh: 0-based count of this refresh, handed to the strategy.
         draws: negatives per query: negatives per epoch times epochs of the interval.
         generator: gives the 63-bit number that all draws derive from; advanced by one draw, nothing else is random.
-        per_epoch: draw anew after so many draws: with replacement from one epoch to the next.
+        per_epoch: start afresh after this many draws: with replacement from one epoch to the next.
         files: where to write this refresh's pools, and where those of an earlier refresh of the same task are.
         progress: called after each block with the number of queries it held.
 
     Raises:
         NegbenchError: a query without any allowed image or whose target is not in its corpus, scores that are not
-            finite, a strategy that breaks its contract or reads a plane that the task has not, or earlier pools
-            of another task.
+            finite, a strategy that breaks its contract or reads a plane that the task lacks, or earlier pools of
+            another task.
     """
     check_option("draws", draws, draws >= 1, "at least 1")
     check_option("refresh", refresh, refresh >= 0, "at least 0")
@@ -102,7 +102,7 @@ def mine(
                     write(scored.rows, bits)
                 _put(columns, found, scored.rows, len(task.queries))
                 free = free and torch.equal(found["pool_size"], scored.room)
-                del scored, answer, pool  # else the planes of the next block would be made while these are held
+                del scored, answer, pool  # free them before the next block's planes are computed
             if progress is not None:
                 progress(len(rows))
     stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
@@ -119,13 +119,13 @@ class _Corpus:
     """Corpus of one gallery group: n images."""
 
     columns: Tensor  # [n] int64
-    tokens: Tensor  # [n, T, D], or all images' where `gathered` names the corpus among them
+    tokens: Tensor  # [n, T, D], or all images' if `gathered` selects the corpus among them
     gathered: Tensor | None  # [n] int64
-    local: Tensor  # [N] int64, where a column stands in this corpus, or -1
+    local: Tensor  # [N] int64, position of each column in this corpus, or -1
 
 
 def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
-    """Every query once, as [b] int64 rows of one gallery group with its corpus; `tables` [b, n] are held of each."""
+    """Yield every query once: [b] int64 rows of one gallery group, its corpus; a block holds `tables` [b, n] tables."""
     group = task.group.cpu()
     for index, columns in enumerate(task.groups):
         rows = (group == index).nonzero().squeeze(1)
@@ -136,7 +136,7 @@ def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
 
 
 def _block_rows(images: int, tables: int) -> int:
-    """Queries of a block: whole tiles, if it holds one."""
+    """Return the number of queries per block: whole tiles, if it holds one."""
     most, height = max(1, min(BLOCK, BLOCK_ENTRIES // (tables * max(1, images)))), tile_rows(max(1, images))
     return most // height * height or most
 
@@ -216,7 +216,7 @@ def _part(
 
 
 def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
-    """Fill empty pools; returns the pools and [b] int8 which fallback each took."""
+    """Fill empty pools; return the pools and [b] int8, the fallback that each took."""
     view = scored.shown
     code = torch.full((len(answer),), NO_FALLBACK, dtype=torch.int8, device=answer.device)
     empty = (count(inside(answer)) == 0).nonzero().squeeze(1)
@@ -228,7 +228,7 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
-    nearest = window(scores, allowed & less(scores, view.positive[empty, None]), 0, 1)  # of equal ones the first column
+    nearest = window(scores, allowed & less(scores, view.positive[empty, None]), 0, 1)  # first column of ties
     some = count(nearest) > 0
     answer = answer.clone()
     answer[empty] = torch.where(some[:, None], nearest, allowed).to(answer.dtype)
@@ -237,7 +237,7 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _put(columns: dict[str, Tensor], found: dict[str, Tensor], rows: Tensor, count: int) -> None:
-    """Write a block's values into [Q, ...] tensors on the CPU, made when the first block comes."""
+    """Write a block's values into [Q, ...] tensors on the CPU, allocated at the first block."""
     for name, value in found.items():
         if name not in columns:
             columns[name] = torch.empty((count, *value.shape[1:]), dtype=value.dtype)

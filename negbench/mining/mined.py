@@ -1,4 +1,4 @@
-"""What a refresh yields, and the statistics of pools and draws."""
+"""Result of a refresh, and the statistics of pools and draws."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_FALLBACK, BELOW_TARGET, ANY_ALLOWED = 0, 1, 2
 
 @dataclass(frozen=True)
 class Mined:
-    """What a refresh yields, per query, on the CPU. A query's pool is the one drawn from: after the fallback, if any.
+    """Result of a refresh, per query, on the CPU. A query's pool is the one drawn from: after the fallback, if any.
 
     `band_*` are rank percentiles among the images of the corpus that were allowed as negatives: 0 the highest-scored
     one, 1 the lowest.
@@ -36,22 +36,22 @@ class Mined:
     band_end: Tensor  # [Q] float32, the pool's lowest-scored image
     band_mean: Tensor  # [Q] float32, mean over the pool
     false_negative_rate_pool: Tensor  # [Q] float32, share of the pool known to be relevant; NaN: no ground truth
-    false_negative_rate_draws: Tensor  # [Q] float32, the same of the draws
+    false_negative_rate_draws: Tensor  # [Q] float32, the same for the draws
     overlap: Tensor  # [Q] float32, Jaccard index with the previous refresh's pool; NaN: no previous one
     hardness: Tensor  # [Q] float32, mean over the draws of s+ - s-; small or negative is hard
     target_rank: Tensor  # [Q] int64, 1 + how many allowed images score at least s+ (ties count against the model)
     fallback: Tensor  # [Q] int8: 0 none, 1 nearest allowed image below the target, 2 any allowed image
-    stale: bool  # every pool is what it was at the previous refresh, though pools are not all that is allowed
+    stale: bool  # every pool equals that of the previous refresh, though not all pools hold every allowed image
 
     def frame(self) -> pd.DataFrame:
-        """One row per query: every field that is per query; `negatives` and `scores` as lists."""
+        """Return one row per query with every per-query field; `negatives` and `scores` as lists."""
         import pandas as pd
 
         table = self.table()
         return pd.DataFrame({name: pd.Series(table[name].to_pylist()) for name in table.column_names})
 
     def table(self) -> pa.Table:
-        """The frame for a file: int64 and float64, without a Python object for each number."""
+        """Return the frame as an Arrow table: int64 and float64, without a Python object for each number."""
         import pyarrow as pa
 
         found: dict[str, pa.Array] = {}
@@ -66,7 +66,7 @@ class Mined:
         return pa.table(found)
 
     def summary(self) -> dict[str, float]:
-        """Flat dictionary for logging: means over the queries that have a value (NaN where none has), and counts."""
+        """Return a flat dictionary: means over the queries that have a value (NaN where none has), and counts."""
         means = (
             "pool_size",
             "band_start",
@@ -90,15 +90,15 @@ class ScoredBlock:
     """Part of a block: b queries with the scores of their corpus of n images."""
 
     rows: Tensor  # [b] int64 queries of the task
-    view: ScoreView  # before the filters: what statistics and the last fallbacks are of
-    shown: ScoreView  # to the strategy
+    view: ScoreView  # before the filters, for statistics and the last fallbacks
+    shown: ScoreView  # after the filters, for the strategy
     room: Tensor  # [b] int64, how many images are allowed
     relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
     known: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
 
 
 def batch_statistics(view: ScoreView, pool: Tensor, relevant: Tensor | None = None) -> dict[str, float]:
-    """What `Mined.summary` says of corpus strategies, for one batch of a batch strategy, which is used whole.
+    """Return the statistics of `Mined.summary` for one batch of a batch strategy, whose pool is used whole.
 
     Args:
         view: the batch's [B, M] scores.
@@ -126,13 +126,13 @@ def batch_statistics(view: ScoreView, pool: Tensor, relevant: Tensor | None = No
 
 
 def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
-    """Fields of `Mined` that the scores, the pools [b, n] and the draws [b, D] (local columns) determine."""
+    """Compute the fields of `Mined` that follow from scores, pools [b, n] and draws [b, D] (local columns)."""
     view = scored.view
-    told = tally(view.scores, view.allowed, pool, view.target)
-    size = told.size
+    tallied = tally(view.scores, view.allowed, pool, view.target)
+    size = tallied.size
     scores = view.scores.gather(1, drawn)
     gap = (view.positive[:, None] - scores).double()
-    start, mean, end = _band(scored, pool, told)
+    start, mean, end = _band(scored, pool, tallied)
     of_pool = of_draws = torch.full_like(view.positive, torch.nan)
     if scored.relevant is not None:
         of_pool = torch.where(scored.known, count(pool & scored.relevant) / size, torch.nan)
@@ -146,21 +146,21 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
         "band_end": end,
         "false_negative_rate_pool": of_pool,
         "false_negative_rate_draws": of_draws,
-        # a running sum adds in one order; `mean` may add in another for another number of rows
+        # cumsum adds in a fixed order; the order in `mean` may depend on the number of rows
         "hardness": (gap.cumsum(1)[:, -1] / drawn.shape[1]).float(),
-        "target_rank": 1 + told.reached,
+        "target_rank": 1 + tallied.reached,
     }
 
 
-def _band(scored: ScoredBlock, pool: Tensor, told: Tally) -> tuple[Tensor, Tensor, Tensor]:
-    """Rank percentile of the first, the mean and the last member of each pool, among the allowed images."""
+def _band(scored: ScoredBlock, pool: Tensor, tallied: Tally) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rank percentiles of each pool's first, mean and last member among the allowed images."""
     view, room = scored.view, scored.room
-    size, first, last = told.size, told.first.clone(), told.last.clone()
+    size, first, last = tallied.size, tallied.first.clone(), tallied.last.clone()
     last_rank = (room - 1).clamp(min=1)
-    if torch.equal(size, room):  # all that is allowed: known without sorting
+    if torch.equal(size, room):  # the pools hold all allowed images: no need to sort
         end = ((room - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end
-    total = size * (first + last) // 2  # where every allowed image between the two is in the pool
+    total = size * (first + last) // 2  # correct if every allowed image between the two is in the pool
     holes = last - first + 1 - size  # allowed images that tie with an end of the pool or lie inside it
     holed = (holes > 0).nonzero().squeeze(1)
     if len(holed):

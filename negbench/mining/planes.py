@@ -1,8 +1,8 @@
-"""Planes: second scores of every query and image, beside those of the model that is trained, and who makes them.
+"""Planes: additional scores of every query and image, besides those of the model in training.
 
-A strategy, or a false-negative filter of `mining`, names the planes that it reads; only these are computed. Three are
-of the model as it is now (`live_planes`, `batch_planes`), two are made once a run (`offline_planes`): "guide" and
-"judge" by another backbone (or the run's own, as loaded) or a TREC run file of scores.
+A strategy, or a false-negative filter of `mining`, names the planes that it reads; only these are computed. Three come
+from the current model (`live_planes`, `batch_planes`), two are computed once per run (`offline_planes`): "guide" and
+"judge", from another backbone (or the run's own, as loaded) or a TREC run file of scores.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Plane(ABC):
 
     @abstractmethod
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[b, n] float32 of queries [b] and images [n]; NaN where there is no score."""
+        """Return [b, n] float32 scores of queries [b] and images [n]; NaN where there is no score."""
 
     @abstractmethod
     def shard(self, rows: Tensor) -> Plane:
-        """The plane of some queries only, in this order."""
+        """Return the plane of these queries only, in this order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +55,17 @@ class EmbeddedPlane(Plane):
     candidates: Tensor
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """In the fixed tiles of mining: the same numbers for any split of the queries."""
+        """Compute scores in the fixed tiles of mining: the same numbers for any split of the queries."""
         return tiled_relevance(self.queries[rows.to(self.queries.device)], *gatherable(self.candidates, columns.cpu()))
 
     def shard(self, rows: Tensor) -> EmbeddedPlane:
-        """Its candidates are shared."""
+        """Return the plane of these queries; it shares the candidates."""
         return replace(self, queries=self.queries[rows.to(self.queries.device)])
 
 
 @dataclass(frozen=True, eq=False)
 class TablePlane(Plane):
-    """Stored scores: row i of `columns` names the images that `scores` [all rows' lengths] are of; N in all."""
+    """Stored scores: row i of `columns` lists the images scored for query i, `scores` their flat scores; N in all."""
 
     columns: Ragged
     scores: Tensor
@@ -73,14 +73,14 @@ class TablePlane(Plane):
     device: torch.device
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """NaN where the file holds no score."""
+        """Return the stored scores; NaN where the file holds none."""
         part = self.shard(rows.cpu())
         found = torch.full((len(rows), self.images), torch.nan)
         found[torch.arange(len(rows)).repeat_interleave(part.columns.lengths), part.columns.values] = part.scores
         return found[:, columns.cpu()].to(self.device)
 
     def shard(self, rows: Tensor) -> TablePlane:
-        """Copies the rows' scores."""
+        """Return the plane of these queries; it copies their scores."""
         places = Ragged(torch.arange(len(self.scores)), self.columns.offsets).select(rows)
         return replace(
             self, columns=Ragged(self.columns.values[places.values], places.offsets), scores=self.scores[places.values]
@@ -88,7 +88,7 @@ class TablePlane(Plane):
 
 
 def images_of(candidates: Tensor) -> Tensor:
-    """[N, T, D] candidate tokens -> [N, D], each image's normalised mean."""
+    """Reduce [N, T, D] candidate tokens to [N, D], each image's normalised mean."""
     return functional.normalize(candidates.mean(1), dim=-1)
 
 
@@ -98,7 +98,7 @@ def images_of(candidates: Tensor) -> Tensor:
 def live_planes(
     names: Collection[str], backbone: Backbone, scene: Scene, candidates: Tensor
 ) -> dict[str, EmbeddedPlane]:
-    """The planes among `names` that the current model makes, of the scene's train split with tokens [N, T, D]."""
+    """Compute the planes among `names` that use the current model, on the train split with tokens [N, T, D]."""
     images, split = images_of(candidates), scene.train
     made: dict[str, EmbeddedPlane] = {}
     if "target" in names:
@@ -115,14 +115,14 @@ def live_planes(
 def batch_planes(
     names: Collection[str], backbone: Backbone, features: Tensor, text: TextBatch, tokens: Tensor
 ) -> dict[str, Tensor]:
-    """The same of a batch against images, its own targets first: [B, C] each.
+    """Compute the same planes for a batch against images, its own targets first: [B, C] each.
 
     Args:
-        names: of planes; those that no current model makes are passed over.
-        backbone: trained.
-        features: [B, L, C] of the reference images.
+        names: planes; offline ones are ignored.
+        backbone: the one in training.
+        features: [B, L, C] features of the reference images.
         text: the batch's.
-        tokens: [C, T, D] of the images.
+        tokens: [C, T, D] tokens of the images.
     """
     images, made = images_of(tokens), dict[str, Tensor]()
     if "target" in names:
@@ -138,7 +138,7 @@ def batch_planes(
 
 
 def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName]:
-    """What a run computes: the planes of its strategy and of its filters.
+    """Return the planes that a run's strategy and filters read.
 
     Raises:
         OptionError: a guide or a judge is read, and `mining` names none.
@@ -156,18 +156,18 @@ def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName
 
 
 def offline_planes(names: Collection[str], config: ResolvedConfig, scene: Scene, display: Display) -> dict[str, Plane]:
-    """The planes among `names` that stay as they are while a run trains.
+    """Compute the planes among `names` that stay fixed while a run trains.
 
     Args:
-        names: of planes; those that the current model makes are passed over.
+        names: planes; those of the current model are ignored.
         config: names guide and judge, and says how to encode for them.
-        scene: whose train split is scored; its texts and pairs as they stand in the annotations.
+        scene: its train split is scored, with texts and pairs as annotated.
         display: shows the stages.
 
     Raises:
-        DataError: a data set that draws other pairs in each epoch, for which no score can be kept; or a file that does
-            not fit the data set.
-        NegbenchError: a backbone that cannot be loaded, or a file that cannot be read.
+        DataError: the data set redraws its pairs in each epoch, so no score can be kept; or a file does not fit the
+            data set.
+        NegbenchError: a backbone cannot be loaded, or a file cannot be read.
     """
     names = [name for name in OFFLINE if name in names]
     if names and scene.train.dataset.redraws:
@@ -179,7 +179,7 @@ def offline_planes(names: Collection[str], config: ResolvedConfig, scene: Scene,
 
 
 def _given(text: str, config: ResolvedConfig, scene: Scene, display: Display, judges: bool) -> Plane:
-    """Another's scores: of a file, or of a backbone, as composed queries or (`judges`) by likeness to the target."""
+    """Return scores from a file, or from a backbone: of composed queries or (`judges`) of target images."""
     device, dataset = device_of(config), scene.train.dataset
     if is_score_file(text):
         return _table(Path(text), dataset, device)
@@ -208,10 +208,10 @@ def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
 
 
 def read_trec(path: Path) -> dict[str, dict[str, float]]:
-    """Query id -> {image id: score} of a TREC run file; as in trec_eval the scores count, the column of ranks does not.
+    """Read a TREC run file as query id -> {image id: score}; like trec_eval, ignore its column of ranks.
 
     Raises:
-        NegbenchError: a file that cannot be read, or a line that is not of the format, by its number.
+        NegbenchError: the file cannot be read, or a line, named by its number, has another format.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -229,7 +229,7 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
             )
         query, image = fields[0], fields[2]
         if image in found.setdefault(query, {}):
-            raise NegbenchError(f"{path}: line {number}: image {image!a} of query {query!a} is there twice")
+            raise NegbenchError(f"{path}: line {number}: image {image!a} of query {query!a} occurs twice")
         found[query][image] = score
     if not found:
         raise NegbenchError(f"{path} holds no ranking")

@@ -1,6 +1,6 @@
-"""The pools of a refresh on disk, from which the next one tells how much they moved.
+"""The pools of a refresh on disk, from which the next refresh computes their overlap.
 
-An npy file, a row for each query: a bit for each image of its corpus, in bytes.
+An npy file with a row per query: one bit per image of its corpus, packed into bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class PoolFiles:
-    """Where a refresh writes its pools, and where an earlier one of the same task wrote its own, for the overlap.
+    """Paths of a refresh's pools, and of an earlier refresh's pools of the same task, for the overlap.
 
-    Give each refresh its own file, else a refresh that is repeated compares with itself. A file appears only when it is
+    Give each refresh its own file, else a repeated refresh is compared with itself. A file appears only when it is
     complete.
     """
 
@@ -39,17 +39,17 @@ NO_FILES = PoolFiles()
 
 
 def row_bytes(images: int) -> int:
-    """Room of a query in a task whose largest corpus holds so many images."""
+    """Return the bytes per query in a task whose largest corpus holds `images` images."""
     return math.ceil(images / 8)
 
 
 def packed(pool: Tensor) -> Bytes:
-    """[b, n] bool pools -> [b, n / 8] bytes, rounded up."""
+    """Pack [b, n] bool pools into [b, n / 8] bytes, rounded up."""
     return np.packbits(pool.numpy(force=True), axis=1)
 
 
 def overlap(now: Bytes, before: Bytes | None) -> Tensor:
-    """[b] float32 Jaccard index of packed pools; NaN without previous ones."""
+    """Return [b] float32, the Jaccard index of packed pools; NaN without previous ones."""
     if before is None:
         return torch.full((len(now),), torch.nan)
     both = np.bitwise_count(now & before).sum(1, dtype=np.int64)
@@ -59,7 +59,7 @@ def overlap(now: Bytes, before: Bytes | None) -> Tensor:
 
 @contextmanager
 def written(path: Path | None, shape: tuple[int, int]) -> Iterator[Callable[[Tensor, Bytes], None]]:
-    """A function that writes packed rows of queries; the file appears if the block ends well, else nothing is left."""
+    """Yield a function that writes packed rows of queries; the file appears only if the block succeeds."""
     if path is None:
         yield lambda rows, values: None
         return
@@ -67,7 +67,7 @@ def written(path: Path | None, shape: tuple[int, int]) -> Iterator[Callable[[Ten
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
         start = file.tell()
         file.flush()
-        # take the room now: a full disk is an error here, but would kill the process at a write to mapped memory
+        # allocate now: a full disk is an error here, but would kill the process at a write to mapped memory
         os.posix_fallocate(file.fileno(), 0, start + math.prod(shape))
 
         def write(rows: Tensor, values: Bytes) -> None:  # mapped anew each time, so that no page of it stays in memory
@@ -77,10 +77,10 @@ def written(path: Path | None, shape: tuple[int, int]) -> Iterator[Callable[[Ten
 
 
 def opened(path: Path | None, shape: tuple[int, int]) -> Callable[[Tensor, int], Bytes | None]:
-    """A function that reads so many bytes of rows of queries; None without a file.
+    """Return a function that reads the first bytes of queries' rows, or gives None without a file.
 
     Raises:
-        NegbenchError: it cannot be read, is damaged, or of another task.
+        NegbenchError: the file cannot be read, is damaged, or is of another task.
     """
     if path is None:
         return lambda rows, used: None

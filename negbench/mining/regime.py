@@ -1,8 +1,8 @@
 """The regime card: how well a model ranks the targets of its train queries. What each number means: docs/regimes.md.
 
-Which negatives serve a model depends on where its targets are, on the shape of its score rows, on where the false
-negatives hide, and on how far it has fitted its training queries. The card says so in a few numbers, for any strategy,
-so that runs and data sets can be compared. Streamed: no more than a block of queries against their corpus is held.
+Which negatives suit a model depends on the ranks of its targets, on the shape of its score rows, on where the false
+negatives are, and on how far it has fitted its training queries. The card gives this in a few numbers, for any
+strategy, so that runs and data sets can be compared. It holds only a block of queries against their corpus at a time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from negbench.mining.task import MiningTask
 
 MOVES_SCORES = False  # only observes a run: draws from none of its random streams
 
-SAMPLE = 200  # queries a card looks at, unless told otherwise
+SAMPLE = 200  # queries sampled for a card, by default
 TOP = 0.05  # of the ranking: where a QuRe band counts as near its head
 NEAR = 10  # images on either side of the target among which false negatives are counted
-CUT = 10  # of the recalls that are compared
+CUT = 10  # k of the recalls that are compared
 
 _SEED = 0x5C0E
 _NORMAL_IQR = 1.3489795003921634  # interquartile range of a normal distribution, in standard deviations
@@ -34,16 +34,16 @@ _NORMAL_IQR = 1.3489795003921634  # interquartile range of a normal distribution
 
 @dataclass(frozen=True)
 class Regime:
-    """Where a model stands on a sample of train queries; NaN where nothing is known or there is no such thing.
+    """Regime card of a model on a sample of train queries; NaN where a value is unknown or undefined.
 
-    A *row* is the scores of a query against all images that are allowed as its negatives (not the target). Ranks count
+    A *row* holds the scores of a query against all images allowed as its negatives (not the target). Ranks count
     ties against the model. Shares are in [0, 1]; a place in the ranking is the share of the allowed images above it: 0
     the highest-scored, 1 the lowest.
 
     Attributes:
-        queries: that were looked at.
+        queries: number of queries sampled.
         images: median number of images ranked, target included.
-        target_rank_median: of the targets, from 1.
+        target_rank_median: median rank of the targets, from 1.
         target_first: share of the targets that are first.
         tail: how far the top 1 % of a row reaches: (99 % quantile - median) / (interquartile range / 1.349), median
             over the queries; in robust standard deviations, 2.33 for a normal row.
@@ -52,17 +52,17 @@ class Regime:
         band_start_median: place of the first image of the band that QuRe's rule (eq. 5-7) would choose, whatever the
             run's strategy; median over the queries that have a band.
         band_start_top: share of these bands that start in the top 5 % of the ranking.
-        relevant: images known to be relevant to a query, its target included; mean over the queries of which it is
-            known. The target and its equals cannot all be first: `target_first` is about 1 / `relevant` at best where
-            nothing tells them apart.
-        false_negatives: share of the allowed images that are known to be relevant: of random negatives.
-        false_negatives_above: the same of the 10 allowed images right above the target (fewer where it stands higher),
-            all queries together.
-        false_negatives_below: the same of the 10 right below it.
-        recall_train: expected recall at 10 in a random gallery of as many images as the smallest one on either side
-            has, so that train and val compare (`negbench.metrics.recall.expected_hits_at_k`).
-        recall_val: the same of the scored split; NaN where it was not ranked.
-        fit_gap: `recall_train` - `recall_val`: what was learned of the train queries and not of others.
+        relevant: images known to be relevant to a query, its target included; mean over the queries for which they are
+            known. Only one of them can rank first: `target_first` is at best about 1 / `relevant` if nothing
+            distinguishes them.
+        false_negatives: share of the allowed images known to be relevant: the false-negative rate of random negatives.
+        false_negatives_above: the same for the 10 allowed images right above the target (fewer if it ranks higher),
+            over all queries.
+        false_negatives_below: the same for the 10 right below it.
+        recall_train: expected recall at 10 in a random gallery as small as the smallest one of train and val, so that
+            the two compare (`negbench.metrics.recall.expected_hits_at_k`).
+        recall_val: the same for the scored split; NaN if it was not ranked.
+        fit_gap: `recall_train` - `recall_val`: what was learned for the train queries only.
     """
 
     queries: int
@@ -83,19 +83,18 @@ class Regime:
     fit_gap: float
 
     def summary(self) -> dict[str, float]:
-        """Flat, for logging: every field by its name, as float."""
+        """Return every field by its name, as float, for logging."""
         return {name: float(value) for name, value in dataclasses.asdict(self).items()}
 
 
 @torch.no_grad()
 def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAMPLE) -> Regime:
-    """The regime card of a task's queries.
+    """Compute the regime card of a task's queries.
 
     Args:
         task: train queries and their corpora, of any data set.
-        val: the same model's ranks on the split that it is scored on, for the fit gap; queries without a target do not
-            count.
-        sample: queries looked at, at most; chosen with a fixed seed, the same at every refresh of every run.
+        val: the same model's ranks on its scored split, for the fit gap; queries without a target do not count.
+        sample: most queries to use; chosen with a fixed seed, the same at every refresh of every run.
 
     Raises:
         NegbenchError: a score is NaN.
@@ -125,13 +124,13 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
 
 
 def _measured(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
-    """Values [b] of a block's queries by name."""
+    """Return name -> values [b] of a block's queries."""
     drop, room = block.drops, block.length - 1
     largest, second = drop_prominence(drop)
     ends = steepest(drop)
     start = ends.amin(1)  # ranks among the allowed images: the target, above the band, is none of them
     above = torch.arange(block.scores.shape[1] - 1) < block.target[:, None]
-    scores, order = (torch.where(above, of[:, :-1], of[:, 1:]) for of in (block.scores, block.order))  # the allowed
+    scores, order = (torch.where(above, of[:, :-1], of[:, 1:]) for of in (block.scores, block.order))  # allowed images
     return {
         "rank": block.reached,
         "images": block.length,
@@ -144,14 +143,14 @@ def _measured(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
 
 
 def _tail(rows: Tensor, count: Tensor) -> Tensor:
-    """[b] `Regime.tail` of the first `count` [b] of sorted rows [b, n]."""
+    """Return [b] `Regime.tail` of the first `count` [b] scores of sorted rows [b, n]."""
     high, upper, middle, lower = (_quantile(rows, count, share) for share in (0.01, 0.25, 0.5, 0.75))
     robust = (upper - lower) / _NORMAL_IQR
     return torch.where(robust > 0, (high - middle) / robust, torch.nan)
 
 
 def _quantile(rows: Tensor, count: Tensor, share: float) -> Tensor:
-    """[b] the value that `share` of the first `count` of each descending row lies above, interpolated linearly."""
+    """Return [b] values exceeded by `share` of each descending row's first `count` scores, interpolated linearly."""
     if not rows.shape[1]:
         return torch.full((len(rows),), torch.nan, dtype=torch.float64)
     place = share * (count - 1).clamp(min=0).double()
@@ -161,7 +160,7 @@ def _quantile(rows: Tensor, count: Tensor, share: float) -> Tensor:
 
 
 def _false_negatives(task: MiningTask, block: Rankings, order: Tensor) -> dict[str, Tensor]:
-    """[b] counts: known relevant images, allowed images (all, right above, right below the target), and wrong ones."""
+    """Count per query [b]: known relevant images; allowed and wrong ones (all, right above, right below the target)."""
     nothing = torch.zeros(len(block.rows), dtype=torch.int64)
     inside = torch.arange(order.shape[1]) < (block.length - 1)[:, None]
     wrong, known = torch.zeros_like(inside), nothing
@@ -170,7 +169,7 @@ def _false_negatives(task: MiningTask, block: Rankings, order: Tensor) -> dict[s
         wrong = chosen.mask(block.local, len(block.order[0])).gather(1, order)
         known = chosen.lengths
     inside = inside & (known > 0)[:, None]
-    place = torch.arange(order.shape[1]) - (block.reached - 1)[:, None]  # from 0 on: scores less than the target
+    place = torch.arange(order.shape[1]) - (block.reached - 1)[:, None]  # >= 0: scores less than the target
     above, below = inside & (place < 0) & (place >= -NEAR), inside & (place >= 0) & (place < NEAR)
     parts = {"": inside, "_above": above, "_below": below}
     return {
@@ -181,7 +180,7 @@ def _false_negatives(task: MiningTask, block: Rankings, order: Tensor) -> dict[s
 
 
 def _fit(rank: Tensor, images: Tensor, val: QueryRanks | None) -> dict[str, float]:
-    """The recalls in galleries of one size, and their difference."""
+    """Return the recalls in galleries of one size, and their difference."""
     pairs = {"recall_train": (rank, images)}
     if val is not None and bool((asked := val.target_rank > 0).any()):
         pairs["recall_val"] = (val.target_rank[asked], val.gallery_size[asked])
@@ -193,7 +192,7 @@ def _fit(rank: Tensor, images: Tensor, val: QueryRanks | None) -> dict[str, floa
 
 
 def _median(values: np.ndarray) -> float:
-    """Of the values that are finite: a ratio to a drop of 0 says nothing."""
+    """Return the median of the finite values: a ratio to a drop of 0 says nothing."""
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if len(finite) else math.nan
 

@@ -1,4 +1,4 @@
-"""What mining works on: queries and corpora as embeddings, made by hand or of a train split by a model."""
+"""Input of mining: queries and corpora as embeddings, built by hand or from a train split by a model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MiningTask:
             object.__setattr__(self, "ids", torch.arange(len(self.queries)))
 
     def shard(self, rows: Tensor) -> MiningTask:
-        """The task of some queries only (`rows` [R] int64); they are mined as they would be within the whole task."""
+        """Return the task of queries `rows` [R] int64 only; mining gives them the same results as the whole task."""
         return dataclasses.replace(
             self,
             queries=self.queries[rows.to(self.queries.device)],
@@ -79,16 +79,16 @@ def mining_task(
     temperature: float | None = None,
     found: evaluation.Embeddings | None = None,
 ) -> MiningTask:
-    """Embed the scene's train split with the backbone as it is now, and leave out what the run never draws.
+    """Embed the scene's train split with the current backbone, and exclude images that the run never draws.
 
     Args:
-        backbone: scores.
-        scene: its train split.
-        mining: what is never drawn, and filters; their planes are among `reads` or `offline` with the strategy's.
-        reads: planes that the task has to hold (`planes_read`).
-        offline: those of them that were made before (`offline_planes`).
-        temperature: that of the loss; None takes the backbone's.
-        found: the train split's embeddings, where they are known.
+        backbone: computes the scores.
+        scene: its train split is used.
+        mining: exclusions and filters; `reads` includes the planes of the filters and of the strategy.
+        reads: planes that the task must hold (`planes_read`).
+        offline: those of them computed before the run (`offline_planes`).
+        temperature: the loss's; None takes the backbone's.
+        found: the train split's embeddings, if already computed.
     """
     found = found or evaluation.embed(backbone, scene, scene.train)
     dataset = scene.train.dataset

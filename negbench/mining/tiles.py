@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# A tile of scores: 256 queries, fewer only where the corpus is so large that a block must be smaller, against as many
-# images as have 2^14 tokens together; where it is written to its place in a second step, 2^10 on a CPU: what a product
-# of these reads and writes stays in the second cache.
+# A tile of scores: 256 queries (fewer only if the corpus is so large that a block must be smaller) against images with
+# 2^14 tokens together. On a CPU 2^10 tokens, if scores are copied to their place in a second step: what such a product
+# reads and writes fits into the L2 cache.
 _TILE_QUERIES = 256
 _TILE_TOKENS = 2**14
 _CACHED_TOKENS = 2**10
 BLOCK_ENTRIES = 2**27  # a block shrinks where [rows, N] would exceed this: 512 MiB of float32
-_COPY_BYTES = 2**27  # a corpus whose images lie apart is copied up to this size, and gathered tile by tile beyond
+_COPY_BYTES = 2**27  # a corpus of scattered rows is copied up to this size, else gathered tile by tile
 
 
 def tile_rows(images: int) -> int:
-    """Queries of a tile, of the corpus alone: the power of two that a block of it holds, at most _TILE_QUERIES."""
+    """Return the queries per tile, from the corpus size alone: a power of two within a block and _TILE_QUERIES."""
     return min(_TILE_QUERIES, 1 << (max(1, BLOCK_ENTRIES // images).bit_length() - 1))
 
 
 def gatherable(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-    """`table[rows]`, a view of it where the rows lie side by side; where it would be large, both as they are."""
+    """Return `table[rows]`, as a view if the rows are contiguous; if the copy would be large, both unchanged."""
     first, last = int(rows[0]), int(rows[-1]) + 1
     if last - first == len(rows) and bool((rows.diff() == 1).all()):
         return table[first:last], None
@@ -37,15 +37,15 @@ def gatherable(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
 
 @torch.no_grad()
 def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = None) -> Tensor:
-    """[b, D] and [n, T, D] -> [b, n], `relevance` in float32 and tiles of fixed shape.
+    """Compute [b, n] `relevance` of [b, D] and [n, T, D] in float32, in tiles of fixed shape.
 
     Args:
         queries: on the tokens' device.
         tokens: of any precision.
-        gathered: int64 rows of `tokens` that are scored; None: all of them.
+        gathered: int64 rows of `tokens` to score; None: all of them.
     """
     images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
-    # one tile of images is written where it belongs; of several the rows lie so far apart that a copy is faster
+    # a single tile is written in place; with several, the rows lie so far apart that a copy is faster
     alone, cpu = each == 1 and images <= _TILE_TOKENS, queries.device.type == "cpu"
     step = images if alone else min(images, max(1, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each))
     height = tile_rows(images)

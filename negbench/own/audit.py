@@ -1,7 +1,7 @@
-"""What corpus strategies would draw, without any training: false negatives, hardness, diversity, fallbacks.
+"""Audit what corpus strategies would draw, without training: false negatives, hardness, diversity, fallbacks.
 
-A strategy is applied to the scores of one model, untrained or a run's, over a sample of the train queries. Whether an
-image is a false negative is known where the data set lists more relevant images than the target.
+A strategy is applied to the scores of one model, untrained or a run's, over a sample of the train queries. False
+negatives are known only if the data set lists more relevant images than the target.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What strategies would draw of one split as one model scores it.
+    """Audit of strategies: what each would draw from one split scored by one model.
 
     A row holds the strategy's label, `Mined.summary` of its pools and draws, and `diversity`: 1 - mean cosine between
     the drawn negatives of a query, all pairs, in the audited model's own embeddings (an image's is the normalised mean
@@ -45,18 +45,18 @@ class AuditResult:
     backbone: str
     dataset: str  # identity
     model: str  # "untrained", or the run
-    truth: bool  # whether the data set knows more relevant images than the target
+    truth: bool  # whether the data set lists more relevant images than the target
     options: dict[str, int]  # queries, draws, refresh, seed
     regime: dict[str, float]  # the sampled queries' card: `negbench.mining.regime.Regime.summary`
     rows: list[dict[str, Any]]
     remarks: list[str]
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result as plain values, for JSON."""
         return asdict(self)
 
     def frame(self) -> pd.DataFrame:
-        """One row a strategy, with what was audited."""
+        """Return one row per strategy, with backbone, data set and model."""
         import pandas as pd
 
         head = {"backbone": self.backbone, "dataset": self.dataset, "model": self.model}
@@ -64,7 +64,7 @@ class AuditResult:
 
 
 def run_audit(asked: Audit) -> AuditResult:
-    """Load data and model and apply the strategies; notes what had to be left out.
+    """Load data and model, apply the strategies, and report what had to be left out.
 
     Raises:
         NegbenchError: a user's mistake; see `open_subject` and `audit`.
@@ -80,20 +80,20 @@ def run_audit(asked: Audit) -> AuditResult:
 
 
 def configured(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, dict[str, Strategy], RunFolder | None]:
-    """The configuration that all strategies share, the strategies by label, and the run whose weights are taken.
+    """Return the strategies' common configuration, the strategies by label, and the run whose weights are used.
 
-    Notes what the backbone or the data set does not support of a recipe's system.
+    Reports the parts of a recipe's system that the backbone or the data set does not support.
 
     Args:
         asked: model, data set and seed.
-        strategies: names, tables or text as `negbench.grid.axes.expand` takes them; None: the run's, or all of the
-            corpus.
+        strategies: names, tables or text as `negbench.grid.axes.expand` takes them; None: the run's, or all
+            corpus strategies.
 
     Raises:
         NegbenchError: a user's mistake, such as a batch strategy.
     """
     recipe, *flags = layers_of(asked)
-    recipe.pop("seed", None)  # that of its runs
+    recipe.pop("seed", None)  # the seed of its runs, not of the audit
     folder = None if asked.run is None else find_run(runs_dir(asked.runs_dir), asked.run)
     if folder is not None:
         folder.check_plugins()
@@ -126,10 +126,10 @@ def audit(
     """Apply corpus strategies to a subject.
 
     Args:
-        subject: of `open_subject`, with the same options.
+        subject: from `open_subject`, with the same options.
         strategies: label -> strategy.
         options: draws, refresh, seed.
-        skip_oracles: leave out, with a remark, the oracles where there is no ground truth, instead of OptionError.
+        skip_oracles: without ground truth, leave out oracles with a remark instead of raising OptionError.
 
     Raises:
         OptionError: an oracle without ground truth.
@@ -161,7 +161,7 @@ def audit(
 
 
 def diversity(drawn: Tensor) -> Tensor:
-    """1 - mean cosine over all pairs of a query's negatives: [Q, M, D] unit-norm embeddings, M >= 2 -> [Q] float64."""
+    """Return [Q] float64, 1 - mean cosine over all pairs of a query's negatives [Q, M, D], unit-norm, M >= 2."""
     drawn, count = drawn.double(), drawn.shape[1]
     pairs = drawn.sum(1).square().sum(1) - drawn.square().sum((1, 2))
     return 1 - pairs / (count * (count - 1))

@@ -1,4 +1,4 @@
-"""What `negbench doctor` checks: versions, devices, folders, stored files, runs and their MLflow store."""
+"""Checks of `negbench doctor`: versions, devices, folders, stored files, runs and their MLflow store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from negbench.store.tracking import Tracker
 
 @dataclass(frozen=True)
 class Remark:
-    """A line of a check-up: the part that it is about, and whether it is a problem."""
+    """One line of a check-up: the part checked, and whether it is a problem."""
 
     part: str
     text: str
@@ -29,7 +29,7 @@ class Remark:
 
 
 def examine(asked: Doctor) -> Iterator[Remark]:
-    """Check one part after the other, and clear what killed processes left."""
+    """Check one part after the other, and remove what killed processes left."""
     runs = runs_dir(asked.runs_dir)
     store = _store(runs, asked.tracking_uri)
     parts = {"versions": _versions(), "device": _devices(), "runs": _runs(runs), "data": _data(), "mlflow": store}
@@ -56,7 +56,7 @@ def _devices() -> Iterator[tuple[str, bool]]:
 
 
 def _room(folder: Path) -> tuple[str, bool]:
-    """Whether the folder, or the one that it will be made in, can be written, and its free space."""
+    """Check that the folder, or its nearest existing parent, can be written, and report its free space."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
@@ -65,7 +65,7 @@ def _room(folder: Path) -> tuple[str, bool]:
 
 
 def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
-    """Runs by status, leftovers, damaged files."""
+    """Report runs by status, leftovers, and damaged files."""
     yield _room(runs)
     sealed = sorted({path.parent for path in runs.rglob(SUMS)}) if runs.exists() else []
     counts = Counter(RunFolder(path.parent).status for path in runs.glob("*/config.json"))
@@ -83,10 +83,10 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _data() -> Iterator[tuple[str, bool]]:
-    """The folder of data sets, and the cache."""
+    """Report the folder of data sets, and the cache."""
     if root := os.environ.get("NEGBENCH_DATA"):
         there = Path(root).is_dir()
-        yield f"NEGBENCH_DATA is {root}" + ", which is no folder" * (not there), not there
+        yield f"NEGBENCH_DATA is {root}" + ", which is not a folder" * (not there), not there
     yield _room(cache_dir())
 
 
@@ -98,10 +98,10 @@ def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:
         return
     try:
         with tracker.answering():
-            mended = tracker.mend()
+            ended = tracker.end_abandoned()
     except NegbenchError as error:
         yield str(error), True
         return
     yield f"{tracker.shown} answers", False
-    if mended:
-        yield f"ended there, as their process is gone: {', '.join(mended)}", False
+    if ended:
+        yield f"marked as ended there, because their process is gone: {', '.join(ended)}", False

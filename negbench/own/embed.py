@@ -1,4 +1,4 @@
-"""Embeds a folder's images and texts by an encoder, into the two files that backbone `precomputed` reads."""
+"""Embed a folder's images and texts with an encoder, into the two files that backbone `precomputed` reads."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGES, TEXTS = "images.npz", "texts.npz"
-_LIBRARIES = "negbench.backbones._encoders"  # imported when an encoder is asked for, as a plug-in is
+_LIBRARIES = "negbench.backbones._encoders"  # imported only when an encoder is needed, like a plug-in
 _WANT = "open_clip:MODEL[:PRETRAINED], transformers:NAME or FILE.py:NAME"
 _METHODS = ("encode_image", "encode_text")
 
 
 @dataclass(frozen=True)
 class EmbeddedFolder:
-    """What was written.
+    """Files of embeddings that were written.
 
     Attributes:
         images: file of the images' embeddings.
         texts: file of the texts' embeddings.
-        image_shape: [N, C], or [N, L, C] of an encoder that gives L vectors an image.
+        image_shape: [N, C], or [N, L, C] from an encoder that gives L vectors per image.
         text_shape: [n, C_t].
-        triplets: file that named them.
+        triplets: file that names the images and texts.
     """
 
     images: Path
@@ -54,12 +54,12 @@ class EmbeddedFolder:
 
     @property
     def backbone(self) -> dict[str, Any]:
-        """`precomputed` on these files, as `negbench.audit`, `compare` and `run` take it."""
+        """Backbone `precomputed` with these files, as an argument of `negbench.audit`, `compare` and `run`."""
         return {"name": "precomputed", "images": str(self.images), "texts": str(self.texts)}
 
     @property
     def dataset(self) -> dict[str, Any]:
-        """`triplets` on this file, likewise."""
+        """Data set `triplets` with this file, likewise."""
         return {"name": "triplets", "file": str(self.triplets)}
 
 
@@ -75,7 +75,7 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
         with shown.stage("texts", total=len(texts)) as advance:
             parts = (texts[start : start + size] for start in range(0, len(texts), size))
             words = used.vectors("encode_text", ((part, part) for part in parts), advance)
-    (found.folder / IMAGES).unlink(missing_ok=True)  # killed between the two files, it leaves no pair of two encoders
+    (found.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders
     with atomic_write(found.folder / TEXTS, "wb") as file:
         np.savez(file, texts=np.array(texts), features=words.numpy())
     with atomic_write(found.folder / IMAGES, "wb") as file:
@@ -90,10 +90,10 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
 
 
 def _named(found: Found, gallery: Path | None) -> tuple[dict[str, ImageFiles], list[str]]:
-    """(Image id -> the files that hold it, texts), each once, in order of appearance over all splits.
+    """Return (image id -> its files, texts), each once, in order of appearance over all splits.
 
     Raises:
-        DataError: no triplets, or images missing.
+        DataError: triplets or images are missing.
     """
     if found.triplets is None:
         raise DataError(f"{found.folder}: nothing to embed yet; missing: {'; '.join(found.missing)}")
@@ -105,11 +105,11 @@ def _named(found: Found, gallery: Path | None) -> tuple[dict[str, ImageFiles], l
 
 
 def _check_room(found: Found, overwrite: bool) -> None:
-    """Before anything is computed: whether the files can be written, and `precomputed` will then find these two."""
+    """Check, before computing anything, that the files can be written and that `precomputed` will find only these."""
     ours = {"images": found.folder / IMAGES, "texts": found.folder / TEXTS}
     there = [path for path in ours.values() if path.exists()]
     if there and not overwrite:
-        raise OptionError(f"{there[0]} is there already: `negbench init` goes on with it, --overwrite computes it anew")
+        raise OptionError(f"{there[0]} already exists: `negbench init` uses it, --overwrite recomputes it")
     for role, file in found.vectors.items():
         if file != ours[role]:
             raise OptionError(f"{file} holds embeddings of {role} already: move it away, else there would be two")
@@ -118,7 +118,7 @@ def _check_room(found: Found, overwrite: bool) -> None:
 
 
 def _decoded(files: dict[str, ImageFiles], size: int) -> Iterator[tuple[list[str], list[Image]]]:
-    """(ids, RGB images) of each batch, decoded while those before it are encoded."""
+    """Yield (ids, RGB images) of each batch, decoded while earlier batches are encoded."""
     ids = list(files)
     read = readable(decoded([files[name].path(name) for name in ids], importlib.import_module(_LIBRARIES).rgb))
     for start in range(0, len(ids), size):
@@ -130,12 +130,12 @@ def _decoded(files: dict[str, ImageFiles], size: int) -> Iterator[tuple[list[str
 
 @dataclass(frozen=True)
 class _Used:
-    """An encoder, and whom its errors are reported to.
+    """An encoder, with what is needed to report its errors.
 
     Attributes:
         encoder: has `encode_image` and `encode_text`.
-        title: for errors.
-        module: of the user's file that it is defined in, if it is.
+        title: names it in errors.
+        module: module of the user's file that defines it, if any.
     """
 
     encoder: Any
@@ -145,10 +145,10 @@ class _Used:
     def vectors(
         self, method: str, batches: Iterable[tuple[Sequence[str], Sequence[Any]]], advance: display.Advance
     ) -> Tensor:
-        """Embeddings of batches of (names, what to encode): [N, C] or, of images, [N, L, C] float32 on the CPU.
+        """Encode batches of (names, inputs) into [N, C] or, for images, [N, L, C] float32 on the CPU.
 
         Raises:
-            NegbenchError: what the encoder returns are no such embeddings; names the first image or text.
+            NegbenchError: the encoder returns anything else; the message names the first image or text.
         """
         parts = list[Tensor]()
         for names, given in batches:
@@ -195,10 +195,10 @@ class _Used:
 
 
 def _opened(given: str, device: str | None) -> _Used:
-    """The encoder of a specification; a torch module on the device, in evaluation mode.
+    """Load the encoder of a specification; a torch module goes to the device, in evaluation mode.
 
     Raises:
-        NegbenchError: none of these, or one that cannot be loaded; what its library lacks is an ImportError.
+        NegbenchError: the specification is unknown or cannot be loaded; a missing package raises ImportError.
     """
     where = device_named(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     used = _specified(given, where)
@@ -216,7 +216,7 @@ def _opened(given: str, device: str | None) -> _Used:
 
 
 def _specified(given: str, device: torch.device) -> _Used:
-    """The encoder of a library, or one in the user's own file: an encoder, or what makes one without arguments."""
+    """Load a library's encoder, or one from the user's file: an object, or a callable that makes one."""
     kind, _, name = given.partition(":")
     file, _, attribute = given.rpartition(":")
     title = f"--encoder {given}"

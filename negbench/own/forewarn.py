@@ -1,4 +1,4 @@
-"""What makes an evaluation say little, told in one line each before anything is trained."""
+"""Warn, before anything is trained, of what makes an evaluation uninformative."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from negbench.loop.types import OpenRun
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig
 
-MOVES_SCORES = False  # looks on
+MOVES_SCORES = False  # only observes
 
 _FIRST = 0.5  # share of queries whose own reference ranks first
 _SATURATED = 0.9  # of the main metric, before training
-_CHANGED = 0.05  # share of queries that two strategies are taken to answer differently
+_CHANGED = 0.05  # share of queries that two strategies are assumed to answer differently
 
 
 def forewarnings(
     configs: Sequence[RunConfig], margin: float, display: Display, scenes: Scenes, stored: int = 0
 ) -> list[str]:
-    """A line for each reason why comparisons on these data will say little, under the weights as loaded.
+    """Return a line for each reason why comparisons on these data will say little, with the weights as loaded.
 
-    What cannot be loaded is left out: the runs themselves tell why.
+    Skips what cannot be loaded: the runs themselves report why.
 
     Args:
         configs: one for each backbone and data set.
         margin: differences within it count as equal, as a share (0.01 is one point).
         display: shows the stages.
-        scenes: shares what was loaded.
-        stored: number of images that the user's own files hold, where that is known.
+        scenes: shares loaded data and backbones.
+        stored: number of images in the user's own files, if known.
     """
     found = list[str]()
     for config in configs:
@@ -44,19 +44,19 @@ def forewarnings(
                 splits, options = run.splits, run.config.dataset.options
                 found += of_data(splits.train, splits.val, margin, options, stored)
                 found += _of_scores(run)
-        except Exception:  # whatever a plug-in does: its own run says so, and the others are computed
+        except Exception:  # whatever a plug-in raises: its own run reports it, and the others go on
             continue
     return list(dict.fromkeys(found))
 
 
 def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, Any], stored: int = 0) -> Iterator[str]:
-    """What the annotations alone show: duplicates, few queries, a gallery smaller than the data.
+    """Yield warnings from the annotations alone: duplicates, few queries, a gallery smaller than the data.
 
     Args:
-        train: its queries train.
-        val: its queries are ranked.
+        train: train split.
+        val: scored split.
         margin: as in `forewarnings`.
-        options: of the data set, its defaults included.
+        options: the data set's, with defaults.
         stored: as in `forewarnings`.
     """
     yield from dict.fromkeys([*train.remarks, *val.remarks])
@@ -78,7 +78,7 @@ def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, A
 
 
 def _of_scores(run: OpenRun) -> Iterator[str]:
-    """What untrained scores show: references that rank first, a metric that is high already, equal images."""
+    """Yield warnings from untrained scores: references that rank first, a metric already high, equal images."""
     split, options = run.scene.val, run.config.dataset.options
     val = split.dataset
     embedded = evaluation.embed(run.backbone, run.scene, split)

@@ -1,4 +1,4 @@
-"""Inspects a folder of the user's own data, and writes a recipe and a strategy to begin with."""
+"""Inspect a folder of the user's own data, and write a recipe and a strategy to start with."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _NO_TRIPLETS = (
 
 @dataclass
 class Found:
-    """What lies in a folder.
+    """Contents of a folder.
 
     Attributes:
-        folder: that was looked at.
-        columns: names of the columns of the triplets, where they are not the usual ones.
-        images: image files by ending.
-        triplets: the file of triplets, and what it holds.
-        vectors: 'images' or 'texts' -> a file of embeddings with names.
-        present: a line for each thing that was found.
-        missing: a line for each thing that is not there, or not right, with the mend.
+        folder: the folder.
+        columns: names of the triplets' columns, if not the usual ones.
+        images: number of image files by extension.
+        triplets: the file of triplets, and its table.
+        vectors: 'images' or 'texts' -> a file of named embeddings.
+        present: a line for each thing found.
+        missing: a line for each thing missing or wrong, with its remedy.
         warnings: a line for each reason why comparisons will say little (`forewarn`).
     """
 
@@ -72,7 +72,7 @@ class Found:
 
 
 def look(folder: Path, columns: str = "") -> Found:
-    """Read what lies in a folder, and check that it fits together as a run would.
+    """Inspect a folder, and check that its files fit together as a run would.
 
     Raises:
         NegbenchError: no such folder.
@@ -83,11 +83,11 @@ def look(folder: Path, columns: str = "") -> Found:
 
 
 def survey(folder: Path, columns: str = "") -> Found:
-    """What lies in a folder, each file by itself. Raises NegbenchError where there is no such folder.
+    """Inspect each file of a folder by itself; raise NegbenchError if there is no such folder.
 
     Args:
-        folder: to be inspected.
-        columns: names of the columns of the triplets, as data set `triplets` takes them.
+        folder: the folder to inspect.
+        columns: names of the triplets' columns, as data set `triplets` takes them.
     """
     if not folder.is_dir():
         raise OptionError(f"{folder}: there is no such folder")
@@ -106,7 +106,7 @@ def survey(folder: Path, columns: str = "") -> Found:
 
 
 def _table(found: Found, file: Path) -> str:
-    """Take a file of triplets, if it is one; returns what is wrong with a table that is none."""
+    """Record a file of triplets, if it is one; return what is wrong with any other table."""
     if file.suffix.lower() not in _TABLES:
         return ""
     try:
@@ -124,13 +124,13 @@ def _table(found: Found, file: Path) -> str:
 
 
 def _vectors(found: Found, file: Path) -> None:
-    """Take embeddings with names, of images or of texts."""
+    """Record a file of named embeddings, of images or of texts."""
     if file.suffix != ".npz":
         return
     try:
         with np.load(file, allow_pickle=False) as arrays:
             keys = set(arrays.files)
-    except Exception:  # whatever a damaged file does: it is none of ours
+    except Exception:  # whatever a damaged file raises: it is not one of ours
         return
     role = next((role for role, names in _NAMES.items() if names in keys), None)
     if role is None or len(keys) == 1:
@@ -143,7 +143,7 @@ def _vectors(found: Found, file: Path) -> None:
 
 
 def _check(found: Found) -> None:
-    """Load what was found as a run would; what does not fit is missing, and so is what is not there."""
+    """Load what was found as a run would; record as missing whatever is absent or does not fit."""
     if not found.images and not found.vectors:
         found.missing.append(
             "images (.jpg, .png, .webp), or embeddings of images and of texts (.npz with ids and features, texts and "
@@ -188,7 +188,7 @@ def _check(found: Found) -> None:
 
 
 def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dataset:
-    """One split of the triplets, as a run loads it. Raises NegbenchError where it would, of missing images, too."""
+    """Load one split of the triplets as a run does; raise NegbenchError as it would, also for missing images."""
     section = _dataset(found)
     file = Path(section["file"])
     try:
@@ -204,14 +204,14 @@ def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dat
 
 
 def _dataset(found: Found) -> dict[str, Any]:
-    """The recipe's section."""
+    """Return the recipe's section [dataset]."""
     assert found.triplets is not None
     columns = {"columns": found.columns} if found.columns else {}
     return {"name": "triplets", "file": str(found.triplets[0]), **columns}
 
 
 def _backbone(found: Found) -> dict[str, Any]:
-    """Options of `precomputed`."""
+    """Return the options of `precomputed`."""
     return {role: str(file) for role, file in found.vectors.items()}
 
 
@@ -219,18 +219,18 @@ def _backbone(found: Found) -> dict[str, Any]:
 
 
 def write(found: Found) -> list[Path]:
-    """Write the recipe, and a strategy to change where there is none; returns the files that were written.
+    """Write the recipe, and a strategy to edit if there is none; return the files written.
 
-    A recipe that `write` made and nobody has changed since is made anew: of embeddings, once they are there.
+    A recipe that `write` made and nobody has edited is rewritten: with embeddings, once they exist.
 
     Raises:
-        OptionError: a recipe of the user's own is there.
+        OptionError: the user has edited the recipe.
     """
     target, plugin, text = found.folder / RECIPE, found.folder / PLUGIN, recipe(found)
     if target.exists() and not _untouched(target.read_text(encoding="utf-8", errors="replace")):
         backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(found).items())
         use = f"put into its [backbone] name = {toml('precomputed')}, {backbone}; or " * bool(backbone)
-        raise OptionError(f"{target} is there already, and is not as `negbench init` wrote it: {use}rename it")
+        raise OptionError(f"{target} already exists and was edited after `negbench init` wrote it: {use}rename it")
     texts = {target: f"{_SEAL}{_digest(text)}\n{text}"}
     if not plugin.exists():
         texts[plugin] = _filled("my_strategy.j2")
@@ -245,13 +245,13 @@ def _digest(text: str) -> str:
 
 
 def _untouched(text: str) -> bool:
-    """Whether a recipe is as `write` made it."""
+    """Whether a recipe is unchanged since `write` made it."""
     seal, _, rest = text.partition("\n")
     return seal == f"{_SEAL}{_digest(rest)}"
 
 
 def recipe(found: Found) -> str:
-    """The recipe as text."""
+    """Return the recipe as text."""
     assert found.triplets is not None
     backbone: Any = registry.get("backbones", "precomputed" if found.vectors else "tiny")
     return _filled(
@@ -277,12 +277,12 @@ def _filled(template: str, **values: Any) -> str:
 
 
 def toml(value: Any) -> str:
-    """A string as TOML writes it."""
-    return json.dumps(str(value), ensure_ascii=False)  # a TOML basic string is written alike
+    """Format a value as a TOML string."""
+    return json.dumps(str(value), ensure_ascii=False)  # a TOML basic string has the same syntax
 
 
 def commands(found: Found) -> list[str]:
-    """What to do next, in this order."""
+    """Return the commands to run next, in order."""
     folder = shell(found.folder)
     own = f"--recipe {folder}/{RECIPE}"
     return [
@@ -293,5 +293,5 @@ def commands(found: Found) -> list[str]:
 
 
 def shell(path: Path) -> str:
-    """A path as a shell reads it."""
+    """Quote a path for a shell."""
     return shlex.quote(str(path))

@@ -1,4 +1,4 @@
-"""Negatives for a training loop of one's own: embeddings in, negatives out, by the same code that a run mines with.
+"""Negatives for your own training loop: embeddings in, negatives out, by the same code that a run mines with.
 
 miner = negbench.Miner("qure:variant=release", draws=5)
 for epoch in range(epochs):
@@ -29,26 +29,26 @@ from negbench.mining.task import MiningTask
 from negbench.plugins.registry import registry
 from negbench.settings.layers import parse_plugin
 
-MOVES_SCORES = False  # no run mines through it
+MOVES_SCORES = False  # no run uses it
 
-_SHORTEST = 1e-15  # of an embedding: the squares of smaller numbers lose digits in float32
+_SHORTEST = 1e-15  # norm of an embedding: the squares of smaller numbers lose digits in float32
 
-Rows = Sequence[Sequence[int]]  # of each query, columns of the images
+Rows = Sequence[Sequence[int]]  # for each query, columns of the images
 
 
 class Miner:
-    """Mines with one corpus strategy, refresh after refresh.
+    """Mine with one corpus strategy, refresh after refresh.
 
-    Draws depend on (seed, count of the refresh, query, pool) alone. `refreshes` counts the refreshes so far: a new
-    miner with the count and the seed of another continues its draws, but does not know its last pools for the overlap.
+    Draws depend only on (seed, refresh count, query, pool). `refreshes` counts the refreshes so far: a new miner with
+    the count and the seed of another continues its draws, but lacks its last pools for the overlap.
 
     Args:
         strategy: registry key, with options as `qure:variant=release`, or an instance.
         draws: negatives per query and refresh, without repeats until a pool is used up.
-        seed: of all draws.
-        refreshes: how many were done before; strategies with a schedule (`cirqrs`) read the count.
+        seed: seed of all draws.
+        refreshes: number of earlier refreshes; strategies with a schedule (`cirqrs`) read the count.
         normalize: scale all embeddings to unit length, so that scores are cosines; False takes dot products.
-        device: where scores are computed; left out, where the images' embeddings lie.
+        device: where scores are computed; default: the device of the image embeddings.
 
     Raises:
         NegbenchError: an unknown name, a bad option, a batch strategy.
@@ -74,7 +74,7 @@ class Miner:
                 f"strategy {type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead; "
                 "call its pool() on the batch's scores"
             )
-        wanted = "one that reads no planes, which embeddings do not tell: mine a data set"
+        wanted = "one that reads no planes, which need more than embeddings: mine a data set"
         check_option("strategy", type(strategy).__name__, not strategy.reads, wanted)
         check_option("draws", draws, draws >= 1, "at least 1")
         check_option("refreshes", refreshes, refreshes >= 0, "at least 0")
@@ -96,23 +96,23 @@ class Miner:
         relevant: Rows | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Mined:
-        """Define the pools anew and draw from them.
+        """Redefine the pools and draw from them.
 
         Args:
             query_embeddings: [Q, D] float, numpy or torch, on any device.
-            image_embeddings: [N, D], or [N, T, D] for T tokens an image, whose best counts.
+            image_embeddings: [N, D], or [N, T, D] for T tokens per image, of which the best counts.
             targets: [Q] whole numbers, each query's positive among the images.
-            excluded: of each query, images that may never be drawn, e.g. its reference.
-            relevant: of each query, images known to satisfy it; statistics count them, oracles avoid them.
+            excluded: for each query, images that may never be drawn, e.g. its reference.
+            relevant: for each query, images known to satisfy it; statistics count them, oracles avoid them.
             progress: called after each block with the number of queries it held.
 
         Returns:
             On the CPU: `negatives` [Q, draws] rows of the images, their `scores`, and statistics of each query: pool
-            size, band, false negatives, overlap with the last refresh, hardness, fallback. `.frame()` has a row a
+            size, band, false negatives, overlap with the last refresh, hardness, fallback. `.frame()` has a row per
             query, `.summary()` means for a log.
 
         Raises:
-            NegbenchError: shapes that do not fit, values that are not finite, columns outside, nothing to draw from.
+            NegbenchError: mismatched shapes, non-finite values, columns out of range, or nothing to draw from.
         """
         task = self._task(query_embeddings, image_embeddings, targets, excluded, relevant)
         shape = (len(task.queries), len(task.candidates))
@@ -123,7 +123,7 @@ class Miner:
             refresh=self.refreshes,
             draws=self.draws,
             generator=self._generator(),
-            # with other numbers there is nothing to compare with
+            # pools of another shape cannot be compared
             files=PoolFiles(pools, self._previous if shape == self._shape else None),
             progress=progress,
         )
@@ -186,7 +186,7 @@ def _on_cpu(given: Any) -> Any:
 
 
 def _columns(name: str, given: Any, count: int, images: int) -> Tensor:
-    """[count] int64 on the CPU; OptionError unless whole numbers in 0 ... images - 1."""
+    """Return [count] int64 on the CPU; raise OptionError unless they are whole numbers in 0 ... images - 1."""
     values = np.asarray(_on_cpu(given))
     if values.shape != (count,) or values.dtype.kind not in "iu":
         raise OptionError(f"{name} must be {count} whole numbers, got {values.shape} {values.dtype}")
@@ -198,7 +198,7 @@ def _columns(name: str, given: Any, count: int, images: int) -> Tensor:
 
 
 def _ragged(name: str, rows: Rows | None, count: int, images: int, target: Tensor | None = None) -> Ragged | None:
-    """Columns of each query, checked; the target is put in front of rows that hold anything."""
+    """Check each query's columns; put the target first in rows that are not empty."""
     if rows is None:
         return None
     if len(rows) != count:

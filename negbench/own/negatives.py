@@ -1,4 +1,4 @@
-"""Negatives for a trainer of one's own, written to a file: from embeddings in files, or of a data set."""
+"""Write negatives for your own trainer to a file, from embeddings in files or from a data set."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LISTS = ("excluded", "relevant")
 
 @dataclass(frozen=True)
 class MinedNegatives:
-    """What was mined: a row a query, and means over the queries.
+    """Mined negatives: a row per query, and means over the queries.
 
     `frame` holds query, target, the negatives and their scores (a list each, no negative twice) and the other fields of
-    `negbench.mining.mine.Mined`; of a data set also reference and text, and ids in the place of rows. `source` names
-    the data set and the model.
+    `negbench.mining.mine.Mined`; for a data set also reference and text, and ids instead of rows. `source` names the
+    data set and the model.
     """
 
     frame: pd.DataFrame
@@ -40,7 +40,7 @@ class MinedNegatives:
 
 
 def write_negatives(asked: Mine) -> MinedNegatives:
-    """Mine as asked and write the table: .parquet, or .jsonl with an object a row.
+    """Mine as requested and write the table: .parquet, or .jsonl with one object per row.
 
     Raises:
         NegbenchError: a user's mistake: files or options that do not fit, a strategy that cannot be mined ahead.
@@ -58,7 +58,7 @@ def write_negatives(asked: Mine) -> MinedNegatives:
 
 
 def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
-    """Each query's negatives once, with their scores: draws repeat where a pool holds fewer images."""
+    """Drop repeated negatives of each query, with their scores: draws repeat if a pool holds fewer images."""
     found = frame.copy()
     drawn = zip(frame["negatives"], frame["scores"], strict=True)
     kept: list[dict[Any, float]] = [dict(zip(names, scores, strict=True)) for names, scores in drawn]
@@ -68,7 +68,7 @@ def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
-    """The table in the format asked for; queries with fewer negatives than asked for have no row of fixed length."""
+    """Convert the table to the requested format; rows of fixed length omit queries with too few negatives."""
     if asked.format == "triplets":
         named = [name for name in ("query", "reference", "text", "target") if name in frame]
         long = frame[[*named, "negatives", "scores"]].explode(["negatives", "scores"])
@@ -85,7 +85,7 @@ def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
 
 
 def _of_dataset(asked: Mine) -> MinedNegatives:
-    """Apply a corpus strategy to a split as one model scores it."""
+    """Apply a corpus strategy to a split scored by one model."""
     config, strategies, folder = configured(asked, asked.strategy)
     if len(strategies) > 1:
         raise OptionError(f"--strategy {asked.strategy}: name one strategy")
@@ -151,7 +151,7 @@ def _of_files(asked: Mine) -> MinedNegatives:
 
 
 def _array(flag: str, file: Path) -> np.ndarray[Any, Any]:
-    """What a .npy file holds; nothing in it is executed."""
+    """Read a .npy file without executing anything in it."""
     try:
         found = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -162,7 +162,7 @@ def _array(flag: str, file: Path) -> np.ndarray[Any, Any]:
 
 
 def _targets(file: Path) -> pd.DataFrame:
-    """Column `target`, and of a table `excluded` and `relevant` as lists where it has them."""
+    """Read column `target`, and from a table also `excluded` and `relevant`, if present, as lists."""
     try:
         if file.suffix != ".parquet":
             return pd.DataFrame({"target": _array("--targets", file)})

@@ -1,4 +1,4 @@
-"""What is audited or mined: a split as one model scores it, or a sample of its queries."""
+"""Subject of an audit or of mining: a split scored by one model, or a sample of its queries."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from negbench.store.runfolder import RunFolder
 
 
 def generator_of(options: Audit, purpose: str) -> torch.Generator:
-    """The stream of one purpose (sample, draws) under the options' seed."""
+    """Return the random stream of one purpose (sample, draws) under the options' seed."""
     return stream(options.seed, f"audit {purpose}")
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A split as one model sees it.
+    """A split scored by one model.
 
     Attributes:
-        config: its backbone, data set, mining and batch size count.
+        config: its backbone, data set, mining options and batch size apply.
         model: "untrained", or the run.
-        scene: whose `train` is the split, whichever it is.
-        task: of the sampled queries.
+        scene: holds the split as `train`, whichever it is.
+        task: mining task of the sampled queries.
         rows: [Q] int64, which queries of the data set these are.
-        val: the run's ranks on the split that it was scored on, where its train split is audited; else None.
-        remarks: what a reader must know of the model and these images.
+        val: the run's ranks on its scored split, if its train split is audited; else None.
+        remarks: caveats about the model and these images.
     """
 
     config: ResolvedConfig
@@ -67,15 +67,15 @@ def open_subject(
 
     Args:
         config: resolved.
-        split: whose queries and corpus.
+        split: split of the queries and the corpus.
         options: how many queries, and the seed of the sample.
         display: shows the stages.
-        run: finished run, whose trained weights are taken; None leaves the backbone untrained.
+        run: finished run whose trained weights are used; None leaves the backbone untrained.
         reads: planes that the strategies need (`planes_read`).
 
     Raises:
-        DataError: queries without a target, or files that are missing.
-        NegbenchError: weights that do not fit.
+        DataError: queries lack a target, or files are missing.
+        NegbenchError: the weights do not fit.
     """
     scenes = Scenes()
     with threads(config.compute.threads):

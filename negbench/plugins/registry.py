@@ -28,7 +28,7 @@ from negbench.errors import NegbenchError, OptionError, UnknownNameError, missin
 from negbench.machine.files import checked_name, sha256_of
 from negbench.plugins import syntax
 
-MOVES_SCORES = False  # finds plug-ins; the one that a run names counts by itself
+MOVES_SCORES = False  # only finds plug-ins; those that a run names are hashed themselves
 
 SECTIONS = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}
 KINDS = ("strategies", "losses", "backbones", "datasets")
@@ -45,7 +45,7 @@ _BASES = {
 
 @dataclass(frozen=True)
 class Plugin:
-    """Where a registered name lives: `module` to import, or `path` of a file given by `--plugin`."""
+    """Location of a registered name: `module` to import, or `path` of a file given by `--plugin`."""
 
     kind: str
     name: str
@@ -65,7 +65,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Description:
-    """What `negbench list` prints of a plug-in: read from its source, nothing imported."""
+    """What `negbench list` prints about a plug-in, read from its source without importing it."""
 
     name: str
     summary: str
@@ -81,7 +81,7 @@ class Registry:
         self._classes: dict[tuple[str, str], type] = {}
 
     def plugins(self, kind: str) -> dict[str, Plugin]:
-        """Name -> plug-in of one kind, sorted. Raises NegbenchError where two claim one name."""
+        """Return name -> plug-in of one kind, sorted; raise NegbenchError if two share a name."""
         if kind not in KINDS:
             raise UnknownNameError("kind of plug-in", kind, KINDS)
         found: dict[str, Plugin] = {}
@@ -94,19 +94,19 @@ class Registry:
         return dict(sorted(found.items()))
 
     def find(self, kind: str, name: str) -> Plugin:
-        """Plug-in of this name. Raises UnknownNameError with the nearest right one."""
+        """Return the plug-in of this name; raise UnknownNameError that suggests the nearest name."""
         known = self.plugins(kind)
         if name not in known:
             raise UnknownNameError(_SINGULAR[kind], name, known)
         return known[name]
 
     def parts(self, kind: str, name: str) -> list[Plugin]:
-        """The plug-ins that a name stands for: one, or those of a composite (`a+b`, `a:5>b`)."""
+        """Return the plug-ins of a name: one, or the parts of a composite (`a+b`, `a:5>b`)."""
         names = re.split(r"[+>]", name) if is_composite(kind, name) else [name]
         return [self.find(kind, re.sub(r":\s*\d+\s*$", "", part).strip()) for part in names]
 
     def reader_of(self, path: str) -> str | None:
-        """Name of the data set whose class declares the path's ending in `extensions`; None for a name."""
+        """Return the data set whose class lists the path's extension in `extensions`; None if there is none."""
         ending = Path(path).suffix.lower()
         for plugin in self.plugins("datasets").values() if ending else ():
             tree = syntax.parse(plugin.source())
@@ -116,7 +116,7 @@ class Registry:
         return None
 
     def get(self, kind: str, name: str) -> type:
-        """Class of this name, imported now if it was not before."""
+        """Return the class of this name, importing it if needed."""
         key = (kind, name)
         if key not in self._classes and is_composite(kind, name):
             compose = importlib.import_module(COMPOSITES).compose
@@ -126,12 +126,12 @@ class Registry:
         return self._classes[key]
 
     def make(self, kind: str, name: str, **options: Any) -> Any:
-        """Instance from options; unknown names and values of the wrong type are one-line errors."""
+        """Create an instance from options; unknown names and values of the wrong type are one-line errors."""
         constructor = constructor_of(kind, self.get(kind, name))
         return constructor(**checked_options(kind, name, constructor, options))
 
     def add_file(self, path: Path) -> list[str]:
-        """Register every plug-in class that a Python file defines (`--plugin FILE.py`); returns their names.
+        """Register every plug-in class that a Python file defines (`--plugin FILE.py`); return their names.
 
         The file may hold several classes of any kind; a class's name is its attribute `key`, or the file's name.
         """
@@ -151,16 +151,16 @@ class Registry:
         if not names:
             raise NegbenchError(f"--plugin {path}: defines no Strategy, Loss, Backbone or Dataset")
         for kind in KINDS:
-            self.plugins(kind)  # raises where a name was taken before
+            self.plugins(kind)  # raises if a name is already taken
         return names
 
     def own_file(self, sha256: str) -> Path | None:
-        """The file given by `--plugin` that has this content; None where the user has given no such file."""
+        """Return the file given by `--plugin` that has this content; None if the user gave no such file."""
         paths = {plugin.path for plugin in self._files.values() if plugin.path is not None}
         return next((path for path in paths if sha256_of(path) == sha256), None)
 
     def describe(self, kind: str) -> list[Description]:
-        """What `negbench list` prints, without importing any plug-in."""
+        """Return what `negbench list` prints, without importing any plug-in."""
         return [_describe(plugin) for plugin in self.plugins(kind).values()]
 
     def _of_files(self, kind: str) -> list[Plugin]:
@@ -171,7 +171,7 @@ registry = Registry()
 
 
 def blamed(error: BaseException) -> str | None:
-    """One line for an error that arose in a plug-in of somebody else's, with its place there; None for any other."""
+    """Describe in one line an error from a third-party plug-in, with its line number; None for other errors."""
     path = tuple(sys.path)
     foreign = {each.module: each for kind in KINDS for each in (*registry._of_files(kind), *_entry_points(kind, path))}
     place = place_in(error, foreign)
@@ -184,7 +184,7 @@ def blamed(error: BaseException) -> str | None:
 
 
 def place_in(error: BaseException, modules: Container[str]) -> tuple[str, int] | None:
-    """Module and line of the innermost frame of an error that lies in one of `modules`."""
+    """Return module and line of an error's innermost frame in one of `modules`; None if there is none."""
     trace, found = error.__traceback__, None
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__"))
@@ -195,12 +195,12 @@ def place_in(error: BaseException, modules: Container[str]) -> tuple[str, int] |
 
 
 def on_one_line(error: BaseException) -> str:
-    """'ValueError: what it says'."""
+    """Format an error on one line, as 'ValueError: message'."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def is_composite(kind: str, name: str) -> bool:
-    """Whether a name is that of a strategy made of strategies."""
+    """Whether a name denotes a strategy made of strategies."""
     return kind == "strategies" and any(sign in name for sign in "+>")
 
 
@@ -208,12 +208,12 @@ def is_composite(kind: str, name: str) -> bool:
 
 
 def constructor_of(kind: str, cls: type) -> Callable[..., Any]:
-    """What builds an instance: `load` for backbones and data sets, the class itself for strategies and losses."""
+    """Return what builds an instance: `load` of backbones and data sets, the class itself of strategies and losses."""
     return cls.load if kind in ("backbones", "datasets") else cls  # type: ignore[attr-defined]
 
 
 def option_defaults(constructor: Callable[..., Any]) -> dict[str, Any]:
-    """Option -> default (`inspect.Parameter.empty` where it must be given)."""
+    """Return option -> default (`inspect.Parameter.empty` if it is required)."""
     return {
         name: parameter.default
         for name, parameter in inspect.signature(constructor).parameters.items()
@@ -224,10 +224,10 @@ def option_defaults(constructor: Callable[..., Any]) -> dict[str, Any]:
 def checked_options(
     kind: str, name: str, constructor: Callable[..., Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Options with their types checked (an int passes for a float, a string for a Path, a list for a tuple)."""
+    """Check the types of options (an int passes for a float, a string for a Path, a list for a tuple)."""
     defaults = option_defaults(constructor)
     try:
-        # Ranges come along, but for a class: strategies and losses check theirs when they are built.
+        # Include ranges, except for a class: strategies and losses check theirs when they are built.
         hints = typing.get_type_hints(constructor, include_extras=not isinstance(constructor, type))
     except NameError as error:
         raise NegbenchError(f"{_SINGULAR[kind]} '{name}': the types of its options cannot be read: {error}") from error
@@ -240,7 +240,7 @@ def checked_options(
 
 
 def _coerced(where: str, value: Any, hint: Any) -> Any:
-    """`value` as the annotated type, or OptionError; pydantic decides, in strict mode but for lossless widenings."""
+    """Convert `value` to the annotated type or raise OptionError; strict pydantic, except for lossless widenings."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     try:
@@ -262,7 +262,7 @@ def _name_of(file: Path) -> str:
 
 
 def _built_ins(kind: str) -> list[Plugin]:
-    """Those of a kind's package: its public modules with a constant `PAPER`."""
+    """Return the plug-ins of a kind's package: its public modules with a constant `PAPER`."""
     found = syntax.locate(_PACKAGES[kind])
     if found is None:
         raise NegbenchError(f"{_PACKAGES[kind]} is not installed: run `pip install -e .` in the checkout")
@@ -273,13 +273,13 @@ def _built_ins(kind: str) -> list[Plugin]:
 
 @cache
 def _modules(folder: Path, _changed: int) -> tuple[Path, ...]:
-    """Public ones of a folder as it was then; a run looks some twenty times."""
+    """Return the public modules of a folder; cached, as a run asks some twenty times."""
     return tuple(sorted(file for file in folder.glob("*.py") if not file.stem.startswith("_")))
 
 
 @cache
 def _holds_plugin(file: Path) -> bool:
-    """Whether a module has a constant `PAPER`; one that cannot be read is taken for a plug-in, and told of."""
+    """Whether a module has a constant `PAPER`; one that cannot be read counts as a plug-in, to be reported."""
     try:
         return syntax.constant(syntax.parse(file), "PAPER") is not None
     except NegbenchError:
@@ -288,7 +288,7 @@ def _holds_plugin(file: Path) -> bool:
 
 @cache
 def _entry_points(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
-    """Those of the packages on `path`, which is `sys.path`; reading what is installed takes some time."""
+    """Return the plug-ins of packages on `path` (`sys.path`); cached, as reading installed packages is slow."""
     return tuple(
         Plugin(kind, point.name, point.module, None, point.dist.name if point.dist else point.value)
         for point in importlib.metadata.entry_points(group=_PACKAGES[kind])
@@ -296,7 +296,7 @@ def _entry_points(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
 
 
 def import_file(path: Path, flag: str) -> ModuleType:
-    """Module of a user's Python file; NegbenchError, which names the flag, where there is none or it fails."""
+    """Import a user's Python file; raise NegbenchError, which names the flag, if it is missing or fails."""
     if not path.is_file():
         raise NegbenchError(f"{flag} {path}: there is no such file")
     # the name holds the path's hash: two files of one name stay apart, one file imported twice is one module
@@ -318,7 +318,7 @@ def import_file(path: Path, flag: str) -> ModuleType:
 
 
 def _check_complete(module: ModuleType, path: Path) -> None:
-    """NegbenchError for a plug-in class with methods that are missing, unless another class of the file adds them."""
+    """Raise NegbenchError if a plug-in class lacks methods, unless another class of the file adds them."""
     bases = tuple(getattr(importlib.import_module(home), name) for home, name in _BASES.values())
     own = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
     for cls in own:
@@ -345,7 +345,7 @@ def _classes_of(kind: str, module: ModuleType) -> list[type]:
 def _plugin_class(plugin: Plugin) -> type:
     try:
         module = importlib.import_module(plugin.module)
-    except Exception as error:  # whatever a plug-in's file does when it is read is told in one line
+    except Exception as error:  # report any error of a plug-in's import in one line
         problem = (missing_package(error) if isinstance(error, ImportError) else None) or on_one_line(error)
         raise NegbenchError(
             f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} cannot be imported: {problem}"

@@ -1,6 +1,6 @@
-"""Python files read as syntax trees: what a module imports, defines and says. Nothing heavy is imported for it.
+"""Read Python files as syntax trees: what a module imports and defines, without importing it.
 
-The registry finds plug-ins with it, and `negbench.loop.identity` hashes the code that can move a score.
+The registry finds plug-ins with it, and `negbench.loop.identity` hashes the code that can change a score.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from negbench.errors import NegbenchError
 
-_BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # where a statement may stand
+_BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # statements, and nodes that hold them
 
 
 def parse(path: Path) -> ast.Module:
-    """Syntax tree of a file; NegbenchError with file and line where it cannot be read as Python."""
+    """Return the syntax tree of a file; raise NegbenchError with file and line if it cannot be parsed."""
     try:
         return _parsed(path, path.stat().st_mtime_ns)
     except OSError as error:
@@ -35,14 +35,14 @@ def _parsed(path: Path, _changed: int) -> ast.Module:
 
 
 def locate(module: str) -> Path | None:
-    """File of a module; None where there is none (a name inside a module, or not installed)."""
+    """Return the file of a module; None if there is none (a name inside a module, or not installed)."""
     spec = _spec(module)
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
 
 
 @cache
 def _spec(module: str) -> ModuleSpec | None:
-    # no parent is imported where its folder tells: `find_spec` would import it, and torch with it
+    # search the parent's folder if possible: `find_spec` would import the parent, and torch with it
     parent = module.rpartition(".")[0]
     if parent:
         if (above := _spec(parent)) is None or above.submodule_search_locations is None:
@@ -56,12 +56,12 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> Iterator[tuple[str, str]]:
-    """(name in this module, dotted name it stands for) of every import that runs, those inside functions too.
+    """Yield (name in this module, dotted name imported) of every import that runs, including those in functions.
 
     Args:
-        tree: of the module.
-        module: its dotted name, from which relative imports count.
-        package: it is a package's `__init__`.
+        tree: the module's.
+        module: its dotted name, the base of relative imports.
+        package: whether it is a package's `__init__`.
     """
     todo: list[ast.AST] = [tree]
     while todo:
@@ -81,7 +81,7 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
 
 
 def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:
-    """Literal value that a module or class gives to a name, annotated or not; None where it gives none."""
+    """Return the literal value that a module or class assigns to a name, annotated or not; None if there is none."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if isinstance(node, ast.Assign | ast.AnnAssign) and any(
@@ -95,21 +95,21 @@ def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:
 
 
 def canonical(node: object) -> str:
-    """A tree as text that changes with what the code does: not with layout, comments, docstrings or `TYPE_CHECKING`.
+    """Return a tree as text that depends on what runs, not on layout, comments, docstrings or `TYPE_CHECKING`.
 
     Empty parts are left out, so that a later Python, whose trees have more optional parts, gives the same text.
     """
     if isinstance(node, ast.AST):  # lists and plain loops here: a run reads 100,000 nodes before its first step
         fields = [(name, getattr(node, name, None)) for name in node._fields]
-        told = [f"{name}={canonical(value)}" for name, value in fields if value is not None and value != []]
-        return f"{type(node).__name__}({','.join(told)})"
+        parts = [f"{name}={canonical(value)}" for name, value in fields if value is not None and value != []]
+        return f"{type(node).__name__}({','.join(parts)})"
     if isinstance(node, list):
         return f"[{','.join([canonical(each) for each in _running(node)])}]"
     return f"{type(node).__name__}:{node!r}"
 
 
 def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """What of these is run: no bare constants (docstrings), no blocks for type checkers."""
+    """Yield the nodes that run: no bare constants (docstrings), no blocks for type checkers."""
     for node in nodes:
         if isinstance(node, ast.If) and _is_for_type_checkers(node.test):
             yield from node.orelse

@@ -1,4 +1,4 @@
-"""A comparison against another one: the rows that both have side by side, and the settings that differ."""
+"""Compare two comparisons: their common rows side by side, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from negbench.report.page import Page, PageSection, Table, chapters, write_page
 
 @dataclass(frozen=True)
 class Against:
-    """What two comparisons have in common, and in what they differ.
+    """Common rows and differing settings of two comparisons.
 
     Attributes:
         names: of the two, the reported one first.
         rows: pairs of verdicts on the main metric of the first.
-        settings: setting -> its values in either, where these are not the same.
-        axes: by which rows are paired: the strategy, and whatever has several values in either.
+        settings: setting -> its values in both, where they differ.
+        axes: used to pair rows: the strategy, and every axis with several values in either.
     """
 
     names: tuple[str, str]
@@ -37,13 +37,13 @@ class Against:
     axes: tuple[str, ...]
 
     def answer(self) -> str:
-        """How many verdicts changed, and which."""
+        """Say how many verdicts changed, and which."""
         changed = [f"{_place(vars(a), self.axes)} ({_verdicts(a, b)})" for a, b in self.rows if a.verdict != b.verdict]
         text = f"Of {len(self.rows)} rows in both, {len(changed) or 'no'} verdict{'s' * (len(changed) != 1)} changed"
         return f"{text}{': ' * bool(changed)}{', '.join(changed)}."
 
     def frame(self) -> pd.DataFrame:
-        """Mean with its interval and difference to the baseline in either, by how much the mean moved, verdicts."""
+        """Build one row per pair: both means and differences with intervals, the mean's change, verdicts."""
         shown = []
         for pair in self.rows:
             line = {axis: getattr(pair[0], axis) for axis in self.axes}
@@ -55,11 +55,11 @@ class Against:
         return pd.DataFrame(shown)
 
     def settings_frame(self) -> pd.DataFrame:
-        """A row for each setting that differs."""
+        """Build one row per setting that differs."""
         return pd.DataFrame([(key, *values) for key, values in self.settings.items()], columns=["setting", *self.names])
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the contents for JSON."""
         rows = [dict(zip(self.names, (a.plain(), b.plain()), strict=True)) for a, b in self.rows]
         return {"answer": self.answer(), "rows": rows, "settings": self.settings_frame().to_dict("records")}
 
@@ -87,17 +87,17 @@ def _several(axis: str, *sides: Findings) -> bool:
 
 
 def _place(labels: Mapping[str, Any], axes: tuple[str, ...]) -> str:
-    """Of a row or a group: 'qure, info-nce'."""
+    """Join the labels of a row or a group on these axes: 'qure, info-nce'."""
     return ", ".join(str(labels.get(axis, "")) for axis in axes)
 
 
 def _verdicts(mine: VerdictRow, theirs: VerdictRow) -> str:
-    """'worse', or 'undecided → worse' where the other comparison had another one."""
+    """'worse', or 'undecided → worse' where the other comparison had another verdict."""
     return " → ".join(dict.fromkeys((theirs.verdict, mine.verdict)))
 
 
 def _differing(mine: Findings, theirs: Findings, axes: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """Settings of the cells whose rows are paired, and the baseline, where they differ."""
+    """Return the settings of paired cells that differ, with their values in both."""
     differing: dict[str, tuple[list[str], list[str]]] = {}
     groups = {_place(group.labels, axes): group for group in theirs.groups}
     pairs = [(group, groups[place]) for group in mine.groups if (place := _place(group.labels, axes)) in groups]
@@ -111,7 +111,7 @@ def _differing(mine: Findings, theirs: Findings, axes: tuple[str, ...]) -> dict[
 
 
 def _values(group: Group, shared: set[int]) -> dict[str, list[str]]:
-    """Its seeds; setting -> different values, over the seeds that the other has too: some settings follow the seed."""
+    """Return setting -> distinct values over the `shared` seeds (some settings depend on the seed), and all seeds."""
     found: dict[str, list[str]] = {}
     for run in (run for run in group.runs if not shared or run.config.seed in shared):
         kept = run.manifest
@@ -123,7 +123,7 @@ def _values(group: Group, shared: set[int]) -> dict[str, list[str]]:
 
 
 def write_against(runs: Path, found: Against) -> list[Path]:
-    """Write the page into the folder of the first, `against-OTHER`; returns its paths, `index.html` first."""
+    """Write the page to `against-OTHER` in the first one's folder; returns its paths, `index.html` first."""
     (name, other), row = found.names, found.rows[0]
     text = (
         f"{label_of(row[0].metric)}, in percent; differences to {' and '.join(dict.fromkeys(r.baseline for r in row))} "

@@ -1,4 +1,4 @@
-"""What a comparison's own axes add to its page: dials, systems, both settings, and what is left out."""
+"""Page sections for a comparison's own axes: dials, systems, default and tuned settings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def axis_sections(found: Findings) -> list[PageSection]:
-    """Of the dials and the systems; none where a comparison has neither."""
+    """Build the sections on dials and systems; none if a comparison has neither."""
     if not found.rows:
         return []
     return [*(_dials(found) if found.dials.axes else ()), *(_systems(found) if found.systems else ())]
 
 
 def _dials(found: Findings) -> list[PageSection]:
-    """Who is best where, and the lines along each dial."""
+    """Build the sections on the best strategy at each point and on the lines along each dial."""
     charts = dial_charts(found.dials, found.main)
     text = "Strategies whose ranks overlap are not separated; intervals hold for all pairs of a point at once."
     points = Table("points", "All points", points_frame(found.dials, found.main), text)
@@ -44,7 +44,7 @@ def _dials(found: Findings) -> list[PageSection]:
 
 
 def _systems(found: Findings) -> list[PageSection]:
-    """The matrix of systems and negatives, and what each system's gain is made of."""
+    """Build the sections on the matrix of systems and negatives, and on the parts of each system's gain."""
     parts: list[Part] = [matrix_chart(found.main)]
     title = f"{label_of(found.main[0].metric)}, points against the system's own negatives"
     parts.append(
@@ -64,7 +64,7 @@ def _systems(found: Findings) -> list[PageSection]:
 
 
 def tuned_section(found: Findings) -> PageSection | None:
-    """Both settings side by side; None where nothing was tuned."""
+    """Build the section with default and tuned settings side by side; None if nothing was tuned."""
     if not found.tuned:
         return None
     text = (
@@ -80,7 +80,7 @@ def tuned_section(found: Findings) -> PageSection | None:
 
 
 def dial_charts(dials: Dials, rows: Sequence[VerdictRow]) -> list[Chart]:
-    """Who is best at every point, and the metric along each dial."""
+    """Draw the best strategy at every point, and the metric along each dial."""
     return [_best(dials, rows), *(_along(dials, rows, i) for i, axis in enumerate(dials.axes) if len(axis.values) > 1)]
 
 
@@ -93,7 +93,7 @@ def _size(rows: Sequence[VerdictRow]) -> str:
 
 
 def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
-    """Two dials as a heat map; further dials as further panels."""
+    """Draw two dials as a heat map; further dials as further panels."""
     across, *others = dials.axes
     down = others[0] if others else None
     styles = _styles(rows)
@@ -141,7 +141,7 @@ def _winners(
 
 
 def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
-    """The metric of every strategy along one dial, a panel for each setting of the others."""
+    """Draw the metric of every strategy along one dial, a panel for each setting of the others."""
     axis = dials.axes[index]
     panels = [
         Panel(dials.label(line[0], without=index), _lines(dials, rows, index, line), tall_enough(len(_styles(rows))))
@@ -174,7 +174,7 @@ def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[
 
 
 def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
-    """Systems x strategies: the difference to the system's own negatives."""
+    """Draw strategies x systems: the difference to the system's own negatives."""
     systems = list(dict.fromkeys(row.system for row in rows))
     strategies = sorted({row.strategy for row in rows})
     cells: dict[tuple[int, ...], tuple[float, str]] = {}

@@ -1,4 +1,4 @@
-"""The page of a comparison, put together from its folder."""
+"""Build the page of a comparison from its folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
     Args:
         runs: runs folder.
         name: of the comparison.
-        galleries: best, worst and random queries shown, each so many; 0 leaves galleries out.
+        galleries: number of best, of worst and of random queries shown; 0 leaves galleries out.
 
     Returns:
         Paths written, `report/index.html` first.
@@ -50,7 +50,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
 
 
 def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
-    """The page of a comparison in this folder; figures of runs are those of the published settings alone."""
+    """Build the page of the comparison in this folder; figures of runs show published settings alone."""
     groups = ordered(found.groups, found.rows)
     cells: Sequence[Mapping[str, Any]] = found.document["cells"]
     rows = [row for row in found.rows if row.settings != TUNED]
@@ -104,13 +104,13 @@ def _leader(
 
 
 def _by_dataset(tables: Mapping[str, LeaderTable]) -> Iterator[tuple[str, str, LeaderTable]]:
-    """Ending of a key, words for a title, and the leader table of each data set."""
+    """Yield a key's suffix, a title's suffix, and the leader table of each data set."""
     for place, (dataset, table) in enumerate(tables.items(), 1):
         yield (f"-{place}", f" on {dataset}", table) if len(tables) > 1 else ("", "", table)
 
 
 def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
-    """What the strategies did, what it cost, and where the models stand."""
+    """Build the section on behaviour, cost, training and regime."""
     text = (
         "Means over refreshes (batch strategies: over epochs) and seeds. Band: where in the ranking the pool lies, 0 % "
         "is the highest score. FN: share known to be relevant, of the pool and of the draws. Hardness: the target's "
@@ -149,7 +149,7 @@ def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
 
 
 def _published(parts: Sequence[Runs]) -> PageSection:
-    """Published numbers on exactly the split and protocol of a data set here."""
+    """Build the section of published numbers on exactly the splits and protocols of this comparison."""
     tables: dict[str, Part] = {}
     for runs in parts:
         run = runs.groups[0].runs[0]
@@ -196,7 +196,7 @@ def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> PageS
 
 
 def _left_out(notes: Sequence[str], missing: Sequence[str]) -> PageSection:
-    """Cells that there cannot be, what is not supported, and images that cannot be shown."""
+    """Build the section on undefined cells, unsupported components, and images that cannot be shown."""
     lines = [*(Note(text) for text in notes), *(Note(text, missing=True) for text in missing)]
     return PageSection("notes", "What is left out", "", tuple(lines))
 
@@ -205,7 +205,7 @@ def _left_out(notes: Sequence[str], missing: Sequence[str]) -> PageSection:
 
 
 def _charts(parts: Sequence[Runs]) -> list[PageSection]:
-    """A section for each kind of chart, with one chart per data set and backbone."""
+    """Build a section for each kind of chart, with one chart per data set and backbone."""
     drawn: list[tuple[str, str, Callable[[Runs], Chart | None]]] = [
         ("false-negatives", "False negatives", figures.false_negatives),
         ("training", "Training", figures.training),
@@ -220,7 +220,7 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
 
 
 def _named(chart: Chart, runs: Runs, several: bool) -> Chart:
-    """With the data set and the backbone in its title, where a page has several."""
+    """Add the data set and the backbone to a chart's title if a page has several."""
     return replace(chart, title=f"{chart.title} ({runs.dataset}, {runs.backbone})") if several else chart
 
 
@@ -228,7 +228,7 @@ def _named(chart: Chart, runs: Runs, several: bool) -> Chart:
 
 
 def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSection, list[str]]:
-    """What models retrieve, what strategies drew, and what cannot be shown."""
+    """Build the sections of retrieved images and of drawn negatives, and list what cannot be shown."""
     val: list[Part] = []
     train: list[Part] = []
     missing = list[str]()
@@ -259,13 +259,13 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
 
 
 def header_of(groups: Sequence[Group]) -> tuple[str, ...]:
-    """Data, seeds, epochs, when the last run ended, and the version."""
+    """Return the data sets, seeds, epochs, the last run's date, and negbench's version."""
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]
     seeds, epochs = len({config.seed for config in configs}), sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
     return (
-        _joined({group.labels["dataset"]: 0 for group in groups}),  # without the world that a seed has drawn
+        _joined({group.labels["dataset"]: 0 for group in groups}),  # without the world of each seed
         f"{seeds} seed{'s' * (seeds > 1)}",
         f"{' or '.join(map(str, epochs))} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
@@ -274,7 +274,7 @@ def header_of(groups: Sequence[Group]) -> tuple[str, ...]:
 
 
 def _facts(groups: Sequence[Group]) -> tuple[tuple[str, str], ...]:
-    """What identifies the page's runs; where they differ, each value once."""
+    """Return what identifies the page's runs; each distinct value once."""
     configs = [config for group in groups for config in group.configs]
     manifests = [manifest for group in groups for manifest in group.manifests]
     datasets = {m["dataset"].get("kind", m["dataset"]["val"]): m["dataset"] for m in manifests}

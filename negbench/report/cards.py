@@ -1,4 +1,4 @@
-"""Cards of images: a query with what several runs retrieve for it and drew as its negatives."""
+"""Image cards: a query with the images that several runs retrieve for it and drew as its negatives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Card:
-    """One query. `why`: what it was chosen for."""
+    """One query. `why`: the reason why it was chosen."""
 
     title: str
     why: str
@@ -49,14 +49,14 @@ class Card:
 
 @dataclass
 class Pictures:
-    """Every image of a page once. `found`: key -> (data URI, width, height in pixels)."""
+    """Thumbnails of a page, each image once. `found`: key -> (data URI, width, height in pixels)."""
 
     prefix: str
     found: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, opened: Callable[[], Image]) -> str:
-        """Key of an image, which is opened and made small when its name comes for the first time."""
+        """Return an image's key; opens and shrinks the image the first time its name occurs."""
         if name not in self._keys:
             small = opened().convert("RGB")
             small.thumbnail((THUMB, THUMB))

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# readable on white as lines and as words, and told apart without red and green
+# readable on white as lines and as text, and distinguishable without red and green
 PALETTE = (
     "#0072b2", "#c85200", "#007a5a", "#b0489a", "#8a6d00", "#1b8fc4", "#7b3f00", "#5b3fa8", "#b3202c", "#4d8000",
 )  # fmt: skip
-GREY = "#66717c"  # of what is undecided, and of what is no series
+GREY = "#66717c"  # for undecided results, and for anything but series
 _DASHES = ("-", "--", ":", "-.")
 _TEXT, _GRID = "#1d2329", "#dfe4e8"
 _RC: Any = {  # matplotlib's own type names every key
@@ -48,12 +48,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels that belong together, `across` of them beside each other.
+    """Panels that belong together, `across` of them in a row.
 
-    `key`: file name without its ending, and the figure's id in the page. `text`: the sentence that says what the figure
-    shows, of how many. `legend`: more entries (marker, colour, name) than the drawing names itself. `direct`: the
-    drawing writes names beside what it draws, and needs no legend. `full`: one panel as wide as the page, which is
-    drawn again as wide as other panels for small screens.
+    `key`: file name without its ending, and the figure's id in the page. `text`: caption that says what the
+    figure shows, with the sample size. `legend`: entries (marker, colour, name) besides the drawing's own. `direct`:
+    the drawing labels its lines itself and needs no legend. `full`: one panel as wide as the page, which is drawn again
+    at the width of other panels for small screens.
     """
 
     key: str
@@ -67,12 +67,12 @@ class Chart:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and dash of the series with this index; beyond the palette the dash separates them."""
+    """Return colour and dash of the series with this index; beyond the palette, dashes distinguish series."""
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": _DASHES[index // len(PALETTE) % len(_DASHES)]}
 
 
 def saved(chart: Chart, kind: Literal["svg", "png"], *, narrow: bool = False) -> bytes:
-    """The chart as the content of an SVG (without its title) or PNG file; the same chart gives the same bytes."""
+    """Render the chart as an SVG (without its title) or PNG file; the same chart gives the same bytes."""
     import matplotlib as mpl
 
     file = io.BytesIO()
@@ -85,7 +85,7 @@ def saved(chart: Chart, kind: Literal["svg", "png"], *, narrow: bool = False) ->
 
 
 def _figure(chart: Chart, title: str, narrow: bool) -> Figure:
-    """All panels, the title above them and one legend below."""
+    """Draw all panels, the title above them and one legend below."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -121,12 +121,12 @@ _LETTERS = 0.15  # inches from one label to the next
 
 
 def tall_enough(labels: int) -> float:
-    """Height of axes beside which so many labels have room."""
+    """Return the height (inches) of axes that have room for so many labels beside them."""
     return max(2.0, _LETTERS * labels)
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Write names right of the axes, each (height in data, name, colour), moved apart where they would overlap."""
+    """Write names to the right of the axes, each (y value, name, colour), moved apart where they would overlap."""
     axes.autoscale_view()
     scale, gap = axes.transScale + axes.transLimits, _LETTERS / tall_enough(len(ends))
     placed = sorted((float(scale.transform((1.0, y))[1]), name, color) for y, name, color in ends)
@@ -149,9 +149,9 @@ def heat(
     cells: Mapping[tuple[int, ...], tuple[float, str]],
     undecided: Collection[tuple[int, ...]] = (),
 ) -> Panel:
-    """A heat map of differences: (number of the row, of the column) -> value and the text in its cell.
+    """Build a heat map of differences; `cells` maps (row, column) to the value and the text in its cell.
 
-    Purple is above and orange below 0, which is white. What is `undecided` stays white, its text is grey.
+    Purple is above and orange below 0, which is white. `undecided` cells stay white, with grey text.
     """
 
     def draw(axes: Axes) -> None:
@@ -171,7 +171,7 @@ def heat(
 
 
 def squares(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Axes of a matrix: a tick a row and a column, no grid, no frame; the first row is at the top."""
+    """Set up axes for a matrix: a tick per row and column, no grid, no frame; the first row is at the top."""
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))

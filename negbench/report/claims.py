@@ -1,4 +1,4 @@
-"""The page of a claims run: every claim with its published and its measured effect, from claims.json alone."""
+"""Build the page of a claims run from claims.json alone: every claim with its published and measured effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_of_claims(folder: Path) -> bool:
 
 
 def claims_page(folder: Path) -> Page:
-    """The page of the claims that were judged in this folder."""
+    """Build the page of the claims that were judged in this folder."""
     found = read_json(folder / "claims.json")
     claims = found["claims"]
     answer = "; ".join(
@@ -62,7 +62,7 @@ def claims_page(folder: Path) -> Page:
 
 
 def _forest(tests: Sequence[Test], others: int) -> Chart:
-    """Estimates and intervals of the tests in points, claim by claim."""
+    """Draw estimates and intervals of the tests in points, claim by claim."""
 
     def draw(axes: Axes) -> None:
         for y, test in enumerate(tests):

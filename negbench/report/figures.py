@@ -1,4 +1,4 @@
-"""The charts of a comparison or of a single run, from the runs' folders alone."""
+"""Draw the charts of a comparison or of a single run from the runs' folders alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-VERDICTS = {  # colour and marker: told apart without colours too
+VERDICTS = {  # colour and marker, distinguishable without colours too
     "better": (PALETTE[2], "^"),
     "worse": (PALETTE[1], "v"),
     "equal": (PALETTE[0], "s"),
@@ -41,12 +41,12 @@ class Runs:
 
     @cached_property
     def strategies(self) -> list[str]:
-        """In the order of their best place in the leader table: the order of every figure."""
+        """Strategies in the order of their best place in the leader table, as in every figure."""
         return list(dict.fromkeys(group.labels["strategy"] for group in self.groups))
 
     @cached_property
     def losses(self) -> list[str]:
-        """By name, in alphabetical order."""
+        """Names of the losses, in alphabetical order."""
         return sorted({group.labels["loss"] for group in self.groups})
 
     @cached_property
@@ -57,29 +57,29 @@ class Runs:
 
     @cached_property
     def size(self) -> str:
-        """'n = 1,200 queries, 3 seeds'."""
+        """Sample size: 'n = 1,200 queries, 3 seeds'."""
         seeds = sorted({len(group.runs) for group in self.groups})
         count = f"{seeds[0]} seed{'s' * (seeds[0] > 1)}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
         queries = self.groups[0].runs[0].manifest["dataset"]["val_queries"]
         return f"n = {queries:,} queries, {count}"
 
     def index(self, group: Group) -> int:
-        """Of the strategy's colour: by name, so that it does not depend on a result."""
+        """Return the index of the strategy's colour: by name, so that it does not depend on a result."""
         return sorted(self.strategies).index(group.labels["strategy"])
 
     def key(self, name: str) -> str:
-        """A chart's file name."""
+        """Return a chart's file name."""
         return f"{name}{self.suffix}"
 
     def by_loss(self) -> Iterable[tuple[str, list[Group]]]:
-        """Groups of each loss, in the order of the strategies."""
+        """Yield each loss with its groups, in the order of the strategies."""
         for loss in self.losses:
             mine = [group for group in self.groups if group.labels["loss"] == loss]
             yield loss, sorted(mine, key=lambda group: self.strategies.index(group.labels["strategy"]))
 
 
 def parts_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Runs]:
-    """One `Runs` for each data set and backbone; `groups` are not empty and in order."""
+    """Build one `Runs` per data set and backbone; `groups` must be sorted and not empty."""
     found: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         found.setdefault((group.labels["dataset"], group.labels["backbone"]), []).append(group)
@@ -99,7 +99,7 @@ def parts_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[R
 
 
 def forest(runs: Runs) -> Chart | None:
-    """Differences to the baseline with their intervals, and numbers beside in columns; None without a baseline."""
+    """Draw differences to the baseline with intervals, beside columns of numbers; None without a baseline."""
     rows = [row for row in runs.rows if row.main]
     if not any(row.compared for row in rows):
         return None
@@ -121,11 +121,11 @@ def forest(runs: Runs) -> Chart | None:
     return Chart(runs.key("forest"), f"{name} against the baseline", text, (panel,), 1, legend, full=True)
 
 
-_Column = tuple[str, int, int, Callable[[VerdictRow], str]]  # title, its end in points right of the axes, in small
+_Column = tuple[str, int, int, Callable[[VerdictRow], str]]  # title, its right edge in wide, in narrow figures, text
 
 
 def _forest_columns(runs: Runs) -> list[_Column]:
-    """Numbers beside the forest; those that end at 0 in small are left out there."""
+    """Return the columns beside the forest; those with right edge 0 in narrow figures are left out there."""
     rates = {(g.labels["strategy"], g.labels["loss"]): _false_negative_rate(g) for g in runs.groups}
 
     def rate(row: VerdictRow) -> str:
@@ -143,7 +143,7 @@ def _forest_columns(runs: Runs) -> list[_Column]:
 
 
 def _forest(lines: Sequence[VerdictRow | str], columns: Sequence[_Column], xlabel: str) -> Callable[[Axes], None]:
-    """Lines from the top: rows, and the names of losses above theirs. The best mean under a loss is bold."""
+    """Draw lines from the top: each loss's name, if given, above its rows. The best mean under a loss is bold."""
     rows = [line for line in lines if not isinstance(line, str)]
     margin = 100 * rows[0].margin
     ends = [100 * end for row in rows if row.compared for end in (row.diff_low, row.diff_high)] + [margin, -margin]
@@ -194,7 +194,7 @@ Line = tuple[str, int, list[float], np.ndarray, list[float]]  # name, colour, x,
 
 
 def _lines(lines: Sequence[Line], ylabel: str) -> Callable[[Axes], None]:
-    """Means over seeds with a band from the lowest to the highest, and markers at the marked places."""
+    """Draw means over seeds with a band from the lowest to the highest, and markers at the marked x values."""
 
     def draw(axes: Axes) -> None:
         for name, index, x, values, marked in lines:
@@ -214,7 +214,7 @@ def _lines(lines: Sequence[Line], ylabel: str) -> Callable[[Axes], None]:
 
 
 def _epoch_chart(key: str, title: str, text: str, found: Mapping[str, Sequence[Line]], ylabel: str) -> Chart | None:
-    """A panel for each loss, with the names at the ends of the lines; None without a line."""
+    """Draw a panel for each loss, with the names at the ends of the lines; None without a line."""
     panels = tuple(
         Panel(loss, _lines(lines, ylabel), tall_enough(len(lines))) for loss, lines in found.items() if lines
     )
@@ -227,7 +227,7 @@ def _seeds(runs: Runs) -> str:
 
 
 def training(runs: Runs) -> Chart | None:
-    """The metric against the epoch, a marker where pools were redefined: QuRe fig. 4."""
+    """Draw the metric against the epoch, with a marker where pools were refreshed, as in QuRe fig. 4."""
     name = label_of(runs.main)
     found: dict[str, list[Line]] = {}
     for loss, groups in runs.by_loss():
@@ -245,7 +245,7 @@ def training(runs: Runs) -> Chart | None:
 
 
 def false_negatives(runs: Runs) -> Chart | None:
-    """False-negative rate of the draws at each refresh; None where nothing but the target is known to be relevant."""
+    """Draw the false-negative rate of the draws at each refresh; None if only targets are known to be relevant."""
     found: dict[str, list[Line]] = {}
     for loss, groups in runs.by_loss():
         for group in groups:

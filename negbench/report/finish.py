@@ -1,4 +1,4 @@
-"""What every comparison ends with: tables and answer on the terminal and in its folder, page, MLflow's summaries."""
+"""Finish a comparison: print and store its tables and answer, write its page and MLflow's summary runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from negbench.store.tracking import SummaryRun, Tracker
 
 _WORDS = (*AXES, "verdict", "beaten by", "best", "not beaten", "part", "from the system", "found")
 
-# tables that -v prints; all are files and on the page
+# tables printed only with -v; all are written as files and on the page
 _IN_DETAIL = {"behaviour", "regime", "training", "cost", "corners", "decomposition"}
 
 
@@ -51,7 +51,7 @@ def finish(
         runs: runs folder.
         name: of the comparison.
         tracking_uri: MLflow store.
-        rules: how strategies are compared; default: the defaults.
+        rules: how strategies are compared; default: `Rules()`.
         report: whether to write the HTML page, which is also an artifact of the comparison's MLflow run.
     """
     folder, rules = runs / name, rules or Rules()
@@ -109,7 +109,7 @@ def _renew(
 
 
 def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
-    """Title, texts and file of the tables that a comparison's own axes add."""
+    """Yield title, frame and file name of the tables that a comparison's own axes add."""
     if found.dials.axes and found.rows:
         metric = label_of(found.main[0].metric)
         text = f"{metric} at every point; in brackets the ranks that the pairs allow"
@@ -126,8 +126,8 @@ def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
 
 
 def _write_all(folder: Path, found: Findings, leaders: Mapping[str, LeaderTable], answer: Sequence[str]) -> list[Path]:
-    """One table for each data set in table.md and table.tex; CSV and JSON hold all rows, with the data set's name."""
-    from negbench.report.page import write_text  # with charts, which a page that stays does not need
+    """Write one table per data set to table.md and table.tex; CSV and JSON get all rows, with the data set's name."""
+    from negbench.report.page import write_text  # imports charts, which an unchanged page does not need
 
     texts = {
         "answer.md": "\n\n".join(answer) + "\n",
@@ -148,7 +148,7 @@ def _by_dataset(leaders: Mapping[str, LeaderTable], text: Callable[[LeaderTable]
 
 
 def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[VerdictRow], folder: Path) -> None:
-    """The tables of one data set."""
+    """Print the tables of one data set."""
     main = next((row for row in rows if row.main), None)
     title = f"{name}: percent, mean ± standard deviation over seeds"
     if main is not None and main.baseline:
@@ -157,7 +157,7 @@ def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[Verdi
         title += f"{100 * main.margin:g}"
     did = "what the strategies did: means over refreshes (batch strategies: epochs) and seeds"
     where = "regime at the last refresh: means over seeds; docs/regimes.md says how to read it"
-    how = "how it trained: where the curve of the seeds' mean ends, what it still rose, and the steps to a share of it"
+    how = "training: the mean curve's end, its rise in the last third of the epochs, steps to a share of its end"
     named = {"table": (table.quality, title), "behaviour": (table.behaviour, did), "regime": (table.regime, where)}
     named |= {"training": (table.training, how), "cost": (table.cost, "cost: means over seeds")}
     for file, (frame, text) in named.items():
@@ -166,7 +166,7 @@ def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[Verdi
 
 
 def _grid(frame: pd.DataFrame, title: str, rest: Path) -> Grid:
-    """Columns that say the same in every row are folded into the caption."""
+    """Build a grid; columns with the same value in every row are folded into the caption."""
     same = constant(frame, FOLDED)
     caption = ", ".join(f"{column} {value}" for column, value in same.items())
     caption += f"{', ' * bool(caption)}negatives: per query and step" * (NEGATIVES.title in frame)
@@ -174,10 +174,10 @@ def _grid(frame: pd.DataFrame, title: str, rest: Path) -> Grid:
 
 
 def _summary(group: Group, rows: Sequence[VerdictRow], axes: Sequence[str]) -> SummaryRun:
-    """Means of all that the cells logged at their end, final metrics' deviations, shared parameters, the verdict.
+    """Build a summary run: means of final values, deviations of final metrics, shared parameters, the verdict.
 
-    It is named by the labels on these axes. MLflow draws a section of charts for each prefix of names, in the order of
-    the alphabet: final, mined, regime_end, sd, used, verdict.
+    Its name joins the labels on these axes. MLflow draws a section of charts for each prefix of metric names, in
+    alphabetical order: final, mined, regime_end, sd, used, verdict.
     """
     finals = [final_values(result) for result in group.results]
     metrics: dict[str, float] = {"verdict/seeds": float(len(finals))}

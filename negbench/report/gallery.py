@@ -1,4 +1,4 @@
-"""What runs retrieve and drew, seen: their models rebuilt from the stored weights, images cut to thumbnails."""
+"""Galleries of what runs retrieve and drew: models are rebuilt from stored weights, images shrunk to thumbnails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEED = 0
 
 @dataclass(frozen=True, eq=False)
 class Pick:
-    """Queries of a split chosen for being best, worst or random: `why` for each of `rows`."""
+    """Best, worst and random queries of a split; `why` gives the reason for each of `rows`."""
 
     rows: tuple[int, ...]
     why: tuple[str, ...]
@@ -38,7 +38,7 @@ class Pick:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What one run's model makes of the picked queries: [P, TOP] columns and scores on val and on train."""
+    """One run's results on the picked queries: [P, TOP] columns and scores on val and on train."""
 
     label: str
     folder: RunFolder
@@ -57,10 +57,10 @@ class Gallery:
 
 
 def gallery(runs: Runs, count: int) -> Gallery:
-    """Cards of `count` best, `count` worst and `count` random queries of the reported split and of train.
+    """Build cards of `count` best, `count` worst and `count` random queries of the reported split and of train.
 
-    The models are those of each strategy's first seed under the first loss it has, at most five strategies. Whatever is
-    gone (data, weights) is named in `missing` instead of raised.
+    The models are those of each strategy's first seed under the first loss it has, at most five strategies. Missing
+    data and weights are listed in `missing` and raise nothing.
     """
     found = Gallery(Pictures(f"image{runs.suffix}-"))
     folders: dict[str, RunFolder] = {}
@@ -101,7 +101,7 @@ def gallery(runs: Runs, count: int) -> Gallery:
 
 
 def _pick(ranks: pd.DataFrame, count: int) -> Pick:
-    """Rows by mean rank of the target over the runs (columns); ties in a seeded order, not in that of the file."""
+    """Pick rows by the target's mean rank over the runs (columns); ties are in a seeded order, not in file order."""
     rank, average = ranks.mean(axis=1), " on average" if ranks.shape[1] > 1 else ""
     order = np.random.default_rng(_SEED).permutation(len(rank))
     by_rank = order[np.argsort(rank.to_numpy()[order], kind="stable")].tolist()
@@ -117,7 +117,7 @@ def _pick(ranks: pd.DataFrame, count: int) -> Pick:
 
 
 def _mined(folder: RunFolder) -> pd.DataFrame | None:
-    """Draws of all refreshes: query, epoch (from 1), negatives, scores, positive, target_rank; None without any."""
+    """Read all refreshes' draws: query, epoch (from 1), negatives, scores, positive, target_rank; None without any."""
     frames = []
     epochs = [int(row["epoch"]) for row in folder.result["behaviour_by_refresh"]]
     columns = ["negatives", "scores", "positive", "target_rank"]
@@ -133,7 +133,7 @@ def _mined(folder: RunFolder) -> pd.DataFrame | None:
 
 
 def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick | None) -> tuple[View, Scene]:
-    """Rebuild the run's model and look at the picked queries; also returns its scene."""
+    """Rebuild the run's model and rank the picked queries' images; also returns its scene."""
     folder.check_plugins()
     config = resolved(folder.config)
     device = device_of(config)
@@ -146,7 +146,7 @@ def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick 
 
 
 def _only(split: Split, rows: Sequence[int]) -> Split:
-    """The split with some of its queries."""
+    """Return the split with only these queries."""
     index = torch.tensor(list(rows), dtype=torch.int64)
     return replace(
         split,
@@ -215,7 +215,7 @@ def _cards(
 
 
 def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: Any) -> Strip:
-    """At most TOP of the negatives drawn for a query, spread over the epochs, with the scores they were mined with."""
+    """Show at most TOP negatives drawn for a query, spread over the epochs, with their scores when mined."""
     lines = mined[mined["query"] == row].sort_values("epoch")
     epochs = [int(epoch) for epoch in lines["epoch"]]
     draws = [

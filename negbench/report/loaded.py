@@ -1,4 +1,4 @@
-"""What a command left in the runs folder, for Python: data frames, and a text."""
+"""Load a command's results from the runs folder into Python, as data frames and text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison: its folder, and what stands in it.
+    """A finished comparison, read from its folder.
 
     Args:
         path: the comparison's folder in the runs folder.
@@ -32,32 +32,32 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """Of the folder and the MLflow experiment."""
+        """Name of the folder and of the MLflow experiment."""
         return self.path.name
 
     @property
     def answer(self) -> list[str]:
-        """The answer in words, a sentence or two a line."""
+        """The answer in words, a sentence or two per line."""
         return [line for line in (self.path / "answer.md").read_text(encoding="utf-8").splitlines() if line]
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a strategy, as the command prints it: texts, percent, mean and deviation over seeds."""
+        """One row per strategy, as the command prints it: text, in percent, mean and deviation over seeds."""
         return pd.read_csv(self.path / "table.csv", dtype=str, keep_default_na=False)
 
     @cached_property
     def findings(self) -> Findings:
-        """The finished cells, and all that the statistics say of them."""
+        """The finished cells and their test results."""
         return stored(self.path.parent, self.name)
 
     @cached_property
     def statistics(self) -> pd.DataFrame:
-        """A row for each strategy and metric, numbers in its unit: `negbench.analysis.verdicts.VerdictRow`."""
+        """One row per strategy and metric, in the metric's unit: `negbench.analysis.verdicts.VerdictRow`."""
         return pd.DataFrame([row.plain() for row in self.findings.rows])
 
     @cached_property
     def behaviour(self) -> pd.DataFrame:
-        """What the strategies did, means over refreshes and seeds."""
+        """Behaviour of the strategies, means over refreshes and seeds."""
         return pd.read_csv(self.path / "behaviour.csv")
 
     @cached_property
@@ -67,7 +67,7 @@ class Comparison:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """A row a cell: its labels, seed and run, and every metric of the run (NaN where the cell failed)."""
+        """One row per cell: its labels, seed and run, and every metric of the run (NaN where the cell failed)."""
         rows = []
         for cell in ComparisonFolder(self.path).cells():
             folder = None if cell["run"] is None else self.path.parent / cell["run"]
@@ -77,11 +77,11 @@ class Comparison:
 
     @property
     def report(self) -> Path:
-        """The page, where one was written."""
+        """Path of the page; it exists if one was written."""
         return self.path / "report" / "index.html"
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: the answer, the statistics, behaviour and cost, and which run holds which cell."""
+        """Return the answer, statistics, behaviour, cost, and the run of each cell, for JSON."""
         return {
             "comparison": self.name,
             "path": self.path,
@@ -99,11 +99,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """A study: its folder, and what its trials found.
+    """A study and its trials, read from its folder.
 
     Args:
         path: the study's folder in the runs folder.
-        storage: Optuna's URL, which study.json has without its password; None takes it from there.
+        storage: Optuna's URL with its password, which study.json omits; None: the URL of study.json.
     """
 
     path: Path
@@ -111,7 +111,7 @@ class StudyResult:
 
     @property
     def name(self) -> str:
-        """Of the folder and the MLflow experiment."""
+        """Name of the folder and of the MLflow experiment."""
         return self.path.name
 
     @cached_property
@@ -122,7 +122,7 @@ class StudyResult:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """A row a trial: number, state, `recall` on the dev part in [0, 1], knobs, seconds."""
+        """One row per trial: number, state, `recall` on the dev part in [0, 1], knobs, seconds."""
         rows = []
         for trial in self._book.frozen():
             row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower(), "recall": trial.value}
@@ -144,14 +144,14 @@ class StudyResult:
 
     @property
     def final(self) -> Comparison | None:
-        """The best beside the default on fresh seeds; None where they were not compared."""
+        """Comparison of the best with the default on fresh seeds; None if they were not compared."""
         from negbench.tuning.final import final_name
 
         found = Comparison(self.path.with_name(final_name(self.name)))
         return found if (found.path / "answer.md").exists() else None
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: the best knobs, how much each one matters, every trial, and the best beside the default."""
+        """Return the best knobs, their importance, every trial, and the best compared with the default, for JSON."""
         from negbench.tuning.final import importance
 
         final = self.final
@@ -173,7 +173,7 @@ class StudyResult:
 
 
 def load(runs: Path, name: str) -> Comparison | StudyResult | RunResult:
-    """A comparison, a study, or a finished run by its id or a part of it that only one has.
+    """Load a comparison or a study by its name, or a finished run by its id or a unique part of it.
 
     Raises:
         RunError: there is none of this name, or it is not finished.

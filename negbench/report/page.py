@@ -1,8 +1,8 @@
-"""One self-contained HTML page of chapters; its tables and figures are written beside it as files.
+"""A self-contained HTML page of chapters; its tables and figures are also written as files beside it.
 
-A page opens with its answer. Its chapters are the result, why it is so, examples, and details, which alone are folded.
-A section of them is a title, an explanation, and parts: tables, charts, notes, cards of images. What a comparison, a
-run or a study shows is put together elsewhere.
+A page opens with its answer. Its chapters are the result, the reasons, examples, and details; only details are folded.
+A section has a title, an explanation, and parts: tables, charts, notes, image cards. Other modules choose the contents
+for a comparison, a run or a study.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _HERE = Path(__file__).parent
 class Table:
     """A table that is also written as `tables/KEY.csv`.
 
-    In the page, columns of `folded` that say the same in every row stand above the table instead, and the highest
-    number of each column of `best` is bold where they differ; columns without any value are left out.
+    On the page, columns of `folded` with the same value in every row are shown above the table instead, and the highest
+    number of each column of `best` is bold if its values differ; columns without any value are left out.
     """
 
     key: str
@@ -45,12 +45,12 @@ class Table:
 
     @property
     def constant(self) -> dict[str, str]:
-        """Columns left out in the page, with their one value."""
+        """Folded columns with the same value in every row, and that value."""
         return constant(self.frame, self.folded)
 
     @property
     def shown(self) -> pd.DataFrame:
-        """The columns of the page."""
+        """The frame as on the page, without folded and empty columns."""
         empty = [name for name in self.frame if set(map(str, self.frame[name])) <= {"-", ""}]
         return self.frame.drop(columns=[*self.constant, *empty], errors="ignore")
 
@@ -62,7 +62,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Note:
-    """A remark; `missing` marks something that would stand here but is not there."""
+    """A remark; `missing` marks content that the page lacks."""
 
     text: str
     missing: bool = False
@@ -70,7 +70,7 @@ class Note:
 
 @dataclass(frozen=True, eq=False)
 class Cards:
-    """Images of queries, and the pictures that they show."""
+    """Image cards of queries, and the pictures that they show."""
 
     cards: tuple[Card, ...]
     pictures: Pictures
@@ -93,16 +93,16 @@ Chapters = Mapping[str, Sequence[PageSection]]
 
 
 def chapters(**sections: Iterable[PageSection | None]) -> Chapters:
-    """Chapters by their names, without what is empty."""
+    """Return chapters by name, without empty sections and chapters."""
     found = {name: [each for each in given if each is not None and each.parts] for name, given in sections.items()}
     return {name: mine for name, mine in found.items() if mine}
 
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page shows: the answer's first line on top, its others below the first section, and the facts last.
+    """Contents of a page: the answer's first line on top, its other lines below the first section, and the facts last.
 
-    `header`: what was compared, when and with which version, in a line. `chapters`: "details" are folded.
+    `header`: what was compared, when and with which version, on one line. `chapters`: "details" are folded.
     """
 
     title: str
@@ -133,7 +133,7 @@ def write_page(folder: Path, page: Page) -> list[Path]:
 
 
 def html(page: Page) -> str:
-    """The page: style, script and figures inside, nothing asked from the network, a policy that forbids to."""
+    """Render the page with style, script and figures inline; its content policy forbids network access."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -162,13 +162,13 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
-    """Every part of a kind."""
+    """Yield every part of a kind."""
     for section in chain.from_iterable(page.chapters.values()):
         yield from (part for part in section.parts if isinstance(part, kind))
 
 
 def _drawn(chart: Chart, narrow: bool = False) -> str:
-    """The chart as an address of an image, with its content inside."""
+    """Return the chart as a data URI."""
     return "data:image/svg+xml;base64," + base64.b64encode(saved(chart, "svg", narrow=narrow)).decode("ascii")
 
 
@@ -180,7 +180,7 @@ _NUMBER = re.compile(r"^<?([+-]?[\d,]*\.?\d+(e[+-]?\d+)?)(?=$|\s|%)", re.IGNOREC
 
 
 def sort_key(value: object) -> str:
-    """What a cell sorts by: the number that it begins with ('<' aside), '' for a gap ('-'), else its text."""
+    """Return a cell's sort key: its leading number (without '<'), '' for a gap ('-'), else its text."""
     text = str(value).strip()
     if text in ("-", "", "nan"):
         return ""
@@ -189,21 +189,21 @@ def sort_key(value: object) -> str:
 
 
 def is_number(values: Sequence[object]) -> bool:
-    """Whether a column is of numbers (and gaps)."""
+    """Whether a column holds only numbers (and gaps)."""
     texts = [str(value).strip() for value in values]
     return any(_NUMBER.match(text) for text in texts) and all(_NUMBER.match(t) or t in ("-", "") for t in texts)
 
 
-# stays in one line: a hyphenated name (a longer one would not fit a phone), a number and its interval
+# kept on one line: a hyphenated name (a longer one would not fit a phone), a number and its interval
 _WHOLE = re.compile(
     r"(?<![\w-])(?=[\w-]{1,30}(?![\w-]))\w+(?:-\w+)+"
     r"|[+-]?[\d.]+ \[[+-]?[\d.]+, [+-]?[\d.]+\]"
 )
-_JOINT = re.compile(r"(?:(?<=\w)|(?<=</span>))([+|:]|&gt;)(?=[\w<])")  # of names put together: in-batch+qure
+_JOINT = re.compile(r"(?:(?<=\w)|(?<=</span>))([+|:]|&gt;)(?=[\w<])")  # in combined names: in-batch+qure
 
 
 def _prose(text: str) -> str:
-    """Escaped text; `code` in backticks; names and intervals stay in one line, joined names part at their joints."""
+    """Escape text for HTML: backticks become code, names and intervals stay on one line, combined names may break."""
     whole = _WHOLE.sub(r'<span class="whole">\g<0></span>', escape(text))
     parted = re.sub(r"(?<=\d) %", "&nbsp;%", _JOINT.sub(r"\1<wbr>", whole))
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", parted)

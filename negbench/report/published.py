@@ -1,6 +1,6 @@
-"""Published numbers: every printed row that a run, or a comparison of negatives, may stand beside.
+"""Published numbers: every printed row that a run, or a comparison of negatives, can be compared with.
 
-`published.json` holds them table by table, as printed; what does not add up in print is there with a note.
+`published.json` holds them table by table, as printed; inconsistencies in print have a note.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class PublishedRow:
     """One printed row.
 
     Attributes:
-        paper, table, row: where it stands.
+        paper, table, row: where it is printed.
         citation: of the paper.
         dataset, split, protocol: as negbench names them (`fashioniq`, `val`, `original`).
         metrics: negbench's name -> value in negbench's unit: a share where percent are printed, else as printed.
         backbone: "" where it is not printed.
-        negatives: the strategy, as `--strategies` takes it, where the row shows what the negatives do; else "".
-        note: what does not add up; "" where there is nothing to say.
-        about: what is known of the whole table: its gallery, its queries, what it varies.
-        secondary: quoted from a listing, not from a paper.
+        negatives: the strategy, as `--strategies` takes it, where the row shows the effect of negatives; else "".
+        note: an inconsistency in print; "" for none.
+        about: note on the whole table: its gallery, its queries, what it varies.
+        secondary: whether it is quoted from a listing, not from a paper.
     """
 
     paper: str
@@ -47,23 +47,23 @@ class PublishedRow:
 
     @property
     def source(self) -> str:
-        """'QuRe table 2'."""
+        """Paper and table: 'QuRe table 2'."""
         return f"{self.paper} {self.table}"
 
 
 def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[PublishedRow]:
-    """The rows that a run may stand beside: data set, split and protocol are its own, and all their metrics are.
+    """Return the rows that a run can be compared with: its data set, split and protocol, and only metrics that it has.
 
     Args:
         manifest: config.json of the run.
-        metrics: names of the run's metrics; a row of which one is missing (one category of three, say) does not fit.
+        metrics: names of the run's metrics; a row with a metric missing here (one category of three, say) is left out.
 
     Returns:
-        None where images are missing.
+        The rows; none if the run's data set lacks images.
     """
     known = manifest["dataset"]
     name, _, protocol = known["val"].rpartition("-")[0].partition("@")
-    place = (name, known.get("split", "val"), protocol)  # runs of before wrote no split, and were scored on val
+    place = (name, known.get("split", "val"), protocol)  # older runs stored no split, and were scored on val
     return [
         row
         for row in published_rows()

@@ -1,6 +1,6 @@
-"""What a study ends with: tables on the terminal and in its folder, the best beside the default, its MLflow parent.
+"""Finish a study: print and store its tables, compare the best with the default, close its MLflow parent.
 
-History, contours, parallel coordinates and slices are Optuna's: `dashboard_command` opens them.
+Optuna's dashboard (`dashboard_command`) shows history, contours, parallel coordinates and slices.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from negbench.store.tracking import Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import final_name, finished, importance
 
-_BEST = 5  # trials on the terminal
+_BEST = 5  # most trials printed on the terminal
 
 
 def trials_frame(book: Book) -> pd.DataFrame:
-    """Every trial: number, state, recall in percent, knobs, seconds."""
+    """Build one row per trial: number, state, recall in percent, knobs, epochs, seconds, error."""
     rows = []
     for trial in book.frozen():
         row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower()}
@@ -38,13 +38,13 @@ def trials_frame(book: Book) -> pd.DataFrame:
 
 
 def importance_frame(book: Book) -> pd.DataFrame:
-    """Knobs, most important first."""
+    """Build one row per knob, most important first."""
     rows = [{"knob": key, "importance %": f"{100 * share:.1f}"} for key, share in importance(book).items()]
     return pd.DataFrame(rows, columns=["knob", "importance %"])
 
 
 def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str | None) -> None:
-    """Print and store what was found, finish the comparison of the best with the default, close the MLflow parent.
+    """Print and store the study's tables, finish the comparison of the best with the default, close the MLflow parent.
 
     Args:
         console: where to print.
@@ -89,5 +89,5 @@ def _point_text(point: Mapping[str, Any]) -> str:
 
 
 def dashboard_command(book: Book) -> str:
-    """What opens the study in Optuna's own pages."""
+    """Return the command that opens the study in Optuna's dashboard."""
     return f"optuna-dashboard --host 127.0.0.1 {shlex.quote(without_secrets(book.url))}"

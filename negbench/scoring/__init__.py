@@ -1,1 +1,1 @@
-"""Scoring models and stored rankings by a benchmark's protocol."""
+"""Score models and stored rankings by a benchmark's protocol."""

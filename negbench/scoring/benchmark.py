@@ -1,4 +1,4 @@
-"""What `negbench evaluate` computes: a run on any data set, or stored ranks and rankings without a model."""
+"""Run `negbench evaluate`: score a run on any data set, or a file of rankings without a model."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from negbench.store.runfolder import find_run
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores, None of a split with closed labels, and the files that were written."""
+    """Scores (None for a split with closed labels) and the files that were written."""
 
     scores: Scores | None
     written: tuple[Path, ...] = ()
 
 
 def evaluate(asked: Evaluate) -> Evaluation:
-    """Score as asked, and write the files asked for.
+    """Score the run or the rankings, and write the requested files.
 
     Raises:
-        NegbenchError: a user's mistake: files, data or weights that are not there or do not fit.
+        NegbenchError: a user's mistake: files, data or weights that are missing or do not fit.
     """
     layers, written = layers_of(asked), list[Path]()
     scores: Scores | None
@@ -49,7 +49,7 @@ def evaluate(asked: Evaluate) -> Evaluation:
 
 
 def _check(asked: Evaluate, dataset: Dataset) -> None:
-    """What the split must offer, checked before anything is encoded: labels, unless only lists are wanted."""
+    """Check before encoding that the split has labels, unless only a submission is wanted, which it must support."""
     if asked.submission is not None:
         submittable(dataset)
     if asked.out is not None or asked.submission is None:

@@ -1,4 +1,4 @@
-"""Scoring a model on a split, by the benchmark's own protocol, and the one-modality baselines beside it."""
+"""Score a model and the one-modality baselines on a split, by the benchmark's own protocol."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def embed_queries(
 
 
 def embed(backbone: Backbone, scene: Features, split: Split) -> Embeddings:
-    """Queries and candidates of a split."""
+    """Embed the queries and candidates of a split."""
     return Embeddings(embed_queries(backbone, scene, split), embed_candidates(backbone, scene, split.images))
 
 
 def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
-    """Scores of a block of [Q, D] queries against [N, T, D] candidates, as `Dataset.rank` and `Dataset.top` ask."""
+    """Return a function that scores blocks of [Q, D] queries and [N, T, D] candidates, for `Dataset.rank` and `top`."""
 
     def score_block(rows: Tensor, columns: Tensor) -> Tensor:
         return relevance(queries[rows.to(queries.device)], candidates[columns.to(candidates.device)]).cpu()
@@ -62,17 +62,17 @@ def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
 
 
 def rank(split: Split, queries: Tensor, candidates: Tensor) -> QueryRanks:
-    """Per-query ranks; scores are streamed block by block, never the whole matrix."""
+    """Compute per-query ranks; scores are computed block by block, never as a whole matrix."""
     return split.dataset.rank(block_scorer(queries, candidates))
 
 
 def top_k(split: Split, queries: Tensor, candidates: Tensor, k: int) -> Top:
-    """Columns and scores of each query's k best images by the data set's own rules, streamed as `rank` does."""
+    """Return columns and scores of each query's k best images by the data set's own rules, block by block as `rank`."""
     return split.dataset.top(block_scorer(queries, candidates), k)
 
 
 def measure(backbone: Backbone, scene: Features, split: Split) -> dict[str, float]:
-    """The metrics of the split's benchmark, for the model as it is."""
+    """Compute the metrics of the split's benchmark for the current model."""
     found = embed(backbone, scene, split)
     return split.dataset.measure(block_scorer(found.queries, found.candidates))
 
@@ -98,7 +98,7 @@ def embed_texts(backbone: Backbone, split: Split) -> Tensor:
 
 
 def one_modality_ranks(backbone: Backbone, scene: Features, split: Split) -> dict[str, QueryRanks]:
-    """Ranks by the reference image alone and by the text alone: what can be had without composing."""
+    """Rank by the reference image alone and by the text alone: baselines without composition."""
     candidates = embed_candidates(backbone, scene, split.images)
     images, texts = embed_references(backbone, scene, split), embed_texts(backbone, split)
     return {"image_only": rank(split, images, candidates), "text_only": rank(split, texts, candidates)}

@@ -1,4 +1,4 @@
-"""Ready-made rankings (a submission file, another program's output) scored by a data set's own protocol."""
+"""Score ready-made rankings (a submission file, another program's output) by a data set's own protocol."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 Ranking = Sequence[str | int]  # ids, best first
 
-_HEADER = ("version", "metric")  # of CIRR's submission files, beside the queries
+_HEADER = ("version", "metric")  # keys of CIRR's submission files that are not queries
 _UNLISTED = torch.finfo(torch.float32).min
 _BLOCK = 128  # queries whose scores are held at once
 
 
 def ranks_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking]) -> QueryRanks:
-    """Per-query ranks of ready-made rankings.
+    """Compute per-query ranks from ready-made rankings.
 
     Args:
         dataset: loaded with or without images.
-        rankings: query id -> image ids, best first (integers stand for their digits); every query must be there. A
-            list may be cut: images that it leaves out rank behind all that it names, irrelevant ones first. A reference
-            that the protocol excludes is skipped. CIRR's submission files may be given as they are, with their keys
-            "version" and "metric". Ranks within a query's subset follow from the same ranking.
+        rankings: query id -> image ids, best first (integers are read as text); every query must be present. A list
+            may be truncated: images that it omits rank after all listed ones, irrelevant ones first. A reference that
+            the protocol excludes is skipped. CIRR's submission files may be given unchanged, with their keys "version"
+            and "metric". Ranks within a query's subset come from the same ranking.
 
     Raises:
-        NegbenchError: a query without a ranking; an unknown query or image; an image twice, or outside the query's
-            gallery.
+        NegbenchError: a query without a ranking; an unknown query or image; an image listed twice, or outside the
+            query's gallery.
     """
     return dataset.rank(_scorer(dataset, _checked(dataset, rankings)), block=_BLOCK)
 
 
 def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
-    """Queries whose ranking leaves out a member of their subset: for these the subset rank is only an upper bound.
+    """Count queries whose ranking omits a member of their subset: their subset rank is only an upper bound.
 
     Raises:
-        NegbenchError: a ranking that is none.
+        NegbenchError: a ranking is not a list of distinct image ids.
     """
     cut = 0
     for query in dataset.queries:
@@ -54,7 +54,7 @@ def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
 
 
 def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
-    """Rankings without the header; every query of the data set has one, and no other."""
+    """Return the rankings without the header; check that they are for exactly the data set's queries."""
     if not isinstance(rankings, Mapping):
         raise NegbenchError(f"rankings must map query ids to lists of image ids, got {quoted(rankings)}")
     if rankings.get("metric") == "recall_subset":
@@ -81,7 +81,7 @@ def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ran
 
 
 def _scorer(dataset: Dataset, rankings: Mapping[str, Ranking]) -> ScoreBlock:
-    """A score per listed image that falls with its place, the least there is for all others: ties are pessimistic."""
+    """Score listed images by their place, and all others with the lowest float32: ties are pessimistic."""
     galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
     columns_of, scores_of = [], []
     for query in dataset.queries:
@@ -112,7 +112,7 @@ def _scorer(dataset: Dataset, rankings: Mapping[str, Ranking]) -> ScoreBlock:
 
 
 def _entries(query: Query, ranking: Ranking) -> Iterator[tuple[str, float]]:
-    """(image id, score) of each listed image; the scores fall."""
+    """Yield (image id, score) of each listed image, by descending score."""
     where = f"the ranking of query {quoted(query.id)}"
     if isinstance(ranking, str | bytes) or not isinstance(ranking, Sequence):
         raise NegbenchError(f"{where}: want a list of image ids, got {quoted(ranking)}")
@@ -120,7 +120,7 @@ def _entries(query: Query, ranking: Ranking) -> Iterator[tuple[str, float]]:
     for place, entry in enumerate(ranking):
         image = _image(entry, where)
         if image in seen:
-            raise NegbenchError(f"{where}: image {quoted(image)} is there twice")
+            raise NegbenchError(f"{where}: image {quoted(image)} occurs twice")
         seen.add(image)
         yield image, -float(place)
 

@@ -1,4 +1,4 @@
-"""Scoring again: a finished run's model on any data set."""
+"""Score a finished run's model on any data set."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from negbench.scoring.stored import Layers, Scores, check_sections, judged, pref
 from negbench.settings.config import RunConfig, build_config
 from negbench.store.runfolder import RunFolder
 
-_PAIRED = 256  # queries whose images are scored at once, each with its own
+_PAIRED = 256  # queries scored at once, each against its own images
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A run's model applied to one split: all that ranks, lists and submissions are made from."""
+    """Embeddings of one split by a run's model, from which ranks, lists and submissions are made."""
 
     run_id: str
     split: Split
@@ -57,7 +57,7 @@ class Encoded:
         return evaluation.rank(self.split, self.embeddings.queries, self.embeddings.candidates)
 
     def top(self, k: int) -> Top:
-        """Each query's k best images."""
+        """Return each query's k best images."""
         return evaluation.top_k(self.split, self.embeddings.queries, self.embeddings.candidates, k)
 
     def judged(self) -> Scores:
@@ -100,16 +100,16 @@ def encode_run(
     """Rebuild a run's trained model and apply it to a split of its own data set or of another one.
 
     Args:
-        folder: a finished run's.
+        folder: of a finished run.
         layers: changes to the run's sections `dataset` and `compute`.
         split: name of the split.
         display: shows the stages.
-        check: raises where the split does not do for what is wanted of it, before anything is encoded.
+        check: called before encoding; raises if the split does not fit the purpose.
 
     Raises:
         RunError: the run holds no weights.
         WeightsError: its weights are not those of the backbone that its configuration names.
-        NegbenchError: a wrong option, or data that are not there.
+        NegbenchError: a wrong option, or missing data.
     """
     folder.check_plugins()
     config = _config(folder.config, layers)
@@ -137,7 +137,7 @@ def encode_run(
 
 
 def load_weights(backbone: Backbone, folder: RunFolder) -> None:
-    """Put a run's trained weights into its backbone, strict about names and shapes, in place.
+    """Load a run's trained weights into its backbone, in place; names and shapes must match.
 
     Raises:
         RunError: the run holds no weights.
@@ -154,10 +154,10 @@ def load_weights(backbone: Backbone, folder: RunFolder) -> None:
     wrong = sorted({name for name, _ in given.items() ^ wanted.items()})
     if wrong:
         raise WeightsError(
-            f"the weights of run {folder.run_id} are not of this backbone: of another shape, or on one side only: "
+            f"the weights of run {folder.run_id} do not match this backbone (missing, unexpected or of another shape): "
             f"{', '.join(wrong[:3])}{', ...' * (len(wrong) > 3)}"
         )
-    backbone.load_state_dict(state, strict=False)  # what is frozen is not stored; all that is was checked above
+    backbone.load_state_dict(state, strict=False)  # frozen weights are not stored; all stored ones were checked above
 
 
 def _config(config: RunConfig, layers: Layers) -> RunConfig:

@@ -1,4 +1,4 @@
-"""Scores with where they come from; scoring without any model: ready-made rankings, stored per-query values of runs."""
+"""Scores with their source, and scoring without a model: ready-made rankings, and stored per-query values of runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from negbench.settings.layers import merged
 from negbench.store.runfolder import RunFolder
 
 PERCENT = "%"
-Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
+Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are used
 _BY_RUN = ("split", "images")  # options of `load` that are decided here
 
 
@@ -37,8 +37,8 @@ class Scores:
     Attributes:
         title: what was scored on what.
         metrics: name -> value; `GROUP/NAME` where a data set has groups.
-        queries: one row a query.
-        main: the metric to look at.
+        queries: one row per query.
+        main: name of the main metric.
         unit: of the metrics: PERCENT for shares that print in percent, "" for plain numbers.
         remarks: one line each.
         partial: whether images are missing, so that these numbers are not the benchmark's.
@@ -53,12 +53,12 @@ class Scores:
     partial: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: all but the values of each query."""
+        """Return all fields except the per-query values, for JSON."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "queries"}
 
 
 def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Scores:
-    """The data set's own metrics of `what`'s ranks."""
+    """Compute the data set's own metrics from ranks; `what` names their source."""
     return Scores(
         title=f"{what} on {dataset.identity}",
         metrics=dataset.summarise(ranks),
@@ -70,7 +70,7 @@ def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tu
 
 
 def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:
-    """Agreement of [Q, 2] scores of sets with people's choices."""
+    """Measure the agreement of [Q, 2] set scores with people's choices."""
     return Scores(
         title=f"{what} on {dataset.identity}",
         metrics=dataset.judge(sets),
@@ -83,7 +83,7 @@ def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[st
 
 
 def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
-    """Raise OptionError where the layers set more than these sections."""
+    """Raise OptionError if the layers set other sections than these, or options of `_BY_RUN`."""
     for layer in layers:
         for section, value in layer.items():
             if section not in (*known, "plugins"):  # files that `--plugin` has registered
@@ -94,12 +94,12 @@ def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
 
 
 def score_file(path: Path, layers: Layers, split: str) -> Scores:
-    """The benchmark's metrics of ready-made rankings.
+    """Compute the benchmark's metrics from a file of rankings.
 
     Args:
         path: `.json` with {query id: [image ids]}.
-        layers: the section `dataset`.
-        split: of the data set.
+        layers: set the section `dataset`.
+        split: its name.
 
     Raises:
         NegbenchError: a file that cannot be read or does not fit the data set, closed labels, a wrong option.
@@ -110,7 +110,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
         raise OptionError(f"--ranks {path}: name the data set that it ranks with --dataset")
     dataset = load_split(PluginConfig(**section), split, images=False)
     dataset.require_labels()
-    rankings = read_json(path, "write it anew")
+    rankings = read_json(path, "recreate the file")
     ranks = ranks_of_rankings(dataset, rankings)
     cut = count_cut_subsets(dataset, rankings)
     remark = (
@@ -120,7 +120,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
 
 
 def preferences_of(dataset: Dataset) -> PreferenceFormat:
-    """The data set, which holds people's choices; DataError where it holds none."""
+    """Return the data set if it holds people's choices, else raise DataError."""
     if not isinstance(dataset, PreferenceFormat):
         raise DataError(f"{dataset.card.name} holds no preferences between sets: take hp-fashioniq")
     return dataset
@@ -130,8 +130,8 @@ def preferences_of(dataset: Dataset) -> PreferenceFormat:
 class Values:
     """Per-query values of some runs on one metric.
 
-    `values` [S, Q], the seed of each row, [Q] strata or None, [Q] clusters of queries that vary together or None, and
-    whether every seed has queries of its own (a generated world for each seed).
+    `values` [S, Q]; `seeds`, one per row; `strata` [Q] or None; `clusters` [Q] of queries that vary together, or None;
+    `nested`: whether every seed has its own queries (a generated world for each seed).
     """
 
     values: NDArray[np.float64]
@@ -142,30 +142,30 @@ class Values:
 
     @property
     def mean(self) -> float:
-        """Over seeds and queries; with strata the mean of their means."""
+        """Mean over seeds and queries; with strata, the mean of the strata's means."""
         names = () if self.strata is None else np.unique(self.strata)
         parts = [self.values[:, self.strata == name] for name in names] or [self.values]
         return float(np.mean([part.mean() for part in parts]))
 
     def of_seeds(self, seeds: Collection[int]) -> Values:
-        """The rows of those of these seeds that there are."""
+        """Keep the rows of these seeds; seeds without a row are ignored."""
         rows = [row for row, seed in enumerate(self.seeds) if seed in seeds]
         return replace(self, values=self.values[rows], seeds=tuple(self.seeds[row] for row in rows))
 
 
-Seen = dict[int, tuple[str, tuple[str, ...]]]  # world and query ids of each seed; of real data, of "seed" -1
+Seen = dict[int, tuple[str, tuple[str, ...]]]  # seed -> world and query ids; real data have the "seed" -1
 
 
 def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: Seen | None = None) -> dict[str, Values]:
-    """Metric -> per-query values of finished runs of one data set, a row each.
+    """Read metric -> per-query values of finished runs on one data set, one row per run.
 
     Args:
         runs: one for each seed.
-        metrics: means over queries; others are left out.
-        seen: what the runs read before are of, to which that of these is added.
+        metrics: names of means over queries; others are left out.
+        seen: worlds and query ids of the runs read before; those of these runs are added.
 
     Raises:
-        RunError: stored ranks of other queries, or of another world, than those of the same data or seed before.
+        RunError: stored ranks are of other queries or another world than earlier ones of the same data or seed.
     """
     config, metrics, seen = runs[0].config, list(metrics), {} if seen is None else seen
     plugin = registry.plugins("datasets").get(config.dataset.name)

@@ -1,1 +1,1 @@
-"""What is asked for: options of commands, recipes and layers, and the configuration that they make."""
+"""Settings: options of commands, recipes and layers, and the configuration that they make."""

@@ -42,7 +42,7 @@ class Init(Options):
 class Embed(Options):
     """Options of `negbench embed`, which embeds every image and text that the triplets of a folder name.
 
-    An encoder of your own has `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or [n, L, C], L vectors an
+    An encoder of your own has `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or [n, L, C], L vectors per
     image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of floats.
     """
 
@@ -102,7 +102,7 @@ class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
 
 
 class SubjectOptions(ModelOptions, RunsOptions):
-    """A split as a model scores it: an untrained backbone, or a finished run."""
+    """A split scored by a model: an untrained backbone, or a finished run."""
 
     run: str | None = option(None, "A finished run: its data set and its trained weights.", metavar="RUN")
     split: str = option("train", "Split of the queries and of the corpus.")
@@ -124,7 +124,7 @@ class Audit(SubjectOptions):
 
 
 class Mine(SubjectOptions):
-    """Options of `negbench mine`: negatives for a trainer of one's own, from embeddings in files or for a data set."""
+    """Options of `negbench mine`: negatives for your own trainer, from embeddings in files or for a data set."""
 
     strategy: str = option(..., "Corpus strategy; options as qure:variant=release.")
     out: Path = option(..., "File to write: .parquet or .jsonl.", metavar="FILE")

@@ -1,4 +1,4 @@
-"""What a run is: a frozen RunConfig. Unknown keys are errors; a flag beats the recipe, the recipe beats the default."""
+"""Configuration of a run: a frozen RunConfig. Unknown keys are errors; flags override recipes, recipes defaults."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.plugins.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 from negbench.settings.layers import merged, plugin_section
 
-MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
+MOVES_SCORES = False  # everything decided here is in the resolved configuration, which is hashed
 
-# the largest counts that are taken: beyond them a machine runs out of memory before it says what is wrong
+# largest accepted counts: beyond them a machine runs out of memory before it reports what is wrong
 _MANY, _ROWS, _SEEDS = 100_000, 65_536, 2**63 - 1
-_DEEPEST = 4  # lists in lists that an option may hold
+_DEEPEST = 4  # deepest nesting of lists in an option
 
 Rule = Literal["multiples", "equal"]
 Model = TypeVar("Model", bound=BaseModel)
@@ -34,7 +34,7 @@ class Section(BaseModel):
 
 
 class PluginConfig(BaseModel):
-    """A plug-in by name, with its own options beside it; `resolved` checks them against the plug-in."""
+    """A plug-in's name with its own options; `resolved` checks them against the plug-in."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name: str
@@ -46,7 +46,7 @@ class PluginConfig(BaseModel):
 
 
 class TrainConfig(Section):
-    """Optimisation. None takes what the backbone recommends, or else the number in the comment."""
+    """Optimisation. None takes the backbone's recommendation, or else the number in the comment."""
 
     epochs: int | None = Field(None, ge=1, le=_MANY)  # 30
     batch_size: int | None = Field(None, ge=2, le=_ROWS)  # 32
@@ -64,59 +64,59 @@ class ScheduleConfig(Section):
     """When pools are defined. Epochs count from 0; pools are redefined before the epochs listed (`refresh_epochs`).
 
     A strategy whose pools do not depend on the scores (its published number of definitions is 1) is defined once,
-    before the first epoch, whatever stands here.
+    before the first epoch, whatever is set here.
     """
 
     rule: Rule | None = None  # None: the strategy's, see `refresh_epochs`
     n_def: int | None = Field(None, ge=1, le=_MANY)  # None: the strategy's published number
     warmup: int | None = Field(None, ge=0, le=_MANY)  # epochs before the first refresh; None: one interval
-    refresh_epochs: tuple[int, ...] | None = None  # the explicit list; beats all above
+    refresh_epochs: tuple[int, ...] | None = None  # an explicit list; overrides all above
 
 
 SCORE_FILES = (".trec", ".run", ".txt")  # endings of TREC run files
 
 
 def is_score_file(text: str) -> bool:
-    """Whether a guide or a judge is a TREC run file of scores, and no backbone."""
+    """Whether a guide or a judge is a TREC run file of scores, not a backbone."""
     return Path(text).suffix in SCORE_FILES
 
 
 class MiningConfig(Section):
-    """What may be a negative at all, how negatives are drawn, and who else scores images (`negbench.mining.planes`)."""
+    """Which images may be negatives, how they are drawn, and what else scores images (`negbench.mining.planes`)."""
 
-    exclude_relevant: bool = False  # take known relevant images out for every strategy, not only the oracles
+    exclude_relevant: bool = False  # exclude known relevant images for every strategy, not only the oracles
     exclude_reference: bool = False  # never draw a query's own reference image
     replacement: bool = False  # each epoch draws anew (QuRe, CIRQRS); false: no repeats until a pool is used up
-    # whose scores strategies may read beside the model's own: a backbone as for --backbone, or a TREC run file
-    guide: str | None = None  # of the query: its composed embedding, or scores of (query, image)
-    judge: str | None = None  # of likeness to the target image: its embedding of images, or scores of (query, image)
-    # false-negative filters, for every strategy (`negbench.mining.filters`): what is likely to satisfy the query is no
-    # negative; s+ is the target's score
+    # sources of scores besides the model's own: a backbone as for --backbone, or a TREC run file
+    guide: str | None = None  # scores images for the query: by its composed embedding, or as stored per (query, image)
+    judge: str | None = None  # scores likeness to the target: by its image embeddings, or as stored per (query, image)
+    # false-negative filters, for every strategy (`negbench.mining.filters`): drop images that are likely to satisfy the
+    # query; s+ is the target's score
     exclude_subset: bool = False  # images of the query's own group of look-alikes (CIRR's image groups)
     margin: float | None = Field(None, ge=-2, le=2)  # images with s > s+ - margin
     relative_margin: float | None = Field(None, ge=0, le=1000)  # images with s > s+ - relative_margin |s+|
-    guide_margin: float | None = Field(None, ge=-1e6, le=1e6)  # the same of the guide's scores: g > g+ - guide_margin
+    guide_margin: float | None = Field(None, ge=-1e6, le=1e6)  # the same for the guide's scores: g > g+ - guide_margin
     max_judge: float | None = Field(None, ge=-1e6, le=1e6)  # images that the judge scores above it
     max_target: float | None = Field(None, ge=-1, le=1)  # images whose cosine to the target is above it
-    max_reference: float | None = Field(None, ge=-1, le=1)  # the same of the reference image
+    max_reference: float | None = Field(None, ge=-1, le=1)  # the same for the reference image
 
     @property
     def follows_scores(self) -> bool:
-        """Whether what is filtered changes while the model trains."""
+        """Whether the filters' decisions change while the model trains."""
         moving = (self.margin, self.relative_margin, self.max_target, self.max_reference)
         return any(value is not None for value in moving)
 
     @property
     def backbones(self) -> tuple[PluginConfig, ...]:
-        """Those of guide and judge that are backbones."""
+        """Backbones among guide and judge."""
         named = [text for text in (self.guide, self.judge) if text is not None and not is_score_file(text)]
         return tuple(PluginConfig(**plugin_section("backbones", text)) for text in named)
 
 
 class HybridConfig(Section):
-    """HyCoLe's terms on privileged texts (`negbench.loop.hybrid`), and how negatives of several slots are put together.
+    """HyCoLe's terms on privileged texts (`negbench.loop.hybrid`), and how negatives of several slots are combined.
 
-    Weights of 0 leave a run as it is without the terms; one slot is the same under either rule.
+    Weights of 0 leave a run as it is without the terms; for one slot both rules are the same.
     """
 
     slots: Literal["sum", "joint"] = "sum"  # the loss once per corrupted slot, added (HyCoLe), or of all slots at once
@@ -139,18 +139,18 @@ class EvalConfig(Section):
     select: Literal["last", "dev", "val"] = "last"  # dev: best epoch on a part carved from train; val: for paper parity
     dev_fraction: float = Field(0.1, gt=0, lt=1)  # share of the train queries carved off for the dev part
     dev_seed: int | None = Field(None, ge=0, le=_SEEDS)  # which queries those are; None: the run's seed decides
-    reported: bool = True  # false (a study's trials): val is neither loaded nor scored, the dev part stands in for it
+    reported: bool = True  # false (a study's trials): val is neither loaded nor scored, the dev part replaces it
 
 
 class ComputeConfig(Section):
     """Where a run is computed. Not part of its identity."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = Field(1, ge=0, le=1024)  # of linear algebra on the CPU; 0 leaves torch's own choice
+    threads: int = Field(1, ge=0, le=1024)  # for linear algebra on the CPU; 0 keeps torch's own choice
     encode_batch_size: int = Field(128, ge=1, le=_ROWS)
     # threads that decode images; None or 0: 4
     workers: int | None = Field(None, ge=0, le=1024)
-    feature_memory_gib: float = Field(4.0, gt=0, le=1e6)  # features up to this size lie in memory, larger ones on disk
+    feature_memory_gib: float = Field(4.0, gt=0, le=1e6)  # features up to this size stay in memory, larger ones on disk
 
 
 class RunConfig(Section):
@@ -175,7 +175,7 @@ class RunConfig(Section):
 
 
 class ResolvedTrain(TrainConfig):
-    """Optimisation with every number in place."""
+    """Optimisation with every number set."""
 
     epochs: int = Field(ge=1, le=_MANY)
     batch_size: int = Field(ge=2, le=_ROWS)
@@ -184,7 +184,7 @@ class ResolvedTrain(TrainConfig):
 
 
 class ResolvedSchedule(ScheduleConfig):
-    """`refresh_epochs` is all that a run reads; the others tell where it comes from."""
+    """The resolved schedule: a run reads only `refresh_epochs`; the other fields say how it was derived."""
 
     rule: Rule
     n_def: int = Field(ge=1, le=_MANY)
@@ -193,29 +193,29 @@ class ResolvedSchedule(ScheduleConfig):
 
 
 class ResolvedEval(EvalConfig):
-    """The seed of the dev part in place."""
+    """Evaluation with the seed of the dev part set."""
 
     dev_seed: int = Field(ge=0, le=_SEEDS)
 
 
 class ResolvedConfig(RunConfig):
-    """A configuration as `resolved` gives it: plug-ins found, their options complete, nothing left to be filled in."""
+    """A configuration as `resolved` returns it: plug-ins found, all options and defaults filled in."""
 
     train: ResolvedTrain
     schedule: ResolvedSchedule
     eval: ResolvedEval
 
     def beside(self, section: str, plugin: PluginConfig) -> PluginConfig:
-        """Another backbone that the run reads (`mining.guide`), in the run's world."""
+        """Resolve another backbone that the run reads (`mining.guide`), in the run's world."""
         return PluginConfig(**_resolved_plugin(section, plugin, self.dataset.options.get("world")))
 
     def identity(self) -> dict[str, Any]:
-        """What determines the outcome: not where it is computed, nor how the schedule's epochs came about.
+        """Return what determines the outcome: not where it is computed, nor how the schedule's epochs were derived.
 
-        The content of plug-in files is part of the code (`negbench.loop.identity.code_version`), their place is not.
+        The content of plug-in files is part of the code (`negbench.loop.identity.code_version`), their path is not.
         """
         found = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
-        # where a file of scores lies is no part of it (its content is: `plan_run`), nor is what is not asked for
+        # leave out the path of a file of scores (its content counts: `plan_run`), and options that are not set
         found["mining"] = {
             name: value
             for name, value in found["mining"].items()
@@ -225,7 +225,7 @@ class ResolvedConfig(RunConfig):
 
 
 def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and scalar of every leaf of nested dicts."""
+    """Yield dotted key and scalar of every leaf of nested dicts."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from flattened(item, f"{prefix}.{key}" if prefix else key)
@@ -233,7 +233,7 @@ def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-_OWN: dict[str, Any] = {  # sections that are no plug-in's
+_OWN: dict[str, Any] = {  # sections that do not name a plug-in
     name: field.annotation for name, field in RunConfig.model_fields.items() if isinstance(field.default, Section)
 }
 
@@ -242,7 +242,7 @@ _OWN: dict[str, Any] = {  # sections that are no plug-in's
 
 
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
-    """RunConfig from nested dicts, later ones winning."""
+    """Build a RunConfig from nested dicts; later ones win."""
     values = merged(layers)
     _check_keys(values)
     for key, value in values.items():
@@ -253,7 +253,7 @@ def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
 
 
 def _validated(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """The values as a configuration; OptionError for the first that does not fit."""
+    """Validate the values as a configuration; raise OptionError for the first that does not fit."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -264,7 +264,7 @@ def _validated(model: type[Model], values: Mapping[str, Any]) -> Model:
 
 
 def _check_value(key: str, value: Any, depth: int = 0) -> None:
-    """Refuse what no option can be, before anything computes with it: inf, 5,000 digits, dates, lists without end."""
+    """Refuse values that no option can have, before anything uses them: inf, 5,000 digits, dates, deep lists."""
     if isinstance(value, Mapping | list | tuple):
         if depth > _DEEPEST:
             raise OptionError(f"{key}: lists within lists within lists: no option takes that")
@@ -287,7 +287,7 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
 
 
 def _named(key: str, value: Any) -> Any:
-    """A plug-in section that gives options only keeps the default plug-in's name."""
+    """Add the default plug-in's name to a plug-in section that gives only options."""
     if key in SECTIONS and key != "strategy" and isinstance(value, dict) and "name" not in value:
         default = RunConfig.model_fields[key].default
         return {"name": default.name, **value}
@@ -310,14 +310,14 @@ def _check_keys(values: Mapping[str, Any]) -> None:
 
 # --- resolving ---------------------------------------------------------------------------------------------------
 
-_FILTERED_N_DEF = 6  # what a strategy has unless it says otherwise (`negbench.contracts.Strategy`)
+_FILTERED_N_DEF = 6  # a strategy's default (`negbench.contracts.Strategy`)
 _FALLBACKS: dict[str, float | int] = {"epochs": 30, "batch_size": 32, "lr": 1e-4, "weight_decay": 0.05}
 
 
 def resolved(config: RunConfig) -> ResolvedConfig:
-    """The same run with every default written out: plug-in options, the backbone's recommendations, the schedule.
+    """Fill in every default: plug-in options, the backbone's recommendations, the schedule.
 
-    Two configurations that resolve to the same are the same run. Raises NegbenchError for unknown names and options.
+    Configurations that resolve to the same one are the same run. Raises NegbenchError for unknown names and options.
     """
     for path in config.plugins:
         registry.add_file(Path(path))
@@ -327,7 +327,7 @@ def resolved(config: RunConfig) -> ResolvedConfig:
     for other in config.mining.backbones:
         _resolved_plugin("backbone", other)
     if not config.eval.reported and config.eval.select == "val":
-        raise OptionError("eval.select = 'val' chooses on the reported split, which eval.reported = false keeps closed")
+        raise OptionError("eval.select = 'val' selects on the reported split, which eval.reported = false forbids")
     train = config.train.model_dump()
     recommended = {**_FALLBACKS, **registry.get("backbones", config.backbone.name).recommended}  # type: ignore[attr-defined]
     if registry.get("strategies", config.strategy.name).scope == "corpus":  # type: ignore[attr-defined]
@@ -340,12 +340,12 @@ def resolved(config: RunConfig) -> ResolvedConfig:
 
 
 def by_run(section: str) -> frozenset[str]:
-    """Options of `load` that the run decides: the split, whether images are needed, the seed of the initial weights."""
+    """Return the options of `load` that the run sets: split, whether images are needed, seed of the initial weights."""
     return {"backbone": frozenset({"seed"}), "dataset": frozenset({"split", "images"})}.get(section, frozenset())
 
 
 def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = None) -> dict[str, Any]:
-    """A plug-in's section with all its options, checked; its option `world`, where nothing pins it, is `world`."""
+    """Check a plug-in's section and complete its options; its option `world`, if unset, becomes `world`."""
     kind = SECTIONS[section]
     constructor = constructor_of(kind, registry.get(kind, plugin.name))
     options = checked_options(kind, plugin.name, constructor, plugin.options)
@@ -359,7 +359,7 @@ def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = Non
     if kind in ("strategies", "losses"):
         constructor(**options)  # its own validation, now rather than after encoding
     found = {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
-    if "world" in found and found["world"] is None and found.get("root") is None:  # a folder holds a world of its own
+    if "world" in found and found["world"] is None and found.get("root") is None:  # a folder holds its own world
         found["world"] = world
     return found
 
@@ -373,15 +373,15 @@ def _plain(value: Any) -> Any:
 def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     strategy: Any = registry.get("strategies", config.strategy.name)
     rule = config.schedule.rule or strategy.schedule
-    start = getattr(strategy, "starts", (0,))[-1]  # of a switch's last stage: what comes before is its warm-up
+    start = getattr(strategy, "starts", (0,))[-1]  # a switch's last part starts here; earlier ones are its warm-up
     if start:
-        told = config.schedule.warmup
-        if start >= epochs or told not in (None, start):
-            where = f"the run has {epochs} epochs" if start >= epochs else f"schedule.warmup says {told}: leave it out"
+        given = config.schedule.warmup
+        if start >= epochs or given not in (None, start):
+            where = f"the run has {epochs} epochs" if start >= epochs else f"schedule.warmup says {given}: leave it out"
             raise OptionError(
                 f"strategy {quoted(config.strategy.name)}: its last part starts at epoch {start}; {where}"
             )
-    own = strategy.n_def  # of a pool that no score moves, 1: but a filter's scores may
+    own = strategy.n_def  # 1: scores do not change the pools, but those of a filter may
     if own == 1 and strategy.scope == "corpus" and config.mining.follows_scores:
         own = _FILTERED_N_DEF
     if own == 1:  # defined once, before its first epoch; a batch strategy has no pools to define
@@ -404,15 +404,15 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
 
 
 def refresh_epochs(epochs: int, n_def: int, *, rule: Rule = "multiples", warmup: int | None = None) -> tuple[int, ...]:
-    """Epochs before which pools are redefined; the warm-up's, all of the corpus, is the first of `n_def` definitions.
+    """Return the epochs before which pools are redefined; the warm-up's whole corpus is the first of `n_def` pools.
 
     The interval is ``epochs // n_def`` (at least 1), and the warm-up lasts one interval unless it is given.
 
-    - "multiples" (QuRe, CIRQRS): after the warm-up pools are redefined at every interval, for as long as there are
-      epochs. Where n_def does not divide the epochs that is at least as often as n_def says: QuRe's 50 epochs with
+    - "multiples" (QuRe, CIRQRS): after the warm-up pools are redefined at every interval until the run ends. If n_def
+      does not divide the epochs, that is at least as often as n_def says: QuRe's 50 epochs with
       n_def 6 give 8, 16, ..., 48, six redefinitions, as published; 12 epochs with CIRQRS' 5 give 2, 4, 6, 8, 10.
-    - "equal" (DQE-CIR sec. 4.1): the epochs after the warm-up are cut into n_def - 1 intervals, equal where the rest
-      can be divided so and else to within one epoch: 50 epochs, n_def 6 and a warm-up of 10 give 10, 18, 26, 34, 42.
+    - "equal" (DQE-CIR sec. 4.1): the epochs after the warm-up are cut into n_def - 1 intervals, equal if possible
+      and else to within one epoch: 50 epochs, n_def 6 and a warm-up of 10 give 10, 18, 26, 34, 42.
 
     n_def = 1 never redefines.
     """

@@ -1,4 +1,4 @@
-"""What a command is given (a recipe, flags, `--set`) as layers of a configuration: nested dicts, later ones win."""
+"""Turn a command's recipe, flags and `--set` into layers of a configuration: nested dicts, later ones win."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from negbench.plugins import syntax
 from negbench.plugins.registry import SECTIONS, registry
 from negbench.settings.options import DatasetOptions, ModelOptions, Named, RunSettings
 
-MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
+MOVES_SCORES = False  # everything decided here is in the resolved configuration, which is hashed
 
 
 # --- recipes -------------------------------------------------------------------------------------------------------
 
 
 def recipes() -> dict[str, Path]:
-    """The recipes that come with negbench, by name."""
+    """Return the recipes that come with negbench, by name."""
     home = syntax.locate("negbench.recipes")
     return {} if home is None else {file.stem: file for file in sorted(home.parent.glob("*.toml"))}
 
 
 def _recipe_file(given: Path) -> Path:
-    """A file as it is; a plain name that is no file here is a recipe that comes with negbench."""
+    """Return a given file, or for a plain name that is no file here the recipe that comes with negbench."""
     if given.suffix or len(given.parts) != 1 or given.is_file():
         return given
     found = recipes()
@@ -36,11 +36,11 @@ def _recipe_file(given: Path) -> Path:
 
 
 def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A recipe as nested dict, laid over the one that it extends (`extends = FILE`, relative to its own place).
+    """Read a recipe as nested dict, merged over the one that it extends (`extends = FILE`, relative to its folder).
 
-    `path` may be the name of a recipe that comes with negbench; `above` are the files that led here. The files of
-    `plugins` are relative to the recipe's place, too. Raises NegbenchError where a file is missing, not TOML, or
-    extends itself.
+    `path` may be the name of a recipe that comes with negbench; `above` are the files that extend it. The files of
+    `plugins` are relative to the recipe's folder, too. Raises NegbenchError if a file is missing, not TOML, or extends
+    itself.
     """
     path = _recipe_file(path)
     try:
@@ -63,9 +63,9 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def recipe_settings(path: Path | None) -> dict[str, Any]:
-    """A recipe without the tables that one command alone reads ([compare], [study]); registers its `plugins`.
+    """Read a recipe without the tables of single commands ([compare], [study]); register its `plugins`.
 
-    {} without a recipe.
+    Returns {} without a recipe.
     """
     found = {} if path is None else read_recipe(path)
     plugin_layer([Path(file) for file in found.get("plugins", ())])
@@ -76,7 +76,7 @@ def recipe_settings(path: Path | None) -> dict[str, Any]:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """A value given as text: read as TOML, else taken as a string; `null` is None. `where` is quoted in errors."""
+    """Parse text as a TOML value, else keep it as a string; `null` is None. Errors quote `where`."""
     if text.strip() == "null":  # TOML has no word for it
         return None
     try:
@@ -89,7 +89,7 @@ def parse_value(text: str, where: str) -> Any:
 
 
 def parse_set(text: str) -> tuple[list[str], Any]:
-    """'section.key=value' -> (['section', 'key'], value), the value as `parse_value` reads it."""
+    """Parse 'section.key=value' as (['section', 'key'], value), the value with `parse_value`."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
@@ -97,7 +97,7 @@ def parse_set(text: str) -> tuple[list[str], Any]:
 
 
 def set_layer(text: str) -> dict[str, Any]:
-    """'section.key=value' as a configuration layer."""
+    """Parse 'section.key=value' as a configuration layer."""
     path, value = parse_set(text)
     if len(path) > 2:
         raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
@@ -105,9 +105,9 @@ def set_layer(text: str) -> dict[str, Any]:
 
 
 def parse_plugin(text: str) -> dict[str, Any]:
-    """'qure:variant=release' -> {"name": "qure", "variant": "release"}; values are read as those of --set.
+    """Parse 'qure:variant=release' as {"name": "qure", "variant": "release"}; values are parsed as for --set.
 
-    A colon parts two options only where `KEY=` follows it, so that values may hold colons.
+    A colon separates two options only if `KEY=` follows it, so that values may contain colons.
     """
     name, *options = re.split(r":(?=\s*\w+\s*=)", text)
     if ":" in re.sub(r":\s*\d+\s*>", ">", name) and registry.reader_of(name) is None:
@@ -122,7 +122,7 @@ def parse_plugin(text: str) -> dict[str, Any]:
 
 
 def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """One plug-in as a flag or a recipe gives it; a data set may be a file, of an ending that some data set reads."""
+    """Return a plug-in section from a flag or a recipe; a data set may be a file whose extension one of them reads."""
     found = parse_plugin(given) if isinstance(given, str) else dict(given)
     file = found.get("name")
     reader = registry.reader_of(file) if kind == "datasets" and isinstance(file, str) else None
@@ -135,7 +135,7 @@ def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Later layers win, key by key; a later layer that names another plug-in drops the earlier one's options.
+    """Merge layers key by key; later ones win, and one that names another plug-in drops the earlier one's options.
 
     Files of `plugins` add up.
     """
@@ -156,19 +156,19 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def plugin_layer(files: Sequence[Path] | None) -> dict[str, Any]:
-    """Register files of plug-ins and name them in the configuration."""
+    """Register plug-in files, and return the layer that names them."""
     for file in files or ():
         registry.add_file(file)
     return {"plugins": [str(file.resolve()) for file in files]} if files else {}
 
 
 def named(section: str, given: Named | None) -> dict[str, Any]:
-    """One plug-in, NAME:option=value:... or a table, as a section; {} where it is not given."""
+    """Return one plug-in, NAME:option=value:... or a table, as a section; {} if it is not given."""
     return {} if given is None else {section: plugin_section(SECTIONS[section], given)}
 
 
 def dataset_layer(name: Named | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
-    """`--dataset`, `--data-root` and `--allow-missing` as a section."""
+    """Return `--dataset`, `--data-root` and `--allow-missing` as a section."""
     section: dict[str, Any] = named("dataset", name).get("dataset", {})
     if root is not None:
         section["root"] = str(root)
@@ -178,7 +178,7 @@ def dataset_layer(name: Named | None, root: Path | None, allow_missing: bool) ->
 
 
 def flag_layer(asked: DatasetOptions) -> dict[str, Any]:
-    """`--plugin` (first: a flag may name what its files define), the plug-in flags and `--seed` of a run."""
+    """Return the layer of `--plugin` (first: other flags may name its classes), plug-in flags, and a run's `--seed`."""
     found = plugin_layer(asked.plugin) | dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)
     if isinstance(asked, ModelOptions):
         found |= named("backbone", asked.backbone)
@@ -189,6 +189,6 @@ def flag_layer(asked: DatasetOptions) -> dict[str, Any]:
 
 
 def layers_of(asked: DatasetOptions) -> list[dict[str, Any]]:
-    """The recipe ({} where there is none), the flags and each `--set`, the lowest first; registers `--plugin`."""
+    """Return the recipe ({} if there is none), the flags and each `--set`, lowest first; register `--plugin`."""
     recipe = recipe_settings(asked.recipe) if isinstance(asked, ModelOptions) else {}
     return [recipe, flag_layer(asked), *map(set_layer, asked.sets)]

@@ -33,15 +33,15 @@ def option(
     argument: bool = False,
     **checks: Any,
 ) -> Any:
-    """Field of an `Options` model.
+    """Declare a field of an `Options` model.
 
     Args:
-        default: `...` where it must be given.
+        default: `...` if it is required.
         help: one sentence, for `--help` and the Python documentation.
         flags: names on the command line; default: the field's name, with dashes.
-        metavar: what stands for the value in the help.
-        cli: type of the flag, where it differs from the field's (text that a validator parses); False: no flag.
-        argument: positional on the command line.
+        metavar: placeholder of the value in the help.
+        cli: type of the flag, if it differs from the field's (text that a validator parses); False: no flag.
+        argument: whether it is positional on the command line.
         checks: pydantic's, such as `ge=1`.
     """
     extra = {"flags": flags, "metavar": metavar, "cli": cli, "argument": argument}
@@ -53,10 +53,10 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
     in_recipe: ClassVar[bool] = False  # whether a recipe's table may set the fields that this very class declares
-    section: ClassVar[str] = "Options"  # of the help, for the fields that this very class declares
+    section: ClassVar[str] = "Options"  # of the help that lists the fields that this very class declares
 
     def __init__(self, **given: Any) -> None:
-        """Raises OptionError or UnknownNameError for the first option that does not fit."""
+        """Check the options; raise OptionError or UnknownNameError for the first that does not fit."""
         try:
             super().__init__(**given)
         except ValidationError as error:
@@ -66,22 +66,22 @@ class Options(BaseModel):
 
     @classmethod
     def parsed(cls, given: Mapping[str, Any]) -> Self:
-        """Options from flags: field -> value.
+        """Create options from flags: field -> value.
 
         Raises:
-            OptionError, UnknownNameError: a value or a key that the command does not take.
+            OptionError, UnknownNameError: a value or a key that the command does not accept.
         """
         return cls._of(given, lambda name: _flag(cls, name))
 
     def over(self, recipe: Any, table: str) -> Self:
-        """These options over a recipe's table, which lies over the defaults.
+        """Return these options merged over a recipe's table, which overrides the defaults.
 
         Args:
             recipe: field -> value, as it was read; None: no table.
             table: its name, for messages.
 
         Raises:
-            OptionError, UnknownNameError: a value or a key that the command does not take.
+            OptionError, UnknownNameError: a value or a key that the command does not accept.
         """
         if recipe is not None and not isinstance(recipe, Mapping):
             raise OptionError(f"recipe's {table} = {quoted(recipe)}: want a table, [{table}]")
@@ -102,7 +102,7 @@ class Options(BaseModel):
 
 
 def _flag(model: type[Options], name: str) -> str:
-    """A field as the command line names it."""
+    """Return a field's name on the command line."""
     if name not in model.model_fields:
         return name
     extra = extra_of(model.model_fields[name])
@@ -110,7 +110,7 @@ def _flag(model: type[Options], name: str) -> str:
 
 
 def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str], str]) -> NegbenchError:
-    """The first mistake as one line."""
+    """Return the first mistake as a one-line error."""
     first = error.errors()[0]
     problem = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # of several fields together
@@ -122,7 +122,7 @@ def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str]
 
 
 def extra_of(field: Any) -> dict[str, Any]:
-    """What `option` was told beside pydantic's own settings."""
+    """Return the arguments of `option` that are not pydantic's."""
     found: dict[str, Any] = field.json_schema_extra or option().json_schema_extra
     return found
 
@@ -133,7 +133,7 @@ MANY_SEEDS = 1_000  # more than anybody computes: every cell is planned before t
 
 
 def parse_seeds(given: Any) -> tuple[int, ...]:
-    """3 or '3' -> 0, 1, 2; '0,5,7' or [0, 5, 7] -> as listed."""
+    """Parse seeds: 3 or '3' -> 0, 1, 2; '0,5,7' or [0, 5, 7] -> as listed."""
     count = isinstance(given, int) or (isinstance(given, str) and "," not in given)
     want = "a count (3) or a list of different seeds (0,1,2)"
     numbers = _whole_numbers("--seeds", [given] if isinstance(given, int) else given, 0, want)
@@ -147,7 +147,7 @@ def parse_seeds(given: Any) -> tuple[int, ...]:
 
 
 def parse_budget(given: Any) -> float:
-    """'90s', '30m' or '2h' -> seconds."""
+    """Parse '90s', '30m' or '2h' as seconds."""
     if isinstance(given, float):
         return given
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(given))
@@ -157,12 +157,12 @@ def parse_budget(given: Any) -> float:
 
 
 def parse_negatives(given: Any) -> tuple[int, ...]:
-    """'1,5,63' (a flag) or [1, 5, 63] (a recipe) -> (1, 5, 63)."""
+    """Parse '1,5,63' (a flag) or [1, 5, 63] (a recipe) as (1, 5, 63)."""
     return _whole_numbers("--negatives", given, 1, "different numbers of at least 1, e.g. 1,5,63")
 
 
 def _whole_numbers(flag: str, given: Any, least: int, want: str) -> tuple[int, ...]:
-    """'1,5' or [1, 5] -> (1, 5): different whole numbers of at least `least`."""
+    """Parse '1,5' or [1, 5] as (1, 5): different whole numbers of at least `least`."""
     parts = given.split(",") if isinstance(given, str) else given
     try:
         numbers = tuple(int(part) for part in parts if str(part).strip())
@@ -196,7 +196,7 @@ FolderName = Annotated[str, AfterValidator(partial(checked_name, what="--name"))
 
 
 class RunsOptions(Options):
-    """Where runs lie."""
+    """Folder of the runs."""
 
     section: ClassVar[str] = "Computing"
     runs_dir: Path | None = option(
@@ -205,14 +205,14 @@ class RunsOptions(Options):
 
 
 class TrackedOptions(RunsOptions):
-    """Where runs and their MLflow copies lie."""
+    """Folder of the runs, and store of their MLflow copies."""
 
     section: ClassVar[str] = "Computing"
     tracking_uri: str | None = option(None, "MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].")
 
 
 class PluginOptions(Options):
-    """Files of classes of one's own."""
+    """Files with your own plug-ins."""
 
     section: ClassVar[str] = "Settings"
     plugin: tuple[Path, ...] = option((), "Python file with your own strategy, loss, ...", metavar="FILE.py")
@@ -235,7 +235,7 @@ class SettingsOptions(SetOptions):
 
 
 class DataOptions(Options):
-    """Where a benchmark's files lie."""
+    """Folder of a benchmark's files."""
 
     section: ClassVar[str] = "Data"
     data_root: Path | None = option(None, "Folder of the data set [default: the variable NEGBENCH_DATA].")
@@ -249,7 +249,7 @@ class DatasetOptions(SetOptions, DataOptions):
 
 
 class ModelOptions(DatasetOptions, SettingsOptions):
-    """A backbone, named likewise, and a data set."""
+    """A backbone, given in the same ways, and a data set."""
 
     backbone: Named | None = option(None, "Model family [default: tiny].", cli=str)
 
@@ -267,7 +267,7 @@ class RunSettings(ModelOptions):
 
 
 class WorkerOptions(Options):
-    """Where tasks are computed."""
+    """Workers that compute tasks."""
 
     section: ClassVar[str] = "Computing"
     workers: int | None = option(None, "Tasks at a time [default: 1; with ray as many as there is room for].", ge=1)
@@ -282,7 +282,7 @@ class WorkerOptions(Options):
 
 
 class UntilOptions(Options):
-    """How many seeds."""
+    """Number of seeds."""
 
     in_recipe: ClassVar[bool] = True
     until: Literal["decided"] | None = option(

@@ -1,1 +1,1 @@
-"""What is kept of a run: its folder, and the copy of it in MLflow."""
+"""Storage of runs: their folders, and the copies in MLflow."""

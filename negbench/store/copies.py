@@ -1,4 +1,4 @@
-"""What a folder notes of its copy in an MLflow store; the note is there before the copy is."""
+"""A folder's note of its copy in an MLflow store, written before the copy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from negbench.machine.files import read_json, write_json
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-MOVES_SCORES = False  # of copies
+MOVES_SCORES = False  # only about copies
 
-TOKEN = "negbench.token"  # tag of an MLflow run, noted before the run is made
+TOKEN = "negbench.token"  # tag of an MLflow run, noted before the run is created
 
 
 def announced(note: Path, uri: str, **more: Any) -> dict[str, Any]:
-    """Write the note of an MLflow run that is about to be made.
+    """Write the note of an MLflow run that is about to be created.
 
-    After a kill -9 between the making of the run and the note of its id, `run_of` finds it by its token.
+    If a kill -9 comes between creating the run and noting its id, `run_of` finds the run by its token.
     """
     kept = {"uri": uri, "run_id": "", "token": uuid.uuid4().hex, **more}
     write_json(note, kept)
@@ -29,7 +29,7 @@ def announced(note: Path, uri: str, **more: Any) -> dict[str, Any]:
 
 
 def noted(note: Path) -> dict[str, Any] | None:
-    """What a folder remembers of its copy; None where there is none, or where it is damaged: a copy is made again."""
+    """Read a folder's note of its copy; None if there is none or it is damaged, so that a copy is made again."""
     try:
         value = read_json(note) if note.exists() else None
     except NegbenchError:
@@ -39,7 +39,7 @@ def noted(note: Path) -> dict[str, Any] | None:
 
 
 def run_of(client: MlflowClient, kept: Mapping[str, Any]) -> str:
-    """Id of the MLflow run that a note is of; '' where none was made."""
+    """Return the id of a note's MLflow run; '' if none was created."""
     if kept["run_id"]:
         return str(kept["run_id"])
     places = [experiment.experiment_id for experiment in client.search_experiments()]

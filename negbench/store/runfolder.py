@@ -1,13 +1,13 @@
 """A run's folder: the source of truth. MLflow holds a copy of it.
 
 config.json       the resolved configuration, its hash, identities and versions; written first
-metrics.jsonl     one line a point: {"step", "epoch", name: value, ...}
-checkpoint.pt     while it trains: all that resuming needs, the points of metrics.jsonl too; replaced at each epoch
+metrics.jsonl     one line per point: {"step", "epoch", name: value, ...}
+checkpoint.pt     during training: all that resuming needs, with the points of metrics.jsonl; replaced after epochs
 ranks.parquet     per-query ranks on the reported split
 model.safetensors trained parameters
 result.json       metrics, behaviour, cost; written last: its presence means finished
-error.txt         what stopped a failed run
-SHA256SUMS        of every file above as it was written; none is read without being compared
+error.txt         why a run failed
+SHA256SUMS        hash of every file above as it was written; every read is checked against it
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-MOVES_SCORES = False  # keeps what was computed
+MOVES_SCORES = False  # only stores results
 
 Status = Literal["finished", "failed", "interrupted", "new"]
-Step = Literal["reuse", "resume", "anew"]  # finished runs, interrupted ones, and all others, failed ones among them
-_SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # which a finished run can do without
+Step = Literal["reuse", "resume", "anew"]  # for finished runs, interrupted ones, and all others, including failed ones
+_SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # files that a finished run can do without
 _ANEW = "delete it and result.json beside it, and the command that computed the run computes it again"
 _FIRST = "delete checkpoint.pt in its folder, and the run starts again from its first epoch"
 
@@ -86,10 +86,10 @@ class RunRecord(Closed):
 
 
 def check_types(result: Any) -> None:
-    """Raise ValueError where a field of a result has another type; a run of an earlier version may lack some.
+    """Raise ValueError if a field of a result has the wrong type; runs of earlier versions may lack some.
 
     Args:
-        result: as JSON holds it.
+        result: as parsed from JSON.
     """
     try:
         RunRecord.model_validate(result)
@@ -112,7 +112,7 @@ class RunFolder:
 
     @property
     def status(self) -> Status:
-        """From the files alone; 'interrupted' may still be running in another process (see `lock`)."""
+        """Status from the files alone; 'interrupted' may still be running in another process (see `lock`)."""
         if (self.path / "result.json").exists():
             return "finished"
         if (self.path / "error.txt").exists():
@@ -121,10 +121,10 @@ class RunFolder:
 
     @contextmanager
     def lock(self, *, wait: bool = False) -> Iterator[None]:
-        """Hold the run. The kernel lets go of it when the process dies, however it dies.
+        """Hold the run's lock. The kernel releases it when the process dies, however it dies.
 
         Raises:
-            RunError: without `wait`, where another process is at it.
+            RunError: another process holds it and `wait` is False.
         """
         try:
             with locked(self.path / ".lock", wait=wait):
@@ -135,7 +135,7 @@ class RunFolder:
     # --- configuration and result ---------------------------------------------------------------------------------
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Resolved configuration, hash, identities, versions."""
+        """Write resolved configuration, hash, identities, versions."""
         write_json(self.path / "config.json", manifest)
 
     @property
@@ -148,8 +148,8 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The resolved configuration.
 
-        What is stored never chooses code: `plugins` are the files that the user has given, of those the run was made
-        with (see `check_plugins`).
+        Stored data never select code: `plugins` lists only those of the run's files that the user has given now (see
+        `check_plugins`).
         """
         manifest = self.manifest
         with self._intact("config.json"):
@@ -158,54 +158,54 @@ class RunFolder:
         return config.model_copy(update={"plugins": tuple(str(path) for path in own if path is not None)})
 
     def check_plugins(self) -> None:
-        """Raise RunError where the user has not given each file of plug-ins that the run was made with."""
+        """Raise RunError unless the user has given every plug-in file that the run was made with."""
         for file, sha256 in self.manifest.get("plugins", {}).items():
             if registry.own_file(sha256) is None:
-                content = f"want the content of then, SHA-256 {sha256[:12]}..."
+                content = f"with the same content, SHA-256 {sha256[:12]}..."
                 raise RunError(f"run {self.run_id} was made with a file of plug-ins: give --plugin {file} ({content})")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Metrics, behaviour and cost; marks the run finished and drops its checkpoint."""
+        """Write metrics, behaviour and cost; this marks the run finished and deletes its checkpoint."""
         write_json(self.path / "result.json", result)
         self.tidy()
 
     def tidy(self) -> None:
-        """Drop what a finished run does not need, also where a kill came right after its result."""
+        """Delete files that a finished run does not need; a kill right after its result may leave them."""
         for name in ("error.txt", "checkpoint.pt"):
             with suppress(PermissionError):  # another user's run
                 (self.path / name).unlink(missing_ok=True)
 
     @property
     def result(self) -> dict[str, Any]:
-        """What `write_result` wrote; RunError where the run is not finished, or has lost some of its files."""
+        """What `write_result` wrote; RunError if the run is not finished or has lost some of its files."""
         if self.status != "finished":
             raise RunError(f"run {self.run_id} is not finished ({self.status})")
         if lost := self.lost():
-            mend = "delete its result.json, and the command that computed the run computes it again"
-            raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {mend}")
+            fix = "delete its result.json, and the command that computed the run computes it again"
+            raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {fix}")
         value: dict[str, Any] = read_json(self.path / "result.json", _ANEW)
         with self._intact("result.json"):
             check_types(value)
         return value
 
     def lost(self) -> list[str]:
-        """What belongs to a finished run and is no longer there; its weights may be deleted to save space."""
+        """Return the files that a finished run has lost; its weights may be deleted to save space."""
         return [name for name in names_in(self.path) if name not in _SPARE and not (self.path / name).exists()]
 
     def write_error(self, text: str) -> None:
-        """Why the run failed."""
+        """Write why the run failed."""
         with atomic_write(self.path / "error.txt") as file:
             file.write(text.rstrip() + "\n")
 
     # --- metrics --------------------------------------------------------------------------------------------------
 
     def write_metrics(self, points: Sequence[Mapping[str, float]]) -> None:
-        """All points so far, those of a checkpoint: the two belong together, and the checkpoint is what counts."""
+        """Write all points so far, those of the checkpoint; if the two differ, the checkpoint counts."""
         with atomic_write(self.path / "metrics.jsonl") as file:
             file.writelines(json.dumps(point) + "\n" for point in points)
 
     def metrics(self) -> list[dict[str, float]]:
-        """All points, in order."""
+        """Return all points, in order."""
         file = self.path / "metrics.jsonl"
         if not file.exists():
             return []
@@ -213,7 +213,7 @@ class RunFolder:
             return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
     def recover(self) -> None:
-        """Set metrics.jsonl back to the checkpoint: what was computed after it, if anything, is computed again."""
+        """Reset metrics.jsonl to the checkpoint: anything computed after it is computed again."""
         saved = self.checkpoint()
         if saved is None:
             self.write_metrics([])
@@ -224,11 +224,11 @@ class RunFolder:
     # --- tables and weights ---------------------------------------------------------------------------------------
 
     def write_ranks(self, frame: pd.DataFrame) -> None:
-        """Per-query ranks on the reported split."""
+        """Write per-query ranks on the reported split."""
         self.write_table("ranks", frame)
 
     def write_table(self, name: str, table: pd.DataFrame | pa.Table) -> None:
-        """`name`.parquet."""
+        """Write `name`.parquet."""
         import pyarrow as pa
         from pyarrow.parquet import write_table
 
@@ -237,13 +237,13 @@ class RunFolder:
             write_table(made, file)
 
     def ranks(self) -> pd.DataFrame:
-        """What `write_ranks` wrote."""
+        """Read what `write_ranks` wrote."""
         frame = self.table("ranks")
         with self._intact("ranks.parquet"):
             return frame.astype({"target_rank": "int64", "gallery_size": "int64"})
 
     def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
-        """What `write_table` wrote, or some columns of it."""
+        """Read what `write_table` wrote, or some columns of it."""
         import pandas as pd  # here, as training does without it
 
         with self._intact(f"{name}.parquet") as file:
@@ -255,7 +255,7 @@ class RunFolder:
             torch.save(dict(state), file)
 
     def checkpoint(self) -> dict[str, Any] | None:
-        """The last checkpoint, on the CPU; None where there is none."""
+        """Read the last checkpoint, on the CPU; None if there is none."""
         if not (self.path / "checkpoint.pt").exists():
             return None
         with self.in_checkpoint() as file:
@@ -263,11 +263,11 @@ class RunFolder:
         return state
 
     def in_checkpoint(self) -> AbstractContextManager[Path]:
-        """Take something of the checkpoint: DamagedError for whatever fails in the block."""
+        """Read the checkpoint in this block; raise DamagedError for whatever fails in it."""
         return intact(self.path / "checkpoint.pt", _FIRST)
 
     def write_weights(self, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
-        """Trained parameters as safetensors."""
+        """Write the trained parameters as safetensors."""
         from safetensors.torch import save
 
         with atomic_write(self.path / "model.safetensors", "wb") as file:
@@ -275,11 +275,11 @@ class RunFolder:
 
     @property
     def has_weights(self) -> bool:
-        """Whether it holds trained parameters: not where it came of a pack."""
+        """Whether the folder holds trained parameters; one that came from a pack does not."""
         return (self.path / "model.safetensors").exists()
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """What `write_weights` wrote."""
+        """Read what `write_weights` wrote."""
         from safetensors.torch import load_file
 
         if not self.has_weights:
@@ -289,12 +289,12 @@ class RunFolder:
         return tensors
 
     def _intact(self, name: str) -> AbstractContextManager[Path]:
-        """Read one of the files that a finished run is made of."""
+        """Read one of a finished run's files in this block, as `intact` does."""
         return intact(self.path / name, _ANEW)
 
 
 def find_run(runs: Path, name: str) -> RunFolder:
-    """Run by id, by a prefix or a part of it that only one run has, or by its folder's path."""
+    """Find a run by id, by a part of it that only one run has, or by its folder's path."""
     for path in (Path(name), runs / name):
         if (path / "config.json").exists():
             return RunFolder(path)
@@ -306,19 +306,19 @@ def find_run(runs: Path, name: str) -> RunFolder:
 
 
 def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
-    """Folders of runs with this configuration hash, in order of name."""
+    """Return the folders of runs with this configuration hash, in order of name."""
     found = [RunFolder(p.parent) for p in sorted(runs.glob(f"*-{config_hash[:8]}*/config.json"))]
     return [folder for folder in found if folder.manifest.get("hash") == config_hash]
 
 
 def step_of(folder: RunFolder | None) -> Step:
-    """What is to be done about a run, given the folder that holds it so far."""
+    """Return what to do about a run, given its folder so far."""
     status: Status = "new" if folder is None else folder.status
     return "reuse" if status == "finished" else "resume" if status == "interrupted" else "anew"
 
 
 def best_of(runs: Path, config_hash: str) -> RunFolder | None:
-    """The folder that stands for a run: of the finished ones, else of all, the newest; None where there is none."""
+    """Return a run's newest finished folder, else its newest folder; None if there is none."""
     found = runs_of(runs, config_hash)
     finished = [folder for folder in found if folder.status == "finished"]
     return max(finished or found, key=lambda folder: (folder.path / "config.json").stat().st_mtime_ns, default=None)
@@ -328,16 +328,16 @@ def best_of(runs: Path, config_hash: str) -> RunFolder | None:
 def claimed(
     runs: Path, name: str, config_hash: str, manifest: Callable[[], Mapping[str, Any]]
 ) -> Iterator[tuple[RunFolder, Step]]:
-    """Hold the folder of one run, found or made, for as long as it is computed.
+    """Find or create the folder of one run, and lock it while the run is computed.
 
-    Where another process is at it, wait until that one is done or dead, and look again: no run is computed twice at a
+    If another process holds it, wait until that one is done or dead, and look again: no run is computed twice at a
     time, and a process that dies loses its claim at once. A step that computes nothing holds no lock.
 
     Args:
         runs: folder of the runs.
-        name: of the folder, where it has to be made; `name-2`, ... where that holds another attempt.
-        config_hash: of the run.
-        manifest: what `RunFolder.write_manifest` gets, where the folder is made.
+        name: name of a new folder; `name-2`, ... if that holds another attempt.
+        config_hash: the run's.
+        manifest: returns what `RunFolder.write_manifest` writes into a new folder.
     """
     while True:
         with ExitStack() as stack:
@@ -363,9 +363,9 @@ def claimed(
 
 
 def new_folder(runs: Path, name: str) -> RunFolder:
-    """An empty folder `name`, or `name-2`, ... where that holds a run; only under the claims' lock.
+    """Return an empty folder `name`, or `name-2`, ... if that holds a run; call only under the claims' lock.
 
-    One that was made by a process killed before it wrote anything is taken.
+    Reuses a folder whose process was killed before it wrote anything.
     """
     for number in range(1, 10_000):
         path = runs / (name if number == 1 else f"{name}-{number}")
@@ -383,7 +383,7 @@ def new_folder(runs: Path, name: str) -> RunFolder:
 
 
 def final_values(details: Mapping[str, Any]) -> dict[str, float]:
-    """result.json as flat metric names, which MLflow sorts: final/..., mined/..., regime_end/..., used/...
+    """Flatten result.json into metric names, which MLflow sorts: final/..., mined/..., regime_end/..., used/...
 
     The baselines' scores stay in result.json, an artifact: in MLflow they would be half of the names, and come first.
     """

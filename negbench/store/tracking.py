@@ -1,4 +1,4 @@
-"""The only room that imports mlflow: copies runs from their folders into an MLflow store, by its public API.
+"""Copy runs from their folders into an MLflow store by its public API; the only module that imports mlflow.
 
 The folder is the source of truth, so a store that fails (a full disk, a server that is down) costs a remark, never a
 run: `negbench ui` copies what the store lacks. MLflow allows no `@` in names: `val/dress/recall_at_10` is what tables
@@ -33,16 +33,16 @@ EXPERIMENT = "negbench"
 _FLUSH_SECONDS = 5.0
 _PATIENCE = 10  # seconds for a store to answer
 _FORGET = 60.0  # seconds in which a store that did not answer is not asked again
-_SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and what was said
+_SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and the error
 _NOTE = "mlflow.json"  # in a folder: where its copy is
 _ALIVE = ".alive"  # lock of a parent run's folder
-_PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
+_PLACE = ".mlflow.place"  # path of the runs folder when its store was created
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _TAG_LIMIT = 5000  # characters of a tag's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
 _DESCRIPTION = "mlflow.note.content"  # Markdown, of a run and of an experiment
 _SUMMARIES = "tags.`negbench.kind` = 'summary'"
-_COMPARED = {  # of the pages' address: the strategies alone, the best first, as bars
+_COMPARED = {  # part of the pages' address: only strategies, best first, as bars
     "searchFilter": _SUMMARIES,
     "orderByKey": "metrics.`verdict/mean`",
     "orderByAsc": "false",
@@ -52,13 +52,13 @@ _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "m
 
 
 def default_uri(root: Path) -> str:
-    """The sqlite store in the runs folder."""
+    """Return the URI of the sqlite store in the runs folder."""
     return f"sqlite:///{root.resolve() / 'mlflow.db'}"
 
 
 @dataclass(frozen=True)
 class SummaryRun:
-    """One run of an MLflow experiment that stands for several: a strategy's mean over seeds, with its deviation."""
+    """An MLflow run that summarises several: a strategy's mean over seeds, with its deviation."""
 
     name: str
     tags: Mapping[str, str]
@@ -85,7 +85,7 @@ class Tracker:
     """An MLflow store. `uri = "none"` keeps no copy.
 
     Args:
-        root: runs folder; artifacts of the default store lie in `root/artifacts`.
+        root: runs folder; artifacts of the default store are in `root/artifacts`.
         uri: MLflow tracking URI.
     """
 
@@ -94,7 +94,7 @@ class Tracker:
 
     @classmethod
     def open(cls, root: Path, uri: str | None = None) -> Tracker:
-        """The store at `uri`, default the sqlite file in `root`. Nothing is created before the first run is logged."""
+        """Return the store at `uri`, by default the sqlite file in `root`; nothing is created before the first run."""
         return cls(root, uri or default_uri(root))
 
     @property
@@ -104,14 +104,14 @@ class Tracker:
 
     @property
     def shown(self) -> str:
-        """The URI as it may be printed, and as folders remember it."""
+        """The URI without secrets, for printing and for folders' notes."""
         return without_secrets(self.uri)
 
     def client(self) -> MlflowClient:
-        """Client of a store that exists: the first process makes it, under a lock, before any other opens it.
+        """Return a client of the store; the first process creates the store, under a lock, before any other opens it.
 
         Raises:
-            RunError: a store that fails, or has not answered within ten seconds a moment ago.
+            RunError: the store fails, or did not answer within ten seconds a moment ago.
         """
         since, error = _SILENT.get(self.uri, (-math.inf, None))
         if error is not None and time.monotonic() - since < _FORGET:
@@ -147,13 +147,13 @@ class Tracker:
         return self.uri.startswith("sqlite")
 
     def guard(self) -> Any:
-        """Lock that serialises the users of a sqlite file; server stores need none."""
+        """Return a lock that serialises the users of a sqlite file; server stores need none."""
         return locked(self.root / ".mlflow.lock") if self._is_file else nullcontext()
 
     def _set_aside(self) -> None:
         """Rename the store of a runs folder that was moved or copied; `copy_missing` fills a new one.
 
-        MLflow keeps the places of artifacts as absolute paths, and has no call that changes a run's.
+        MLflow stores the locations of artifacts as absolute paths, and has no call that changes a run's.
         """
         if self.uri != default_uri(self.root):
             return
@@ -166,13 +166,13 @@ class Tracker:
             file.write(here)
 
     def address(self, name: str | None = None) -> str:
-        """Path within MLflow's pages of an experiment's runs; of a finished comparison, bar charts of its strategies.
+        """Return the MLflow page of an experiment's runs; of a finished comparison, bar charts of its strategies.
 
         Args:
-            name: of the experiment; default: that of the newest run.
+            name: the experiment's; default: that of the newest run.
 
         Raises:
-            RunError: no such experiment, or none with a run; a store that fails.
+            RunError: there is no such experiment, or none with a run; or the store fails.
         """
         with self.answering():
             client = self.client()
@@ -192,7 +192,7 @@ class Tracker:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """RunError, in one line and without secrets, where the store fails in this block."""
+        """Raise RunError, in one line and without secrets, if the store fails in this block."""
         try:
             yield
         except NegbenchError:
@@ -203,7 +203,7 @@ class Tracker:
 
     @contextmanager
     def _tolerated(self, lost: str) -> Iterator[None]:
-        """A line in the log, which names what is lost, where the store fails in this block."""
+        """Log a warning, which names what is lost, if the store fails in this block."""
         try:
             with self.answering():
                 yield
@@ -211,11 +211,11 @@ class Tracker:
             log.warning("%s: %s", error, lost)
 
     def experiment(self, client: MlflowClient, name: str) -> str:
-        """Id of the experiment `name`, made if absent."""
+        """Return the id of the experiment `name`, created if absent."""
         from mlflow.exceptions import MlflowException
 
         location = (self.root.resolve() / "artifacts").as_uri() if self._is_file else None
-        with suppress(MlflowException):  # it is there
+        with suppress(MlflowException):  # it exists
             client.create_experiment(name, artifact_location=location, tags=dict([_KIND]))
         return str(cast("Experiment", client.get_experiment_by_name(name)).experiment_id)
 
@@ -231,7 +231,7 @@ class Tracker:
         status = "KILLED"  # by Ctrl-C or another signal
         try:
             if self.enabled:
-                log.guarded(self.mend)
+                log.guarded(self.end_abandoned)
             log.start(params, tags)
             yield log
             status = "FINISHED"
@@ -242,10 +242,10 @@ class Tracker:
             log.finish(status)
 
     def export(self, folder: RunFolder) -> str:
-        """Copy a finished run's folder into the store, in place of an earlier copy; returns the MLflow run's id.
+        """Copy a finished run's folder into the store, in place of an earlier copy; return the MLflow run's id.
 
         Raises:
-            RunError: a run that is not finished, or a store that fails.
+            RunError: the run is not finished, or the store fails.
         """
         kept, details = noted(folder.path / _NOTE) or {}, folder.result
         log = RunLog(self, folder)
@@ -257,12 +257,12 @@ class Tracker:
         return log.run_id
 
     def copy_missing(self) -> list[str]:
-        """Copy the finished runs of the runs folder that the store lacks; returns their ids.
+        """Copy finished runs that the store lacks; return their ids.
 
         A copy that was deleted in MLflow's pages stays deleted.
 
         Raises:
-            RunError: a store that fails.
+            RunError: the store fails.
         """
         copied = list[str]()
         folders = [RunFolder(path.parent) for path in sorted(self.root.glob("*/config.json"))]
@@ -287,15 +287,15 @@ class Tracker:
             return bool(info.lifecycle_stage == "deleted" or info.status == "FINISHED")
         return False
 
-    def mend(self) -> list[str]:
-        """End the runs of this runs folder that the store calls running and whose process is gone (kill -9, power).
+    def end_abandoned(self) -> list[str]:
+        """End this folder's runs that the store lists as running but whose process is gone (kill -9, power cut).
 
         A finished run whose copy was cut off is copied again.
 
         Returns:
-            Names of the mended runs.
+            Names of the ended runs.
         """
-        client, mended = self.client(), list[str]()
+        client, ended = self.client(), list[str]()
         places = [experiment.experiment_id for experiment in client.search_experiments()]
         found = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
         running = {run.info.run_id: run.info.run_id for run in found}
@@ -314,27 +314,27 @@ class Tracker:
                 client.set_terminated(run_id, status="KILLED")
                 if folder.status == "finished":
                     self.export(folder)
-                mended.append(folder.run_id)
-        return mended
+                ended.append(folder.run_id)
+        return ended
 
-    # --- the run that others hang under ---------------------------------------------------------------------------
+    # --- parent runs -----------------------------------------------------------------------------------------------
 
     def knows(self, note: Path) -> bool:
-        """Whether this store has the run that a file of `parent` remembers, or keeps no copy; asks no server."""
+        """Whether this store has the run in a note of `parent`, or keeps no copy; asks no server."""
         kept = noted(note)
         there = self.uri != default_uri(self.root) or (self.root / "mlflow.db").exists()
         return not self.enabled or (there and kept is not None and kept["uri"] == self.shown)
 
     def parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str | None:
-        """MLflow run that others hang under, in the experiment `name`.
+        """Find or create the parent MLflow run in the experiment `name`.
 
         Args:
-            note: file that remembers it, so that the same command goes on under the same run.
+            note: file that stores its id, so that a rerun of the command uses the same parent.
             name: of the experiment and of the run.
             tags: of the run.
 
         Returns:
-            Its id; None where no copy is kept, or where the store fails (with a warning).
+            Its id; None if no copy is kept, or if the store fails (with a warning).
         """
         from mlflow.exceptions import MlflowException
 
@@ -356,9 +356,9 @@ class Tracker:
 
     @contextmanager
     def working(self, note: Path) -> Iterator[None]:
-        """Hold the parent of `parent` for as long as its runs are computed, then end it.
+        """Hold the run of `parent` while its runs are computed, then end it.
 
-        Several processes may hold it. One that a kill -9 leaves running is ended by `mend`.
+        Several processes may hold it. `end_abandoned` ends one that a kill -9 leaves running.
         """
         with locked(note.with_name(_ALIVE), shared=True):
             status = "FAILED"
@@ -371,7 +371,7 @@ class Tracker:
             finally:
                 kept = noted(note)
                 if kept is not None and kept["uri"] == self.shown:
-                    with suppress(Exception):  # `mend` does it later
+                    with suppress(Exception):  # `end_abandoned` does it later
                         self.client().set_terminated(kept["run_id"], status=status)
 
     def close_parent(
@@ -379,8 +379,8 @@ class Tracker:
     ) -> None:
         """Replace the summary runs under a parent, give the parent its artifacts, and end it.
 
-        One run per summary, with the group's tags, so that the MLflow pages compare strategies at once. An artifact in
-        a folder `figures` stays in one. A store that fails costs a warning.
+        Creates one run per summary, with the group's tags, so that the MLflow pages compare strategies at once. An
+        artifact in a folder `figures` stays in one. If the store fails, only a warning is logged.
         """
         if not self.enabled or not note.exists():  # no note: the store failed when the parent was to be made
             return
@@ -405,7 +405,7 @@ class Tracker:
 class RunLog:
     """One MLflow run, fed from a folder. Points are buffered and sent in batches.
 
-    Where the store fails, `error` says why and logging stops.
+    If the store fails, `error` says why and logging stops.
 
     Args:
         tracker: the store.
@@ -422,20 +422,20 @@ class RunLog:
         self._sent = time.monotonic()
 
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Create the MLflow run, in place of an earlier copy of the same folder, with the points that there are."""
+        """Create the MLflow run, in place of an earlier copy of the same folder, with its points so far."""
         if self.tracker.enabled:
             self.guarded(lambda: self._create(params, tags))
             for point in self.folder.metrics():
                 self.metrics({k: v for k, v in point.items() if k not in ("step", "epoch")}, int(point["step"]))
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Points of a curve: step counts batches. Values that are NaN are left out."""
+        """Add points of a curve; `step` counts batches. Values that are not finite are left out."""
         self._buffer.extend((name, value, step) for name, value in values.items() if math.isfinite(value))
         if time.monotonic() - self._sent > _FLUSH_SECONDS:
             self.guarded(self._flush)
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
-        """Final metrics, then the folder's files."""
+        """Send final metrics, then the folder's files."""
         self.metrics(final_values(details), int(details["steps"]))
         self.guarded(self._send_files)
 
@@ -471,7 +471,7 @@ class RunLog:
                 self._client.log_artifact(self.run_id, str(path))
 
     def guarded(self, action: Callable[[], object]) -> None:
-        """Do it; where the store fails, keep why and stop logging: the folder has everything."""
+        """Run `action`; if the store fails, keep the error and stop logging: the folder has everything."""
         if self.error is not None:
             return
         try:
@@ -482,7 +482,7 @@ class RunLog:
 
 
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
-    """Parameters in batches of MLflow's limits; None is written as ''."""
+    """Log parameters in batches within MLflow's limits; None is written as ''."""
     from mlflow.entities import Param
 
     items = [Param(key, "" if value is None else str(value)[:_PARAM_LIMIT]) for key, value in params.items()]
@@ -491,7 +491,7 @@ def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> 
 
 
 def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float, int]]) -> None:
-    """(name, value, step) points in batches of MLflow's limits."""
+    """Log (name, value, step) points in batches within MLflow's limits."""
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""Reading a system's file, and making a configuration of it for a backbone and a data set."""
+"""Read a system's file and turn it into a configuration for a backbone and a data set."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from negbench.settings.layers import merged, recipe_settings, set_layer
 if TYPE_CHECKING:
     from negbench.data.scene import Scenes
 
-# what the four papers propose and what they compare it with, in their order of mention; and the ceilings, which know
-# the relevant images. Names alone: a strategy of the wider field is no part of any of these systems.
+# the strategies that the four papers propose or compare with, in order of mention, and the oracles, which know the
+# relevant images; strategies of the wider field belong to none of these systems
 CIR = (
     "all-corpus", "top-k", "after-target", "qure", "cirqrs", "dqe", "hycole", "in-batch", "in-batch-cube",
     "oracle-after-target", "oracle-all",
 )  # fmt: skip
-PLAIN = "plain"  # what a system's gain is counted from
+PLAIN = "plain"  # the baseline from which a system's gain is measured
 FACTORS = ("negatives", "objective", "architecture")
 BASE = "base"
-# where all systems start, as far as the backbone has these options; a system's parts replace those of the base
+# starting point of all systems, for options that the backbone has; a system's parts override it
 HEAD: dict[str, Any] = {"fusion": "sum", "hidden": 0}
 
 Layer = Mapping[str, Any]
@@ -35,11 +35,11 @@ Layer = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Component:
-    """Something that a system adds, and only some backbones and data sets can carry.
+    """An addition of a system that only some backbones and data sets support.
 
     Attributes:
-        what: in words, with the paper's equation.
-        factor: objective or architecture; BASE where no corner does without it.
+        what: description, with the paper's equation.
+        factor: objective or architecture; BASE if it is always included.
         layer: configuration.
         texts: whether it reads privileged texts of references and targets.
         composes: whether it composes texts with texts.
@@ -52,7 +52,7 @@ class Component:
     composes: bool = False
 
     def lacking(self, config: RunConfig, scenes: Scenes) -> str | None:
-        """What the configured backbone or data set lacks for it; None where it can be carried."""
+        """Return what the configured backbone or data set lacks; None if it supports the component."""
         from negbench.contracts import ComposesTexts
 
         cls = registry.get("backbones", config.backbone.name)
@@ -74,13 +74,13 @@ class System:
     """One published method.
 
     Attributes:
-        name: of its file.
-        title: as tables print it.
+        name: name of its file.
+        title: title for tables.
         paper: where it was published.
         summary: one line.
-        negatives: configuration of the strategy, its schedule and how many are drawn.
+        negatives: configuration of the strategy, its schedule and the number of negatives drawn.
         objective: configuration of the loss.
-        parts: what only some backbones and data sets carry.
+        parts: components that only some backbones and data sets support.
     """
 
     name: str
@@ -92,15 +92,15 @@ class System:
     parts: tuple[Component, ...]
 
     def layers(self, parts: Sequence[Component], factors: Sequence[str] = FACTORS) -> list[Layer]:
-        """Configuration layers of these factors of the system, with those of `parts` that belong to them."""
+        """Return the configuration layers of these factors, with the layers of `parts` that belong to them."""
         core = [layer for name, layer in (("negatives", self.negatives), ("objective", self.objective))]
         chosen = [layer for name, layer in zip(FACTORS, core, strict=False) if name in factors]
         return [*chosen, *(part.layer for part in parts if part.factor in (*factors, BASE))]
 
     def carried(self, base: Sequence[Layer], scenes: Scenes) -> tuple[tuple[Component, ...], tuple[str, ...]]:
-        """The base and the parts that the backbone and the data set of `base` carry; a line on each part they do not.
+        """Return the base and the parts that `base`'s backbone and data set support, and a line per unsupported part.
 
-        The backbone's options name it: a layer above that names it too does not drop them then (`merged`).
+        Backbone options come with the backbone's name, so a layer above that names it too keeps them (`merged`).
         """
         config = build_config([self.negatives, self.objective, *base])
         for path in config.plugins:
@@ -120,7 +120,7 @@ class System:
         return tuple(found), tuple(remarks)
 
     def layer(self, base: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The system as one layer that goes below `base` (recipe, flags, --set), and what is left out of it.
+        """Return the system as one layer to put below `base` (recipe, flags, --set), and a line per part left out.
 
         Args:
             base: layers that name backbone and data set.
@@ -131,12 +131,12 @@ class System:
 
 
 def with_system(layers: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The layers as one, above the system that their key `system` names, if any.
+    """Merge the layers on top of the system that their key `system` names, if any.
 
-    The parts lie below all layers put together: the backbone that carries them is the one that the last layer names.
+    The parts go below all layers together, because the last layer decides which backbone has to support them.
 
     Returns:
-        The layer, and a line on each part of the system that the backbone or the data set of the layers cannot carry.
+        The merged layer, and a line per part of the system that its backbone or data set does not support.
 
     Raises:
         UnknownNameError: a system that does not exist.
@@ -158,16 +158,16 @@ def load_config(
     sets: Sequence[str] = (),
     note: Note = warnings.warn,
 ) -> RunConfig:
-    """Build a RunConfig: defaults, then the system that is named, then the recipe, then flags, then `--set`.
+    """Build a RunConfig from defaults, then the named system, then the recipe, then flags, then `--set`.
 
     Args:
         recipe: TOML file whose tables are RunConfig's sections; its key `system` names one of `list systems`.
-        flags: nested dict of what the command line gave.
+        flags: nested dict of command-line flags.
         sets: 'section.key=value' texts, in order.
-        note: told in a line what the backbone or the data set cannot carry of the system.
+        note: called with a line per part of the system that the backbone or data set does not support.
 
     Raises:
-        NegbenchError: one line that names the key and the mend.
+        NegbenchError: one line that names the key and how to fix it.
     """
     layers = [recipe_settings(recipe), flags or {}, *map(set_layer, sets)]
     if not any("system" in layer for layer in layers):
@@ -181,19 +181,19 @@ def load_config(
 
 
 def system_files() -> dict[str, Path]:
-    """Files of all systems by name, the plain one first."""
+    """Return the files of all systems by name, the plain one first."""
     found = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
     return {PLAIN: found[PLAIN], **found}
 
 
 @cache
 def systems() -> dict[str, System]:
-    """All systems by name, the plain one first."""
+    """Return all systems by name, the plain one first."""
     return {name: _read(path) for name, path in system_files().items()}
 
 
 def system(name: str, flag: str = "--system") -> System:
-    """One system. Raises UnknownNameError, which names the flag."""
+    """Return a system by name. Raises UnknownNameError, which names the flag."""
     if name not in systems():
         raise UnknownNameError("system", name, systems(), where=flag)
     return systems()[name]

@@ -26,14 +26,14 @@ from negbench.testing.worlds import global_generators
 
 MODES = ("RGB", "RGBA", "L", "P", "CMYK", "1", "I;16")
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-SCALE = 2.0**10  # of the loss under autocast, as a gradient scaler has it: float16 has no small numbers
+SCALE = 2.0**10  # of the loss under autocast, like a gradient scaler's: small gradients underflow in float16
 
 Make = Callable[[int], Backbone]
 Tokens = Mapping[str, Tensor]
 
 
 def _unit(embeddings: Tensor, *shape: int) -> None:
-    """Of this shape, float32, of unit norm."""
+    """Assert that embeddings have this shape, float32 and unit norm."""
     assert embeddings.shape == shape
     assert embeddings.dtype == torch.float32
     torch.testing.assert_close(embeddings.detach().norm(dim=-1), torch.ones(shape[:-1]), rtol=0, atol=1e-5)
@@ -48,11 +48,11 @@ class BackboneTestCase:
 
     Attributes:
         texts: modifications, the first of them with several words of every aspect that the backbone knows.
-        image_ids: only of a backbone that `HoldsFeatures`: as many ids as texts.
-        drawn: whether anything but what a file holds is drawn from the seed.
-        idle: regular expression of names whose gradient may be zero, such as a last layer's for unread positions.
-        autocast_bounds: precision -> largest distance of an embedding (of unit norm) under autocast from float32's.
-        gradient_bound: least cosine of the whole gradient under autocast with float32's.
+        image_ids: only for a backbone that `HoldsFeatures`: as many ids as texts.
+        drawn: whether any weights are drawn from the seed instead of read from a file.
+        idle: regular expression of parameters whose gradient may be zero, such as a last layer's for unread positions.
+        autocast_bounds: precision -> largest distance between unit-norm embeddings under autocast and in float32.
+        gradient_bound: smallest cosine between the whole gradients under autocast and in float32.
     """
 
     texts: ClassVar[Sequence[str]] = (
@@ -69,7 +69,7 @@ class BackboneTestCase:
 
     @pytest.fixture
     def make(self) -> Make:
-        """What makes the backbone under test."""
+        """Factory of the backbone under test."""
         raise NotImplementedError("define the fixture `make` in your test class")
 
     @pytest.fixture
@@ -104,13 +104,13 @@ class BackboneTestCase:
         ]
 
     def loss(self, backbone: Backbone, features: Tensor, tokens: Tokens) -> Tensor:
-        """In-batch cross-entropy against other targets than the references."""
+        """Compute in-batch cross-entropy with targets that differ from the references."""
         scores = relevance(backbone.queries(features, tokens), backbone.candidates(features)).float()
         targets = torch.arange(len(self.texts), device=scores.device).roll(1)
         return torch.nn.functional.cross_entropy(scores / backbone.temperature, targets)
 
     def gradients(self, backbone: Backbone, tokens: Tokens) -> dict[str, Tensor]:
-        """Of every parameter that one step reaches."""
+        """Return the gradient of every parameter that one step reaches."""
         backbone.zero_grad()
         self.loss(backbone, self.encoded(backbone), tokens).backward()
         return {name: p.grad.clone() for name, p in backbone.named_parameters() if p.grad is not None}
@@ -118,9 +118,9 @@ class BackboneTestCase:
     # --- what it is -------------------------------------------------------------------------------------------------
 
     def test_identity(self, make: Make, backbone: Backbone, features: Tensor) -> None:
-        """It names weights and preprocessing, counts the parameters, knows the shapes; the same at every load.
+        """The identity names weights and preprocessing, counts parameters, knows shapes, and is the same at every load.
 
-        The temperature is a scalar > 0 that learns.
+        The temperature is a learned scalar > 0.
         """
         assert backbone.temperature.shape == ()
         assert backbone.temperature > 0
@@ -138,7 +138,7 @@ class BackboneTestCase:
         assert again.feature_key == backbone.feature_key
 
     def test_identity_is_that_of_the_weights_as_loaded(self, backbone: Backbone) -> None:
-        """Training moves neither the hash nor the key of the stored features."""
+        """Training changes neither the hash nor the key of the stored features."""
         identity, key = backbone.identity, backbone.feature_key
         with torch.no_grad():
             for parameter in backbone.parameters():
@@ -154,7 +154,7 @@ class BackboneTestCase:
             assert make(1).identity.sha256 != make(2).identity.sha256
 
     def test_global_generators_are_untouched(self, make: Make) -> None:
-        """By loading, by a training step, by evaluation."""
+        """Loading, a training step and evaluation leave the global generators unchanged."""
         before = global_generators()
         backbone = make(3).train()
         self.gradients(backbone, backbone.tokenize(self.texts))
@@ -181,7 +181,7 @@ class BackboneTestCase:
             assert torch.equal(backbone.preprocess(picture), backbone.preprocess(picture))
 
     def test_features(self, make: Make) -> None:
-        """[B, L, C] of each image alone; frozen ones have no gradient and do not know of the training mode."""
+        """[B, L, C], each image encoded on its own; frozen features have no gradient and ignore the training mode."""
         backbone = make(0).eval()
         features = self.encoded(backbone)
         assert features.ndim == 3
@@ -198,7 +198,7 @@ class BackboneTestCase:
             assert torch.equal(trained, features)
 
     def test_candidates(self, backbone: Backbone, features: Tensor) -> None:
-        """[B, T, D] of unit norm, each of its own image; the float16 of the store will do."""
+        """[B, T, D] of unit norm, each image on its own; float16 features, as stored, suffice."""
         candidates = backbone.candidates(features)
         _unit(candidates, len(features), backbone.identity.tokens_per_image, backbone.identity.embedding_dim)
         torch.testing.assert_close(backbone.candidates(features[2:3])[0], candidates[2], rtol=0, atol=1e-5)
@@ -209,7 +209,7 @@ class BackboneTestCase:
     # --- texts and queries ------------------------------------------------------------------------------------------
 
     def test_tokens(self, backbone: Backbone, tokens: dict[str, Tensor]) -> None:
-        """Tensors on the CPU, one row a text; no text, no rows."""
+        """Tensors on the CPU, one row per text; no rows for no texts."""
         assert tokens
         for tensor in tokens.values():
             assert tensor.shape[0] == len(self.texts)
@@ -218,7 +218,7 @@ class BackboneTestCase:
         assert {name: len(tensor) for name, tensor in empty.items()} == dict.fromkeys(tokens, 0)
 
     def test_queries(self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]) -> None:
-        """[B, D] of unit norm, from strings and from tokens alike, in any order and alone."""
+        """[B, D] of unit norm, the same from strings or tokens, in any order, and one at a time."""
         queries = backbone.queries(features, self.texts)
         _unit(queries, len(self.texts), backbone.identity.embedding_dim)
         torch.testing.assert_close(backbone.queries(features, tokens), queries, rtol=0, atol=1e-5)
@@ -232,7 +232,7 @@ class BackboneTestCase:
     def test_queries_depend_on_both_sides(
         self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]
     ) -> None:
-        """Another reference, or another text, is another query."""
+        """A different reference or text gives a different query."""
         queries = backbone.queries(features, tokens)
         for other in (backbone.queries(features.roll(1, 0), tokens), backbone.queries(features, self.texts[::-1])):
             assert (queries - other).norm(dim=-1).min() > 1e-4
@@ -245,7 +245,7 @@ class BackboneTestCase:
         assert (found[0] - found[1]).norm() > 1e-4
 
     def test_crossed_queries_equal_loops(self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]) -> None:
-        """Every reference, and every reference text where the family composes texts, with every modification."""
+        """Crossing every reference (or reference text, if the family composes texts) with every text equals loops."""
         shape = 3, len(self.texts), backbone.identity.embedding_dim
         pairs = [(r, p) for r in range(3) for p in range(len(self.texts))]
         by_image = [backbone.queries(features[r : r + 1], self.texts[p : p + 1])[0] for r, p in pairs]
@@ -274,7 +274,7 @@ class BackboneTestCase:
             assert sub.weight.requires_grad
 
     def test_frozen_text(self, backbone: Backbone, tokens: dict[str, Tensor]) -> None:
-        """What stands for the texts gives their embeddings and gradients, and no training changes it."""
+        """The frozen part gives the same embeddings and gradients as the texts, and training does not change it."""
         if not isinstance(backbone, FreezesTexts):
             pytest.skip("the family freezes no part of its texts")
         backbone.eval()
@@ -298,7 +298,7 @@ class BackboneTestCase:
     # --- training ---------------------------------------------------------------------------------------------------
 
     def test_parameter_groups(self, backbone: Backbone) -> None:
-        """Every parameter that trains stands in one group, and no other; no rate is above the run's."""
+        """Every trained parameter is in exactly one group, and no other is; no rate exceeds the run's."""
         groups = backbone.parameter_groups(1e-3, 0.1)
         held = [id(p) for group in groups for p in group["params"]]
         assert sorted(held) == sorted(id(p) for p in backbone.parameters() if p.requires_grad)
@@ -306,13 +306,13 @@ class BackboneTestCase:
         assert all(0 < group["lr"] <= 1e-3 and group["weight_decay"] in (0.0, 0.1) for group in groups)
 
     def test_gradients(self, make: Make) -> None:
-        """Finite and there for all that trains, not zero for any matrix; none for what is frozen."""
+        """Trained parameters have finite gradients, nonzero for every matrix; frozen ones have none."""
         backbone = make(0).train()
         found = self.gradients(backbone, backbone.tokenize(self.texts))
         assert set(found) == {name for name, p in backbone.named_parameters() if p.requires_grad}
         for name, gradient in found.items():
             assert gradient.isfinite().all(), name
-            # not of vectors: the bias of an attention's keys has none, the softmax takes it out
+            # vectors are exempt: the softmax cancels the bias of an attention's keys
             assert gradient.ndim < 2 or gradient.abs().max() > 0 or re.search(self.idle, name), name
 
     def test_state_survives_saving(self, make: Make, features: Tensor) -> None:
@@ -336,7 +336,7 @@ class BackboneTestCase:
     @pytest.mark.parametrize("device", DEVICES)
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
     def test_autocast(self, make: Make, dtype: torch.dtype, device: str) -> None:
-        """Under autocast all embeddings are float32 of unit norm, near float32's, and so is the gradient."""
+        """Under autocast all embeddings are float32 of unit norm and near float32's; so is the gradient."""
         backbone = make(0).eval().to(device)
         tokens = {name: tensor.to(device) for name, tensor in backbone.tokenize(self.texts).items()}
         exact = self.embeddings(backbone, tokens)
@@ -357,7 +357,7 @@ class BackboneTestCase:
 
     @torch.no_grad()
     def embeddings(self, backbone: Backbone, tokens: Tokens) -> dict[str, Tensor]:
-        """All that a training step may ask for."""
+        """Compute every embedding that a training step may need."""
         features = self.encoded(backbone).to(backbone.device)
         found = {
             "candidates": backbone.candidates(features),

@@ -43,7 +43,7 @@ def answer_key(data: Dataset) -> Tensor:
 
 
 def loop_rank(data: Dataset, scores: Tensor, row: int) -> int:
-    """Rank of the target by a loop over its gallery; among equal scores it comes last."""
+    """Rank the target by a loop over its gallery; among equal scores it comes last."""
     query = data.queries[row]
     gallery = [data.images[column] for column in data.groups[query.group].tolist()]
     rivals = {*gallery} - {query.target} - ({query.reference} if data.card.exclude_reference else set())
@@ -56,13 +56,13 @@ def _rank(data: Dataset, scores: Tensor, block: int = 1024) -> QueryRanks:
 
 
 class DatasetTestCase:
-    """Subclass it as ``TestX`` with the fixtures `dataset` and `options`; `options` may be damaged by the tests.
+    """Subclass it as ``TestX`` with the fixtures `dataset` and `options`; tests may damage its files.
 
-    The copy that `options` name needs a dozen images and two training targets; its `val` split has targets.
+    The copy that `options` load needs a dozen images and two training targets; its `val` split has targets.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "val")  # leave "train" out where there is nothing to train on
-    ranked: ClassVar[bool] = True  # False for judgements that ranks do not hold
+    ranked: ClassVar[bool] = True  # False if the metrics do not follow from ranks
 
     @pytest.fixture
     def dataset(self) -> type[Dataset]:
@@ -71,12 +71,12 @@ class DatasetTestCase:
 
     @pytest.fixture
     def options(self) -> Mapping[str, Any]:
-        """Options of `load` that find a small copy with images, as a rule ``{"root": tmp_path}``."""
+        """Options of `load` that find a small copy with images, usually ``{"root": tmp_path}``."""
         raise NotImplementedError("define the fixture `options` in your test class")
 
     @pytest.fixture
     def load(self, dataset: type[Dataset], options: Mapping[str, Any]) -> Callable[..., Dataset]:
-        """`load` of the class with the options of the copy, and more."""
+        """Loader of the copy that accepts further options."""
         return lambda **more: dataset.load(**{**options, **more})
 
     # --- what it is ----------------------------------------------------------------------------------------------
@@ -92,14 +92,14 @@ class DatasetTestCase:
             assert name in COMMON or re.search(rf"^\s+{name}: ", text, re.MULTILINE), f"{name} is not documented"
 
     def test_card(self, load: Callable[..., Dataset]) -> None:
-        """It says what the benchmark is, and names every metric once."""
+        """The card describes the benchmark and names every metric once."""
         card = load(images=False).card
         for field in ("name", "protocol", "version", "source", "licence", "gallery", "text_template"):
             assert getattr(card, field), field
         assert len(set(card.metrics)) == len(card.metrics)
 
     def test_loading_is_repeatable(self, load: Callable[..., Dataset]) -> None:
-        """With images or without: the same queries, galleries and identity, one a split; no global draw."""
+        """With or without images: the same queries, galleries and identity per split; no global generator moves."""
         assert len({load(split=split, images=False).identity for split in self.splits}) == len(self.splits)
         for split in self.splits:
             before = global_generators()
@@ -112,7 +112,7 @@ class DatasetTestCase:
             assert pickle.loads(pickle.dumps(data)).identity == data.identity
 
     def test_queries(self, load: Callable[..., Dataset]) -> None:
-        """Texts can be tokenised and printed; what is relevant is listed once, the target first."""
+        """Texts are stripped and not empty; relevant images are listed once, the target first."""
         for split in self.splits:
             data = load(split=split, images=False)
             for query in data.queries:
@@ -126,7 +126,7 @@ class DatasetTestCase:
     # --- files ---------------------------------------------------------------------------------------------------
 
     def test_every_image_opens(self, load: Callable[..., Dataset]) -> None:
-        """Galleries and references have files that decode; a data set without images refuses to be asked for them."""
+        """Gallery and reference images decode; a data set without images refuses `images=True`."""
         if not load(images=False).has_images:
             with pytest.raises(NegbenchError, match="has no images") as caught:
                 load(images=True)
@@ -139,7 +139,7 @@ class DatasetTestCase:
                 assert min(data.open_image(image).size) > 0
 
     def test_a_missing_image(self, load: Callable[..., Dataset]) -> None:
-        """An empty file is none: one line; with `allow_missing` all that needs it goes, and the identity says so."""
+        """An empty file is missing: a one-line error; `allow_missing` drops what needs it and changes the identity."""
         whole = load(split="val")
         if not whole.has_images:
             pytest.skip("there are no image files")
@@ -159,13 +159,13 @@ class DatasetTestCase:
             assert lost not in (query.reference, query.target, *query.relevant, *query.subset)
 
     def test_an_unknown_split(self, load: Callable[..., Dataset]) -> None:
-        """One line that quotes it."""
+        """An unknown split raises a one-line error that quotes it."""
         with pytest.raises(NegbenchError, match="'no-such-split'") as caught:
             load(split="no-such-split")
         assert len(str(caught.value).splitlines()) == 1
 
     def test_an_empty_folder(self, load: Callable[..., Dataset], options: Mapping[str, Any], tmp_path: Path) -> None:
-        """One line that names the folder and says where the data come from."""
+        """An empty folder raises a one-line error that names it and the source of the data."""
         if "root" not in options:
             pytest.skip("read from a file")
         (tmp_path / "empty").mkdir()
@@ -184,7 +184,7 @@ class DatasetTestCase:
         return load(split="val", images=False)
 
     def test_the_right_answers_score_one(self, val: Dataset) -> None:
-        """Every metric, with all scores negative and the reference on top where it is not ranked."""
+        """Every metric is 1, with all scores negative and the reference on top where it is not ranked."""
         scores = answer_key(val)
         if val.card.exclude_reference:
             held = val.reference_columns >= 0
@@ -203,7 +203,7 @@ class DatasetTestCase:
         assert all(0 <= value <= 1 for value in val.summarise(ranks).values())
 
     def test_ranks_are_those_of_a_loop(self, val: Dataset) -> None:
-        """For every block size; a data set of classes ranks the best image of the target's class."""
+        """Ranks equal a loop's for every block size; a data set of classes ranks the target class's best image."""
         for sign in SIGNS:
             scores = toy_table(val, 3, sign)
             ranks, small = _rank(val, scores), _rank(val, scores, block=2)
@@ -215,7 +215,7 @@ class DatasetTestCase:
             assert torch.equal(small.relevant_ranks.values, listed.values)
 
     def test_per_query_values_average_to_the_metric(self, val: Dataset) -> None:
-        """Of all queries, of some, and from a stored table of ranks."""
+        """Per-query values average to the metric for all queries, some, and a stored table of ranks."""
         ranks = _rank(val, toy_table(val, 5, "ties"))
         some = ranks.select(range(0, len(ranks), 2))
         for chosen in (ranks, some, QueryRanks.from_frame(ranks.to_frame())):

@@ -51,7 +51,7 @@ class LossTestCase:
             assert "\n" not in str(caught.value)
 
     def test_scalar_and_finite(self, loss: Loss) -> None:
-        """A finite scalar and finite gradients, in every precision, at low temperatures, of huge and tiny scores."""
+        """A finite scalar and finite gradients, in every precision, at low temperatures, for huge and tiny scores."""
         cases = [(dtype, temperature, 1.0) for dtype, temperature in itertools.product(DTYPES, TEMPERATURES)]
         for dtype, temperature, scale in [*cases, (torch.float32, 0.07, 1e4), (torch.float32, 0.07, 1e-30)]:
             toy = toy_scores(scale=scale, dtype=dtype)
@@ -62,10 +62,10 @@ class LossTestCase:
             assert all(g.isfinite().all() for g in _gradients(value, positive, negatives))
 
     def test_direction(self, loss: Loss) -> None:
-        """It falls when a target's score rises and rises when a negative's does; what is masked has no say.
+        """The loss falls when a target's score rises and rises when a negative's does; masked entries have no effect.
 
-        A loss that says it is not `monotone` does not rise when a target's score does, nor when all negatives of a row
-        fall together, and falls for some row: it may be flat, and single negatives may go the other way.
+        A loss that is not `monotone` must not rise when a target's score rises, nor when all negatives of a row fall
+        together, and must fall for some row: it may be flat, and single negatives may have the opposite effect.
         """
         for seed in range(5):
             toy = toy_scores(seed=seed)
@@ -83,14 +83,14 @@ class LossTestCase:
             assert (of_negatives[~toy.mask] == 0).all()
 
     def test_gradients_are_those_of_the_value(self, loss: Loss) -> None:
-        """Numerical differentiation in float64, temperature included."""
+        """Gradients match numerical differentiation in float64, including the temperature's."""
         toy = toy_scores(3, 3, seed=2)
         inputs = (toy.positive, toy.negatives, torch.tensor(0.3, dtype=torch.float64))
         inputs = tuple(t.clone().requires_grad_() for t in inputs)  # type: ignore[assignment]
         assert torch.autograd.gradcheck(lambda p, n, t: loss(p, n, toy.mask, toy.weights, temperature=t), inputs)
 
     def test_mask_equals_removal(self, loss: Loss) -> None:
-        """A masked negative is as if it were not there, whatever its score; it reaches no gradient."""
+        """A masked negative affects neither value nor gradient, whatever its score."""
         for seed in range(5):
             toy = toy_scores(1, 6, seed=seed)
             kept = toy.mask[0]
@@ -104,7 +104,7 @@ class LossTestCase:
                 assert all(g.isfinite().all() for g in _gradients(value, *inputs))
 
     def test_weights_of_one_equal_none(self, loss: Loss) -> None:
-        """A mask of nothing but True is no mask, too."""
+        """Weights of 1 and a mask of True throughout change nothing."""
         toy = toy_scores(seed=1)
         ones = torch.ones_like(toy.negatives)
         torch.testing.assert_close(
@@ -112,7 +112,7 @@ class LossTestCase:
         )
 
     def test_weight_of_zero_equals_masked(self, loss: Loss) -> None:
-        """Both say that there is no negative; the gradients agree as well."""
+        """A weight of 0 equals masking, in value and gradient."""
         toy = toy_scores(seed=4)
         negatives = toy.negatives.clone().requires_grad_()
         masked = loss(toy.positive, negatives, toy.mask, toy.weights)
@@ -121,7 +121,7 @@ class LossTestCase:
         torch.testing.assert_close(_gradients(weighted, negatives)[0], _gradients(masked, negatives)[0])
 
     def test_order_does_not_matter(self, loss: Loss) -> None:
-        """Neither that of the negatives nor that of the queries."""
+        """The order of negatives and of queries has no effect."""
         toy = toy_scores(seed=5)
         generator = torch.Generator().manual_seed(0)
         rows, columns = torch.randperm(5, generator=generator), torch.randperm(4, generator=generator)
@@ -151,7 +151,7 @@ class LossTestCase:
             assert all((g == 0).all() for g in _gradients(value, positive, negatives))
 
     def test_tau(self, loss: Loss) -> None:
-        """A number fixes the temperature; left out, the caller's counts, or 0.07; one without a temperature refuses."""
+        """A number fixes the temperature; else the caller's counts, or 0.07; a loss without one refuses `tau`."""
         toy = toy_scores(seed=8)
         call = (toy.positive, toy.negatives, toy.mask, toy.weights)
         if not loss.uses_temperature:
@@ -165,7 +165,7 @@ class LossTestCase:
         assert loss(*call, temperature=0.2) != loss(*call, temperature=1.0)
 
     def test_aspects(self, loss: Loss) -> None:
-        """A loss without a term for sub-queries refuses them; one with a term is moved by them."""
+        """A loss without a term for sub-queries refuses them; one with a term changes with them."""
         toy, other = toy_scores(seed=9), toy_scores(seed=10)
         weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
         present = torch.tensor([True, True, False, True, True])
@@ -177,12 +177,12 @@ class LossTestCase:
         value = loss(toy.positive, toy.negatives, toy.mask, aspects=aspects)
         assert value > loss(toy.positive, toy.negatives, toy.mask)
         assert _gradients(value, weight)[0] > 0
-        # a row without a word of the aspect is left out, whatever stands there
+        # a row without a word of the aspect is left out, whatever its scores
         moved = dataclasses.replace(aspects[0], positive=aspects[0].positive - 9 * (~present).double())
         assert loss(toy.positive, toy.negatives, toy.mask, aspects=[moved]) == value
 
     def test_candidates(self, loss: Loss) -> None:
-        """A loss that takes none refuses them; one that does falls when one goes away, and does not see masked ones."""
+        """A loss that takes none refuses them; one that does rises when they are added, and ignores masked ones."""
         toy, other = toy_scores(seed=11), toy_scores(seed=12)
         call = (toy.positive, toy.negatives, toy.mask, toy.weights)
         if loss.candidate_set == "pair":

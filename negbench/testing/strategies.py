@@ -21,7 +21,7 @@ SIGNS: tuple[Sign, ...] = ("mixed", "negative", "positive")
 
 
 def _views(strategy: Strategy) -> Iterator[ScoreView]:
-    """Tables of every sign, with and without ties; narrower than most k, and a square where a batch is asked for."""
+    """Yield tables of every sign, with and without ties, narrower than most k, and square for a batch strategy."""
     for columns in (8, 40):
         for sign in SIGNS:
             for ties in (False, True):
@@ -30,7 +30,7 @@ def _views(strategy: Strategy) -> Iterator[ScoreView]:
 
 
 def _shown(strategy: Strategy, view: ScoreView) -> ScoreView:
-    """The view with the planes that the strategy declares, and no other: it cannot read what it does not name."""
+    """Return the view with only the planes that the strategy declares, so that it cannot read others."""
     return _changed(view, planes={name: view.planes[name] for name in strategy.reads})
 
 
@@ -39,7 +39,7 @@ def _changed(view: ScoreView, **changes: object) -> ScoreView:
 
 
 def _of_tables(view: ScoreView, change: Callable[[Tensor], Tensor], target: Tensor) -> ScoreView:
-    """The view with all its [B, N] tables changed alike, and another target."""
+    """Return the view with `change` applied to all its [B, N] tables, and another target."""
     assert view.relevant is not None
     return _changed(
         view,
@@ -52,7 +52,7 @@ def _of_tables(view: ScoreView, change: Callable[[Tensor], Tensor], target: Tens
 
 
 def _only_allowed(pool: Tensor, view: ScoreView) -> None:
-    """[B, N]: a mask, or finite weights >= 0, of allowed images alone."""
+    """Assert that a pool is [B, N], a mask or finite weights >= 0, on allowed images only."""
     assert pool.shape == view.scores.shape
     assert pool.dtype == torch.bool or pool.is_floating_point()
     assert bool((pool.isfinite() & (pool >= 0)).all())
@@ -60,7 +60,7 @@ def _only_allowed(pool: Tensor, view: ScoreView) -> None:
 
 
 def _same(got: Tensor, want: Tensor) -> None:
-    """Equal masks, or weights equal to float32 rounding."""
+    """Assert equal masks, or weights equal up to rounding."""
     if got.dtype == want.dtype == torch.bool:
         assert torch.equal(got, want)
     else:
@@ -70,7 +70,7 @@ def _same(got: Tensor, want: Tensor) -> None:
 class StrategyTestCase:
     """Subclass it as ``TestX`` and define a fixture `strategy` that returns an instance.
 
-    Where a rule needs more than scores, it gets `relevant` too: every toy view has ground truth.
+    Every toy view has ground truth (`relevant`), for rules that need more than scores.
     """
 
     @pytest.fixture
@@ -117,7 +117,7 @@ class StrategyTestCase:
             assert torch.equal(pools[1], pools[2])
 
     def test_small_and_flat_tables(self, strategy: Strategy) -> None:
-        """Corpora of one image, the target, and a few more, at any refresh; no queries; scores that are all alike."""
+        """Corpora of one to five images, at any refresh; no queries; scores that are all equal."""
         for columns, sign, refresh in itertools.product(range(1, 6), SIGNS, (0, 1, 100)):
             view = _shown(strategy, toy_view(columns, columns, seed=columns, sign=sign))
             _only_allowed(strategy.pool(_changed(view, refresh=refresh)), view)
@@ -127,7 +127,7 @@ class StrategyTestCase:
         _only_allowed(strategy.pool(flat), flat)
 
     def test_pure(self, strategy: Strategy) -> None:
-        """The same view gives the same pool, also of a new instance; no global generator moves, nothing is written.
+        """The same view gives the same pool, from a new instance too; no global generator moves, no input changes.
 
         The pool shares no memory with the view: mining may write into a pool.
         """
@@ -144,7 +144,7 @@ class StrategyTestCase:
         assert global_generators() == state
 
     def test_rows_are_independent(self, strategy: Strategy) -> None:
-        """A corpus strategy is one function of a score row; a batch strategy does not depend on the rows' order."""
+        """A corpus strategy treats each score row on its own; a batch strategy does not depend on the rows' order."""
         for view in _views(strategy):
             order = torch.randperm(len(view.target), generator=torch.Generator().manual_seed(7))
             parts = [order] if isinstance(strategy, BatchStrategy) else order[:, None]
@@ -163,7 +163,7 @@ class StrategyTestCase:
             _same(strategy.pool(moved), strategy.pool(view)[:, order])
 
     def test_disallowed_images_are_as_if_absent(self, strategy: Strategy) -> None:
-        """What a disallowed image scores changes nothing."""
+        """The score of a disallowed image has no effect."""
         for view in _views(strategy):
             absent = ~view.allowed.scatter(1, view.target[:, None], True)
             for score in (-0.96875, 0.96875):
@@ -181,14 +181,14 @@ class StrategyTestCase:
             _same(strategy.pool(_changed(view, relevant=None)), strategy.pool(view))
 
     def test_planes_may_be_partial(self, strategy: Strategy) -> None:
-        """A file of scores need not hold every pair: what it lacks is NaN, which no pool may hand on."""
+        """A file of scores may lack pairs: their scores are NaN, which must not reach a pool."""
         for view in _views(strategy):
             hole = torch.rand(view.scores.shape, generator=torch.Generator().manual_seed(5)) < 0.4
             planes = {name: plane.masked_fill(hole, torch.nan) for name, plane in view.planes.items()}
             _only_allowed(strategy.pool(_changed(view, planes=planes)), view)
 
     def test_synthetic(self, strategy: Strategy) -> None:
-        """Finite tokens of unit norm, the same from the same numbers, for queries with a pool and no other."""
+        """Finite tokens of unit norm, the same for the same random numbers, only for queries with a pool."""
         if not isinstance(strategy, SyntheticStrategy):
             pytest.skip("the strategy makes no negatives of embeddings")
         state = global_generators()
@@ -205,7 +205,7 @@ class StrategyTestCase:
         assert global_generators() == state
 
     def test_order(self, strategy: Strategy) -> None:
-        """A permutation of the queries, out of the epoch's generator alone, whatever the size of a batch."""
+        """A permutation of the queries, random only through the epoch's generator, for any batch size."""
         if not isinstance(strategy, OrderedBatches):
             pytest.skip("the strategy leaves the order of the queries to chance")
         generator = torch.Generator().manual_seed(3)

@@ -29,7 +29,7 @@ def toy_view(
     ties: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> ScoreView:
-    """A ScoreView with ground truth, disallowed columns and every plane (multiples of 1/1024, too).
+    """Make a ScoreView with ground truth, disallowed columns and every plane (also multiples of 1/1024).
 
     Scores lie in [-1, 1]. Row 0's target is its best image, row 1's its worst, and row 2 (where there is one) allows
     nothing; elsewhere a fifth of the columns is disallowed and a fifth is relevant, beside the target.
@@ -37,9 +37,9 @@ def toy_view(
     Args:
         rows: number of queries, >= 0.
         columns: number of images, 1..1024.
-        seed: of the generator that everything comes from.
+        seed: seed of the only generator.
         sign: "mixed" in [-1, 1], "negative" in [-1, 0), "positive" in (0, 1].
-        ties: multiples of 1/4 instead of distinct multiples of 1/1024 (which bfloat16 rounds, so that it may tie).
+        ties: use multiples of 1/4 instead of distinct multiples of 1/1024 (which bfloat16 rounds, so that it may tie).
         dtype: of the scores; the numbers are the same for all.
 
     Raises:
@@ -54,7 +54,7 @@ def toy_view(
 
 @lru_cache(256)
 def _made(rows: int, columns: int, seed: int, sign: Sign, ties: bool, dtype: torch.dtype) -> ScoreView:
-    """Every check of the suites looks at the same few tables; each gets a copy, which a faulty plug-in may spoil."""
+    """Make and cache a table: checks share a few tables, each as a copy that a faulty plug-in may spoil."""
     generator = torch.Generator().manual_seed(seed)
     steps = 4 if ties else _STEPS
     low, high = {"mixed": (-steps, steps), "negative": (-steps, -1), "positive": (1, steps)}[sign]
@@ -80,15 +80,15 @@ def _made(rows: int, columns: int, seed: int, sign: Sign, ties: bool, dtype: tor
 def toy_bank_step(
     strategy: SyntheticStrategy, view: ScoreView, *, tokens: int = 1, width: int = 8, seed: int = 3
 ) -> BankStep:
-    """What a `SyntheticStrategy` is shown: random unit embeddings of the queries and images of a bank's view.
+    """Make a `BankStep`: random unit embeddings of the queries and images of a bank's view.
 
     The scores are the view's own, not those of the embeddings.
 
     Args:
-        strategy: its `pool` answers first.
+        strategy: its `pool` is called first.
         view: [B, 1 + K], the target in column 0.
-        tokens: of an image.
-        width: of an embedding.
+        tokens: number of tokens per image.
+        width: embedding width.
         seed: of the embeddings, and of each query's own stream.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -113,7 +113,7 @@ def toy_views(count: int = 20) -> list[ScoreView]:
 
 @dataclass(frozen=True)
 class ToyScores:
-    """What a loss is called with: positive [B], negatives [B, M], mask [B, M] bool, weights [B, M] > 0."""
+    """Arguments of a loss: positive [B], negatives [B, M], mask [B, M] bool, weights [B, M] > 0."""
 
     positive: Tensor
     negatives: Tensor
@@ -152,7 +152,7 @@ def ranking(view: ScoreView, row: int) -> list[int]:
 
 
 def ranking_below(view: ScoreView, row: int) -> list[int]:
-    """Those of `ranking` that score strictly less than the target."""
+    """Columns of `ranking` that score strictly less than the target."""
     scores = view.scores[row].tolist()
     return [j for j in ranking(view, row) if scores[j] < scores[int(view.target[row])]]
 

@@ -1,4 +1,4 @@
-"""A study in its storage: Optuna computes its trials, and a trial whose worker died is queued again.
+"""A study in its storage: Optuna computes the trials, and a trial whose worker died is queued again.
 
 A worker locks the trial that it computes; however the worker ends, the kernel releases the lock. A running trial whose
 lock is free goes back into the queue under its own number: samplers and pruners depend on the number, so a killed study
@@ -27,19 +27,19 @@ from negbench.machine import files
 from negbench.machine.signals import Stopped, check_stopped
 from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
 
-MAX_DEATHS = 5  # a trial whose worker dies that often is taken for the cause, and fails
-_POLL = 0.5  # seconds between two looks while other workers compute the last trials
+MAX_DEATHS = 5  # a trial whose worker dies this often is taken as the cause, and fails
+_POLL = 0.5  # seconds between polls while other workers compute the last trials
 
 Objective = Callable[[optuna.Trial], float]
 Report = Callable[[str], None]
 
 
 class Pruned(BaseException):
-    """Gives a trial up before its end. Not an Exception, so that its run counts as interrupted, not as failed."""
+    """Raised to stop a trial early. Not an Exception, so that its run counts as interrupted, not as failed."""
 
 
 def trial_folder(number: int) -> str:
-    """Folder of a trial in the study's folder."""
+    """Return a trial's folder, relative to the study's folder."""
     return f"trials/trial-{number:04d}"
 
 
@@ -47,10 +47,10 @@ class Book:
     """A study in its storage; every worker opens one.
 
     Args:
-        folder: of the study, whose name is the study's.
-        spec: settings; None takes those of study.json, to read.
-        storage: Optuna's URL of a database; None takes a journal file in the folder.
-        trials: how many to make.
+        folder: folder of the study; its name is the study's name.
+        spec: settings; None reads those of study.json, for reading only.
+        storage: database URL for Optuna; None uses a journal file in the folder.
+        trials: number of trials to compute.
 
     Raises:
         RunError: study.json has other settings, or is missing where the storage has the study.
@@ -85,14 +85,14 @@ class Book:
                     self.study.enqueue_trial(point, skip_if_exists=True)
 
     def _agreed(self, spec: StudySpec | None, storage: str | None) -> tuple[StudySpec, str]:
-        """Settings and URL; those given must agree with study.json."""
+        """Return settings and storage URL; those given must agree with study.json."""
         note, journal = self.folder / "study.json", str(self.folder.absolute() / "optuna.journal")
         if spec is not None and not note.exists():
             return spec, storage or journal
         noted = files.read_json(note)
         with files.intact(note):
             kept, shown = StudySpec.load(noted["spec"]), noted["storage"]
-        if spec is None:  # what is stored never chooses code
+        if spec is None:  # a stored file must never choose code to load
             return replace(kept, base={**kept.base, "plugins": []}), storage or shown or journal
         theirs = {**kept.shared(), "storage": shown}
         mine = {**spec.shared(), "storage": storage and without_secrets(storage)}
@@ -110,12 +110,12 @@ class Book:
             yield
 
     def frozen(self) -> list[FrozenTrial]:
-        """All trials, in order of number."""
+        """Return all trials, in order of number."""
         found: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
         return found
 
     def counts(self) -> dict[str, int]:
-        """How many trials are finished, pruned, failed, running, waiting."""
+        """Count the finished, pruned, failed, running and waiting trials."""
         words = {TrialState.COMPLETE: "finished", TrialState.FAIL: "failed"}
         found = dict.fromkeys(("finished", "pruned", "failed", "running", "waiting"), 0)
         for trial in self.frozen():
@@ -125,10 +125,10 @@ class Book:
     # --- computing ------------------------------------------------------------------------------------------------
 
     def work(self, objective: Objective, report: Report) -> int:
-        """Compute trials until the study has all that are asked for; returns how many this worker made.
+        """Compute trials until the study has as many as requested; return how many this worker computed.
 
         Args:
-            objective: value of a trial whose `params` are set; raises `Pruned` to give it up.
+            objective: returns the value of a trial whose `params` are set; raises `Pruned` to stop it early.
             report: called with a line about each trial.
 
         Raises:
@@ -150,7 +150,7 @@ class Book:
                 time.sleep(_POLL)
 
     def _next(self) -> int | Literal["wait"] | None:
-        """Number of the next trial; "wait" while others compute the last ones, None when all is done."""
+        """Return the next trial's number; "wait" while others compute the last ones, None when all are done."""
         trials = self.frozen()
         waiting = [trial.number for trial in trials if trial.state == TrialState.WAITING]
         if waiting or len(trials) < self.trials:
@@ -158,7 +158,7 @@ class Book:
         return "wait" if any(trial.state == TrialState.RUNNING for trial in trials) else None
 
     def _requeue_dead(self, report: Report) -> None:
-        """Queue every trial whose worker is gone again. Under the study's lock."""
+        """Queue again every trial whose worker died. The caller holds the study's lock."""
         for seen in self.frozen():
             if seen.state != TrialState.RUNNING:
                 continue
@@ -182,7 +182,7 @@ class Book:
         self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
     def _compute(self, number: int, objective: Objective, turn: ExitStack, report: Report) -> None:
-        """Let Optuna compute one trial; `turn` is ended as soon as the trial is sampled and locked."""
+        """Let Optuna compute one trial; `turn` is closed as soon as the trial is sampled and locked."""
 
         def held_objective(trial: optuna.Trial) -> float:
             held.enter_context(self.hold(trial_folder(number), wait=False))
@@ -205,17 +205,17 @@ class Book:
                 if isinstance(error.__cause__, KeyboardInterrupt):
                     raise error.__cause__ from None
                 raise
-        report(f"trial {number}: {_told(self.frozen()[number])}")
+        report(f"trial {number}: {_described(self.frozen()[number])}")
 
 
 def _opened(url: str) -> BaseStorage:
-    """The storage; the absolute path of a journal, whose lock is a link to it, or a database's URL."""
+    """Open a storage: the absolute path of a journal, whose lock is a link to it, or a database URL."""
     try:
         if "://" not in url:
             return JournalStorage(JournalFileBackend(url))
         if not url.startswith(("postgresql", "mysql")):
             return optuna.storages.get_storage(url)
-        patience = {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}  # of a server that does not answer
+        patience = {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}  # for a server that does not answer
         return optuna.storages.RDBStorage(url, engine_kwargs=patience)
     except Exception as error:  # whatever the journal's reader and the database's driver raise
         reason = without_secrets(str(getattr(error, "orig", error)).split("\n")[0], url)
@@ -224,12 +224,12 @@ def _opened(url: str) -> BaseStorage:
 
 
 def _evaluated(objective: Objective, trial: optuna.Trial) -> float:
-    """The objective with its endings in Optuna's words."""
+    """Call the objective, and translate its exceptions for Optuna."""
     try:
         return objective(trial)
     except Pruned as error:
         raise optuna.TrialPruned from error
-    except KeyboardInterrupt as error:  # Optuna would take it for a failure of the trial
+    except KeyboardInterrupt as error:  # Optuna would count it as a failed trial
         raise Stopped(signal.SIGINT) from error
     except Exception as error:
         trial.set_user_attr(
@@ -238,8 +238,8 @@ def _evaluated(objective: Objective, trial: optuna.Trial) -> float:
         raise
 
 
-def _told(trial: FrozenTrial) -> str:
-    """What became of a trial, in a line."""
+def _described(trial: FrozenTrial) -> str:
+    """Describe a trial's result in one line."""
     short = {key.split(".")[-1]: f"{v:.4g}" if isinstance(v, float) else v for key, v in trial.params.items()}
     point = ", ".join(f"{key}={value}" for key, value in short.items())
     if trial.state == TrialState.FAIL:
@@ -250,7 +250,7 @@ def _told(trial: FrozenTrial) -> str:
 
 
 def open_book(runs: Path, name: str, storage: str | None = None) -> Book:
-    """A study of the runs folder, to read; arguments as `Book`.
+    """Open a study of the runs folder for reading; arguments as for `Book`.
 
     Raises:
         NegbenchError: no such study, or a storage that cannot be opened.

@@ -1,4 +1,4 @@
-"""What a study found: the best trials, the importance of knobs, the best on fresh seeds."""
+"""Results of a study: the best trials, the importance of knobs, and the best trial's point on fresh seeds."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from negbench.grid.looks import Looks
 from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import Book
 
-_SEED = 0  # of the importance's forest: the same study gives the same tables
-_FEWEST = 4  # finished trials below which an importance says nothing
+_SEED = 0  # of fANOVA's random forest, so that the same study gives the same tables
+_FEWEST = 4  # with fewer finished trials, an importance means nothing
 
 
 # --- trials ------------------------------------------------------------------------------------------------------
 
 
 def finished(book: Book) -> list[FrozenTrial]:
-    """Trials that ran to their end, best recall on the dev part first."""
+    """Return the completed trials, best recall on the dev part first."""
     done = [trial for trial in book.frozen() if trial.state == TrialState.COMPLETE]
     return sorted(done, key=lambda trial: (-trial.values[0], trial.number))
 
 
 def importance(book: Book) -> dict[str, float]:
-    """Share of the variance of recall over the searched space that each knob explains alone, most first, summing to 1.
+    """Return each knob's own share of the variance of recall over the space, largest first, summing to 1.
 
     Optuna's fANOVA (Hutter, Hoos, Leyton-Brown: An efficient approach for assessing hyperparameter importance, ICML
-    2014): with a few dozen trials it ranks knobs and measures nothing exactly.
+    2014): with a few dozen trials it ranks knobs, but its numbers are not precise.
 
     Returns:
         Empty with fewer than four finished trials, or where recall did not vary.
@@ -69,13 +69,13 @@ def compare_best(
 
     Args:
         book: a study with a finished trial.
-        runs: runs folder; the runs make a comparison there, `final_name`.
-        fresh: seeds that no trial used; with looks those of the first.
-        looks: at which seeds are added until the difference is decided; None: none are.
-        how, say: as `computed_until`.
+        runs: runs folder; the runs form the comparison `final_name` there.
+        fresh: seeds that no trial used; with looks, those of the first look.
+        looks: after which seeds are added until the difference is decided; None adds none.
+        how, say: as for `computed_until`.
 
     Returns:
-        How the two are compared; None where the default is itself the best.
+        The rules that compare the two; None if the default is itself the best.
 
     Raises:
         NegbenchError: no trial is finished, or a run failed.
@@ -108,5 +108,5 @@ def compare_best(
 
 
 def final_name(study: str) -> str:
-    """Name of the comparison of a study's best trial with the default."""
+    """Return the name of the comparison of a study's best trial with the default."""
     return f"{study}-final"

@@ -1,4 +1,4 @@
-"""A study from its options to its folder: trials, then the best beside the default."""
+"""Run a study: compute its trials, then compare the best with the default."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _TRIALS = 40
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What a study is to compute."""
+    """Plan of a study."""
 
     spec: StudySpec
     trials: int
     fresh: tuple[int, ...]  # seeds of the final runs, above those of the trials
-    looks: Looks | None = None  # at the final runs
-    remarks: tuple[str, ...] = ()  # parts of the system that the backbone or the data set does not support
+    looks: Looks | None = None  # of the final runs
+    remarks: tuple[str, ...] = ()  # components of the system that the backbone or the data set does not support
 
 
 def plan_study(asked: Study) -> StudyPlan:
-    """Read the options over the recipe's table [study], and build the space.
+    """Complete the options from the recipe's table [study], and build the search space.
 
     Raises:
-        NegbenchError: an unknown key, a value of the wrong type, or settings that make no study.
+        NegbenchError: an unknown key, a value of the wrong type, or invalid settings.
     """
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
     below = {"eval": {"dev_fraction": DEV_FRACTION}}
@@ -61,19 +61,19 @@ def plan_study(asked: Study) -> StudyPlan:
 
 
 def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple[Book, Rules | None]:
-    """Compute the trials that are missing, then the best beside the default; rerun to resume.
+    """Compute missing trials, then the best and the default on fresh seeds; call it again to resume.
 
     Args:
         asked: options; plug-ins by name or table.
         executor: where trials are computed.
-        say: prints a line about what is searched; progress goes to the log.
+        say: prints a line about the search; progress goes to the log.
 
     Returns:
-        The study, and how its best and the default are compared; None where they are not: it was not asked for, or the
-        default is the best.
+        The study, and the rules that compare its best with the default; None if that was not requested or the default
+        is the best.
 
     Raises:
-        NegbenchError: options that make no study, a default that cannot be computed, or a storage that fails.
+        NegbenchError: invalid options, a default that cannot be computed, or a storage that fails.
     """
     plan = plan_study(asked)
     spec, trials, uri = plan.spec, plan.trials, asked.tracking_uri
@@ -90,7 +90,7 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
         ended = counts["finished"] + counts["pruned"] + counts["failed"]
         log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
 
-    if not executor.elsewhere and executor.workers > 1:  # else the first that asks encodes, before several do
+    if not executor.elsewhere and executor.workers > 1:  # encode once before several workers would
         open_run(spec.space.corners(spec.config)[0], Display(), SCENES)
     try:
         with Tracker.open(runs, uri).working(book.folder / "mlflow.json"):
@@ -106,7 +106,7 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
 
 
 def _header(book: Book, trials: int) -> list[str]:
-    """What is searched, and how."""
+    """Return lines that say what is searched, and how."""
     spec = book.spec
     size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
     lines = [
@@ -115,5 +115,5 @@ def _header(book: Book, trials: int) -> list[str]:
     ]
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
     if clipped := [knob.key for knob in spec.space.knobs if knob.start != knob.default]:
-        lines.append(f"  trial 0 is not quite the default: the ranges of {', '.join(clipped)} leave it out")
+        lines.append(f"  trial 0 differs from the default, which lies outside the range of {', '.join(clipped)}")
     return [*lines, f"  sampler {spec.sampler}; pruner {spec.pruner}"]

@@ -1,8 +1,8 @@
-"""What a study searches: knobs with fixed ranges, and how a point of them becomes a configuration.
+"""Search space of a study: knobs with fixed ranges, and how a point becomes a configuration.
 
 Knobs come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions, the warm-up and
 the negatives per query. Two fields of which the first must stay below the second (a band) are searched as start and
-width, because a range that moves with another value is none that a sampler can learn.
+width, because a sampler cannot learn a range that depends on another value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NEGATIVES = (1, 5)
 
 @dataclass(frozen=True)
 class Knob:
-    """One searched value: in [low, high] (both included; whole numbers where both are), or one of `choices`.
+    """One searched value: in [low, high] (both included; whole numbers if both are), or one of `choices`.
 
     `key` is a dotted key of RunConfig, or "strategy.END-START" for the width of a band, whose end is cut at `limit`.
     """
@@ -39,11 +39,11 @@ class Knob:
     high: int | float = 0
     log: bool = False
     choices: tuple[Any, ...] = ()
-    limit: int | float = 0  # of a width
+    limit: int | float = 0  # of the end of a band
 
     @property
     def sets(self) -> str:
-        """Key of RunConfig that the value decides: of a width, the end of its band."""
+        """Key of RunConfig that the value sets; for a width, the end of its band."""
         return self.key.partition("-")[0]
 
     @property
@@ -52,7 +52,7 @@ class Knob:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def suggest(self, trial: optuna.Trial) -> Any:
-        """The value of a trial, sampled where it has none; the range is the same in every trial."""
+        """Return the trial's value, sampled if it has none; the range is the same in every trial."""
         if self.choices:
             return trial.suggest_categorical(self.key, self.choices)
         if self.whole:
@@ -61,13 +61,13 @@ class Knob:
 
     @property
     def start(self) -> Any:
-        """The default, or the nearest value of the range where the range leaves it out."""
+        """The default if it is in range, else the nearest end of the range or the first choice."""
         if self.choices:
             return self.default if self.default in self.choices else self.choices[0]
         return min(max(self.default, self.low), self.high)
 
     def text(self) -> str:
-        """How a table prints it: '0.0 to 0.4', '10 to 500 (log)', '2, 3, 6'."""
+        """Return the range as tables print it: '0.0 to 0.4', '10 to 500 (log)', '2, 3, 6'."""
         if self.choices:
             return ", ".join(map(str, self.choices))
         return f"{self.low} to {self.high}{' (log)' if self.log else ''}"
@@ -85,25 +85,25 @@ class Space:
         return {knob.key: knob.start for knob in self.knobs}
 
     def grid(self) -> list[dict[str, Any]]:
-        """Every combination of the knobs' choices, the default first."""
+        """Return every combination of the knobs' choices, the default first."""
         keys = [knob.key for knob in self.knobs]
         points = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(k.choices for k in self.knobs))]
         return sorted(points, key=lambda point: point != self.default)
 
     def corners(self, base: RunConfig) -> list[RunConfig]:
-        """A run at every end of every range, the other knobs at their default."""
+        """Return the default's configuration, and one per end or choice of each knob, the others at default."""
         points = [self.default]
         for knob in self.knobs:
             points += [{**self.default, knob.key: value} for value in knob.choices or (knob.low, knob.high)]
         return [self.config(base, point, base.seed) for point in points]
 
     def config(self, base: RunConfig, point: Mapping[str, Any], seed: int, *, closed: bool = True) -> RunConfig:
-        """Configuration of a point.
+        """Return the configuration of a point.
 
         Args:
             base: the configuration that the study was started with.
             point: knob -> value.
-            seed: of the run.
+            seed: seed of the run.
             closed: keep the reported split closed and score the dev part, which is the same for all seeds of a study.
 
         Raises:
@@ -117,13 +117,13 @@ class Space:
         return build_config([base.model_dump(), layer, {"seed": seed}, shut])
 
     def plain(self, base: RunConfig, point: Mapping[str, Any]) -> dict[str, Any]:
-        """The point in keys of RunConfig: a width becomes the end of its band."""
+        """Return the point in keys of RunConfig: a width becomes the end of its band."""
         values = dict(point)
         for knob in self.knobs:
             if knob.key != knob.sets:
                 start = f"strategy.{knob.key.partition('-')[2]}"
                 low = values[start] if start in values else resolved(base).flat()[start]
-                # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would make another run of the default
+                # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would turn the default into another run
                 values[knob.sets] = round(min(low + values.pop(knob.key), knob.limit), 12)
         return values
 
@@ -138,13 +138,13 @@ def build_space(
     fix: Sequence[str] = (),
     grid: bool = False,
 ) -> Space:
-    """The space of a study.
+    """Build the space of a study.
 
     Args:
         base: configuration.
         search: 'KEY=low:high', 'KEY=low:high:log' or 'KEY=a|b|c', which change or add knobs.
         fix: keys that are not searched.
-        grid: search nothing but the choices of `search`.
+        grid: search only the choices of `search`.
 
     Raises:
         OptionError: a key or value that cannot be searched, or no knob at all.
@@ -161,7 +161,7 @@ def build_space(
 
 
 def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix: Sequence[str], grid: bool) -> Space:
-    """The strategy's knobs, without those of `fix` and with those of `search`; only these in a grid."""
+    """Return the strategy's knobs without those of `fix`, plus those of `search`; in a grid only the latter."""
     knobs = own_knobs(base, full)
     for given in fix:
         if given not in (known := [*full.flat(), *knobs]):
@@ -176,7 +176,7 @@ def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix:
 
 
 def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
-    """Knobs of the strategy and of its schedule."""
+    """Return the knobs of the strategy and of its schedule."""
     from negbench.plugins.registry import registry
 
     cls: Any = registry.get("strategies", full.strategy.name)
@@ -210,7 +210,7 @@ def _of_range(name: str, default: Any, span: Range) -> Knob:
 
 
 def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:
-    """From the narrowest band that the two ranges allow, or a tenth of the widest, to the widest."""
+    """Return a band's width: from the narrowest that both ranges allow, or a tenth of the widest, to the widest."""
     first, last = ranges[start], ranges[end]
     default = round(options[end] - options[start], 12)
     widest, gap = (last.high or 0) - (first.low or 0), (last.low or 0) - (first.high or 0)
@@ -219,7 +219,7 @@ def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str
 
 
 def _definitions(full: ResolvedConfig) -> Knob | None:
-    """One number of definitions for each interval that the epochs allow: a divisor where there is one."""
+    """Return one number of definitions per interval that the epochs allow, a divisor if any; None for one choice."""
     epochs, default = full.train.epochs, full.schedule.n_def
     by_interval: dict[int, int] = {}
     for n in sorted((n for n in _N_DEF if n <= epochs), key=lambda n: (epochs % n != 0, n)):
@@ -230,18 +230,18 @@ def _definitions(full: ResolvedConfig) -> Knob | None:
 
 
 def _warmup(full: ResolvedConfig) -> Knob | None:
-    """1/12 to 1/3 of the epochs, in epochs; the default is one interval."""
+    """Return the warm-up: 1/12 to 1/3 of the epochs, in epochs; the default is one interval."""
     epochs = full.train.epochs
     default = full.schedule.warmup
     low, high = min(max(1, round(epochs / 12)), default), max(round(epochs / 3), default)
     return Knob("schedule.warmup", default, low, high) if low < high else None
 
 
-# --- what the user says ------------------------------------------------------------------------------------------
+# --- parsing -----------------------------------------------------------------------------------------------------
 
 
 def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
-    """'KEY=low:high[:log]' or 'KEY=a|b|c' as a knob; keys that are no knob yet are taken from the configuration."""
+    """Parse 'KEY=low:high[:log]' or 'KEY=a|b|c'; a key that is not yet a knob is taken from the configuration."""
     where = f"--search {text!r}"
     key, _, given = text.partition("=")
     key = key.strip()
@@ -283,7 +283,7 @@ def _known(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
 
 
 def _value(given: str, default: Any, where: str) -> Any:
-    """One value, written as in TOML, in the type of the default."""
+    """Parse one value, written as in TOML, into the type of the default."""
     value = parse_value(given.strip(), where)
     if not (value is None or isinstance(value, bool | int | float | str)):
         raise OptionError(f"{where}: want a number, a text, true or false, got {quoted(value)}")

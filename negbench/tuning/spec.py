@@ -1,4 +1,4 @@
-"""All that decides which trials a study makes: its space, its seeds, its sampler and its pruner."""
+"""Settings that determine a study's trials: its space, its seeds, its sampler and its pruner."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _UNPRUNED = 5  # trials that must have finished before any is pruned
 
 @dataclass(frozen=True)
 class StudySpec:
-    """Settings of a study, but for how many trials it makes.
+    """Settings of a study, except its number of trials.
 
     Attributes:
         base: RunConfig as read.
         space: knobs.
         seeds: every trial is the mean over these.
-        sampler, pruner: by name.
-        seed: of the sampler.
-        code: version of the code that moves its runs' scores.
+        sampler, pruner: their names.
+        seed: seed of the sampler.
+        code: version of the code that affects its runs' scores.
     """
 
     base: dict[str, Any]
@@ -51,7 +51,7 @@ class StudySpec:
     def of(
         cls, base: RunConfig, space: Space, *, seeds: int = 1, sampler: Sampler = "tpe", pruner: Pruner = "median"
     ) -> StudySpec:
-        """Settings of a study whose sampler and runs start from the configuration's seed; a grid prunes nothing."""
+        """Return settings whose sampler and runs start from the configuration's seed; a grid prunes nothing."""
         return cls(
             base=base.model_dump(mode="json"),
             space=space,
@@ -69,26 +69,26 @@ class StudySpec:
 
     @property
     def listed(self) -> list[dict[str, Any]]:
-        """Points that are queued, not sampled: the default as trial 0, and the others of a grid."""
+        """Points that are queued, not sampled: the default as trial 0, and the other points of a grid."""
         return self.space.grid() if self.sampler == "grid" else [self.space.default]
 
     def dump(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the settings as JSON values."""
         value: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
         return value
 
     @classmethod
     def load(cls, value: Mapping[str, Any]) -> StudySpec:
-        """From what `dump` gave.
+        """Read settings that `dump` returned.
 
         Raises:
-            TypeError, ValueError: it is not what `dump` gives.
+            TypeError, ValueError: `value` is not what `dump` returns.
         """
         found: StudySpec = TypeAdapter(cls).validate_json(json.dumps(value, allow_nan=False), strict=True)
         return found
 
     def shared(self) -> dict[str, Any]:
-        """What all machines of a study must agree on: not where they compute, nor where their files lie."""
+        """Return the settings that all machines of a study must share: all but compute options and file locations."""
         value = self.dump()
         base = {key: section for key, section in value["base"].items() if key != "compute"}
         base["dataset"] = {key: option for key, option in base["dataset"].items() if key != "root"}
@@ -97,19 +97,19 @@ class StudySpec:
 
     @property
     def digest(self) -> str:
-        """The same settings give the same name, whatever the code's version."""
+        """Short hash of the shared settings for the study's name, the same in every version of the code."""
         settings = {key: value for key, value in self.shared().items() if key != "code"}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def first_refresh(config: RunConfig) -> int:
-    """Epoch (from 0) at which pools first depend on scores, before which no trial is pruned; 0 where none waits."""
+    """Return the epoch (from 0) when pools first depend on scores, before which no trial is pruned; 0 if none do."""
     return next(iter(resolved(config).schedule.refresh_epochs), 0)
 
 
 # --- sampler and pruner ------------------------------------------------------------------------------------------
 
-# every option is written out, so that another version's defaults do not take over
+# every option is written out, so that another version's defaults do not apply
 _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
     "tpe": partial(
         optuna.samplers.TPESampler,
@@ -126,10 +126,10 @@ _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
 
 
 class SeededSampler(BaseSampler):
-    """Optuna's sampler, made anew for each trial and seeded by the study's seed and the trial's number.
+    """Optuna sampler, created for each trial and seeded by the study's seed and the trial's number.
 
-    A study that was stopped, within the sampling of a trial too, therefore goes on with the points that it would have
-    tried, and two workers never draw the same one.
+    A study that was stopped, even while sampling a trial, therefore resumes with the points that it would have tried,
+    and two workers never draw the same one.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -142,19 +142,19 @@ class SeededSampler(BaseSampler):
             return _SAMPLERS[self._spec.sampler](seed=int.from_bytes(digest[:4], "big"))
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Knobs that are sampled together."""
+        """Return the knobs that are sampled together."""
         return self._of(trial).infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Their values."""
+        """Sample the knobs that are sampled together."""
         return self._of(trial).sample_relative(study, trial, search_space)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Value of any other knob: the draw that follows those of the knobs that the trial has already."""
+        """Sample any other knob, by the draw that follows those of the knobs that the trial already has."""
         sampler = self._of(trial)
         for name, distribution in trial.distributions.items():
             sampler.sample_independent(study, trial, name, distribution)
@@ -162,7 +162,7 @@ class SeededSampler(BaseSampler):
 
 
 def pruner_of(spec: StudySpec) -> optuna.pruners.BasePruner:
-    """The pruner; a trial's steps are the epochs of its seeds, one after another."""
+    """Return the pruner; a trial's steps are the epochs of its seeds, one after another."""
     steps = resolved(spec.config).train.epochs * len(spec.seeds)
     if spec.pruner == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=0, interval_steps=1)

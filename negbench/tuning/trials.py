@@ -23,21 +23,21 @@ from negbench.store.tracking import Tracker
 from negbench.tuning.book import Book, Objective, Pruned, trial_folder
 from negbench.tuning.spec import StudySpec, first_refresh
 
-LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # of a trial's runs, not kept
+LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # deleted from a trial's runs
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker process needs to know; picklable.
+    """Picklable description of a study for a worker process.
 
     Args:
-        folder: of the study; its name is the MLflow experiment's too.
+        folder: folder of the study; its name is also that of the MLflow experiment.
         spec: its settings on this machine.
-        storage: Optuna's URL of a database, or None for the journal in the folder.
-        trials: how many to make.
+        storage: database URL for Optuna, or None for the journal in the folder.
+        trials: number of trials to compute.
         uri: MLflow store of the trials' copies.
-        parent: MLflow run that they hang under.
-        opens: makes the objective in the worker; importable by name. `Trials` but in tests.
+        parent: their parent MLflow run.
+        opens: makes the objective in the worker; importable by name. `Trials`, except in tests.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Job:
     opens: Callable[[Job], Objective]
 
     def tags(self, trial: int) -> dict[str, str]:
-        """Tags of a trial's MLflow copy."""
+        """Return the tags of a trial's MLflow copy."""
         name = self.folder.name
         tags = {"experiment": name, "study": name, "negbench.kind": "trial", "trial": str(trial)}
         tags["strategy"] = str(self.spec.base["strategy"]["name"])
@@ -57,7 +57,7 @@ class Job:
 
 
 class Trials:
-    """Computes trials; their cells lie in `cells` of the study's folder, and trials of one point share them."""
+    """Computes trials; their cells are in `cells` of the study's folder, shared by trials of the same point."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._spec = job, job.spec
@@ -66,11 +66,11 @@ class Trials:
         self._bench = Bench(cells, Tracker.open(cells, "none"), SCENES)  # MLflow shows the trial, not its cells
 
     def __call__(self, trial: optuna.Trial) -> float:
-        """Mean recall of a trial on the dev part.
+        """Return a trial's mean recall on the dev part.
 
         Raises:
-            Pruned: it is not worth going on with.
-            NegbenchError: it cannot be computed.
+            Pruned: the pruner stopped the trial.
+            NegbenchError: the trial cannot be computed.
         """
         space, base = self._spec.space, self._spec.config
         configs = [space.config(base, trial.params, seed) for seed in self._spec.seeds]
@@ -97,7 +97,7 @@ class Trials:
         return result
 
     def _drop_large_files(self, planned: PlannedRun) -> None:
-        """Weights, checkpoint and pools of a cell: forty of them are many gigabytes, and the best is trained again."""
+        """Delete a cell's weights, checkpoint and pools: forty take many gigabytes, and the best is trained again."""
         for folder in runs_of(self._bench.runs, planned.hash):
             for pattern in LARGE_FILES:
                 for path in folder.path.glob(pattern):
@@ -109,10 +109,10 @@ def _main(result: RunResult) -> float:
 
 
 def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float]) -> Log:
-    """Reports a cell's recall to Optuna after each epoch, as the mean with the cells before it, and prunes.
+    """Return a callback that reports the mean recall over this and earlier cells to Optuna each epoch, and prunes.
 
-    A trial that goes on after a kill is pruned where it would have been: epochs before the last one that the storage
-    has are not judged again, and that one is, because the kill may have come before the pruner answered.
+    A trial resumed after a kill is pruned where it would have been: epochs before the last one in the storage are not
+    judged again; the last one is, because the kill may have come before the pruner answered.
     """
     epochs, first = planned.config.train.epochs, first_refresh(planned.config)
     main, last = f"dev/{planned.splits.val.card.main}", trial.study.get_trials(deepcopy=False)[trial.number].last_step
@@ -136,7 +136,7 @@ def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float]) ->
 def open_study(
     runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None = None, tracking_uri: str | None
 ) -> tuple[Book, Job]:
-    """The study, made if absent, and the job of its workers.
+    """Open the study, creating it if absent, and return it with the job of its workers.
 
     Raises:
         RunError, OptionError: see `Book`.
@@ -148,7 +148,7 @@ def open_study(
 
 
 def serve(job: Job, report: Report) -> int:
-    """Compute trials until the study has all that are asked for; returns how many this worker made."""
+    """Compute trials until the study has as many as requested; return how many this worker computed."""
     for path in job.spec.base["plugins"]:
         registry.add_file(Path(path))
     return Book(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), report)

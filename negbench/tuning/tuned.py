@@ -1,8 +1,8 @@
 """Equal tuning: every strategy of a comparison gets the same number of trials on a dev part of train.
 
-The budget is equal in trials; what differs is told (knobs, seconds). Negatives per query and step are not searched:
-the strategies of a table have them in common. Musgrave et al. (A Metric Learning Reality Check, ECCV 2020) and
-Gulrajani and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare so.
+The budget is equal in trials; the knobs and seconds, which differ, are reported. Negatives per query and step are not
+searched, because the strategies of a table share their number. Musgrave et al. (A Metric Learning Reality Check, ECCV
+2020) and Gulrajani and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare this way.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import Job, open_study, serve
 
-SEED = 10_000  # of the trials, or the first one above the comparison's
+SEED = 10_000  # of the trials, or the first one above the comparison's seeds
 _NEGATIVES = "train.num_negatives"
 
 
 @dataclass(frozen=True, eq=False)
 class Combination:
-    """A strategy under one loss and backbone on one data set: its labels, the configurations of its seeds, its study.
+    """One strategy, loss, backbone and data set: its labels, one configuration per seed, and its study's settings.
 
-    `spec` is None where the strategy has nothing to tune.
+    `spec` is None if the strategy has nothing to tune.
     """
 
     labels: dict[str, str]
@@ -41,14 +41,14 @@ class Combination:
 
 
 def combinations(configs: Sequence[RunConfig], cells: Sequence[Cell]) -> list[Combination]:
-    """The combinations of a comparison, each with what its trials are.
+    """Return the combinations of a comparison, each with its study's settings.
 
     Args:
-        configs: as read, one for each of `cells`.
-        cells: planned from them.
+        configs: configurations as read, one for each of `cells`.
+        cells: cells planned from them.
 
     Raises:
-        OptionError: a choice of epochs on the split that trials keep closed.
+        OptionError: the configuration selects epochs on the split that trials keep closed.
     """
     seed = max([SEED, *(cell.seed + 1 for cell in cells)])
     found: dict[tuple[str, ...], list[RunConfig]] = {}
@@ -61,7 +61,7 @@ def combinations(configs: Sequence[RunConfig], cells: Sequence[Cell]) -> list[Co
 
 
 def _spec(config: RunConfig, seed: int) -> StudySpec | None:
-    """Trials of one seed on the dev part, which no trial's value moves; None without a knob."""
+    """Return settings for trials of one seed, all scored on the same dev part; None if there is no knob."""
     chosen = config.eval
     if "dev_fraction" not in chosen.model_fields_set:
         chosen = chosen.model_copy(update={"dev_fraction": DEV_FRACTION})
@@ -82,20 +82,20 @@ def tune(
     tracking_uri: str | None = None,
     report: Callable[[str], None] = lambda text: None,
 ) -> list[tuple[Tuning, list[RunConfig]]]:
-    """Make every combination's trials, and say what its tuned runs are.
+    """Run every combination's trials, and return the configurations of its tuned runs.
 
     Args:
-        found: of `combinations`.
-        runs: runs folder; the studies lie in it as `negbench study` leaves them, 'NAME-tune-STRATEGY-DIGEST'.
-        name: of the comparison.
-        trials: of each; the first one is the default.
-        executor: where; a study is computed by one worker, or by several where there are fewer studies.
+        found: combinations from `combinations`.
+        runs: runs folder; holds the studies as those of `negbench study`, named 'NAME-tune-STRATEGY-DIGEST'.
+        name: name of the comparison.
+        trials: number of trials per combination; the first one is the default.
+        executor: computes the trials; each study gets one worker, or several if there are more workers than studies.
         tracking_uri: MLflow store.
-        report: told every trial's end.
+        report: called with a line when a trial ends.
 
     Returns:
-        What was found, and the configurations of its seeds, on the whole of train: the defaults where nothing was
-        tuned; none where the search failed.
+        For each combination its tuning, and one configuration per seed, on the whole of train: the defaults if
+        nothing was tuned, none if the search failed.
     """
     books = dict[int, Book]()
     jobs, places = list[Job](), list[int]()
@@ -105,7 +105,7 @@ def tune(
             books[place], job = open_study(runs, title, each.spec, trials=trials, tracking_uri=tracking_uri)
             jobs.append(job)
             places.append(place)
-    several = -(-executor.workers // len(jobs)) if jobs else 0  # of a study, so that no process is idle
+    several = -(-executor.workers // len(jobs)) if jobs else 0  # workers per study, so that no process is idle
     errors = dict[int, str]()
     for event in executor.run(serve, jobs * several):
         place = places[event.index % len(jobs)]

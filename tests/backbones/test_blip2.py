@@ -333,7 +333,7 @@ def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: SimpleNamespace(siblings=files))
     assert fetch("org/name", ["a.safetensors", "b.bin", "c.bin"], "mend", beside=("*.json",)) == tmp_path / "b.bin"
     assert [each for each in asked if each != "the cache"] == [["b.bin", "*.json"]]
-    with pytest.raises(WeightsError, match=r"nor to be fetched \(it has no a.safetensors\): mend"):
+    with pytest.raises(WeightsError, match=r"could not be downloaded \(it has no a.safetensors\): mend"):
         fetch("org/name", ["a.safetensors"], "mend")
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
     asked.clear()

@@ -205,7 +205,7 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
         Clip.load()
     line = str(caught.value)
     assert line.startswith(
-        "open_clip_model.safetensors of timm/vit_base_patch32_clip_224.openai is neither in the local"
+        "open_clip_model.safetensors of timm/vit_base_patch32_clip_224.openai is not cached and could not be"
     )
     assert "hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors" in line
     assert "backbone.weights=FILE backbone.model=ViT-B-32-quickgelu backbone.activation=quick_gelu" in line

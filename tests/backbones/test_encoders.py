@@ -208,7 +208,7 @@ def test_open_clip_prepares_images_as_its_folder_says(folder: Path, tmp_path: Pa
 ABSENT = [
     (
         "transformers:org/clip",
-        "of org/clip is neither in the local cache nor to be fetched (HF_HUB_OFFLINE is set): `hf",
+        "of org/clip is not cached and could not be downloaded (HF_HUB_OFFLINE is set): `hf",
     ),
     ("transformers:org/clip@v2", "`hf download org/clip --revision v2`, or put its files into FOLDER and give tr"),
     ("transformers:./clip", "there is no such folder"),
@@ -216,14 +216,14 @@ ABSENT = [
         "open_clip:ViT-B-32:openai",
         "or put the file anywhere and give weights=FILE model=ViT-B-32-quickgelu activation=q",
     ),
-    ("open_clip:ViT-B-32", "nor to be fetched"),
+    ("open_clip:ViT-B-32", "could not be downloaded"),
     ("open_clip:ViT-B-33", "unknown model 'ViT-B-33'"),
     ("open_clip:ViT-B-32:opanai", "did you mean 'openai'?"),
     ("open_clip:ViT-B-32:x.pt", "weights: there is no file x.pt"),
     ("open_clip:ViT-B-32:openai:activation=gelu", "was trained with quick_gelu: leave the option out"),
     ("open_clip:ViT-B-32:activation=tanh", "unknown activation 'tanh'"),
     ("open_clip:ViT-B-32:size=toy", "unknown option 'size': known: activation, model, weights"),
-    ("open_clip:activation=quick_gelu", "nor to be fetched"),
+    ("open_clip:activation=quick_gelu", "could not be downloaded"),
 ]
 
 

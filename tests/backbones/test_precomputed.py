@@ -119,7 +119,7 @@ def test_bad_options(tmp_path, images, texts):
         ({"ids": np.array(IDS), "features": IMAGES[:, :0]}, r"none of them 0; got \[4, 0\]"),
         ({"ids": np.array(IDS), "features": IMAGES.astype(int)}, r"\[N, C\] or \[N, L, C\] float"),
         ({"ids": np.array(IDS), "features": IMAGES[:, 0]}, r"got \[4\] torch.float32"),
-        ({"ids": np.array(["a", "b", "a", "c"]), "features": IMAGES}, r"image 'a' is there twice"),
+        ({"ids": np.array(["a", "b", "a", "c"]), "features": IMAGES}, r"image 'a' occurs twice"),
         (
             {"ids": np.array(IDS), "features": np.where(IMAGES[2, 1] == IMAGES, np.nan, IMAGES)},
             r"image 'a2' has values",

@@ -201,13 +201,13 @@ def test_order_is_a_rank_correlation_seed_by_seed() -> None:
 def test_reasons() -> None:
     pair = trial({"a": [1.0] * 3, "b": [1.0] * 3}, "difference")
     one_run = judge(claim_of(pair), evidence("a", "b", same="x"), ONCE, lacking=None, undefined={})
-    assert (one_run.verdict, one_run.reason[:34]) == ("not testable", "'a' and 'b' are the same run here:")
+    assert (one_run.verdict, one_run.reason[:29]) == ("not testable", "'a' and 'b' are the same run:")
     lacking = judge(claim_of(pair), evidence(), ONCE, lacking="needs people", undefined={})
     assert (lacking.verdict, lacking.reason, lacking.answers) == ("not testable", "needs people", ())
     absent = judge(claim_of(pair), evidence("a"), ONCE, lacking=None, undefined={"b": "no finished run of seed 2"})
     assert absent.reason == "'b': no finished run of seed 2"
     single = judge(claim_of(trial({"a": [1.0]})), evidence("a"), Looks((0,), 1), lacking=None, undefined={})
-    assert (single.verdict, single.reason) == ("undecided", "one seed says nothing of others: --seeds 3")
+    assert (single.verdict, single.reason) == ("undecided", "one seed gives no interval: --seeds 3")
     with pytest.raises(Untestable, match="no finished run of 'z' with seed 0"):
         evidence("a").run("z", 0)
 

@@ -306,7 +306,7 @@ def test_what_is_wrong_with_the_folder_is_one_line(
     fails(pictures, "--device gpu9", "--device", "gpu9")
     assert negbench(["embed", str(pictures), *spec]) == 0
     before = (pictures / "images.npz").read_bytes()
-    fails(pictures, "images.npz is there already")
+    fails(pictures, "images.npz already exists")
     assert negbench(["embed", str(pictures), "--encoder", f"{mine}:Mine", "--overwrite"]) == 0
     assert (pictures / "images.npz").read_bytes() != before
     (pictures / "images.npz").rename(pictures / "earlier.npz")

@@ -155,7 +155,7 @@ def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> 
         (state | {name: torch.zeros(3, 3, 3)}, name),
     ):
         folder.write_weights(change, {})
-        assert f"are not of this backbone: of another shape, or on one side only: {wrong}" in call(copy, code=2)
+        assert f"do not match this backbone (missing, unexpected or of another shape): {wrong}" in call(copy, code=2)
     (copy / "model.safetensors").write_bytes(b"abc")
     assert "is damaged" in call(copy, code=2)
     (copy / "model.safetensors").unlink()

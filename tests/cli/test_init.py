@@ -110,7 +110,7 @@ def test_a_folder_of_images_from_init_to_negatives(
     with (pictures / "recipe.toml").open("a", encoding="utf-8") as file:
         file.write("# mine\n")
     kept = [file.read_bytes() for file in (pictures / "recipe.toml", pictures / "my_strategy.py")]
-    refused(["init", str(pictures)], "is there already, and is not as `negbench init` wrote it: rename it")
+    refused(["init", str(pictures)], "already exists and was edited after `negbench init` wrote it: rename it")
     assert kept == [file.read_bytes() for file in (pictures / "recipe.toml", pictures / "my_strategy.py")]
 
 

@@ -175,9 +175,9 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
     "too long": (change("target_img_id", 10**12), r"1000000000000 is no image number"),
     "truth": (change("gt_img_ids", [20, "30"]), r"key 'gt_img_ids'\[1\]: want an integer, got '30'"),
     "target no truth": (change("target_img_id", 60), r"the target 60 is not among the ground truths"),
-    "truth twice": (change("gt_img_ids", [20, 30, 30]), r"an image is there twice: \['20', '30', '30'\]"),
+    "truth twice": (change("gt_img_ids", [20, 30, 30]), r"an image occurs twice: \['20', '30', '30'\]"),
     "reference outside": (change("reference_img_id", 99), r"image 99 of query 0 is not in image_info"),
-    "image twice": (lambda f: f[INFO]["images"].append({"id": 10}), r"image '10' is there twice \(entries 0 and 7\)"),
+    "image twice": (lambda f: f[INFO]["images"].append({"id": 10}), r"image '10' occurs twice \(entries 0 and 7\)"),
 }  # fmt: skip
 
 

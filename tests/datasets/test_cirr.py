@@ -241,7 +241,7 @@ def group_change(key: str, value: Any) -> Callable[[Files], None]:
 
 MEMBERS = [f"dev-{n}-0-img0" for n in range(6)]
 FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
-    "pairid twice": (entry_change("pairid", 100), r"val\.json: pairid '100' is there twice \(entries 0 and 1\)"),
+    "pairid twice": (entry_change("pairid", 100), r"val\.json: pairid '100' occurs twice \(entries 0 and 1\)"),
     "outside": (entry_change("target_hard", "dev-99"), r"the target 'dev-99' among them"),
     "reference": (entry_change("reference", "dev-99"), r"'dev-99' of query 101 is not in split\.rc2\.val"),
     "five members": (group_change("members", MEMBERS[:5]), r"want 6 distinct members"),

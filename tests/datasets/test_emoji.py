@@ -215,7 +215,7 @@ def test_options_that_do_not_fit_are_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),  # a file, what it holds instead (None: it is gone), what is said
     [
-        ("twemoji/chars.json", "{}", r"chars.json is not the one that we know: .*@iconify-json/twemoji@"),
+        ("twemoji/chars.json", "{}", r"chars.json has an unexpected SHA-256: .*@iconify-json/twemoji@"),
         ("twemoji/info.json", None, r"info.json is missing: .*negbench data fetch emoji.*@iconify-json/twemoji@"),
         ("fluent/icons.json", None, r"icons.json is missing: .*@iconify-json/fluent-emoji-flat@"),
         ("noto/icons.json", None, "negbench data fetch emoji"),

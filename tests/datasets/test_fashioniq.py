@@ -199,7 +199,7 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
     "empty id": (entry_change("target", ""), r"'' is no image id"),
     "entry no object": (lambda f: f[CAPTIONS].append(3), r"entry 2: want an object, got 3"),
     "file no list": (lambda f: f.update({CAPTIONS: {"a": 1}}), r"cap\.dress\.val\.json: want a list"),
-    "duplicate": (lambda f: f[SPLIT].append("Dval0"), r"image 'Dval0' is there twice \(entries 0 and 4\)"),
+    "duplicate": (lambda f: f[SPLIT].append("Dval0"), r"image 'Dval0' occurs twice \(entries 0 and 4\)"),
     "target not in the gallery": (
         entry_change("target", "Dval9"), r"target 'Dval9' of query dress-val-00001 is not in the gallery"),
     "truncated": (

@@ -76,7 +76,7 @@ def test_what_is_there_is_not_fetched_again_and_what_was_changed_is(npm: Path, t
 
 def test_another_tarball_is_refused(npm: Path, tmp_path: Path) -> None:
     packed(npm / "tarball.tgz", **{"icons.json": b'{"icons": {"x": 1}}'})
-    with pytest.raises(DataError, match=r"not what we know \(SHA-256"):
+    with pytest.raises(DataError, match=r"has an unexpected SHA-256 \("):
         fetch(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

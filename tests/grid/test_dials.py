@@ -73,4 +73,4 @@ def test_a_point_that_cannot_be_computed_is_left_out_and_named(
         plan_comparison(asked.model_copy(update={"dials": ("train.batch_size=1",)}), tmp_path)
     command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path)]
     assert negbench([*command, *vector_flags, "--dial", "train.batch_size=16,1"]) == 0
-    assert "note: no point batch_size=1: train.batch_size = 1" in capsys.readouterr().err
+    assert "note: point batch_size=1 skipped: train.batch_size = 1" in capsys.readouterr().err

@@ -209,7 +209,7 @@ def test_files_that_are_no_scores(tmp_path: Path) -> None:
     for content, message in (
         (b"0 Q0 i 1 0.5\n", "line 1: want the six fields"),
         (b"0 Q0 i 1 high me\n", "line 1: want the six fields"),
-        (b"0 Q0 x 1 1 me\n0 Q0 x 2 0.5 me\n", "line 2: image 'x' of query '0' is there twice"),
+        (b"0 Q0 x 1 1 me\n0 Q0 x 2 0.5 me\n", "line 2: image 'x' of query '0' occurs twice"),
         (b"", "holds no ranking"),
         (b"\xff\xfe", "cannot read"),
     ):

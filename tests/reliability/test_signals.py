@@ -238,7 +238,7 @@ def test_what_kill_9_left_running_is_ended_by_the_next_command(
     process.wait()
     assert statuses(tmp_path) == {"RUNNING": 2}
     with folder.lock():  # somebody is at it
-        assert Tracker.open(tmp_path).mend() == ["duel"]
+        assert Tracker.open(tmp_path).end_abandoned() == ["duel"]
     assert statuses(tmp_path) == {"RUNNING": 1, "KILLED": 1}
     assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
     assert statuses(tmp_path) == {"KILLED": 2, "FINISHED": 1}
@@ -251,7 +251,7 @@ def test_a_copy_that_was_cut_off_is_made_again(statuses: Statuses, vector_flags:
     (made,) = client.search_runs(["1"])
     client.update_run(made.info.run_id, status="RUNNING")
     shutil.rmtree(tmp_path / "artifacts")
-    assert tracker.mend() == [folder.run_id]
+    assert tracker.end_abandoned() == [folder.run_id]
     assert statuses(tmp_path) == {"FINISHED": 1}
     assert list((tmp_path / "artifacts").rglob("result.json"))
     (folder.path / "mlflow.json").write_bytes(b"{")  # a damaged note costs a second copy, never a run

@@ -328,7 +328,7 @@ def test_too_few_seeds_are_said(tmp_path: Path) -> None:
         rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
         return " ".join(answer(groups, rows))
 
-    assert "One seed: the 95 % intervals are about these very models" in told((0,))
+    assert "One seed: the 95 % intervals cover other queries for these trained models" in told((0,))
     two = told((0, 1))
     assert "1 pair is undecided" in two
     assert "share first place" in two

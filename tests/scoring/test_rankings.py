@@ -134,7 +134,7 @@ ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no list": (lambda r: r.pop("7"), r"no ranking for query '7' \(1 of 30 queries of cirr val have none\)"),
     "unknown query": (lambda r: r.update({"99": []}), r"unknown query '99' in the rankings \(1 of 31 are not in"),
     "unknown image": (lambda r: r["3"].append("../x"), r"unknown image '\.\./x' in the ranking of query '3'"),
-    "image twice": (lambda r: r["3"].append(r["3"][0]), r"the ranking of query '3': image '1\d\d\d' is there twice"),
+    "image twice": (lambda r: r["3"].append(r["3"][0]), r"the ranking of query '3': image '1\d\d\d' occurs twice"),
     "a string": (lambda r: r.update({"3": "1001"}), r"query '3': want a list of image ids, got '1001'"),
     "a number": (lambda r: r.update({"3": 1001}), r"want a list of image ids, got 1001"),
     "no id": (lambda r: r["3"].append(None), r"query '3': want image ids, got None"),

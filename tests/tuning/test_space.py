@@ -230,5 +230,5 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, refused: Callable
 
 
 def test_a_closed_val_cannot_be_selected_on() -> None:
-    with pytest.raises(OptionError, match="chooses on the reported split"):
+    with pytest.raises(OptionError, match="selects on the reported split"):
         resolved(base_of("qure", "eval.reported=false", "eval.select=val"))
