@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-# uv resolves and links in a fraction of pip's time; where it cannot be had, pip does the same
+# uv takes a fraction of pip's time; if it cannot be installed, pip does the same
 comma := ,
 define INSTALL
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,11 +37,11 @@ install: $(STAMP) ## create .venv and install negbench with everything it needs
 demo: $(VENV)/.full ## compare the papers' strategies in a small world: table, report, MLflow store in runs/
 	$(BIN)/negbench compare --recipe demo --workers 2 --name demo
 
-pictures: $(VENV)/.pictures ## real pictures: fetch four icon packages with npm, draw, encode, compare in runs/emoji; npm and a registry needed
+pictures: $(VENV)/.pictures ## real pictures: fetch four icon packages with npm, draw, encode, compare in runs/emoji; needs npm and a registry
 	$(BIN)/negbench data fetch emoji --out data/emoji
 	$(BIN)/negbench compare --recipe emoji --data-root data/emoji --workers 2 --name emoji
 
-test: export PYTHONDONTWRITEBYTECODE = # compiled once: tests start many interpreters, and pytest rewrites their files
+test: export PYTHONDONTWRITEBYTECODE = # keep bytecode: tests start many interpreters, and pytest rewrites their files
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
@@ -51,7 +51,7 @@ faults: $(STAMP) ## repeat the tests of docs/reliability.md: a kill at every wri
 mutants: $(STAMP) ## mutation tests: the tests must fail on single faults in the code (SAMPLE=40 of each GROUP, SEED=0)
 	$(BIN)/python tests/mutants.py $(GROUP) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),0)
 
-fuzz: $(STAMP) ## 10,000 strange options and files, new ones each time; none may end in a traceback
+fuzz: $(STAMP) ## try 10,000 strange options and files, new ones each time; none may end in a traceback
 	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
 
 attack: $(STAMP) ## kill grids and studies at random moments, and compare their tables (KILLS=200, SEED=0)
@@ -73,7 +73,7 @@ docs: $(STAMP) ## build the documentation site in build/site, without network
 bench: $(STAMP) ## run the benchmarks, each a table of ratios within one run
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-system: ## install Debian packages for the browser tests (as root); without them those tests skip
+system: ## install Debian packages for the browser tests (as root); without them those tests are skipped
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium
 

@@ -1,4 +1,4 @@
-"""Fine-tuning an open_clip model, text to image, on negatives that negbench mines anew before every epoch.
+"""Fine-tune an open_clip model, text to image, on negatives that negbench mines again before every epoch.
 
 model, _, preprocess = open_clip.create_model_and_transforms("ViT-B-32", pretrained="laion2b_s34b_b79k")
 tokens = open_clip.get_tokenizer("ViT-B-32")(captions)
@@ -29,16 +29,16 @@ def finetune(
     """Train an open_clip model on captions [Q, length], each of which describes one of the images [N, 3, H, W].
 
     Args:
-        model: of open_clip; anything with `encode_text`, `encode_image` (both with `normalize`) and `logit_scale`.
-        tokens: captions, tokenised.
+        model: open_clip's, or anything with `encode_text`, `encode_image` (both with `normalize`) and `logit_scale`.
+        tokens: tokenised captions.
         images: preprocessed pixels.
-        targets: [Q] image of each caption.
-        strategy: corpus strategy of negbench.
-        draws: negatives of each caption and epoch.
-        epochs, batch, lr, seed: as everywhere.
+        targets: [Q] index of each caption's image.
+        strategy: a corpus strategy of negbench.
+        draws: negatives per caption and epoch.
+        epochs, batch, lr, seed: as usual.
 
     Returns:
-        The miner's summary of every refresh.
+        The miner's summary of each refresh.
     """
     miner = negbench.Miner(strategy, draws=draws, seed=seed)
     loss_of = negbench.make_loss("info-nce")
@@ -50,7 +50,7 @@ def finetune(
         model.train()
         for rows in torch.randperm(len(tokens), generator=order).split(batch):
             columns = torch.cat([targets[rows, None], found.negatives[rows]], dim=1)
-            distinct, place = columns.unique(return_inverse=True)  # an image that several captions drew is encoded once
+            distinct, place = columns.unique(return_inverse=True)  # encode each image once even if drawn twice
             text = model.encode_text(tokens[rows], normalize=True)
             chosen = model.encode_image(images[distinct], normalize=True)[place]
             scores = torch.einsum("bd,bmd->bm", text, chosen)

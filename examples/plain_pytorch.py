@@ -1,4 +1,4 @@
-"""A plain PyTorch loop that mines with negbench: encode, refresh, train on the negatives, again.
+"""A plain PyTorch loop that mines with negbench: encode, refresh, train on the negatives, repeat.
 
 Run it: python examples/plain_pytorch.py
 """
@@ -27,7 +27,7 @@ def train(
 ) -> list[dict[str, float]]:
     """Train `model`, which maps query features [Q, F] to embeddings [Q, D], against fixed image embeddings [N, D].
 
-    Returns the miner's summary of every refresh: pool size, hardness, overlap with the refresh before, ...
+    Returns the miner's summary of each refresh: pool size, hardness, overlap with the previous refresh, ...
     """
     miner = negbench.Miner(strategy, draws=draws, seed=seed)
     loss_of = negbench.make_loss("bradley-terry", tau=0.05)
@@ -49,13 +49,13 @@ def train(
 
 @torch.no_grad()
 def recall(model: nn.Module, queries: Tensor, images: Tensor, targets: Tensor, k: int = 1) -> float:
-    """Share of the queries whose target is among the k images of highest cosine."""
+    """Share of queries whose target is among the k images with the highest cosine."""
     scores = normalize(model(queries), dim=1) @ normalize(images, dim=1).T
     return float((scores.topk(k).indices == targets[:, None]).any(1).double().mean())
 
 
 def main() -> tuple[float, float]:
-    """Learn a turn of the space; returns recall@1 before and after."""
+    """Learn a rotation of the space; returns recall@1 before and after."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(300, 16, generator=generator)
     turn = torch.linalg.qr(torch.randn(16, 16, generator=generator)).Q

@@ -1,11 +1,11 @@
-"""Pretrains the tiny backbone's encoders: `python examples/pretrain_tiny.py --out FILE`.
+"""Pretrain the tiny backbone's encoders: `python examples/pretrain_tiny.py --out FILE`.
 
 CLIP's symmetric contrastive loss (Radford et al., ICML 2021) on pictures and descriptions of synthetic garments, with
 further negatives for the pictures: descriptions of garments that differ in one attribute (the idea of NegCLIP,
-Yuksekgonul et al., ICLR 2023). The random streams bear the name "pretrain" and seeds of 1,000,000 and more, so that no
-picture of a data set is among them. The result is a function of the seed and of torch's arithmetic: another machine or
-version gives weights that differ in their last bits at first and visibly in the end, of the same quality. That quality
-is tested, not the bits.
+Yuksekgonul et al., ICLR 2023). The random streams have the name "pretrain" and seeds from 1,000,000 on, so they contain
+no picture of a data set. The result depends on the seed and on torch's arithmetic: on another machine or version the
+weights first differ in their last bits and in the end visibly, but their quality is the same. Tests check the quality,
+not the bits.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ EPOCHS = 4  # 6 give five points of R@10 more, but a benchmark needs room above 
 
 
 def examples(seed: int, count: int) -> tuple[Tensor, list[str]]:
-    """Pictures [count, 3, 64, 64] uint8 of garments of all categories in turn, and `TEXTS` descriptions of each.
+    """Pictures [count, 3, 64, 64] uint8 of garments, cycling through all categories, and `TEXTS` descriptions of each.
 
-    Of every garment's TEXTS descriptions, which follow each other, the first is its own; the others describe garments
-    that differ from it in one attribute.
+    A garment's TEXTS descriptions are consecutive. The first is its own; the others describe garments that differ from
+    it in one attribute.
     """
     pictures, texts = [], []
     for index in range(count):
@@ -53,14 +53,14 @@ def examples(seed: int, count: int) -> tuple[Tensor, list[str]]:
 
 
 def renderer_sha256() -> str:
-    """Hash of the first pictures, descriptions and the vocabulary: it changes when the garments' generator does."""
+    """Hash of the first pictures, descriptions and the vocabulary; it changes if the garments' generator changes."""
     pictures, texts = examples(FIRST_SEED, 16)
     words = json.dumps([texts, VOCABULARY]).encode()
     return hashlib.sha256(pictures.numpy().tobytes() + words).hexdigest()
 
 
 def scaled(pictures: Tensor) -> Tensor:
-    """uint8 pixels as the backbone's preprocessing scales them (no resizing: the pictures have its size)."""
+    """Scale uint8 pixels as the backbone's preprocessing does (no resizing: the pictures already have its size)."""
     return (pictures.float() / 255 - 0.5) / 0.25
 
 
@@ -75,7 +75,7 @@ class _Trainer(nn.Module):
         self.log_temperature = nn.Parameter(torch.tensor(DEFAULT_TEMPERATURE).log())
 
     def forward(self, pixels: Tensor, ids: Tensor) -> Tensor:
-        """Loss of B pictures and their TEXTS descriptions each, as word ids [B, TEXTS, S]."""
+        """Loss of B pictures and TEXTS descriptions of each, as word ids [B, TEXTS, S]."""
         maps = pixels.contiguous(memory_format=torch.channels_last)
         for layer, norm in zip(self.encoders.image.layers, self.norms, strict=True):
             maps = torch.relu(norm(layer(maps)))
@@ -87,7 +87,7 @@ class _Trainer(nn.Module):
         return (F.cross_entropy(logits, own) + F.cross_entropy(logits[:, : len(own)].T, own)) / 2
 
     def folded(self) -> Encoders:
-        """The encoders alone, equal to what was trained in evaluation mode."""
+        """Return only the encoders, equal to the trained network in evaluation mode."""
         from torch.nn.utils.fusion import fuse_conv_bn_eval
 
         self.eval()
@@ -99,10 +99,10 @@ class _Trainer(nn.Module):
 
 
 def pretrain(seed: int, count: int = COUNT, epochs: int = EPOCHS) -> tuple[Encoders, dict[str, str]]:
-    """Trained encoders, and the metadata of their file. Deterministic on one machine with one number of threads.
+    """Trained encoders and the metadata of their file. Deterministic for one machine and number of threads.
 
     Args:
-        seed: names the garments, the initial weights and the order; >= 1,000,000.
+        seed: determines the garments, the initial weights and the order; >= 1,000,000.
         count: number of pictures, rendered once; at least a batch of 128.
         epochs: passes over them, >= 1.
 
@@ -158,7 +158,7 @@ def main(
     epochs: Annotated[int, typer.Option(help="passes over the pictures, at least 1")] = EPOCHS,
 ) -> None:
     """Pretrain the tiny backbone's encoders on one core (minutes) and write them to a safetensors file."""
-    torch.set_num_threads(1)  # sums in another order would give other bits
+    torch.set_num_threads(1)  # another order of summation would give other bits
     try:
         check_option("out", str(out), out.parent.is_dir(), "a file in a folder that is there")
         write(*pretrain(seed, count, epochs), out)

@@ -4,8 +4,8 @@
     dataset = mine_hard_negatives(dataset, model, num_negatives=5, strategy="qure")
     SentenceTransformerTrainer(model, train_dataset=dataset, loss=MultipleNegativesRankingLoss(model)).train()
 
-The result has the form of the original's `output_format="n-tuple"`, which the trainer takes as it is. Called before
-every epoch on the original pairs, it mines anew with the model as it is then: pass the number of the call as `refresh`.
+The result has the format of the original's `output_format="n-tuple"`, which the trainer accepts unchanged. To mine with
+the current model, call it before every epoch on the original pairs, with the number of earlier calls as `refresh`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def mine_hard_negatives(
     """Add negatives to pairs of anchor and positive.
 
     Args:
-        dataset: `datasets.Dataset`; rows with the same anchor are its several positives, none of which is drawn.
+        dataset: `datasets.Dataset`; rows with the same anchor give its positives, none of which is drawn.
         model: SentenceTransformer.
-        anchor_column_name, positive_column_name: default: the first two columns.
-        corpus: further texts to draw from, beside all positives.
+        anchor_column_name, positive_column_name: default to the first two columns.
+        corpus: further texts to draw from, besides all positives.
         num_negatives: per pair.
-        strategy: of negbench; default `sentence-transformers`, which takes what the original takes.
-        refresh: how often these pairs were mined before.
+        strategy: of negbench; the default `sentence-transformers` takes the same negatives as the original.
+        refresh: how many times these pairs were mined before.
         seed: of the draws.
         batch_size: of the encoder.
 
     Returns:
-        Dataset of anchor, positive, negative_1 ... negative_n, the highest-scored first; pairs for which the strategy
-        finds fewer than num_negatives are left out, as the original leaves them out.
+        Dataset of anchor, positive, negative_1 ... negative_n, highest score first; like the original, it leaves out
+        pairs for which the strategy finds fewer than num_negatives.
     """
     from datasets import Dataset
 

@@ -3,7 +3,7 @@
 # # Your own backbone
 #
 # A backbone embeds images, and queries (a reference image and a text), into one space. Write one if your model is to be
-# trained, or composes queries in its own way. If your encoder stays frozen, [embed](own_encoder.md) is less work.
+# trained, or composes queries in its own way. If your encoder stays frozen, [embedding](own_encoder.md) is less work.
 
 # %%
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 #
 # Shapes: B images or queries, L stored rows of width C per image, T candidate vectors, D the width of the space. The
 # output of `image_features` is stored once and shared by all runs, so it must not train (or set
-# `frozen_images = False`). `load`'s keyword arguments are the options; `seed` is the run's.
+# `frozen_images = False`). The keyword arguments of `load` are the options; `seed` is the run's.
 #
 # Here an image is 16 mean colours and a text the counts of its letters; two projections are trained.
 
@@ -34,7 +34,7 @@ PAPER = "mine"
 
 
 def pixels_of(image):
-    """PIL image of any mode -> [3, 32, 32] float32; a function of the module, so that worker processes can have it."""
+    """PIL image of any mode -> [3, 32, 32] float32; at module level, so that worker processes can pickle it."""
     small = image.convert("RGB").resize((32, 32))
     return torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).reshape(32, 32, 3).permute(2, 0, 1) / 255
 
@@ -91,7 +91,7 @@ class Colours(negbench.Backbone):
     def candidates(self, features):  # [B, 1, 48] -> [B, 1, D]
         return normalize(self.colour(features.float()).float(), dim=-1)
 
-    def tokenize(self, texts):  # a row a text; whatever `queries` reads
+    def tokenize(self, texts):  # one row per text; whatever `queries` reads
         rows = [[text.lower().count(letter) for letter in map(chr, range(97, 123))] for text in texts]
         return {"letters": torch.tensor(rows, dtype=torch.float32).reshape(-1, 26)}
 

@@ -17,7 +17,7 @@ from PIL import Image
 import negbench
 
 # %% [markdown]
-# ## A folder to try with
+# ## A folder to try
 #
 # 60 small pictures of plain colours, and "make it lighter" as the change. Use your own folder instead.
 
@@ -50,7 +50,7 @@ print(len(data.queries), "queries against", len(data.images), "images:", data.id
 # %% [markdown]
 # ## What a strategy would draw, without training
 #
-# `negbench audit` scores the training queries once with the backbone as it is, and reports what each rule would draw.
+# `negbench audit` scores the training queries once, before training, and reports what each rule would draw.
 
 # %%
 from negbench.cli.main import run as negbench_command  # the shell's `negbench`
@@ -73,7 +73,7 @@ status = negbench_command(
 print("exit status", status)
 
 # %% [markdown]
-# ## Score rows of your own model
+# ## Scores of your own model
 #
 # Evaluation needs no model of negbench: any [queries, images] table of scores will do.
 

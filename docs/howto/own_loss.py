@@ -16,7 +16,7 @@ import negbench
 # ## The file
 #
 # `given` is a `negbench.LossInput`: `positive` [B], `negatives` [B, M], `mask` [B, M] (False where there is no
-# negative), `weights` [B, M], `temperature`. Scores may have any sign. Values where `mask` is False may be
+# negative), `weights` [B, M], `temperature`. Scores may have any sign. Where `mask` is False, values may be
 # NaN, so replace them before computing anything. The class is a frozen dataclass; its fields are the options.
 
 # %%
@@ -60,7 +60,7 @@ Path("soft_margin.py").write_text(SOURCE)
 # %% [markdown]
 # ## In a comparison
 #
-# `--plugin` registers the file, under the class's `key` (else the file's name). A recipe names it as
+# `--plugin` registers the file under the class's `key` (if it has none, under the file's name). In a recipe, write
 # `plugins = ["soft_margin.py"]`.
 
 # %%
@@ -77,7 +77,7 @@ print("exit status", status)
 # %% [markdown]
 # ## Check it by hand
 #
-# One query, one negative 0.1 below the target: with a margin of 0.1 the softplus is of 0, ln 2 = 0.6931.
+# One query, one negative 0.1 below the target: with a margin of 0.1 the loss is softplus(0) = ln 2 = 0.6931.
 
 # %%
 loss = negbench.make_loss("soft-margin")

@@ -18,7 +18,7 @@ import negbench
 # ## The rule
 #
 # `view.scores` is [B, N], one row per query; higher is better, any sign. `view.positive` is [B], the target's score.
-# `view.allowed` is [B, N]: what may be a negative at all. Return a mask [B, N], or weights >= 0.
+# `view.allowed` is [B, N]: images that may be negatives at all. Return a mask [B, N], or weights >= 0.
 
 
 # %%
@@ -39,7 +39,7 @@ class Below(negbench.Strategy):
 # %% [markdown]
 # ## Check it by hand
 #
-# Five images; the target is second, so the pool of two is the next two. Scores may be negative.
+# Five images; the target is second, so the pool of two holds the third and fourth. Scores may be negative.
 
 # %%
 scores = torch.tensor([[-0.1, -0.2, -0.3, -0.4, -0.5]])
@@ -53,7 +53,7 @@ print(pool.int().tolist())  # [[0, 0, 1, 1, 0]]
 # ## In a comparison
 #
 # The same class in a file of its own is a plug-in: no fork, no installation. The data set `vectors` knows all relevant
-# images and trains in about a second per run; leave it out to use rendered images.
+# images and trains in about a second per run; leave out `--datasets vectors` to use rendered images.
 
 # %%
 SOURCE = '''
@@ -94,5 +94,5 @@ status = negbench_command(
 print("exit status", status)
 
 # %% [markdown]
-# The last lines are the answer; after two seeds of two epochs most of it is undecided. `negbench report first-try`
-# writes the page; `negbench study --strategy below --plugin below.py` searches `k` in the range that `tunable` gives.
+# The last lines are the answer, mostly undecided after two seeds of two epochs. `negbench report first-try` writes the
+# page; `negbench study --strategy below --plugin below.py` searches `k` in the range that `tunable` gives.

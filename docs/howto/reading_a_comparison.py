@@ -28,8 +28,8 @@ print("exit status", status)
 # %% [markdown]
 # ## The verdicts
 #
-# One row per strategy and metric. `difference` is to the baseline; `diff_low` and `diff_high` are the interval that
-# holds for the whole table at once; `verdict` is read from it. See [statistics](../statistics.md).
+# One row per strategy and metric. `difference` is to the baseline; `diff_low` and `diff_high` bound its simultaneous
+# interval for the whole table; `verdict` follows from it. See [statistics](../statistics.md).
 
 # %%
 verdicts = pd.read_csv(folder / "statistics.csv")
@@ -39,7 +39,7 @@ print(main[["strategy", "mean", "difference", "diff_low", "diff_high", "verdict"
 # %% [markdown]
 # ## Every cell
 #
-# `comparison.json` says which run holds which cell; a run's `result.json` has its metrics, behaviour and cost.
+# `comparison.json` names the run of each cell; a run's `result.json` has its metrics, behaviour and cost.
 
 # %%
 cells = pd.DataFrame(json.loads((folder / "comparison.json").read_text())["cells"])
@@ -71,7 +71,7 @@ print((100 * difference.groupby("seed").mean()).round(2).to_string())
 # %% [markdown]
 # ## Training curves
 #
-# `metrics.jsonl` has one line per logged step: losses, recall, the pools' behaviour and the regime.
+# `metrics.jsonl` has one line per logged step: losses, recall, statistics of the pools and the regime.
 
 # %%
 curve = pd.read_json(Path("runs") / cells.run[0] / "metrics.jsonl", lines=True)

@@ -148,16 +148,12 @@ def _people(config: ResolvedConfig, scenes: Scenes) -> str | None:
     return f"needs people's choices between sets of images: --dataset fashioniq, with the file of {PEOPLE} beside it"
 
 
-def _judges(config: ResolvedConfig, scenes: Scenes) -> str | None:
-    return None if _relevant(config, scenes) is None else _people(config, scenes)
-
-
 # name -> a line on what the data set lacks, or None
 NEEDS: dict[str, Callable[[ResolvedConfig, Scenes], str | None]] = {
     "relevant": _relevant,
     "told-apart": _told_apart,
     "people": _people,
-    "judges": _judges,
+    "judges": lambda config, scenes: None if _relevant(config, scenes) is None else _people(config, scenes),
 }
 
 

@@ -80,11 +80,6 @@ def run(arguments: list[str] | None = None) -> int:
             code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
         return _fail(str(error))
-    except ImportError as error:
-        fix = missing_package(error) or blamed(error)
-        if fix is None:
-            raise
-        return _fail(fix)
     except TyperException as error:
         message, context = error.format_message(), getattr(error, "ctx", None)
         if context is not None and message == context.get_help():  # no command was named
@@ -103,7 +98,8 @@ def run(arguments: list[str] | None = None) -> int:
     except Abort:
         return 130
     except (Exception, SystemExit) as error:
-        fix = blamed(error) or out_of_memory(error)
+        missing = missing_package(error) if isinstance(error, ImportError) else None
+        fix = missing or blamed(error) or out_of_memory(error)
         if fix is None:
             raise
         return _fail(fix)

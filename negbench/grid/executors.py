@@ -243,13 +243,10 @@ def _explained(error: Exception) -> tuple[str, str]:
     from negbench.errors import NegbenchError, out_of_memory
     from negbench.plugins.registry import blamed
 
-    if isinstance(error, NegbenchError):
-        return str(error), ""
-    if fix := out_of_memory(error):
-        return fix, ""
-    if fix := blamed(error):
-        return fix, "".join(traceback.format_exception(error))
-    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+    if line := str(error) if isinstance(error, NegbenchError) else out_of_memory(error):
+        return line, ""
+    line = blamed(error) or f"{type(error).__name__}: {error}"
+    return line, "".join(traceback.format_exception(error))
 
 
 def _serve(function: Function, pipe: Connection, environment: dict[str, str]) -> None:

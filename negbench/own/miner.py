@@ -181,13 +181,9 @@ class Miner:
         return normalize(tensor, dim=-1, eps=_SHORTEST) if self._normalize else tensor
 
 
-def _on_cpu(given: Any) -> Any:
-    return given.cpu() if isinstance(given, Tensor) else given
-
-
 def _columns(name: str, given: Any, count: int, images: int) -> Tensor:
     """Return [count] int64 on the CPU; raise OptionError unless they are whole numbers in 0 ... images - 1."""
-    values = np.asarray(_on_cpu(given))
+    values = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
     if values.shape != (count,) or values.dtype.kind not in "iu":
         raise OptionError(f"{name} must be {count} whole numbers, got {values.shape} {values.dtype}")
     outside = np.flatnonzero((values < 0) | (values >= images))

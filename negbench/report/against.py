@@ -71,7 +71,8 @@ def against(runs: Path, name: str, other: str) -> Against:
         RunError: one of them is absent or has no tests, or they have no row in common.
     """
     mine, theirs = (stored(runs, each) for each in (name, other))
-    axes = ("strategy", *(axis for axis in AXES if axis != "strategy" and _several(axis, mine, theirs)))
+    values = {axis: [{getattr(row, axis) for row in each.rows} for each in (mine, theirs)] for axis in AXES}
+    axes = ("strategy", *(axis for axis in AXES if axis != "strategy" and max(map(len, values[axis])) > 1))
     known = {(row.metric, _place(vars(row), axes)): row for row in theirs.rows}
     keys = [(row, (row.metric, _place(vars(row), axes))) for row in mine.main]
     pairs = tuple((row, known[key]) for row, key in keys if key in known)
@@ -80,10 +81,6 @@ def against(runs: Path, name: str, other: str) -> Against:
             f"'{name}' and '{other}' have no row in common: no strategy was tested on the same metric in both"
         )
     return Against((name, other), pairs, _differing(mine, theirs, axes), axes)
-
-
-def _several(axis: str, *sides: Findings) -> bool:
-    return any(len({getattr(row, axis) for row in found.rows}) > 1 for found in sides)
 
 
 def _place(labels: Mapping[str, Any], axes: tuple[str, ...]) -> str:

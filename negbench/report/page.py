@@ -140,7 +140,8 @@ def html(page: Page) -> str:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(kind=_kind, sort_key=sort_key, is_number=is_number, drawn=_drawn)
+    environment.globals.update(sort_key=sort_key, is_number=is_number, drawn=_drawn)
+    environment.globals["kind"] = lambda part: type(part).__name__.lower()
     environment.filters["prose"] = lambda text: Markup(_prose(text))
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
@@ -170,10 +171,6 @@ def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
 def _drawn(chart: Chart, narrow: bool = False) -> str:
     """Return the chart as a data URI."""
     return "data:image/svg+xml;base64," + base64.b64encode(saved(chart, "svg", narrow=narrow)).decode("ascii")
-
-
-def _kind(part: Part) -> str:
-    return type(part).__name__.lower()
 
 
 _NUMBER = re.compile(r"^<?([+-]?[\d,]*\.?\d+(e[+-]?\d+)?)(?=$|\s|%)", re.IGNORECASE)

@@ -6,7 +6,6 @@ Optuna's dashboard (`dashboard_command`) shows history, contours, parallel coord
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -73,19 +72,14 @@ def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str 
         with files.atomic_write(book.folder / name) as file:
             file.write(frame.to_csv(index=False))
         written.append(book.folder / name)
-    answer = (
-        f"The best of {len(done)} finished trials: {_point_text(done[0].params)} "
-        f"(recall {percent(done[0].value)} % on the dev part)."
-    )
+    point = ", ".join(f"{key.split('.')[-1]} = {plain(value)}" for key, value in done[0].params.items())
+    score = percent(done[0].value)
+    answer = f"The best of {len(done)} finished trials: {point} (recall {score} % on the dev part)."
     Tracker.open(book.folder.parent, tracking_uri).close_parent(
         book.folder / "mlflow.json", book.name, [], written, answer
     )
     for line in (f"stored {book.folder}", f"look   {dashboard_command(book)}"):
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def _point_text(point: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key.split('.')[-1]} = {plain(value)}" for key, value in point.items())
 
 
 def dashboard_command(book: Book) -> str:
