@@ -93,7 +93,8 @@ def words_of_wordpieces(pieces: Sequence[str]) -> list[str | None]:
 
 def words_of_clip_pieces(pieces: Sequence[str]) -> list[str | None]:
     """Whole word of every CLIP BPE token ("</w>" ends a word); None for special tokens such as <|startoftext|>."""
-    joins = [bool(index) and not _ends_word(pieces[index - 1]) for index in range(len(pieces))]
+    ends = [piece.endswith("</w>") or _is_special(piece) for piece in pieces]
+    joins = [False, *(not end for end in ends)][: len(pieces)]
     return _whole_words([piece.removesuffix("</w>") for piece in pieces], joins)
 
 
@@ -109,10 +110,6 @@ def _whole_words(pieces: Sequence[str], joins: Sequence[bool]) -> list[str | Non
     for group in groups:
         words += [None if _is_special(group[0]) else "".join(group)] * len(group)
     return words
-
-
-def _ends_word(piece: str) -> bool:
-    return piece.endswith("</w>") or _is_special(piece)
 
 
 def _is_special(piece: str) -> bool:

@@ -288,8 +288,8 @@ class BlipFamily(Composed):
         enough = len(tokenizer) - self.unused_tokens <= rows
         if not enough or (rows > len(tokenizer) and origin.folder is not None):
             raise WeightsError(
-                f"the tokenizer {name} has {len(tokenizer)} tokens with {' and '.join(self.added_tokens)}, the weights "
-                f"have embeddings for {rows}: give the vocabulary that they were trained with as "
+                f"the tokenizer {name} has {len(tokenizer)} tokens with {' and '.join(self.added_tokens)}, but the "
+                f"weights have {rows} embeddings: give the vocabulary that they were trained with as "
                 "backbone.tokenizer=FILE"
             )
         return tokenizer
@@ -300,7 +300,7 @@ class BlipFamily(Composed):
         """[B, 3, S, S] -> [B, 1 + patches, C] float32: the tower's tokens; with gradients unless it is frozen."""
         # the EVA tower of transformers silently takes smaller images: it slices its position embeddings
         if pixels.ndim != 4 or pixels.shape[1:] != (3, self.image_size, self.image_size):
-            raise ValueError(f"want pixels [B, 3, {self.image_size}, {self.image_size}], got {list(pixels.shape)}")
+            raise ValueError(f"expected pixels [B, 3, {self.image_size}, {self.image_size}], got {list(pixels.shape)}")
         gradients = torch.is_grad_enabled() and not self.frozen_images
         # `precision` switches autocast on or off here, whatever the caller set
         low = self.options.precision != "fp32"

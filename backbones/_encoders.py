@@ -147,7 +147,7 @@ class _Transformers:
         """Return the projected pooled features: part of a tower's output from transformers 5 on, all of it before."""
         tensor: Tensor | None = found if isinstance(found, Tensor) else getattr(found, "pooler_output", None)
         if tensor is None:
-            raise OptionError(f"{type(self._model).__name__} gives no pooled features of images and texts")
+            raise OptionError(f"{type(self._model).__name__} returns no pooled features of images and texts")
         return tensor
 
 
@@ -161,8 +161,8 @@ def _transformers(name: str, device: torch.device) -> Encoder:
         processor = AutoProcessor.from_pretrained(folder, **offline)
     if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
         raise OptionError(
-            f"a {type(model).__name__} is no dual encoder: want get_image_features and get_text_features, as CLIP and "
-            "SigLIP have them"
+            f"a {type(model).__name__} is not a dual encoder: it needs get_image_features and get_text_features, like "
+            "CLIP and SigLIP"
         )
     refuse(f"the weights do not fit {type(model).__name__}", missing=info["missing_keys"])
     if not (hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")):
@@ -180,7 +180,7 @@ def _folder(library: str, name: str, wanted: Sequence[str]) -> Path:
         return path
     hub = hub_name(name)
     if hub is None:
-        raise WeightsError("there is no such folder, and a name of the hub is ORG/NAME[@REVISION]")
+        raise WeightsError("there is no such folder, and a name on the hub is ORG/NAME[@REVISION]")
     at = f" --revision {hub[1]}" if hub[1] else ""
     fix = f"`hf download {hub[0]}{at}`, or put its files into FOLDER and give {library}:FOLDER"
     return fetch(hub[0], wanted, fix, beside=(*_BESIDE, "*.safetensors"), revision=hub[1]).parent

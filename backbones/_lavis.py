@@ -145,7 +145,7 @@ def read_checkpoint(path: Path) -> State:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(
-            f"{path} is refused: it is no plain file of tensors (torch.load with weights_only=True: "
+            f"{path} is refused: it is not a plain file of tensors (torch.load with weights_only=True: "
             f"{str(error).splitlines()[0]}); save its state_dict() alone"
         ) from error
     except Exception as error:  # torch, zipfile and safetensors each have their own
@@ -161,7 +161,7 @@ def _state_dict(loaded: object, path: Path) -> State:
         if len(inner) == 1 and _is_state(inner[0]):
             return dict(inner[0])
     raise WeightsError(
-        f"{path} holds no state dict: want named tensors, bare or under 'model', got {type(loaded).__name__}"
+        f"{path} holds no state dict: expected named tensors, at the top or under 'model', got {type(loaded).__name__}"
         + (f" with keys {', '.join(map(str, list(loaded)[:5]))}" if isinstance(loaded, Mapping) else "")
     )
 
@@ -201,7 +201,9 @@ def read_tower(path: Path, depth: int | None) -> State:
     state = read_checkpoint(path)
     tower = tower_of(state)
     if tower is None:
-        raise WeightsError(f"{path} is no visual tower: it has neither blocks. (EVA) nor transformer.resblocks. (CLIP)")
+        raise WeightsError(
+            f"{path} is not a visual tower: it has neither blocks. (EVA) nor transformer.resblocks. (CLIP)"
+        )
     pattern, unused = _BLOCKS[tower], _UNUSED_OF_TOWER[tower]
     blocks = _count(state, pattern.pattern)
     if depth is None:
@@ -228,11 +230,11 @@ def read_blip2(path: Path, tower: Path | None, depth: int | None) -> State:
     state = read_checkpoint(path)
     if not any(key.startswith("Qformer.") for key in state):
         raise WeightsError(
-            f"{path} is no BLIP-2 checkpoint of LAVIS: no key starts with 'Qformer.'; it has {_listed(list(state)[:5])}"
+            f"{path} is not a LAVIS BLIP-2 checkpoint: no key starts with 'Qformer.'; it has {_listed(list(state)[:5])}"
         )
     has_tower = any(key.startswith("visual_encoder.") for key in state)
     if has_tower and tower is not None:
-        raise WeightsError(f"{path} has a visual_encoder of its own: leave out tower={tower}")
+        raise WeightsError(f"{path} has its own visual_encoder: leave out tower={tower}")
     if not has_tower and tower is None:
         raise WeightsError(
             f"{path} has no visual_encoder: give the tower's file too, lavis:{path},tower=FILE (eva_vit_g.pth or "
@@ -285,8 +287,8 @@ class Sizes:
             heads, width = getattr(self, f"{part}_heads"), getattr(self, f"{part}_hidden_size")
             if heads < 1 or width % heads:
                 raise WeightsError(
-                    f"{where}: {part}_heads {heads} does not divide {part}_hidden_size {width}; tensors cannot tell "
-                    f'the number of heads, give backbone.config={{"{part}_heads": ...}}'
+                    f"{where}: {part}_heads {heads} does not divide {part}_hidden_size {width}; the tensors do not "
+                    f'show the number of heads: give backbone.config={{"{part}_heads": ...}}'
                 )
         if self.patch_size < 1 or self.image_size < 1 or self.image_size % self.patch_size:
             raise WeightsError(f"{where}: patch_size {self.patch_size} does not divide image_size {self.image_size}")
@@ -381,7 +383,7 @@ def blip_sizes(state: State, path: Path) -> BlipSizes:
     """Read the sizes from the tensors of LAVIS's BLIP; heads (the ViT's: width / 64) and max_txt_len as published."""
     if not any(key.startswith("text_encoder.") for key in state):
         raise WeightsError(
-            f"{path} is no BLIP checkpoint of LAVIS: no key starts with 'text_encoder.'; "
+            f"{path} is not a LAVIS BLIP checkpoint: no key starts with 'text_encoder.'; "
             f"it has {_listed(list(state)[:5])}"
         )
     sizes = _sizes_of(BlipSizes(), state, LAYOUTS["blip"], path)

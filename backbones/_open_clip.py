@@ -181,7 +181,7 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
         pixels, resize = _pixels(shown), _resize(shown)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WeightsError(
-            f"{config_file} is no configuration of open_clip: {type(error).__name__}: {error}"
+            f"{config_file} is not a configuration of open_clip: {type(error).__name__}: {error}"
         ) from error
     config["quick_gelu"] = _resolved(activation, bool(config.get("quick_gelu")), label)
     return Blueprint(label, config, label, "local", weights, pixels, resize=resize)
@@ -211,8 +211,8 @@ def _resolved(asked: Activation, known: bool | None, what: str) -> bool:
     if known is None:
         if asked == "auto":
             raise OptionError(
-                f"backbone.weights {what} does not tell its activation: set backbone.activation=quick_gelu (weights of "
-                "OpenAI, DFN or MetaCLIP and what was fine-tuned from them) or gelu (most of LAION and DataComp)"
+                f"backbone.weights {what} does not state its activation: set backbone.activation=quick_gelu (weights "
+                "of OpenAI, DFN or MetaCLIP and what was fine-tuned from them) or gelu (most of LAION and DataComp)"
             )
         return asked == "quick_gelu"
     right = "quick_gelu" if known else "gelu"
@@ -302,7 +302,7 @@ def side_of(model: Any) -> int:
     size: Any = model.visual.image_size
     height, width = (size, size) if isinstance(size, int) else size
     if height != width:
-        raise WeightsError(f"the visual tower wants {height} x {width} pixels: only square ones are supported")
+        raise WeightsError(f"the visual tower expects {height} x {width} pixels: only square images are supported")
     return int(height)
 
 
@@ -316,7 +316,7 @@ def make_tokenizer(blueprint: Blueprint) -> Any:
     text = config["text_cfg"]
     if "multimodal_cfg" in config or text.get("hf_tokenizer_name") or text.get("hf_model_name"):
         raise OptionError(
-            f"backbone.model {blueprint.name!r} has no text tower of CLIP's: encode with `negbench embed --encoder "
+            f"backbone.model {blueprint.name!r} has no CLIP text tower: encode with `negbench embed --encoder "
             "transformers:NAME`, and train with --backbone precomputed"
         )
     return _byte_pairs(text.get("context_length", 77), tuple(sorted((text.get("tokenizer_kwargs") or {}).items())))

@@ -81,14 +81,14 @@ def parse_weights(spec: str, advice: Advice) -> Source:
     if spec.startswith("lavis:"):
         model, _, tower = spec.removeprefix("lavis:").partition(",tower=")
         if not model or (",tower=" in spec and not tower):
-            raise WeightsError(f"backbone.weights {spec!r}: want lavis:FILE or lavis:FILE,tower=FILE")
+            raise WeightsError(f"backbone.weights {spec!r}: expected lavis:FILE or lavis:FILE,tower=FILE")
         return Source("lavis", _existing(model, spec, advice), _existing(tower, spec, advice) if tower else None)
     path = Path(spec).expanduser()
     if path.is_dir():
         return Source("folder", path)
     if path.suffix in _CHECKPOINT_SUFFIXES:
         raise WeightsError(
-            f"backbone.weights {spec!r}: LAVIS's checkpoint is given as lavis:{spec}, transformers' as its folder"
+            f"backbone.weights {spec!r}: give a LAVIS checkpoint as lavis:{spec}, a transformers model as its folder"
         )
     hub = hub_name(spec)
     if hub is None:
@@ -225,7 +225,7 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
     with loading(f"{folder} "):
         found = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
         if found != want:
-            raise WeightsError(f"{folder} holds a model of type {found}, want {want}")
+            raise WeightsError(f"{folder} holds a model of type {found}, expected {want}")
         model, info = model_class.from_pretrained(
             folder,
             dtype=torch.float32,

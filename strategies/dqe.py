@@ -47,7 +47,7 @@ class Dqe(Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         limit = 2 if self.scale == "absolute" else 1
-        check_option("beta", self.beta, self.beta <= limit, f"<= {limit} where scale is '{self.scale}'")
+        check_option("beta", self.beta, self.beta <= limit, f"<= {limit} if scale is '{self.scale}'")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""

@@ -43,7 +43,7 @@ class Simans(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_option("b", self.b, self.b == 0 or self.variant != "absolute", "left out where variant is 'absolute'")
+        check_option("b", self.b, self.b == 0 or self.variant != "absolute", "left out if variant is 'absolute'")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] float64 weights, > 0 for at most k images per row."""

@@ -1,4 +1,4 @@
-"""Tasks of test_cluster.py; by themselves, as a worker imports what a task's file imports."""
+"""Tasks of test_cluster.py, in a file of their own because a worker imports everything that a task's file imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from negbench.errors import NegbenchError
 
 
 def task(value: Any, report: Any) -> Any:
-    """Ends as its name says, or tells where it is."""
+    """Fail in the way that `value` names; otherwise report a note and return the worker's environment."""
     if value == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if value == "mistake":
@@ -24,14 +24,14 @@ def task(value: Any, report: Any) -> Any:
 
 
 def span(seconds: float, report: Any) -> tuple[float, float]:
-    """When it began and when it ended."""
+    """Sleep and return the start and end times."""
     begun = time.time()
     time.sleep(seconds)
     return begun, time.time()
 
 
 def meet(folder: Path, report: Any) -> None:
-    """Wait for another task like this one, ready to compute cells."""
+    """Import what cells need, then wait until two tasks have done so."""
     import negbench.grid.cells  # noqa: F401
 
     (folder / str(os.getpid())).touch()

@@ -1,4 +1,4 @@
-"""Fixtures that several areas share."""
+"""Fixtures shared by several test folders."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
     from negbench.settings.config import RunConfig
     from negbench.store.tracking import Tracker
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # as make does: a forked child of threads of OpenMP hangs
-settings.load_profile("default" if "NEGBENCH_FUZZ" in os.environ else "ci")  # a landing must not hang on chance
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the Makefile: forked children hang with OpenMP threads
+settings.load_profile("default" if "NEGBENCH_FUZZ" in os.environ else "ci")  # merging must not depend on chance
 CHROMIUM = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # this machine alone; Playwright's routes forbid caches
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # localhost only; Playwright's routes disable caching
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With xdist, files are handed out in the order below, not by how many tests they hold."""
+    """Make xdist hand out files in the order below, not by their number of tests."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files of slow tests first, those with the most before: at the end there is something short for each worker."""
+    """Run files with the most slow tests first, so that short files remain to keep every worker busy at the end."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 
 
 class Forked:
-    """A child that has imported what this process has, and does one thing; like `subprocess.Popen`, all of it text."""
+    """A forked child that inherits all imports and runs one action; an interface like text-mode `subprocess.Popen`."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         read, theirs_out = os.pipe()
@@ -70,14 +70,14 @@ class Forked:
 
     @staticmethod
     def _child(action: Callable[[], object], given: int, told: int) -> None:
-        """Never returns."""
+        """Run the action, then exit; never returns."""
         code = 1
-        multiprocessing.forkserver._forkserver._forkserver_pid = None  # that is ours: workers of its own need another
+        multiprocessing.forkserver._forkserver._forkserver_pid = None  # belongs to the parent; the child needs its own
         try:
             os.dup2(given, 0)
             os.dup2(told, 1)
             sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
-            sys.stderr = os.fdopen(2, "w", encoding="utf-8")  # not the suite's, which would tell it twice
+            sys.stderr = os.fdopen(2, "w", encoding="utf-8")  # pytest's capture would print it twice
             action()
             code = 0
         except SystemExit as end:
@@ -91,33 +91,32 @@ class Forked:
             os._exit(code)
 
     def poll(self) -> int | None:
-        """Its exit code, if it has ended."""
+        """Return the exit code, or None while the child runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
     def wait(self) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for the child and return its exit code."""
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
     def communicate(self) -> str:
-        """What is left of its output, when it has ended."""
+        """Close standard input, wait for the child and return its remaining output."""
         self.stdin.close()
         out = self.stdout.read()
         self.wait()
         return out
 
     def kill(self) -> None:
-        """At once."""
         os.kill(self.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
 def forked() -> Iterator[Callable[[Callable[[], object]], Forked]]:
-    """Starts such children; those that are left at the end of the file are killed."""
+    """Return a function that starts a `Forked` child; surviving children are killed when the fixture ends."""
     children: list[Forked] = []
 
     def start(action: Callable[[], object]) -> Forked:
@@ -129,7 +128,7 @@ def forked() -> Iterator[Callable[[Callable[[], object]], Forked]]:
         if child.poll() is None:
             child.kill()
             child.wait()
-        with suppress(OSError):  # it no longer reads
+        with suppress(OSError):  # the child closed its end
             child.stdin.close()
         child.stdout.close()
 
@@ -138,7 +137,7 @@ def _command(arguments: list[str] | None) -> None:
     from negbench.cli.main import main
 
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the suite may be deaf to them: nohup, a shell's `&`
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # pytest may ignore them: nohup, a shell's `&`
         signal.signal(number, signal.SIG_DFL)
     os.dup2(1, 2)
     main(json.loads(sys.stdin.readline()) if arguments is None else arguments)
@@ -146,16 +145,16 @@ def _command(arguments: list[str] | None) -> None:
 
 @pytest.fixture(scope="module")
 def start_command(forked: Callable[[Callable[[], object]], Forked]) -> Callable[[list[str] | None], Forked]:
-    """Starts `negbench ARGUMENTS` as the leader of a process group; what it tells, errors too, is its `stdout`.
+    """Return a function that starts `negbench ARGUMENTS` as a process group leader, with stderr merged into stdout.
 
-    Without arguments it waits until it reads them: a line of JSON.
+    Without arguments, the process first reads them as a line of JSON from standard input.
     """
     return lambda arguments: forked(partial(_command, arguments))
 
 
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers, it alone knows."""
+    """Undo the test's plug-in registrations when it ends."""
     from negbench.plugins.registry import registry
 
     for held in ("_files", "_classes"):
@@ -164,7 +163,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str], str]:
-    """Runs a command that must end with exit code 2 and one line that holds a text; gives the line."""
+    """Return a check that a command exits with code 2 and a one-line error that contains a text; gives the line."""
     from negbench.cli.main import run
 
     def check(arguments: Sequence[str], text: str) -> str:
@@ -180,7 +179,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str]
 
 @pytest.fixture
 def logged() -> Iterator[list[logging.LogRecord]]:
-    """What negbench logs during the test, from INFO on."""
+    """Collect negbench's log records during the test, from level INFO up."""
     records, logger = list[logging.LogRecord](), logging.getLogger("negbench")
     handler, level = logging.Handler(), logger.level
     handler.emit = records.append  # type: ignore[method-assign]
@@ -193,7 +192,7 @@ def logged() -> Iterator[list[logging.LogRecord]]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Folder of the real annotation files; tests that use it skip where it is absent."""
+    """Return the folder of the real annotation files; skip the test if it is missing."""
     path = Path(os.environ.get("NEGBENCH_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
     if not (path / "fashioniq").is_dir():
         pytest.skip(f"no real annotation files at {path} (set NEGBENCH_SHARED_DATA)")
@@ -202,7 +201,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A synthetic data set that trains in a moment: three categories of 32 images and 24 queries each."""
+    """Write a tiny synthetic data set: three categories, each with 32 training images and 24 training queries."""
     from negbench.datasets._synthesis import Spec, ensure
 
     spec = Spec(world=1, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=12)
@@ -211,7 +210,7 @@ def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data and features of tests stay out of the user's cache; worker and sub-processes inherit it."""
+    """Keep data and features out of the user's cache; workers and subprocesses inherit the setting."""
     path = tmp_path_factory.mktemp("cache")
     os.environ["NEGBENCH_CACHE"] = str(path)
     os.environ.pop("NEGBENCH_RUNS", None)
@@ -221,25 +220,25 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
-    """Tests kill processes, never the machine: what is written need not reach the disk (but see test_protocol.py)."""
+    """Disable fsync and SQLite syncing: tests kill processes, never the machine (but see test_protocol.py)."""
     connect = sqlite3.dbapi2.connect
 
     def unsynchronised(*place: Any, **how: Any) -> sqlite3.Connection:
         connection = connect(*place, **how)
-        with suppress(sqlite3.Error):  # no database, as it will turn out
+        with suppress(sqlite3.Error):  # the file may not be a database
             connection.execute("PRAGMA synchronous = OFF")
         return connection
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         patch.setattr(sqlite3, "connect", unsynchronised)
-        patch.setattr(sqlite3.dbapi2, "connect", unsynchronised)  # SQLAlchemy's
+        patch.setattr(sqlite3.dbapi2, "connect", unsynchronised)  # the name SQLAlchemy uses
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def checkpoint_at_every_epoch() -> Iterator[None]:
-    """What an interruption leaves must not depend on this machine's speed (but see test_protocol.py)."""
+    """Write a checkpoint every epoch, so that interruptions do not depend on speed (but see test_protocol.py)."""
     from negbench.loop import checkpoint
 
     with pytest.MonkeyPatch.context() as patch:
@@ -249,7 +248,7 @@ def checkpoint_at_every_epoch() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tracker], MlflowClient]]:
-    """A new MLflow store is a copy of the first: making its tables takes longer than most tests; gives the method."""
+    """Copy the first MLflow store into every new one, as creating its tables is slow; yields the original method."""
     from negbench.store.tracking import Tracker, default_uri
 
     first, client = tmp_path_factory.mktemp("store"), Tracker.client
@@ -261,9 +260,9 @@ def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
                 client(Tracker.open(first))
             with self.guard():
                 try:
-                    if not place.exists():  # still
+                    if not place.exists():  # check again under the lock
                         shutil.copy(first / place.name, place)
-                except OSError:  # no room: as if there were no copy
+                except OSError:  # disk full: create the store without the copy
                     place.unlink(missing_ok=True)
         return client(self)
 
@@ -274,7 +273,7 @@ def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 
 @pytest.fixture(scope="session")
 def statuses() -> Callable[..., Counter[str]]:
-    """Counts the statuses of all MLflow runs of a runs folder's store."""
+    """Return a function that counts the statuses of all MLflow runs in a runs folder's store."""
     from negbench.store.tracking import Tracker
 
     def counted(runs: Path, uri: str | None = None) -> Counter[str]:
@@ -287,7 +286,7 @@ def statuses() -> Callable[..., Counter[str]]:
 
 @pytest.fixture(scope="session")
 def vector_sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """`--set` texts of a run of a tenth of a second: two groups of 20 images and 24 queries, all of them vectors."""
+    """`--set` values for a 0.1 s run on vectors: two groups, each with 20 images and 24 training queries."""
     from tests.vector_files import write_vectors
 
     training = ["train.epochs=4", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2"]
@@ -302,7 +301,7 @@ def vector_flags(vector_sets: list[str]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def toy_sets(toy_root: Path) -> list[str]:
-    """`--set` texts of a run of a second on `toy_root`."""
+    """`--set` values for a run of one second on `toy_root`."""
     return [
         f"dataset.root='{toy_root}'",
         "backbone.weights='random'",
@@ -314,7 +313,7 @@ def toy_sets(toy_root: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
-    """Computes a run in a runs folder until Ctrl-C at the beginning of an epoch; gives the folder's bench."""
+    """Return a function that interrupts a run by Ctrl-C at the start of an epoch and returns its `Bench`."""
     from negbench.loop import train as loop
     from negbench.loop.runs import Bench, run_config
 
@@ -337,7 +336,7 @@ def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
-    """From its call on, runs tell the epoch of every point of theirs to a function, whose errors are the run's."""
+    """Return a function that installs a callback on the epoch of every logged point; its errors fail the run."""
     from negbench.loop.types import State
 
     real = State.noting
@@ -360,7 +359,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, which reaches servers of this machine alone; tests that use it skip where it is absent."""
+    """Start Chromium, restricted to servers on localhost; skip the test if it is not installed."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
@@ -373,7 +372,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def words_of() -> Callable[[Path], str]:
-    """A page's content as one reads it: without what keeps names in one line, and with its characters unescaped."""
+    """Return a function that reads a page's text without `wbr` and `span` tags and with characters unescaped."""
 
     def read(page: Path) -> str:
         text = re.sub(r"<wbr>|</?span[^>]*>", "", page.read_text(encoding="utf-8"))
@@ -384,9 +383,9 @@ def words_of() -> Callable[[Path], str]:
 
 @pytest.fixture(scope="session")
 def axe() -> Callable[..., list[str]]:
-    """What axe-core objects to in an open page, or in the part of a selector, a line each: rule, what is wrong, where.
+    """Return a function that lists axe-core's violations in an open page or selector: rule, problem and elements.
 
-    It writes down violations alone: most of its time would go into naming every element that passed.
+    Only violations are collected: most of the time would go into listing every element that passed.
     """
     spec = importlib.util.find_spec("axe_playwright_python")
     if spec is None or spec.origin is None:
@@ -404,14 +403,14 @@ def axe() -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="session")
 def load_file() -> Callable[[Path], ModuleType]:
-    """Runs a file of Python that is in no package: a helper of the tests, an example."""
+    """Return a function that imports a Python file outside any package, such as a test helper or an example."""
 
     def load(path: Path) -> ModuleType:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module  # where dataclasses look for their types
+        sys.modules[path.stem] = module  # dataclasses look up their types here
         spec.loader.exec_module(module)
         return module
 
@@ -420,11 +419,11 @@ def load_file() -> Callable[[Path], ModuleType]:
 
 @pytest.fixture(scope="session")
 def standin(load_file: Callable[[Path], ModuleType]) -> ModuleType:
-    """`standin.py`: annotation files with stand-in pictures."""
+    """Import `standin.py`, which writes annotation files with stand-in pictures."""
     return load_file(Path(__file__).with_name("standin.py"))
 
 
 @pytest.fixture(scope="session")
 def toys(load_file: Callable[[Path], ModuleType], standin: ModuleType) -> ModuleType:
-    """`datasets/toys.py`: a small copy of every data set, which draws its pictures with `standin`."""
+    """Import `datasets/toys.py`, which writes a small copy of every data set with pictures from `standin`."""
     return load_file(Path(__file__).parent / "datasets" / "toys.py")

@@ -1,12 +1,12 @@
-"""Mutation tests: a single fault is put into a module, and the tests of its area must fail. `make mutants`.
+"""Mutation tests (`make mutants`): put a single fault into a module; the tests of its area must fail.
 
     python tests/mutants.py [GROUP ...] [--sample N] [--seed S] [--only PATTERN] [--jobs J] [--seconds SECONDS]
 
-A group is an area of the code with the tests that answer for it. `protocol` is the hand-made faults of
-`tests/faults.toml`; the others draw a sample of changes to the syntax tree: a comparison, an operator, a constant, a
-condition, a returned value, a statement left out. Each mutant is a process of its own, forked from one that has
-imported what negbench stands on, and the fault exists in its memory alone: no file is written. The tests stop at the
-first failure; a process that runs out of time counts as a mutant that was killed.
+A group is an area of the code and its tests. The group `protocol` holds the hand-written faults of `tests/faults.toml`;
+the others sample changes to the syntax tree: a comparison, an operator, a constant, a condition, a returned value, a
+removed statement. Each mutant runs in its own process, forked from one that has imported negbench's dependencies, and
+the fault exists only in memory: no file is written. Tests stop at the first failure; a timeout counts as a killed
+mutant.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FAULTS = ROOT / "tests" / "faults.toml"
 
-# group -> files, and the tests that answer for them
+# group -> source files and their tests
 GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "losses": (["negbench/losses/*.py"], ["tests/losses", "tests/test_plugin_options.py"]),
     "strategies": (
@@ -47,7 +47,10 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["tests/metrics", "tests/mining/test_without_sorting.py", "tests/mining/test_regime.py"],
     ),
     "statistics": (["negbench/analysis/statistics.py", "negbench/analysis/seed_variance.py"], ["tests/analysis"]),
-    "mining": (["negbench/mining/*.py"], ["tests/mining/test_mining.py", "tests/mining"]),
+    "mining": (
+        ["negbench/mining/*.py"],
+        ["tests/mining/test_mining.py", "tests/mining", "tests/strategies/test_mochi.py"],
+    ),
     "objective": (
         [f"negbench/loop/{name}.py" for name in ("objective", "chosen", "slots", "hybrid", "memory")],
         [f"tests/loop/test_{name}.py" for name in ("objective", "slots", "hybrid", "extensions", "protocol")],
@@ -76,7 +79,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A module with one fault: its file, the line and nature of the fault, the text that takes the file's place."""
+    """A module with one fault: its file, the fault's line and kind, and the text that replaces the file."""
 
     path: Path
     line: int
@@ -100,7 +103,7 @@ _OPERATORS = {
 
 
 def _variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """What one node may be replaced by, each with a name."""
+    """Yield named replacements for one node."""
     match node:
         case ast.Compare(left=left, ops=ops, comparators=right):
             for place, op in enumerate(ops):
@@ -139,7 +142,7 @@ def _variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _sites(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes where a fault counts: not in annotations, messages of errors, what only type checkers read."""
+    """Yield the nodes to mutate, leaving out annotations, error messages and code for type checkers."""
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or name in ("annotation", "returns", "exc", "cause", "type_comment"):
@@ -154,7 +157,7 @@ def _sites(node: ast.AST) -> Iterator[ast.AST]:
 
 
 class _Replace(ast.NodeTransformer):
-    """Puts `new` in the place of `old`."""
+    """Replace `old` by `new`."""
 
     def __init__(self, old: ast.AST, new: ast.AST) -> None:
         self.old, self.new = old, new
@@ -164,12 +167,12 @@ class _Replace(ast.NodeTransformer):
 
 
 def _choices(tree: ast.AST) -> list[tuple[ast.AST, str, ast.AST]]:
-    """All single faults of a module: node, name, what takes its place."""
+    """Return all single faults of a module: node, name, replacement."""
     return [(site, what, new) for site in _sites(tree) for what, new in _variants(site)]
 
 
 def mutant_of(path: Path, number: int, tests: Sequence[str]) -> Mutant:
-    """Fault `number` of a file."""
+    """Return the mutant with fault `number` of a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     site, what, new = _choices(tree)[number]
     line = getattr(site, "lineno", 0)
@@ -178,10 +181,10 @@ def mutant_of(path: Path, number: int, tests: Sequence[str]) -> Mutant:
 
 
 def protocol() -> list[Mutant]:
-    """The hand-made ones: a text of a file, which it must hold, replaced by another.
+    """Return the hand-written mutants: each replaces a text that must occur once in its file.
 
     Raises:
-        ValueError: the file does not hold the text, or several times.
+        ValueError: the file does not contain the text exactly once.
     """
     found = []
     for fault in tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]:
@@ -199,7 +202,7 @@ def protocol() -> list[Mutant]:
 
 
 def _ordered(mutant: Mutant) -> list[str]:
-    """Test files in the order given, of a folder those named after the module first."""
+    """Return the test files in the given order; within a folder, those named after the module come first."""
     files: list[Path] = []
     for path in (ROOT / name for name in mutant.tests):
         found = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
@@ -207,13 +210,13 @@ def _ordered(mutant: Mutant) -> list[str]:
     return list(map(str, dict.fromkeys(files)))
 
 
-_WALL = 10  # seconds on the clock for a second of the processor, which others may want too
-# without tests that compare with another process, which has no fault: they would kill whatever moves a number
+_WALL = 10  # wall-clock seconds allowed per CPU second, as other processes may compete
+# without tests that compare with another process: it lacks the fault, so they would kill any mutant that moves a number
 _PYTEST = ("-knot another_process", "-xq", "--no-header", "--tb=line", "-Wignore", "-pno:cacheprovider", "-pno:xdist")
 
 
 def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
-    """Run the tests with the fault in place; pytest's exit code."""
+    """Run the tests with the fault in place and return pytest's exit code."""
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -227,7 +230,7 @@ def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
     SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
     import pytest
 
-    for file in _ordered(mutant):  # one by one: most mutants are dead before the second file is collected
+    for file in _ordered(mutant):  # one by one: most mutants die in the first file
         code = int(pytest.main([*_PYTEST, "--timeout=0", f"--basetemp={basetemp}", file]))
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
@@ -235,7 +238,7 @@ def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
 
 
 def attempt(mutant: Mutant, seconds: int) -> tuple[str, str]:
-    """Try one in a process of its own, with so many seconds of the processor: what became of it, and who noticed."""
+    """Run the tests on a mutant in a new process with a CPU time limit; return the outcome and the failing test."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as place:
         output, until = Path(place, "output"), time.monotonic() + _WALL * seconds
         pid = os.fork()
@@ -250,7 +253,7 @@ def attempt(mutant: Mutant, seconds: int) -> tuple[str, str]:
                 os._exit(code)
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and time.monotonic() < until:
             time.sleep(0.05)
-        with suppress(ProcessLookupError):  # it, or what its tests started and left
+        with suppress(ProcessLookupError):  # the child and leftovers of its tests
             os.killpg(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         told = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
@@ -261,9 +264,9 @@ def attempt(mutant: Mutant, seconds: int) -> tuple[str, str]:
 
 
 def warm() -> None:
-    """Import what negbench stands on, and nothing of negbench, so that a fork has only that left to do."""
+    """Import negbench's dependencies, so that each fork imports only negbench itself."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["CI"] = "1"  # hypothesis then draws the same examples each time, and sets none a deadline
+    os.environ["CI"] = "1"  # makes hypothesis deterministic and removes its deadlines
     import hypothesis  # noqa: F401
     import pandas  # noqa: F401
     import pyarrow.parquet  # noqa: F401
@@ -276,7 +279,7 @@ def warm() -> None:
 
 
 def sample_of(group: str, count: int, seed: int) -> tuple[list[Mutant], int]:
-    """So many of a group's mutants, the same for the same seed and code, and how many there are."""
+    """Return a sample of a group's mutants, determined by seed and code, and the size of the group."""
     if group == "protocol":
         return (every := protocol()), len(every)
     patterns, tests = GROUPS[group]
@@ -288,7 +291,7 @@ def sample_of(group: str, count: int, seed: int) -> tuple[list[Mutant], int]:
 
 
 def main() -> int:
-    """The command; exit code 1 where a mutant survived."""
+    """Run the command; return exit code 1 if a mutant survived."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("groups", nargs="*", help=f"protocol, {', '.join(GROUPS)}; default: all")
     parser.add_argument("--sample", type=int, default=40, help="mutants of each group (default 40)")

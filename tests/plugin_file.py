@@ -1,4 +1,4 @@
-"""The text of a plug-in file, as several tests write it: a strategy whose pool they replace."""
+"""Source text of a plug-in strategy, which tests write to a file; they replace its pool."""
 
 ANSWER = "view.allowed & False"
 PLUGIN = f'''"""Nothing at all."""

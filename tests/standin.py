@@ -1,7 +1,7 @@
-"""A FashionIQ folder at full size without its images: the real annotation files beside small stand-in pictures.
+"""Write a full-size FashionIQ folder: the real annotation files with small stand-in pictures.
 
-Every image is a PNG of one colour that derives from its id, so that a feature extractor sees different images and two
-calls write the same bytes. Images lie in one folder per category, as in the usual copies of the data.
+Every image is a PNG of one colour derived from its id, so that images differ and two calls write the same bytes.
+Images lie in one folder per category, as in the usual copies of the data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CATEGORIES = ("dress", "shirt", "toptee")
 
 
 def png(color: bytes, size: int) -> bytes:
-    """A size x size RGB picture of one colour, written directly: 75,000 of them take seconds."""
+    """Encode a size x size RGB picture of one colour by hand, so that 75,000 of them take seconds."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -32,19 +32,19 @@ def png(color: bytes, size: int) -> bytes:
 
 
 def color_of(image: str) -> bytes:
-    """Three bytes of a hash of the id."""
+    """Return the first three bytes of the id's SHA-256."""
     return hashlib.sha256(image.encode()).digest()[:3]
 
 
 def write_images(folder: Path, images: Iterable[str], size: int = 8) -> None:
-    """One stand-in picture for each id, as ID.png."""
+    """Write one stand-in picture per id, as ID.png."""
     folder.mkdir(parents=True, exist_ok=True)
     for image in images:
         (folder / f"{image}.png").write_bytes(png(color_of(image), size))
 
 
 def write_standin(annotations: Path, out: Path, *, splits: Sequence[str] = ("train", "val"), size: int = 8) -> int:
-    """Copy the annotation files and write a picture for every name in them; returns the number of pictures."""
+    """Copy the annotation files, write a picture for every name in them and return the number of pictures."""
     written = 0
     for category in CATEGORIES:
         names: set[str] = set()
@@ -63,7 +63,7 @@ def write_standin(annotations: Path, out: Path, *, splits: Sequence[str] = ("tra
 
 
 def write_preferences(root: Path, users: int, judgements: int, images: int) -> None:
-    """A small hpfiq.json (people's choices between two sets of five) with its pictures, some of them rated alike."""
+    """Write a small hpfiq.json (people's choices between two sets of five) with its pictures; some ratings tie."""
     order, data = random.Random(0), {}
     for user in range(users):
         keys = ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "retrieved_set2", "preferred set")

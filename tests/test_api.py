@@ -1,4 +1,4 @@
-"""Python's side of the commands: names and objects, the same runs as the command line, frames, and one-line errors."""
+"""The Python API: arguments by name or object, the same runs as the command line, data frames, one-line errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_call_makes_the_same_comparison_as_the_command(
     assert command(["compare", "--lr=fixed", *grid, *place, "--json"]) == 0
     told = capsys.readouterr()
     document = json.loads(told.out)
-    assert len(list(tmp_path.glob("*/result.json"))) == 4  # the command found the runs of the call
+    assert len(list(tmp_path.glob("*/result.json"))) == 4  # the command reused the runs of the Python call
     assert document["cells"] == json.loads((tmp_path / "c" / "comparison.json").read_text())["cells"]
     assert document["answer"] == found.answer
 
@@ -76,20 +76,20 @@ def test_what_no_configuration_can_name_is_one_line() -> None:
         negbench.Compare(strategies=[3])  # type: ignore[list-item]
     with pytest.raises(NegbenchError, match="unknown executor 'roy': did you mean 'ray'"):
         negbench.compare(negbench.Compare(strategies="qure", executor="roy"))
-    with pytest.raises(NegbenchError, match="--address is a Ray cluster's"):
+    with pytest.raises(NegbenchError, match="--address needs --executor ray"):
         negbench.study(negbench.Study(strategy="qure", address="head:6379"))
-    with pytest.raises(NegbenchError, match="an executor of your own knows its workers"):
+    with pytest.raises(NegbenchError, match="an executor object has its own workers"):
         negbench.compare(negbench.Compare(executor=Here(), workers=2))
     with pytest.raises(NegbenchError, match="workers 0: input should be greater than or equal to 1"):
         negbench.Compare(workers=0)
     with pytest.raises(NegbenchError, match="unknown option 'strategie': did you mean 'strategies'"):
         negbench.Compare(strategie="qure")  # type: ignore[call-arg]
-    with pytest.raises(NegbenchError, match="there is no run 'nothing'"):
+    with pytest.raises(NegbenchError, match="run 'nothing' in nowhere: not found"):
         negbench.load("nothing", Path("nowhere"))
 
 
 def test_one_model_is_signature_help_and_check() -> None:
-    """Every option of the model is a flag with its help, and a parameter that an editor completes."""
+    """Every field of the model is a parameter of its signature and a flag with the same help text."""
     from typer.main import get_command
 
     from negbench.cli.main import app
@@ -108,7 +108,7 @@ def test_progress_goes_to_the_logger(
     vector_sets: list[str], tmp_path: Path, logged: list[logging.LogRecord], capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Counting(Here):
-        """An executor of one's own."""
+        """Count the tasks that a user-defined executor receives."""
 
         tasks = 0
 

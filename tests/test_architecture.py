@@ -1,4 +1,4 @@
-"""The arrows of docs/architecture.md, held by import-linter; and names, signatures and sizes of the whole package."""
+"""Layers of docs/architecture.md, checked by import-linter; unique names, short signatures and files, no cycles."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_no_class_name_means_two_things() -> None:
 
 
 def test_no_file_name_means_two_things() -> None:
-    """But a command's file in cli/, and plug-ins of two kinds under one key."""
+    """Except for a command's file in cli/ and plug-ins of two kinds that share a key."""
     commands = {name for group in _GROUPS.values() for name in group}
     homes = defaultdict(list)
     for path in SOURCES:
@@ -73,18 +73,18 @@ def test_no_file_name_means_two_things() -> None:
 
 
 def test_no_circle_of_imports() -> None:
-    """Imports for types alone, and inside functions, included."""
+    """Includes imports under TYPE_CHECKING and inside functions."""
     files = {_module(path): path for path in SOURCES}
     graph = networkx.DiGraph()
     for path, tree in TREES.items():
-        if path.stem != "__init__":  # a package hands on what its files define
+        if path.stem != "__init__":  # packages only re-export
             graph.add_edges_from((path, other) for other in _imported(path, tree, files) if other.stem != "__init__")
     circles = [sorted(map(str, part)) for part in networkx.strongly_connected_components(graph) if len(part) > 1]
     assert circles == []
 
 
 def test_no_function_has_many_parameters() -> None:
-    """But the options of a plug-in, `Loss.__call__` and what numba compiles."""
+    """Except for plug-in options, `Loss.__call__` and functions compiled by numba."""
     wide = set()
     for path, tree in TREES.items():
         for node in ast.walk(tree):
@@ -96,13 +96,13 @@ def test_no_function_has_many_parameters() -> None:
 
 
 def test_no_file_is_long() -> None:
-    """Lines of code: neither blank, nor comment, nor docstring."""
+    """Counts lines of code only: no blank lines, comments or docstrings."""
     long = {str(path.relative_to(ROOT)) for path in SOURCES if code_lines(path) > MOST_LINES}
     assert long == set()
 
 
 def test_what_scripts_import_is_there() -> None:
-    """Of those that no test runs: the attack, the mutants, benchmarks, figures, examples."""
+    """Every name that tests, docs and examples import from negbench exists, also in scripts that no test runs."""
     scripts = [path for root in ("tests", "docs", "examples") for path in (ROOT / root).rglob("*.py")]
     for path in scripts:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""The benchmarks that reach into the loop and the miner run: nothing else would notice that they no longer fit."""
+"""Smoke tests of the benchmarks that use internals of the training loop and the miner; no other test runs them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOLDER = Path(__file__).parent / "benchmarks"
 def test_it_prints_its_table(name: str, arguments: tuple[str, ...], row: str, forked: Callable[..., Any]) -> None:
     def bench() -> None:
         sys.argv = [f"{name}.py", *arguments]
-        sys.path.insert(0, str(FOLDER))  # as a script has it
+        sys.path.insert(0, str(FOLDER))  # as when run as a script
         runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
 
     process = forked(bench)

@@ -1,4 +1,4 @@
-"""A grid on a cluster of two nodes, one of which is killed on the way; what stops a command; nothing left running."""
+"""A grid on a two-node Ray cluster while one node is killed; errors and signals; no process is left running."""
 
 from __future__ import annotations
 
@@ -39,20 +39,19 @@ from tests.cluster_tasks import meet, span, task  # noqa: E402
 
 @pytest.fixture(scope="module")
 def two_nodes(start_command: Callable[[list[str] | None], Any]) -> Iterator[Any]:
-    """Two nodes of one CPU each; this process is connected to them as long as the module runs.
+    """Start a cluster of two nodes with one CPU each; this process stays connected until the module ends.
 
-    The second one says that it has a GPU: Ray only counts. Both ignore Ctrl-C, as what a script starts in its
-    background does. `command` is a process that waits for its command line: one forked later would take itself to be
-    connected.
+    The second node claims a GPU, as Ray only counts. Both ignore Ctrl-C, like background processes of a script.
+    `command` is a process that waits for its command line; forked later, it would believe it is already connected.
     """
     from ray.cluster_utils import Cluster
 
     kept = signal.getsignal(signal.SIGTERM)
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a longer path is too long for its sockets
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # socket paths have a length limit
     environment = pytest.MonkeyPatch()
-    environment.setenv("RAY_AUTH_MODE", "disabled")  # where a token of the user's lies, Ray would ask for it
-    environment.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # of the tasks of these tests
-    environment.setenv("RAY_TMPDIR", folder)  # where the cluster's address is written, into a folder that must be there
+    environment.setenv("RAY_AUTH_MODE", "disabled")  # otherwise Ray uses the user's token
+    environment.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for the modules of the tasks
+    environment.setenv("RAY_TMPDIR", folder)  # Ray writes the cluster's address here; the folder must exist
     (Path(folder) / "ray").mkdir()
     command = start_command(None)
     ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -74,7 +73,7 @@ def two_nodes(start_command: Callable[[list[str] | None], Any]) -> Iterator[Any]
 
 
 def living(text: str) -> list[str]:
-    """Command lines of processes that hold a text, but for this one's."""
+    """Return the command lines of other processes that contain a text."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -108,10 +107,10 @@ def test_failures_stop_nothing(two_nodes: Any, tmp_path: Path, monkeypatch: pyte
     assert ends[4].value == "its worker process died, 2 times"
     notes = [(event.index, event.value) for event in events if event.kind == "note"]
     assert sorted(notes) == [(0, "at 1"), (2, "at 2"), (4, "its worker process died: tried again"), (5, "at 3")]
-    for index in (0, 2, 5):  # a note comes before its task's end
+    for index in (0, 2, 5):  # a task's note precedes its end
         mine = [event.kind for event in events if event.index == index]
         assert mine == ["note", "done"]
-    assert list(tmp_path.iterdir()) == []  # no mark is left
+    assert list(tmp_path.iterdir()) == []  # no marker file is left
 
 
 def test_as_many_at_a_time_as_is_said(two_nodes: Any, tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str
 
 
 def kill_when_busy(two_nodes: Any, runs: Path, done: list[float]) -> None:
-    """Kill the second node, by SIGKILL to all of it, when both nodes are within a cell."""
+    """Kill all processes of the second node by SIGKILL once both nodes are computing a cell."""
     while sum(RunFolder(path.parent).status == "interrupted" for path in runs.glob("*/checkpoint.pt")) < 2:
         time.sleep(0.02)
     two_nodes.remove_node(two_nodes.second, allow_graceful=False)
@@ -165,14 +164,14 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(
     assert killed
     warnings = [r.getMessage().partition(": ")[2] for r in logged if r.levelno >= logging.WARNING]
     assert warnings == ["its node died: tried again"]
-    assert capfd.readouterr().out == ""  # Ray's own words are kept from where results go
+    assert capfd.readouterr().out == ""  # Ray's output stays out of standard output
     alone = computed(vector_sets, here, Here())
     assert found.keys() == alone.keys()
     assert len(found) == 4
-    assert len(list(there.glob("*/config.json"))) == 4  # no cell has a second folder
+    assert len(list(there.glob("*/config.json"))) == 4  # no cell has two folders
     for key, folder in found.items():
         written = (folder.path / SUMS).read_text(encoding="utf-8").splitlines()
-        assert sum(line.endswith("  result.json") for line in written) == 1  # nor was it finished twice
+        assert sum(line.endswith("  result.json") for line in written) == 1  # and none was finished twice
         assert folder.result["metrics"] == alone[key].result["metrics"]
         assert (folder.path / "ranks.parquet").read_bytes() == (alone[key].path / "ranks.parquet").read_bytes()
         for name, weights in folder.weights().items():
@@ -228,11 +227,11 @@ def test_a_signal_ends_tasks_in_order(
     assert process.returncode == 143, told
     assert "Traceback" not in told
     assert "0 of 3 cells are finished and kept" in told
-    for path in found:  # nobody is at it, and it can be gone on with
+    for path in found:  # unlocked and resumable
         with RunFolder(path.parent).lock():
             assert RunFolder(path.parent).status == "interrupted"
     assert len(list(tmp_path.glob("*/config.json"))) == 2
-    assert statuses(tmp_path) == {"KILLED": 3}  # two cells and their parent
+    assert statuses(tmp_path) == {"KILLED": 3}  # two cells and their parent run
 
 
 def test_an_address_that_leads_nowhere_is_one_line(
@@ -243,13 +242,13 @@ def test_an_address_that_leads_nowhere_is_one_line(
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", unreachable)
-    told = "--address head: no Ray cluster can be joined there (nobody answers); want HOST:PORT"
+    told = "--address head: cannot join a Ray cluster there (nobody answers); give HOST:PORT"
     refused(["compare", "--executor", "ray", "--address", "head"], told)
 
 
 def test_a_task_that_no_node_can_hold_is_refused(two_nodes: Any, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"ray:cpus=2:gpus=0: no node .* the largest of 2 has 1 CPUs and 1 GPUs"):
         opened(two_nodes, tmp_path, cpus=2.0)
-    with pytest.raises(OptionError, match=r"ray:cpus=1:gpus=2: no node can hold such a task"):
+    with pytest.raises(OptionError, match=r"ray:cpus=1:gpus=2: no node has room for such a task"):
         opened(two_nodes, tmp_path, gpus=2.0)
     assert opened(two_nodes, tmp_path, cpus=0.5).workers == 4

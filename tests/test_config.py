@@ -1,4 +1,4 @@
-"""Precedence, unknown keys, resolution, schedules, identity."""
+"""Configuration: precedence, unknown keys, resolution, schedules, finite and bounded numbers, plug-ins as text."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def test_set_values() -> None:
         assert parse_set(text) == (keys.split("."), value)
 
 
-# (strategy, kind of error) -> setting -> what is said of it
+# (strategy, error class) -> setting -> message
 MISTAKES: dict[tuple[str, type[NegbenchError]], dict[str, str]] = {
     ("qure", NegbenchError): {
         "train.epoch=3": "unknown key 'train.epoch': did you mean 'train.epochs'?",
         "trian.epochs=3": "unknown section 'trian': did you mean 'train'?",
         "train.epochs=0": "train.epochs = 0: input should be greater than or equal to 1",
         "train.epochs=many": "train.epochs = 'many': input should be a valid integer",
-        "train=3": "train = 3: is a section; set one of its keys, e.g. train.KEY=value",
-        "train.epochs": "--set 'train.epochs': want section.key=value, e.g. --set train.epochs=12",
-        "a.b.c=3": "--set 'a.b.c=3': want section.key=value, e.g. --set train.epochs=12",
+        "train=3": "train = 3: a section: set one of its keys, train.KEY=value",
+        "train.epochs": "--set 'train.epochs': expected section.key=value, e.g. --set train.epochs=12",
+        "a.b.c=3": "--set 'a.b.c=3': expected section.key=value, e.g. --set train.epochs=12",
         "train.precision=fp8": "train.precision = 'fp8': input should be 'auto', 'fp32', 'bf16' or 'fp16'",
     },
     ("qure", UnknownNameError): {
@@ -73,22 +73,22 @@ MISTAKES: dict[tuple[str, type[NegbenchError]], dict[str, str]] = {
         "dataset.split=test": "dataset.split is set by the run itself",
         "loss.tau=-1": "tau must be greater than 0",
         "hybrid.alpha=-1": "hybrid.alpha = -1",
-        "schedule.refresh_epochs=[3, 2]": "must rise",
-        "schedule.refresh_epochs=[3, 3]": "must rise",
+        "schedule.refresh_epochs=[3, 2]": "must increase within",
+        "schedule.refresh_epochs=[3, 3]": "must increase within",
         "schedule.refresh_epochs=[12]": "within 0..11",
         "schedule.refresh_epochs=[-1]": "within 0..11",
     },
     ("dqe", NegbenchError): {
-        f"train.epochs={'9' * 5000}": "--set 'train.epochs': a value too long or too deep to be read",
-        f"strategy.alpha={'[' * 3000}{']' * 3000}": "--set 'strategy.alpha': a value too long or too deep to be read",
-        "strategy.alpha=[[[[[[1]]]]]]": "strategy.alpha: lists within lists",
+        f"train.epochs={'9' * 5000}": "--set 'train.epochs': the value is too long or nested",
+        f"strategy.alpha={'[' * 3000}{']' * 3000}": "--set 'strategy.alpha': the value is too long or nested",
+        "strategy.alpha=[[[[[[1]]]]]]": "strategy.alpha: lists are nested too deeply",
         "dataset.root=3": "dataset.root = 3: input should be a valid string",
         "plugins=3": "plugins = 3: input should be a valid tuple",
-        "backbone.weights=1979-05-27": "backbone.weights = datetime.date(1979, 5, 27): want text, a number",
-        "strategy.alpha=99999999999999999999": "want a number of at most 18 digits",
+        "backbone.weights=1979-05-27": "backbone.weights = datetime.date(1979, 5, 27): expected text, a number",
+        "strategy.alpha=99999999999999999999": "expected a number of at most 18 digits",
         "0\n0=1": r"unknown section '0\n0': known: ",
-        "strategy.a\nb=1": r"strategy: 'a\nb' cannot be an option's name",
-        "dataset.root=a\0b": "want text that can be a file's name",
+        "strategy.a\nb=1": r"strategy: 'a\nb' is not a valid option name",
+        "dataset.root=a\0b": "expected valid text without null bytes",
     },
 }
 
@@ -126,7 +126,7 @@ def test_resolution_writes_every_default_out_and_is_idempotent() -> None:
     assert resolved(full) == full
 
 
-# (epochs, n_def, warm-up) -> refresh epochs by either rule
+# rule -> (epochs, n_def, warm-up) -> refresh epochs
 SCHEDULES: dict[Literal["multiples", "equal"], dict[tuple[int, int, int | None], tuple[int, ...]]] = {
     # QuRe's table and the released schedules (field-notes 0.2); CIRQRS alg. 1; an explicit warm-up shifts the start
     "multiples": {
@@ -160,7 +160,7 @@ def test_refresh_epochs() -> None:
     for rule, rows in SCHEDULES.items():
         for (epochs, n_def, warmup), want in rows.items():
             assert refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) == want
-    assert refresh_epochs(12, 5) == SCHEDULES["multiples"][12, 5, None]  # the default
+    assert refresh_epochs(12, 5) == SCHEDULES["multiples"][12, 5, None]  # the default rule
 
 
 def test_the_strategy_declares_its_rule() -> None:
@@ -185,7 +185,7 @@ def test_pools_that_do_not_depend_on_scores_are_never_redefined() -> None:
         assert full == resolved(load_config(flags={"strategy": {"name": strategy}}))
 
 
-# --- nothing is left open, nothing is without end ---------------------------------------------------------------------
+# --- resolved configurations are complete, numbers are finite and bounded ---------------------------------------------
 
 
 def open_fields(model: type[BaseModel]) -> set[str]:
@@ -197,7 +197,7 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     assert isinstance(full, ResolvedConfig)
     sections = ((name, section) for name, section in full if isinstance(section, Section))
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
-    left -= {f"mining.{name}" for name in type(full.mining).model_fields}  # who is not there, and what is not filtered
+    left -= {f"mining.{name}" for name in type(full.mining).model_fields}  # None where an option is off
     assert left == {"train.max_grad_norm", "train.num_negatives", "compute.workers"}
     assert full.eval.dev_seed == 3
     assert resolved(build_config([full.model_dump(mode="json")])) == full
@@ -207,7 +207,7 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
 
 
 def leaves() -> list[str]:
-    """Every key of the core whose value is a number."""
+    """Return the keys of all numeric settings outside plug-ins."""
     found = []
     for name, field in RunConfig.model_fields.items():
         section = field.default
@@ -222,7 +222,7 @@ def leaves() -> list[str]:
 def test_numbers_are_finite() -> None:
     for key in (*leaves(), "strategy.alpha", "loss.tau", "backbone.fusion"):
         for value in ("inf", "-inf", "nan", "1e400"):
-            with pytest.raises(OptionError, match=rf"^{key} = .*: want a finite number$"):
+            with pytest.raises(OptionError, match=rf"^{key} = .*: expected a finite number$"):
                 load_config(flags={"strategy": {"name": "dqe"}}, sets=[f"{key}={value}"])
 
 
@@ -240,7 +240,7 @@ def test_counts_have_an_upper_bound_unless_memory_does_not_follow() -> None:
     load_config(flags={"strategy": {"name": "dqe"}}, sets=["eval.dev_fraction=0.9"])
     for key in set(leaves()) - {"seed", "eval.dev_seed", "eval.dev_fraction"}:
         asked: dict[str, Any] = {"flags": {"strategy": {"name": "dqe"}}, "sets": [f"{key}={10**9}"]}
-        if key in ("train.max_grad_norm", "hybrid.alpha", "hybrid.beta"):  # weights
+        if key in ("train.max_grad_norm", "hybrid.alpha", "hybrid.beta"):  # memory does not depend on these
             load_config(**asked)
         else:
             with pytest.raises(OptionError, match=rf"^{key} = 1000000000: input should be less than or equal to "):

@@ -1,4 +1,4 @@
-"""The types that cross modules: what they check, complete and refuse."""
+"""Contract types shared by modules: what they check, fill in and reject."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_view_completes_its_arguments() -> None:
     view = ScoreView(SCORES, TARGET)
     assert view.allowed.tolist() == [[True, True, False, True], [True, False, True, True]]
     assert view.positive.tolist() == [-0.5, 0.5]
-    assert view.order.tolist() == [[1, 0, 2, 3], [1, 0, 2, 3]]  # ties by column
+    assert view.order.tolist() == [[1, 0, 2, 3], [1, 0, 2, 3]]  # ties are ordered by column
     assert view.order is view.order
     assert (view.refresh, view.relevant, view.temperature, view.dim) == (0, None, DEFAULT_TEMPERATURE, 0)
     empty = ScoreView(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
@@ -56,7 +56,7 @@ def test_view_takes_arrays() -> None:
     assert torch.equal(view.plane("target"), SCORES)
     assert view.allowed.tolist() == [[False, True, False, False], [True, False, True, True]]
     assert view.window(view.allowed, 1).tolist() == [[False, True, False, False], [True, False, False, False]]
-    with pytest.raises(NegbenchError, match=r"plane 'judge' is not in this view \(it has target\): name it in"):
+    with pytest.raises(NegbenchError, match=r"plane 'judge' is not in this view \(it has target\): declare it in"):
         view.plane("judge")
 
 
@@ -73,8 +73,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scores": SCORES.long()}, r"scores must be .* torch.int64"),
     ({"target": TARGET[:1]}, r"target must be a \(2,\) int64 tensor, got \(1,\)"),
     ({"target": TARGET.int()}, r"target must be .* torch.int32"),
-    ({"target": torch.tensor([0, 4])}, r"target must lie in 0..3, got 0..4"),
-    ({"target": torch.tensor([-1, 1])}, r"target must lie in 0..3, got -1..1"),
+    ({"target": torch.tensor([0, 4])}, r"target must be in 0..3, got 0..4"),
+    ({"target": torch.tensor([-1, 1])}, r"target must be in 0..3, got -1..1"),
     ({"allowed": torch.ones(2, 3, dtype=torch.bool)}, r"allowed must be a \(2, 4\) bool tensor, got \(2, 3\)"),
     ({"allowed": torch.ones(2, 4)}, r"allowed must be .* torch.float32"),
     ({"relevant": torch.ones(1, 4, dtype=torch.bool)}, r"relevant must be a \(2, 4\) bool tensor"),
@@ -133,8 +133,8 @@ DECLARED: list[tuple[type, dict[str, object], str]] = [
     (BatchStrategy, {"corrupts": ("targets",)}, "unknown slot 'targets' in Mine.corrupts: did you mean 'target'"),
     (BatchStrategy, {"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),
     (BatchStrategy, {"corrupts": "target"}, "Mine.corrupts must be a tuple of .*, got 'target'"),
-    (BatchStrategy, {"corrupts": ("bank",)}, "the slot 'bank' belongs to a negbench.BankStrategy"),
-    (BankStrategy, {"corrupts": ("target",)}, "the slot 'bank' belongs to a negbench.BankStrategy"),
+    (BatchStrategy, {"corrupts": ("bank",)}, "the slot 'bank' and negbench.BankStrategy require each other"),
+    (BankStrategy, {"corrupts": ("target",)}, "the slot 'bank' and negbench.BankStrategy require each other"),
     (Strategy, {"reads": ("guides",)}, "unknown plane 'guides' in Mine.reads: did you mean 'guide'"),
     (Strategy, {"reads": ["guide"]}, "Mine.reads must be a tuple of"),
     (Strategy, {"schedule": 3}, "unknown schedule '3' in Mine.schedule"),
@@ -160,7 +160,7 @@ def test_what_a_backbone_offers_is_asked_of_its_methods() -> None:
 
 @dataclass(frozen=True)
 class _Seen(Loss):
-    """Returns the temperature, after it has checked that its arguments are complete."""
+    """Check that all arguments are filled in, then return the temperature."""
 
     def value(self, given: LossInput) -> Tensor:
         assert given.mask.dtype == given.candidate_mask.dtype == torch.bool
@@ -189,7 +189,7 @@ def test_loss_refuses_what_does_not_fit() -> None:
     aspect = AspectScores("colour", positive, negatives, torch.tensor(1.0), positive > 0)
     with pytest.raises(ValueError, match="_Seen has no term for aspects"):
         _Seen()(positive, negatives, aspects=[aspect])
-    with pytest.raises(ValueError, match="_Seen has no use for candidates"):
+    with pytest.raises(ValueError, match="_Seen uses no candidates"):
         _Seen()(positive, negatives, candidates=negatives)
 
 
@@ -218,7 +218,7 @@ def test_paired_relevance_is_relevance_of_ones_own_images() -> None:
 
 
 def test_evaluation_mode_leaves_every_module_in_its_own() -> None:
-    """A frozen tower stays in evaluation mode when the rest goes back to training, and so it does after an error."""
+    """Every module, also a frozen tower in evaluation mode, gets its own mode back, even after an error."""
     backbone = registry.make("backbones", "tiny", weights="random").train()
     tower = next(module for module in backbone.children() if next(module.children(), None) is not None)
     tower.eval()

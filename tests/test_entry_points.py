@@ -1,4 +1,4 @@
-"""Third parties by entry point: listed without an import, made like a built-in, never in a built-in's place."""
+"""Third-party plug-ins by entry point: listed without import, made like built-ins, and never replacing one."""
 
 from __future__ import annotations
 

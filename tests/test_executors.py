@@ -1,4 +1,4 @@
-"""Tasks in processes: order, failures, dead workers."""
+"""Executors: failing tasks, dead workers, worker reuse and shutdown."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parent_of(value: int, report: Report) -> int:
 
 
 def test_a_server_that_was_prepared_is_the_one_that_workers_come_from() -> None:
-    """Alone in an interpreter, as it is one server for all of a process."""
+    """Runs in a separate interpreter, because a process has a single fork server."""
     program = "\n".join(
         [
             "import psutil, test_executors as t",
@@ -91,7 +91,7 @@ def test_processes_serve_later_calls_and_end_with_their_executor() -> None:
     first = served_by(processes, own)
     assert len(first) == 2
     assert served_by(processes, own) == first
-    os.kill(min(first), signal.SIGKILL)  # as where memory runs out
+    os.kill(min(first), signal.SIGKILL)  # as the out-of-memory killer does
     while is_alive(min(first)):
         time.sleep(0.01)
     second = served_by(processes, own)
@@ -110,7 +110,7 @@ def hang(pid_file: str, report: Report) -> None:
 
 
 def cling(pid_file: str, report: Report) -> None:
-    """A task that nothing stops: it takes every exception for its own."""
+    """Run a task that cannot be stopped: it swallows every exception."""
     Path(pid_file).write_text(str(os.getpid()), encoding="utf-8")
     while True:
         try:
@@ -120,7 +120,7 @@ def cling(pid_file: str, report: Report) -> None:
 
 
 def close(file: str, report: Report) -> None:
-    """A task that takes its time to end in order, as with a store on a busy machine."""
+    """Run a task that needs three seconds to clean up, as with a tracking store on a busy machine."""
     try:
         hang(file, report)
     finally:
@@ -134,7 +134,7 @@ def parent(task: str, pid_file: str) -> None:
 
 
 def started(task: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process whose worker computes the task, and the file in which the worker is named."""
+    """Start a process with a worker that runs the task; return it and the file with the worker's process id."""
     pid_file = tmp_path / "pid"
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_executors as t\n"
     code += "from negbench.machine.signals import stop_on_signals; stop_on_signals(); "
@@ -153,14 +153,14 @@ def test_workers_end_within_two_seconds_of_their_parent(tmp_path: Path, number: 
     process, pid_file = started(task, tmp_path)
     worker = int(pid_file.read_text(encoding="utf-8"))
     process.send_signal(number)
-    process.wait(timeout=60)  # after SIGTERM it waits for its workers, and kills those that do not end
+    process.wait(timeout=60)  # after SIGTERM it waits for its workers and kills the stubborn ones
     ended = time.monotonic()
     while is_alive(worker):
         assert time.monotonic() - ended < 2.0
         time.sleep(0.02)
     _, told = process.communicate()
     assert "BrokenPipe" not in told
-    assert "Process Spawn" not in told  # a traceback of a worker begins so
+    assert "Process Spawn" not in told  # the first words of a worker's traceback
 
 
 def test_workers_have_time_to_end_in_order(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The code version: kept by what moves nothing, moved by what can move a score, and by the run's own plug-ins only."""
+"""The code version changes with code that can move a score, of plug-ins only the run's own, and with nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.plugin_file import ANSWER, PLUGIN
 Edit = Callable[[str, str, str], None]
 LOOP = ("negbench.loop.train", identity._file("negbench.loop.train"))
 
-# what the loop imports without its counting: the reason stands beside each declaration
+# modules that runs import but that do not count; each module states its reason
 EXEMPT = {
     "negbench.settings.config",
     "negbench.errors",
@@ -46,7 +46,7 @@ def clear() -> None:
 
 @pytest.fixture
 def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
-    """edit(module, old, new): as if the module's file read so; nothing is written."""
+    """Return edit(module, old, new), which replaces text of a module's file in memory only."""
     changed: dict[Path, str] = {}
     read = syntax.parse
 
@@ -79,7 +79,7 @@ def test_what_moves_nothing_keeps_it(edit: Edit) -> None:
             "negbench.contracts.backbone",
             "    from PIL.Image import Image",
             "    from PIL import Image",
-        ),  # for type checkers
+        ),  # only under TYPE_CHECKING
     ):
         edit(module, old, new)
     assert code_version(config_of()) == before
@@ -98,7 +98,7 @@ def test_what_can_move_a_score_moves_it(edit: Edit) -> None:
         ("negbench.metrics.ranks", "return ", "return 1 * "),
         ("negbench.data.scene", "torch.arange(count)", "torch.arange(count + 0)"),
     )
-    for module, old, new in edits:  # each beside those before
+    for module, old, new in edits:  # edits accumulate
         edit(module, old, new)
         seen.add(code_version(config_of()))
     assert len(seen) == 1 + len(edits)
@@ -132,7 +132,7 @@ def test_a_module_may_say_that_it_moves_nothing(edit: Edit) -> None:
 
 
 def test_what_a_run_imports_counts_or_says_that_it_does_not() -> None:
-    """The reach of the imports, for every plug-in: no reports, no tracking, and no exemption that is not known here."""
+    """For every plug-in, all imported modules count or are in EXEMPT; reports, tracking etc. are not imported."""
     counting: dict[str, Path] = {}
     for kind in KINDS:
         for plugin in registry.plugins(kind).values():
@@ -164,7 +164,7 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(
     before = hash_of("a", PLUGIN)
     assert hash_of("a", PLUGIN.replace("class Mine", "# a comment\nclass Mine")) == before
     assert hash_of("b", PLUGIN) == before
-    assert hash_of("c", PLUGIN, another=PLUGIN) == before  # registered beside it, and not used
+    assert hash_of("c", PLUGIN, another=PLUGIN) == before  # registered but unused
     assert hash_of("a", PLUGIN.replace(ANSWER, "view.allowed")) != before
 
 
@@ -173,10 +173,10 @@ def test_the_hash_is_of_what_determines_the_outcome() -> None:
         return config_hash(resolved(build_config([{"strategy": "qure"}, *layers])), data=data)
 
     same = hash_of()
-    assert hash_of({"strategy": {"name": "qure", "variant": "paper"}}) == same  # the default, spelt out
+    assert hash_of({"strategy": {"name": "qure", "variant": "paper"}}) == same  # the default, given explicitly
     assert hash_of({"compute": {"workers": 3}}) == same
-    assert hash_of({"dataset": {"root": "elsewhere"}}) == same  # the data's identity stands for its place
-    assert hash_of({"schedule": {"refresh_epochs": [2, 4, 6, 8, 10]}}) == same  # what n_def and the rule come to
+    assert hash_of({"dataset": {"root": "elsewhere"}}) == same  # the data's identity counts, not its path
+    assert hash_of({"schedule": {"refresh_epochs": [2, 4, 6, 8, 10]}}) == same  # what n_def and the rule resolve to
     assert hash_of({"schedule": {"rule": "equal"}}) == same
     assert hash_of({"eval": {"dev_seed": 0}}) == same
     for other in (

@@ -1,4 +1,4 @@
-"""The mutation tests themselves: what they change, without running any (`make mutants` does)."""
+"""What the mutation tests change; `make mutants` runs them."""
 
 from __future__ import annotations
 

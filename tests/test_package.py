@@ -1,4 +1,4 @@
-"""The package as others install it: what the wheel holds, that it works outside the checkout, and without [full]."""
+"""The installed package: contents of the wheel, commands outside the checkout and without the extra [full]."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from negbench.settings.layers import read_recipe, recipes
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
-# as if what the extra [full] brings were not installed
+# hide the packages of the extra [full]
 _HIDE = """
 import importlib.machinery, importlib.metadata, sys
 from negbench.errors import _FULL
@@ -46,7 +46,7 @@ print(*[run(command.split(" ")) for command in sys.argv[1:]])
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the unpacked sdist, as an index would."""
+    """Build the wheel from the unpacked sdist, as pip does."""
     where = tmp_path_factory.mktemp("dist")
     build = "import setuptools.build_meta as b, sys; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 
@@ -63,14 +63,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel, and the packages of this one behind it; the folder of its programs."""
+    """Create an environment with the wheel in front of this environment's packages; return its `bin` folder."""
     home = tmp_path_factory.mktemp("venv")
     venv.create(home, symlinks=True)
     (site,) = home.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     behind = [str(Path(np.__file__).parents[1])]
-    # of their .pth files none is read: an editable negbench among them stays out
+    # .pth files there are not read, which keeps an editable negbench out
     (site / "behind.pth").write_text("\n".join(behind), encoding="utf-8")
     return home / "bin"
 
@@ -117,14 +117,14 @@ def test_an_installed_negbench_works_outside_the_checkout(installed: Path, tmp_p
 
 def test_recipes_are_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(recipes()) == {path.stem for path in (ROOT / "runs" / "recipes").glob("*.toml")}
-    named = read_recipe(Path("qure-cirr"))  # which extends another
+    named = read_recipe(Path("qure-cirr"))  # it extends another recipe
     assert named == read_recipe(ROOT / "runs" / "recipes" / "qure-cirr.toml")
     assert named["dataset"]["name"] == "cirr"
     with pytest.raises(UnknownNameError, match="did you mean 'qure-cirr'"):
         read_recipe(Path("qure-cir"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "qure-cirr").write_text("seed = 7", encoding="utf-8")
-    assert read_recipe(Path("qure-cirr")) == {"seed": 7}  # a file of one's own
+    assert read_recipe(Path("qure-cirr")) == {"seed": 7}  # a file in the working directory comes first
 
 
 def test_every_package_of_the_extra_is_known_by_its_module() -> None:
@@ -182,7 +182,7 @@ def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_roo
     (base,) = [rest for word, rest in lines if word == "FROM"]
     python, system = re.fullmatch(r"python:(3\.\d+)-slim-([a-z]+)", base).groups()  # type: ignore[union-attr]
     assert f"Programming Language :: Python :: {python}" in PROJECT["project"]["classifiers"]
-    assert system  # a release of Debian, not the newest one on the day of the build
+    assert system  # pins a Debian release
     assert [rest for word, rest in lines if word == "COPY"] == [". ."]
     (install,) = [rest for word, rest in lines if word == "RUN" and "pip install" in rest]
     (extra,) = re.findall(r"\.\[(\w+)\]", install)
@@ -191,7 +191,7 @@ def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_roo
     for needed in (pins, "pyproject.toml", PROJECT["project"]["readme"], "negbench", "strategies", "backbones"):
         assert (ROOT / needed).exists()
         assert needed not in ignored
-    assert "!runs/recipes" in ignored  # the demo's recipe is in the wheel
+    assert "!runs/recipes" in ignored  # the demo needs its recipe
     (made,) = re.findall(r"useradd .*--uid (\d+)", " ".join(rest for _, rest in lines))
     assert [rest for word, rest in lines if word == "USER"] == [made]
     assert int(made) > 0

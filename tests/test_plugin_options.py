@@ -1,6 +1,6 @@
-"""Options of the losses and strategies that negbench brings: what they are set to, and what a study may set them to.
+"""Options of built-in losses and strategies: their defaults and the ranges that a study searches.
 
-A row of a table says "qure" or "hcl" and no more, so a default is a fact about a published number.
+A row of a table only says "qure" or "hcl", so changing a default changes the meaning of published numbers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest
 
 from negbench.plugins.registry import registry
 
-# name -> option -> (default,), or with its range (default, low, high), "log" behind where it is searched in logarithms,
-# or with its choices (default, choice, ...)
+# name -> option -> (default,), (default, low, high), (default, low, high, "log") for a search on a log scale, or
+# (default, choice, ...)
 OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
     "losses": {
         "bradley-terry": {},
@@ -113,7 +113,7 @@ def test_defaults_and_ranges_are_those_written_here() -> None:
 
 
 def test_options_of_a_loss_are_given_by_name() -> None:
-    """All but `tau`, which every loss has."""
+    """All options except `tau`, which every loss has, are keyword-only."""
     for name in OPTIONS["losses"]:
         with pytest.raises(TypeError, match="positional"):
             registry.get("losses", name)(None, 0.1)

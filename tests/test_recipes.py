@@ -1,4 +1,4 @@
-"""Every recipe: the published numbers it resolves to, where each value is from, and two steps of it on toy data."""
+"""Every recipe resolves to the published numbers and names the source of each value; some run on toy data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from negbench.tuning.search import plan_study
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))
 
-# what the papers and their released files say, as resolved
+# resolved values according to the papers and their released files
 QURE: dict[str, Any] = {
     "strategy.name": "qure",
     "strategy.variant": "paper",
@@ -92,7 +92,7 @@ HYCOLE: dict[str, Any] = {
     "backbone.fusion": "gated",
     "backbone.projection": True,
     "backbone.frozen": False,
-    "backbone.gamma": None,  # clip's default, which is the paper's
+    "backbone.gamma": None,  # clip's default, as in the paper
     "backbone.grad_checkpointing": True,
     "hybrid.alpha": 0.4,
     "hybrid.beta": 0.1,
@@ -135,7 +135,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 RUNS = list(PUBLISHED)
 TRIED = ("qure-cirr-blip", "cirqrs-fashioniq", "dqe-cirr", "hycole-fashion200k", "hycole-mit-states")
 
-# comparison -> the recipe that it is a comparison of, and what each row changes in it (as resolved)
+# comparison -> its base recipe, and the resolved settings that each row changes
 ROWS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "qure-fig4": (
         "qure-fashioniq",
@@ -178,7 +178,7 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         ],
     ),
 }
-# study -> its system, a searched key, and its values; the strategy's default is trial 0
+# study -> system, searched key and its values; trial 0 is the strategy's default
 STUDIES: dict[str, tuple[str, str, list[Any]]] = {
     "band-table": ("dqe", "strategy.alpha", [0.2, 0.1, 0.3]),
     "n-def-table": ("qure", "schedule.n_def", [6, 3, 12]),
@@ -195,7 +195,7 @@ def path_of(name: str) -> Path:
 
 
 def sets_of(name: str, root_of: RootOf) -> list[str]:
-    """Where a toy of the recipe's data set lies."""
+    """Return the `--set` value for a toy copy of the recipe's data set."""
     dataset = read_recipe(path_of(name)).get("dataset")
     return [f"dataset.root='{root_of(dataset['name'])}'"] if dataset else []
 
@@ -208,14 +208,14 @@ def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
 # --- the numbers ---------------------------------------------------------------------------------------------------
 
 
-# ours, of vectors
+# negbench's own recipes on drawn vectors
 DRAWN = [name for name in RECIPES if name.startswith(("map-", "premise-", "world"))]
 WORLDS = ("demo", "dqe-margins", *DRAWN)
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_world_draws_alike(name: str) -> None:
-    """The demo's and the systems' strategies have their own numbers of negatives; others have one, and move a dial."""
+    """All use drawn vectors; each has one negative per query and moves a dial, except the recipes listed below."""
     configs = [resolved(config) for config in axes_of(name, []).configs()]
     assert {config.dataset.name for config in configs} == {config.backbone.name for config in configs} == {"vectors"}
     if name not in ("demo", "premise-slots", "world-systems"):
@@ -227,7 +227,7 @@ def test_a_world_draws_alike(name: str) -> None:
         assert len(dial.values) > 1
 
 
-PICTURES = {  # styles, and galleries
+PICTURES = {  # styles, number of galleries
     "emoji": (["kept"], 1),
     "emoji-equal": (["free", "kept"], 2),
     "emoji-false-negatives": (["kept"], 4),
@@ -247,7 +247,7 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name: str) -> None:
         assert (flat["backbone.name"], flat["train.lr"], flat["train.epochs"]) == ("lite", 1e-3, 20)
         assert flat["dataset.train_queries"] == 4000
         assert flat["mining.exclude_reference"]
-        assert flat["eval.reported"] == (name != "emoji-rates")  # a rate is chosen while val is closed
+        assert flat["eval.reported"] == (name != "emoji-rates")  # rates are chosen without looking at val
     asked = over_recipe(Compare(recipe=path_of(name)))
     assert (asked.systems, asked.losses) == (("all", None) if name == "emoji-systems" else (None, ["info-nce"]))
     assert tuple(asked.negatives) == {"emoji-equal": (1, 32), "emoji-rates": (), "emoji-systems": ()}.get(name, (1,))
@@ -268,7 +268,7 @@ def test_a_recipe_resolves_to_the_published_numbers(name: str, root_of: RootOf) 
 
 
 def test_every_value_says_where_it_is_from() -> None:
-    """And what this file takes for published carries no mark of ours, so that the two cannot drift apart."""
+    """Each value has a source comment; values that this file lists as published are not marked "ours"."""
     for name in RECIPES:
         lines, section = path_of(name).read_text(encoding="utf-8").splitlines(), ""
         assert lines[0].startswith("# ")
@@ -292,7 +292,7 @@ def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name: str, roo
     for config, row in zip(configs, 3 * rows, strict=True):
         flat = resolved(config).flat()
         found = {key: value for key, value in flat.items() if value != whole.get(key, "absent")}
-        unread = ("seed", "eval.dev_seed", "schedule.")  # of strategies whose pools no score moves
+        unread = ("seed", "eval.dev_seed", "schedule.")  # irrelevant to strategies whose pools ignore scores
         assert {key: value for key, value in found.items() if not key.startswith(unread)} == row
         if flat["strategy.name"] not in ("all-corpus", "in-batch-cube"):
             assert not any(key.startswith("schedule.") for key in found)
@@ -349,7 +349,7 @@ def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path: Path) -> None
     found = load_config(recipe=recipe, sets=["schedule.n_def=3"])
     assert (found.strategy.options, found.schedule.n_def, found.loss.name) == ({"n_neg": 100}, 3, "bradley-terry")
     named = load_config(recipe=recipe, flags={"strategy": {"name": "cirqrs"}})
-    assert named.strategy.options == {"n_neg": 100}  # the recipe's option is that of its system's strategy
+    assert named.strategy.options == {"n_neg": 100}  # the option belongs to the system's strategy
     other = load_config(recipe=recipe, flags={"strategy": {"name": "top-k"}})
     assert (other.strategy.options, other.schedule.n_def, other.mining.replacement) == ({}, 6, True)
     assert (
@@ -369,9 +369,9 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(
     assert len(warned) == 1
     told = list[str]()
     axes_of(recipe, vector_sets, strategies="dqe,top-k", seeds=1).configs(told.append)
-    assert told == [line]  # once for all cells
+    assert told == [line]  # one remark for all cells
     assert plan_study(Study(recipe=recipe, sets=tuple(vector_sets))).remarks == (line,)
-    # each cell has what its own backbone carries
+    # each cell gets the parts that its backbone supports
     configs = axes_of(recipe, [f"dataset.root='{toy_root}'"], backbones="tiny,blip2").configs()
     assert {c.backbone.name: c.backbone.options for c in configs} == {
         "tiny": {"fusion": "sum", "attribute_weights": True},
@@ -383,7 +383,7 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(
 def test_encode_and_audit_take_recipes(
     vector_flags: list[str], toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A comparison's recipe too: its system and settings, without its axes."""
+    """Also a comparison's recipe: its system and settings apply, its axes do not."""
     recipe = str(write(tmp_path, "r", 'system = "dqe"\nseed = 3\n[strategy]\nbeta = 0.7\n[compare]\nseeds = [1]'))
     toy = ["--set", f"dataset.root='{toy_root}'", "--set", "backbone.weights='random'"]
     assert negbench(["data", "encode", "--recipe", recipe, *toy]) == 0
@@ -395,7 +395,7 @@ def test_encode_and_audit_take_recipes(
 
 
 def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
-    """Their own flags say what the table [compare] says there."""
+    """Their own flags replace the table [compare]."""
     run = load_config(recipe=Path("world"), flags={"strategy": {"name": "top-k"}})
     study = plan_study(Study(strategy="top-k", recipe=Path("map-twins-fit"))).spec.config
     for config in (run, study):
@@ -407,7 +407,7 @@ def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
 
 @pytest.fixture(scope="module")
 def root_of(toy_root: Path, toys: Any, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
-    """Folder with a toy of a data set; the synthetic one is in FashionIQ's layout, attribute files included."""
+    """Return a function that gives a toy data set's folder; synthetic data in FashionIQ's layout serve as FashionIQ."""
     made: dict[str, Path] = {"fashioniq": toy_root}
 
     def find(dataset: str) -> Path:
@@ -419,7 +419,7 @@ def root_of(toy_root: Path, toys: Any, tmp_path_factory: pytest.TempPathFactory)
 
 
 def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
-    """The recipe at toy size: two epochs of one step, so that pools are defined anew in between."""
+    """Return `--set` values for the recipe at toy size: two epochs of one step, with a pool refresh in between."""
     sets = sets_of(name, root_of)
     data = load_config(recipe=path_of(name), sets=sets).dataset
     queries = len(load_split(data, "train", images=False).queries)
@@ -428,7 +428,7 @@ def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
     return [*sets, "train.epochs=2", f"train.batch_size={queries}", "schedule.warmup=1"]
 
 
-# each system, each data set and each family of backbones once: what else differs is numbers, which are read above
+# covers each system, data set and backbone family once; other recipes differ in numbers only, which are tested above
 @pytest.mark.parametrize("name", TRIED)
 def test_a_recipe_runs_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> None:
     config = load_config(recipe=path_of(name), sets=toy_sets_of(name, root_of))

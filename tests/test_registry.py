@@ -1,4 +1,4 @@
-"""Registered plug-ins are complete, and every way to misname one ends in a one-line error with the mend."""
+"""Registered plug-ins are complete, and every misspelt name or option gives a one-line error with the fix."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ CLASS = PLUGIN.replace('PAPER = "none"\n', "")
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder whose files stand among the built-in strategies."""
+    """Return a folder whose files count as built-in strategies."""
     import negbench.strategies
 
     known = _modules
@@ -152,10 +152,10 @@ def test_a_file_without_a_source_is_no_plugin(package: Path) -> None:
 def test_a_file_that_cannot_be_read_is_listed_with_its_fault(package: Path) -> None:
     (package / "broken.py").write_text("def f(:\n", encoding="utf-8")
     (described,) = [d for d in registry.describe("strategies") if d.name == "broken"]
-    assert "broken.py line 1: not Python: invalid syntax" in described.summary
+    assert "broken.py line 1: not valid Python: invalid syntax" in described.summary
     with pytest.raises(NegbenchError, match="strategy 'broken' of built-in cannot be imported"):
         registry.get("strategies", "broken")
-    assert registry.get("strategies", "qure")  # the others are as they were
+    assert registry.get("strategies", "qure")  # the others still work
 
 
 def test_a_data_set_declares_the_files_it_reads() -> None:
@@ -189,7 +189,7 @@ def _message(caught: pytest.ExceptionInfo[NegbenchError]) -> str:
 
 
 LOSSES = "bradley-terry, hcl, hn-nce, info-nce, margin-kl, multi-similarity, triplet"
-# (kind, name, options) -> all that is said, or parts of it
+# kind, name, options, message or part of it
 UNKNOWN: list[tuple[str, str, dict[str, object], str]] = [
     ("strategies", "qrue", {}, "unknown strategy 'qrue': did you mean 'qure'?"),
     ("strategies", "after_target", {}, "unknown strategy 'after_target': did you mean 'after-target'?"),
@@ -235,7 +235,7 @@ def test_mistakes_are_one_line() -> None:
 def test_a_file_is_registered(plugin_file: Path) -> None:
     mine = Registry()
     assert mine.add_file(plugin_file) == ["my-own"]
-    assert mine.add_file(plugin_file) == ["my-own"]  # twice is once
+    assert mine.add_file(plugin_file) == ["my-own"]  # adding it again changes nothing
     assert mine.make("strategies", "my-own", k=4).k == 4
     assert mine.plugins("strategies")["my-own"].origin == str(plugin_file)
     assert mine.find("strategies", "my-own").path == plugin_file.resolve()
@@ -253,7 +253,7 @@ def test_a_class_may_name_itself(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_taken_is_refused(plugin_file: Path, tmp_path: Path) -> None:
-    """By another file, when it is added; by a built-in, when it is listed."""
+    """Reusing another file's name fails when the file is added, a built-in's when plug-ins are listed."""
 
     def add_and_list(path: Path) -> None:
         mine.add_file(path)
@@ -275,12 +275,12 @@ def test_a_key_is_a_plain_name(plugin_file: Path) -> None:
         plugin_file.write_text(
             PLUGIN.replace("(Strategy):", f"(Strategy):\n    key = {key or '/'!r}\n"), encoding="utf-8"
         )
-        with pytest.raises(NegbenchError, match="want a plain name"):
+        with pytest.raises(NegbenchError, match="expected a plain name"):
             Registry().add_file(plugin_file)
 
 
 def test_files_that_are_no_plugins(tmp_path: Path) -> None:
-    with pytest.raises(NegbenchError, match="there is no such file"):
+    with pytest.raises(NegbenchError, match="no such file"):
         Registry().add_file(tmp_path / "absent.py")
     empty, broken = tmp_path / "empty.py", tmp_path / "broken.py"
     empty.write_text("x = 1\n", encoding="utf-8")

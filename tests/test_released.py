@@ -1,8 +1,8 @@
-"""Numbers made with released code, on eight points of a circle: what our rules and losses give must be these.
+"""Strategies and losses against numbers computed with released code on eight points of a circle.
 
-Made once with pytorch-metric-learning 2.9.0 (its miners and losses, by their constructors) and with the loss functions
-of joshr17/HCL image/main.py, lucas-ventura/CoVR src/model/blip/loss.py and He-Changhao/2025-CVPR-TME src/utility.py.
-That of sentence-transformers is called itself where it is installed: tests/examples.
+The numbers come from pytorch-metric-learning 2.9.0 (its miner and loss classes) and the loss functions of
+joshr17/HCL image/main.py and lucas-ventura/CoVR src/model/blip/loss.py.
+Tests in tests/examples call sentence-transformers itself if it is installed.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def test_losses_of_pairs(key: str, options: dict[str, float], want: float) -> No
 
 
 def test_hn_nce() -> None:
-    # evenly spaced points: every row has the same sum, so that its broadcast over columns does not matter, and both
-    # directions are one
+    # with evenly spaced points all rows have the same sum, so broadcasting it over columns does not matter, and both
+    # directions agree
     even = torch.arange(8, dtype=torch.float64) * math.pi / 4
     scores = (even[:, None] - even).cos()
     loss: Loss = registry.make("losses", "hn-nce", tau=0.5, alpha=1.0, beta=0.5)

@@ -1,4 +1,4 @@
-"""The published schema of result.json: the file is the model's, and what runs write is of it."""
+"""The published schema of result.json: the file matches the model, and runs write results that follow it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE = Path(negbench.__file__).with_name("result.schema.json")
 
 @pytest.fixture(scope="module")
 def results(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Of a corpus and a batch strategy."""
+    """Return the results of a corpus strategy and a batch strategy."""
     runs = tmp_path_factory.mktemp("runs")
     for strategy in ("qure", "in-batch"):
         api.run(strategy=strategy, sets=vector_sets, options=Run(runs_dir=runs, tracking_uri="none"))
@@ -36,7 +36,7 @@ def test_what_runs_write_is_of_the_schema(results: list[dict[str, Any]]) -> None
     for result in results:
         read = RunRecord.model_validate_json(json.dumps(result))
         assert read.metrics[read.main_metric] == result["metrics"][result["main_metric"]]
-        for name in result:  # nothing is left out on the way
+        for name in result:  # nothing is lost when parsing
             assert json.loads(read.model_dump_json())[name] == result[name]
     schema = json.loads(FILE.read_text(encoding="utf-8"))
     assert set(schema["required"]) == set(schema["properties"]) == set(results[0])

@@ -1,4 +1,4 @@
-"""Syntax trees: what is imported, inherited, and what a tree's text is made of."""
+"""Syntax trees: imports, base classes and the text that a tree is reduced to."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_modules_are_located_without_importing_them() -> None:
 def test_what_is_not_python_is_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.py"
     path.write_bytes(content)
-    with pytest.raises(NegbenchError, match=r"bad\.py.*: not Python: ") as caught:
+    with pytest.raises(NegbenchError, match=r"bad\.py.*: not valid Python: ") as caught:
         syntax.parse(path)
     assert "\n" not in str(caught.value)
     with pytest.raises(NegbenchError, match="cannot read"):

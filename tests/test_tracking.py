@@ -1,4 +1,4 @@
-"""The MLflow copy: what it holds, resuming, many processes at once, a store that fails."""
+"""The MLflow copy of runs: its contents, resumed runs, concurrent processes, failing stores."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
     for name, value in values.items():
         assert found.data.metrics[name] == pytest.approx(value)
     parts = [part for part, _ in itertools.groupby(sorted(values), lambda name: name.split("/")[0])]
-    assert parts == ["final", "mined", "regime_end", "used"]  # what matters most comes first
+    assert parts == ["final", "mined", "regime_end", "used"]  # the most important part sorts first
     client = MlflowClient(default_uri(tmp_path))
     curve = client.get_metric_history(found.info.run_id, "val/average/recall_at_10")
     points = [p for p in result.folder.metrics() if "val/average/recall_at_10" in p]
@@ -71,34 +71,34 @@ def test_ui_copies_what_the_store_lacks(
     result = run(toy_sets, here)
     (before,) = runs_in(here)
     assert negbench(["ui", "--runs-dir", str(here)]) == 0
-    assert [each.info.run_id for each in runs_in(here)] == [before.info.run_id]  # nothing is missing
-    shutil.copytree(result.path, there / result.run_id)  # from one runs folder into another
+    assert [each.info.run_id for each in runs_in(here)] == [before.info.run_id]  # nothing to copy
+    shutil.copytree(result.path, there / result.run_id)  # move to another runs folder
     assert negbench(["ui", "--runs-dir", str(there)]) == 0
     assert "copied 1 run that" in capsys.readouterr().out
     (after,) = runs_in(there)
     assert after.data.metrics == before.data.metrics
     assert after.data.params == before.data.params
     client = MlflowClient(default_uri(there))
-    client.delete_run(after.info.run_id)  # in MLflow's pages
+    client.delete_run(after.info.run_id)  # as in MLflow's web pages
     assert Tracker.open(there).copy_missing() == []
     client.restore_run(after.info.run_id)
-    client.update_run(after.info.run_id, status="FAILED")  # cut off
+    client.update_run(after.info.run_id, status="FAILED")  # interrupted while copying
     with RunFolder(there / result.run_id).lock():
-        assert Tracker.open(there).copy_missing() == []  # another process is making it
+        assert Tracker.open(there).copy_missing() == []  # another process is copying it
     assert Tracker.open(there).copy_missing() == [result.run_id]
     assert [each.info.status for each in runs_in(there)] == ["FINISHED"]
-    RunFolder(there / result.run_id).path.joinpath("result.json").unlink()  # not finished
+    RunFolder(there / result.run_id).path.joinpath("result.json").unlink()  # an unfinished run
     write_json(there / result.run_id / "mlflow.json", {"uri": "elsewhere", "run_id": "1"})
     assert Tracker.open(there).copy_missing() == []
 
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A server that takes connections and never says a word; a store has a second to answer."""
+    """Start a server that accepts connections but never answers; the timeout for stores is set to one second."""
     monkeypatch.setattr(tracking, "_PATIENCE", 1)
     monkeypatch.setattr(tracking, "_SILENT", {})
     for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT", "PGCONNECT_TIMEOUT"):
-        monkeypatch.setenv(name, "")  # put back after the test, which sets it
+        monkeypatch.setenv(name, "")  # so that monkeypatch restores it after the test
         monkeypatch.delenv(name)
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
@@ -146,7 +146,7 @@ def _log_one(where: Path, number: int, failures: Any) -> None:
 def test_four_processes_start_on_an_empty_store(
     tmp_path: Path, one_new_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tracker, "client", one_new_store)  # no copy: they make its tables
+    monkeypatch.setattr(Tracker, "client", one_new_store)  # without the copied store, so each process creates tables
     context = multiprocessing.get_context("fork")
     failures = context.Queue()
     processes = [context.Process(target=_log_one, args=(tmp_path, n, failures)) for n in range(4)]
@@ -182,4 +182,4 @@ def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert tracker.address() == f"/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
     assert tracker.address("negbench") == tracker.address()
-    refused(["ui", "another", "--runs-dir", str(tmp_path)], "there is no experiment 'another'")
+    refused(["ui", "another", "--runs-dir", str(tmp_path)], "no experiment 'another'")

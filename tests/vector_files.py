@@ -1,10 +1,10 @@
-"""A data set and a backbone made of vectors, in three small files: a run on them takes a tenth of a second.
+"""Write a data set and a backbone made of vectors into three small files; a run on them takes 0.1 seconds.
 
-    sets = write_vectors(tmp_path)  # the values of `--set` that choose them
+    sets = write_vectors(tmp_path)  # `--set` values that select them
     config = load_config(flags={"strategy": {"name": "top-k", "k": 3}}, sets=sets)
 
-The data set is `triplets`, the backbone `precomputed`: both are the real ones, so that what is trained, mined and
-scored is what any run trains, mines and scores. No image is decoded and no text encoded.
+The data set is `triplets` and the backbone `precomputed`, so that training, mining and scoring use the real code.
+No image is decoded and no text encoded.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-IMAGES = 20  # of a group, train and val each
-TRAIN, VAL = 24, 20  # queries of a group
+IMAGES = 20  # per group and split
+TRAIN, VAL = 24, 20  # queries per group
 GROUPS = ("left", "right")
-TOKENS = 2  # of an image
+TOKENS = 2  # per image
 WIDTH = 8
 
 
 def write_vectors(folder: Path, *, seed: int = 0) -> list[str]:
-    """Write the files; returns the `--set` texts that make a run use them.
+    """Write the files and return the `--set` values that make a run use them.
 
-    Images come in twins that look alike, and for every other query both are known to be relevant. A text's vector is
-    the turned difference of target and reference, with noise: the turn is what training finds, so an untrained model
-    is far from a trained one, and text alone finds less than text and image together.
+    Images come in similar pairs, and for every other query both twins are labelled relevant. A text's vector is the
+    rotated difference of target and reference plus noise. Training has to learn the rotation, so an untrained model
+    is far worse than a trained one, and text alone is worse than text and image together.
 
     Args:
-        folder: where `triplets.jsonl`, `images.npz` and `texts.npz` go.
-        seed: of all that is random.
+        folder: folder for `triplets.jsonl`, `images.npz` and `texts.npz`.
+        seed: seed of all random numbers.
     """
     random = np.random.default_rng(seed)
     turn = np.linalg.qr(random.normal(size=(WIDTH, WIDTH)))[0]
@@ -46,7 +46,7 @@ def write_vectors(folder: Path, *, seed: int = 0) -> list[str]:
             tokens = looks[:, None] + 0.5 * random.normal(size=(IMAGES, TOKENS, WIDTH))
             images |= dict(zip(names, tokens, strict=True))
             for number in range(count):
-                reference = number % IMAGES  # every image is named, and so in the corpus
+                reference = number % IMAGES  # every image is a reference, so all are in the corpus
                 target = (reference + 1 + int(random.integers(IMAGES - 1))) % IMAGES
                 text = f"{split} {group} {number}"
                 noise = 0.3 * random.normal(size=WIDTH)

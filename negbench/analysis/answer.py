@@ -51,7 +51,7 @@ def _order(rows: Sequence[VerdictRow]) -> list[str]:
     losers = [row for row in ranked if names & set(row.beaten_by)]
     where, best = f"{label_of(rows[0].metric)} with {negatives_words(count)} per query and step", ranked[0]
     if len(ranked) == 1:
-        text = f"{where}: only {_mean(best)}, so nothing to compare with"
+        text = f"{where}: only {_mean(best)}; nothing to compare it with"
     elif len(first) == 1:
         text = f"{where}: {_mean(first[0])} is best"
     else:
@@ -138,7 +138,7 @@ def _sure(rows: Sequence[VerdictRow]) -> list[str]:
         text += f"One seed: the {level} intervals cover other queries for these trained models, not retraining; "
         return [f"{text}use {_ENOUGH_SEEDS} seeds."]
     covered = " or ".join(dict.fromkeys(row.covers for row in compared))
-    return [f"{text}Simultaneous {level} intervals, for these models, data and settings under {covered}."]
+    return [f"{text}Simultaneous {level} intervals, valid for {covered} with these models, data and settings."]
 
 
 def _saturated(rows: Sequence[VerdictRow]) -> list[str]:
@@ -157,5 +157,5 @@ def _regime(groups: Sequence[Group]) -> list[str]:
         cards = [last_card(result) for result in results if result.get("regime_by_refresh")]
         if cards:
             where = f" on {name}" * (len(names) > 1)
-            lines.append(f"Regime{where}: {in_words(cards)}. The answer is about this regime.")
+            lines.append(f"Regime{where}: {in_words(cards)}. The answer holds for this regime.")
     return lines

@@ -119,8 +119,8 @@ def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested:
         cost = f"{max(needed, 3):.0f} seeds, {duration(seconds * max(needed, 3))} of computing"
         parts.append(f"{points} point{'s' * (points > 1)}: {cost if math.isfinite(needed) else 'more queries'}")
     floor = percent(median(floor_of(each, nested=nested) for each in known))
-    text = f"to resolve differences of {what} takes, for {'; for '.join(parts)}"
-    return text + ("" if nested else f"; with unlimited seeds the queries still leave ± {floor} points")
+    text = f"resolving differences in {what} takes, for {'; for '.join(parts)}"
+    return text + ("" if nested else f"; even with unlimited seeds the queries leave ± {floor} points")
 
 
 def _seconds(groups: Sequence[Group], table: VerdictTable) -> float:

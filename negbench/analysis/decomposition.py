@@ -128,7 +128,7 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
         mine = [row for row in by_negatives(rows) if row.system == name]
         own = next((row for row in mine if row.verdict == "baseline"), None)
         if own is None:
-            lines.append(f"{name}: no finished run with its own negatives, so nothing to compare with.")
+            lines.append(f"{name}: no finished run with its own negatives to compare with.")
             continue
         text = f"{name}: {label_of(own.metric)} {percent(own.mean)} % with its own negatives ({own.strategy})"
         for verdict in SIGNS:

@@ -63,7 +63,7 @@ def _series_answer(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
     points = [point for place in dials.points if (point := at_point(rows, dials.label(place)))]
     alone = [point[0].strategy for point in points if len(unbeaten(point)) == 1]
     size = points[0][0]
-    counts = f"{label_of(size.metric)}, {size.seeds} seeds, {size.queries} queries a point"
+    counts = f"{label_of(size.metric)}, {size.seeds} seeds, {size.queries} queries per point"
     lines = [
         f"{len(points)} points ({counts}): one strategy beats all others at {len(alone)}; at "
         f"{len(points) - len(alone)} several share first place."

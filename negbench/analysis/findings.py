@@ -166,7 +166,7 @@ def stored(runs: Path, name: str) -> Findings:
         parts = {key: tuple(kind(**_gaps(each)) for each in kept[key]) for key, kind in _PARTS.items()}
         return Findings(groups, document, tuple(VerdictRow.read(row) for row in kept["rows"]), **parts)
     except (TypeError, AttributeError, KeyError) as error:
-        raise NegbenchError(f"{path} is of another version of negbench: run the comparison again ({error})") from error
+        raise NegbenchError(f"{path} is from another version of negbench: rerun the comparison ({error})") from error
 
 
 def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from negbench.grid.rates import ChosenRate
 SHARE = 0.95  # of a plateau: the steps to reach it are reported
 _NAMED = 4
 READ_PLATEAU = (
-    "The curve of the scored split, mean over seeds. Plateau: its last value. Rise: how much of that came in the last "
-    "third of the epochs; above the margin the run was not trained out. Steps: after how many the curve first had 95 % "
-    "of its own plateau, and of the highest one of the data set and backbone; - where it never had."
+    "Curve on the scored split, mean over seeds. Plateau: its last value. Rise: the part of it gained in the last "
+    "third of the epochs; above the margin, the run was not trained out. Steps: number of steps until the curve first "
+    "reached 95 % of its own plateau, and of the highest plateau of the data set and backbone; -: never reached."
 )
 
 
@@ -86,7 +86,7 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
         ends += [name] * each.at_an_end
     rates = "; ".join(f"{rate:g} for {listed(mine, _NAMED)}" for rate, mine in of_rate.items())
     text = f"Learning rates, each the best of its grid on a part of train with seed {chosen[0].seed}: {rates}."
-    return [text + f" At an end of the grid, so that a better one may lie beyond: {listed(ends, _NAMED)}." * bool(ends)]
+    return [text + f" At an end of the grid (a better rate may exist beyond it): {listed(ends, _NAMED)}." * bool(ends)]
 
 
 def with_plateaus(groups: Sequence[Group], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -11,14 +11,14 @@ from negbench.analysis.words import number
 Card = Mapping[str, Any]  # of result.json: numbers by the names of `negbench.mining.regime.Regime`, None where unknown
 
 READ = (
-    "Where the models stand on the queries that they train on, at the last refresh: mean over seeds. Rank, first: the "
-    "target's median rank, and the share of targets that are first. Bands top 5 %: share of QuRe's bands, whatever the "
-    "strategy, that start in the top 5 % of the ranking. Gap: recall at 10 on train minus val, in points, in galleries "
-    "of one size. FN: share known to be relevant among random images and among the 10 right above and right below the "
-    "target. Tail: reach of the top 1 % of the scores above their median, in robust deviations (normal: 2.3). Drops: "
-    "steepest drop over the median drop, and second over third. An order of strategies holds for its regime: where "
-    "targets rank far from first and bands start far down, a method that relies on fitted targets and drops near the "
-    "head is tested outside the regime that it was designed for."
+    "How the models rank their own training queries at the last refresh, mean over seeds. Rank, first: the target's "
+    "median rank, and the share of targets ranked first. Bands top 5 %: share of QuRe's bands, for any strategy, that "
+    "start in the top 5 % of the ranking. Gap: recall at 10 on train minus val, in points, in galleries of equal size. "
+    "FN: share known to be relevant among random images and among the 10 right above and right below the target. "
+    "Tail: distance from the median score to the top 1 % of the scores, in robust deviations (normal: 2.3). Drops: "
+    "steepest drop over the median drop, and second over third. An order of strategies holds for its regime: if "
+    "targets rank far from first and bands start far down, a method that relies on fitted targets and on drops near "
+    "the top is tested outside the regime that it was designed for."
 )
 
 

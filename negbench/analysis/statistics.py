@@ -145,11 +145,11 @@ class ValueTable:
             if not rows or any(row.ndim != 1 or len(row) < 2 for row in rows):
                 raise ValueError(f"'{name}' must be [seeds, queries] with at least 1 seed and 2 queries")
             if not all(np.isfinite(row).all() for row in rows):
-                raise ValueError(f"'{name}' holds a value that is not finite")
+                raise ValueError(f"'{name}' contains a value that is not finite")
             self._rows[name] = dict(zip(numbers, rows, strict=True))
         lengths = {len(row) for rows in self._rows.values() for row in rows.values()}
         if len(lengths) > 1 and not self.design.nested:
-            raise ValueError(f"all seeds and strategies must have the same queries, got {sorted(lengths)} of them")
+            raise ValueError(f"all seeds and strategies must have the same number of queries, got {sorted(lengths)}")
 
     @property
     def names(self) -> tuple[str, ...]:

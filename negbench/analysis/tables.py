@@ -76,7 +76,7 @@ def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def audit_table(found: AuditResult) -> Grid:
     """Return `audit_frame` with a title and caption on the audited model, data and queries."""
-    known = "by the data set's ground truth" if found.truth else "unknown: nothing beyond the target is known here"
+    known = "by the data set's ground truth" if found.truth else "unknown: only the target is annotated"
     return Grid(
         audit_frame(found.rows),
         f"audit: {found.backbone}, {found.model}, on {found.dataset}: {found.options['queries']:,} queries, "

@@ -139,5 +139,5 @@ def tuned_answer(budget: int, rows: Sequence[TunedRow]) -> list[str]:
         shown = [f"{gain.strategy} {signed(gain.value, gain.low, gain.high)}" for gain in gains[:6]]
         lines.append(f"Tuning gains, in points on the reported split: {', '.join(shown)}.")
     spent, trials = sum(row.tuning.seconds for row in rows), sum(row.tuning.trials for row in rows)
-    lines.append(f"Tuning cost {trials} trials and {spent:,.0f} s of computing beside the runs of both tables.")
+    lines.append(f"Tuning cost {trials} trials and {spent:,.0f} s of computing, besides the runs of both tables.")
     return lines

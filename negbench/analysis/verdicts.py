@@ -403,5 +403,5 @@ def _covers(values: Values) -> str:
     if len(values.seeds) == 1:
         return "other queries"
     if values.nested:
-        return "other seeds and worlds, with queries of their own"
+        return "other seeds and other worlds (each with its own queries)"
     return "other seeds and " + ("other clusters of queries" if values.clusters is not None else "other queries")

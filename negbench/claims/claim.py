@@ -32,7 +32,7 @@ class Condition:
         """Parse '> 0.5' or '< 0'. Raises ValueError for anything else."""
         found = re.fullmatch(r"([<>]) (-?\d+(?:\.\d+)?)", text)
         if found is None:
-            raise ValueError(f"want '> NUMBER' or '< NUMBER', got {text!r}")
+            raise ValueError(f"expected '> NUMBER' or '< NUMBER', got {text!r}")
         return cls(found[1] == ">", float(found[2]))
 
     def holds(self, low: float, high: float) -> bool:

@@ -48,7 +48,7 @@ class Evidence:
     def run(self, setting: str, seed: int) -> SettingRun:
         """Return one run. Raises Untestable if it is missing."""
         if seed not in self.runs.get(setting, {}):
-            raise Untestable(f"there is no finished run of '{setting}' with seed {seed}")
+            raise Untestable(f"no finished run of '{setting}' with seed {seed}")
         return SettingRun(self, setting, seed, self.runs[setting][seed])
 
     def encoded(self, folder: RunFolder, split: str, dataset: Mapping[str, Any]) -> Encoded:
@@ -97,7 +97,7 @@ class SettingRun:
         """Load the sorted score curves of a sample of the train queries."""
         path = self.folder.path / file_name(moment)
         if not path.exists():
-            raise Untestable(f"'{self.setting}' keeps no score curves of the moment '{moment}' here")
+            raise Untestable(f"'{self.setting}' has no score curves at '{moment}' here")
         return Curves.load(path)
 
     def encoded(self, split: str) -> Encoded:
@@ -138,14 +138,14 @@ def _relevant(config: ResolvedConfig, scenes: Scenes) -> str | None:
 
 def _told_apart(config: ResolvedConfig, scenes: Scenes) -> str | None:
     if scenes.dataset(config.dataset, "val", images=False).exchangeable:
-        return "which of several relevant images is the target is chance here, so no model can put one before the other"
+        return "the target is a random one of several relevant images here, so no model can rank it above the others"
     return None
 
 
 def _people(config: ResolvedConfig, scenes: Scenes) -> str | None:
     if judgements_of(config.dataset.name, config.dataset.options) is not None:
         return None
-    return f"needs people's choices between sets of images: --dataset fashioniq, with the file of {PEOPLE} beside it"
+    return f"needs people's choices between sets of images: --dataset fashioniq, with the {PEOPLE} file beside it"
 
 
 # name -> a line on what the data set lacks, or None

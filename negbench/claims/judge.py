@@ -102,7 +102,7 @@ def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mappin
             estimate = STATISTICS[test.statistic](test, evidence, seeds, share / tests)
         except (Untestable, ValueError) as error:  # ValueError: too few queries for an interval
             return Answer(test, "not testable", reason=str(error))
-        reason = "one seed gives no interval: --seeds 3" if np.isnan(estimate.low) else ""
+        reason = "one seed gives no interval: use --seeds 3" if np.isnan(estimate.low) else ""
         found = Answer(test, decide(test, estimate), estimate, reason, count)
     assert found is not None  # there is a first look
     return found
@@ -133,9 +133,7 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share:
     first, second = test.settings
     pairs = [(one, other, s) for one, other in zip(*map(test.variants, test.settings), strict=True) for s in seeds]
     if all(evidence.run(one, s).folder.path == evidence.run(other, s).folder.path for one, other, s in pairs):
-        raise Untestable(
-            f"'{first}' and '{second}' are the same run: the option that distinguishes them is not supported here"
-        )
+        raise Untestable(f"'{first}' and '{second}' are the same run: the option between them is unsupported")
     (one, strata), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
     if one.shape != other.shape:
         raise Untestable(f"'{first}' and '{second}' were measured on different queries")
@@ -151,7 +149,7 @@ def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: floa
         means = [[_mean(measure.of(run)) for run in runs] for measure in (test.measure, test.other)]
         found.append(spearman(*torch.tensor(means, dtype=torch.float64)))
     if np.isnan(found).any():
-        raise Untestable("needs three settings or more that a measure tells apart")
+        raise Untestable("needs at least three settings, and measures that differ between them")
     return estimate_of(np.array(found), np.zeros(len(found)), None, share)
 
 
@@ -170,7 +168,7 @@ def _table(
     """Return [S] or [S, Q] values, averaged over the setting's variants, and [Q] strata."""
     variants = [test.measure.of_seeds([evidence.run(name, s) for s in seeds]) for name in test.variants(setting)]
     if len({values.values.shape for found in variants for values in found}) > 1:
-        raise Untestable(f"the runs of '{setting}' hold values of different queries")
+        raise Untestable(f"the runs of '{setting}' have values for different queries")
     return np.mean([[values.values for values in found] for found in variants], axis=0), variants[0][0].strata
 
 

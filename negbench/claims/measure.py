@@ -119,7 +119,7 @@ def recall(run: SettingRun) -> Measured:
     main = run.result["main_metric"]
     found = values_of([run.folder], [main])
     if main not in found:
-        raise Untestable(f"the main metric {main} is no mean over queries")
+        raise Untestable(f"the main metric {main} is not a mean over queries")
     return Measured(found[main].values[0], found[main].strata)
 
 
@@ -179,7 +179,7 @@ def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measu
     whole = epochs == list(range(len(epochs)))
     found = event_effect(values, run.result["refresh_epochs"]) if whole else float("nan")
     if np.isnan(found):
-        raise Untestable("needs every epoch scored, and epochs between two refreshes: more of train.epochs")
+        raise Untestable("needs every epoch scored, and epochs between two refreshes: raise train.epochs")
     return _plain(found)
 
 
@@ -188,7 +188,7 @@ def pool_trend(run: SettingRun) -> Measured:
     """[Q] slope of each query's pool size over the refreshes."""
     sizes = [frame["pool_size"].to_numpy() for frame in run.mined()]
     if len(sizes) < 2:
-        raise Untestable(f"'{run.setting}' defines its pools once here: more of train.epochs")
+        raise Untestable(f"'{run.setting}' defines its pools only once here: raise train.epochs")
     return Measured(slope(np.stack(sizes)))
 
 
@@ -236,7 +236,7 @@ def false_negatives(run: SettingRun, band: str, split: str = "train") -> Measure
     ranks = _known(run, split)
     rate = false_negative_rate(ranks.relevant_ranks, ranks.gallery_size, band)
     if np.isnan(rate):
-        raise Untestable(f"no image of {split} lies in the part '{band}' of a ranking")
+        raise Untestable(f"no ranking of {split} has an image in the part '{band}'")
     return _plain(rate)
 
 

@@ -122,7 +122,7 @@ class ClaimsWork:
         notes(plan.remarks)
         distinct = {cell.hash: cell for cell in plan.cells}.values()
         done = sum(cell.step(runs) == "reuse" for cell in distinct)
-        say(f"{len(plan.claims)} claims need {len(distinct)} runs ({len(first)} seeds), {done} of them finished before")
+        say(f"{len(plan.claims)} claims need {len(distinct)} runs ({len(first)} seeds), {done} already finished")
         return cls(asked, plan, looks, runs)
 
     def price(self) -> str:
@@ -200,7 +200,7 @@ def base_layers(asked: Claims) -> list[Layer]:
         others = [key for key in layer if key not in HELD]
         others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []
         if others:
-            raise OptionError(f"claims fix {others[0]} themselves; set {', '.join(HELD[:-1])} only")
+            raise OptionError(f"claims fix {others[0]}; set only {', '.join(HELD[:-1])}")
     kept = {key: value for key, value in recipe.items() if key in HELD}
     if "train" in kept:
         kept["train"] = {key: value for key, value in kept["train"].items() if key != "num_negatives"}

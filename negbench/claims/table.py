@@ -25,7 +25,9 @@ def listed(claims: Sequence[Claim]) -> Table:
     """Return a table of the claims, their tests, and what would support and refute them."""
     table = _table("#", "claim", "tests: supported if / refuted if")
     for claim in claims:
-        tests = "\n".join(f"{test!s}: {_bounds(test)}" for test in claim.tests)
+        tests = "\n".join(
+            f"{each!s}: {_condition(each.supports, each)} / {_condition(each.refutes, each)}" for each in claim.tests
+        )
         needs = f"\nneeds: {', '.join(claim.needs)}" if claim.needs else ""
         words = f"{claim.words}\n{claim.source}\npublished: {claim.published}{needs}"
         table.add_row(str(claim.number), escape(words), escape(tests))
@@ -81,10 +83,6 @@ def _answer(answer: Answer) -> str:
     bound = answer.test.supports.bound
     against = f" (bound {_number(bound * unit.scale)})" if bound else ""
     return f"{text} {value} [{low}, {high}] {unit.name}{against}: {tail}"
-
-
-def _bounds(test: ClaimTest) -> str:
-    return " / ".join(_condition(condition, test) for condition in (test.supports, test.refutes))
 
 
 def _condition(condition: Condition, test: ClaimTest) -> str:

@@ -21,7 +21,7 @@ SHOWN = 10  # problems of one kind to print on the terminal
 @command.of(
     FetchData,
     "negbench data fetch emoji --out data/emoji",
-    help="Fetch a data set's packages with npm (pinned versions, our hashes, no scripts) and draw its pictures.",
+    help="Fetch a data set's packages with npm (pinned versions, checked hashes, no scripts) and draw its pictures.",
 )
 def fetch(given: Mapping[str, Any]) -> None:
     """Fetch, draw, and say whose pictures they are."""
@@ -50,7 +50,7 @@ def fetch(given: Mapping[str, Any]) -> None:
 @command.of(
     VerifyData,
     "negbench data verify fashioniq --data-root DIR",
-    help="Check counts, targets and images (missing, empty, undecodable, copies). Exit code 1: something is wrong.",
+    help="Check counts, targets and images (missing, empty, undecodable, copies). Exit code 1 if something is wrong.",
 )
 def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     """Check and print."""
@@ -132,7 +132,7 @@ def _print(found: Verification) -> None:
             where = f"{problem.split}: " if problem.split else ""
             typer.echo(f"  {where}{problem.detail}")
         if len(problems) > SHOWN:
-            typer.echo(f"  ... {len(problems) - SHOWN:,} more; --json has all")
+            typer.echo(f"  ... {len(problems) - SHOWN:,} more; --json lists all")
     if not found.problems:
         typer.echo("clean")
 

@@ -17,7 +17,7 @@ from negbench.settings.command_options import Doctor
     Doctor,
     "negbench doctor",
     "negbench doctor --runs-dir other/runs",
-    help="Check versions, devices, disk, stores and every stored file; remove what killed processes left behind.",
+    help="Check versions, devices, disk, stores and every stored file; remove leftovers of killed processes.",
 )
 def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
     """Print one line per check; exit code 2 if something is wrong."""
@@ -34,5 +34,5 @@ def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         if output.wants_json():
             typer.echo(json.dumps(document, indent=2))
-        raise NegbenchError(f"the doctor found {problems} problem{'s' * (problems > 1)}: see above")
+        raise NegbenchError(f"found {problems} problem{'s' * (problems > 1)}: see above")
     return document

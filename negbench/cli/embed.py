@@ -14,7 +14,7 @@ from negbench.settings.command_options import Embed
     Embed,
     "negbench embed my-data --encoder open_clip:ViT-B-32:openai",
     "negbench embed my-data --encoder transformers:google/siglip-base-patch16-224",
-    help="Encode every image and text of a folder's triplets with an encoder of your own, and write images.npz and "
+    help="Encode every image and text of a folder's triplets with your own encoder, and write images.npz and "
     "texts.npz there; negbench init then writes a recipe that uses them.",
 )
 def embed(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
         for line in lines:
             console.print(f"{title:8} {line}", highlight=False, markup=False)
     if not found.comparable:
-        raise DataError(f"{asked.folder}: nothing to begin with yet; missing: {'; '.join(found.missing)}")
+        raise DataError(f"{asked.folder}: cannot start yet; missing: {'; '.join(found.missing)}")
     written, steps = write(found), commands(found)
     for path in written:
         console.print(f"{'wrote':8} {path}", highlight=False, soft_wrap=True)

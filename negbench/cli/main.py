@@ -93,7 +93,7 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         return _fail(f"{error.filename or 'a file'}: {error.strerror}")
     except Stopped as error:
-        typer.echo(f"negbench: stopped by {error}; what was finished is kept: rerun the command to resume", err=True)
+        typer.echo(f"negbench: stopped by {error}; finished work is kept: rerun the command to resume", err=True)
         return error.code
     except Abort:
         return 130

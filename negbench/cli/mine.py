@@ -15,8 +15,8 @@ from negbench.settings.command_options import Mine
     "--out negatives.parquet",
     "negbench mine --recipe my-data/recipe.toml --strategy qure --draws 5 --format sentence-transformers "
     "--out pairs.jsonl",
-    help="Mine negatives for a trainer of your own: from embeddings in files (no model, no training), or for a "
-    "data set as a finished run (--run) or an untrained backbone scores it.",
+    help="Mine negatives for your own trainer: from embeddings in files (no model, no training), or for a data set "
+    "scored by a finished run (--run) or an untrained backbone.",
 )
 def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     """Mine, write, print."""

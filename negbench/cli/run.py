@@ -41,7 +41,7 @@ def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     for line in behaviour_lines(result.folder):
         console.print(line, highlight=False)
     if result.reused:
-        console.print("finished before", highlight=False)
+        console.print("already finished", highlight=False)
     console.print(f"run    {result.run_id}", highlight=False, soft_wrap=True)
     console.print(f"stored {result.path}", highlight=False, soft_wrap=True)
     if result.tracking_error:

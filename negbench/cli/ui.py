@@ -35,7 +35,7 @@ def ui(given: Mapping[str, Any]) -> None:
     asked = Ui.parsed(given)
     root = files.runs_dir(asked.runs_dir)
     if asked.tracking_uri is None and not any(root.glob("*/config.json")):
-        raise RunError(f"there is no run in {root}: compute one first, or name the folder with --runs-dir")
+        raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
     tracker = Tracker.open(root, asked.tracking_uri)
     if copied := len(tracker.copy_missing()):
         typer.echo(f"copied {copied} run{'s' * (copied > 1)} that the store lacked")

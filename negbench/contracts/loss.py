@@ -122,12 +122,12 @@ class Loss(ABC):
         """
         if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
             raise ValueError(
-                f"want positive [B] and negatives [B, M], got {tuple(positive.shape)} and {tuple(negatives.shape)}"
+                f"expected positive [B] and negatives [B, M], got {tuple(positive.shape)} and {tuple(negatives.shape)}"
             )
         if aspects and not self.uses_aspects:
             raise ValueError(f"{type(self).__name__} has no term for aspects")
         if candidates is not None and self.candidate_set == "pair":
-            raise ValueError(f"{type(self).__name__} has no use for candidates beside the negatives")
+            raise ValueError(f"{type(self).__name__} uses no candidates besides the negatives")
         candidates = negatives[:, :0] if candidates is None else candidates
         if candidates.ndim != 2 or len(candidates) != len(positive):
             raise ValueError(f"candidates must be [{len(positive)}, C], got {tuple(candidates.shape)}")

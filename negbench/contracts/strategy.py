@@ -108,7 +108,7 @@ class BatchStrategy(Strategy):
         super().__init_subclass__(**options)
         _check_names(cls, "corrupts", cls.corrupts, get_args(Slot), empty=False)
         if ("bank" in cls.corrupts) != hasattr(cls, "queue"):
-            raise OptionError(f"{cls.__name__}: the slot 'bank' belongs to a negbench.BankStrategy, and to no other")
+            raise OptionError(f"{cls.__name__}: the slot 'bank' and negbench.BankStrategy require each other")
 
     def pool(self, view: ScoreView) -> Tensor:
         """Return all allowed columns, unless a subclass chooses."""

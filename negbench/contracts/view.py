@@ -75,7 +75,7 @@ class ScoreView:
                 raise ValueError(f"{name} must be a {wanted} {kind} tensor, got {tuple(table.shape)} {table.dtype}")
         if rows and (int(self.target.min()) < 0 or int(self.target.max()) >= columns):
             raise ValueError(
-                f"target must lie in 0..{columns - 1}, got {int(self.target.min())}..{int(self.target.max())}"
+                f"target must be in 0..{columns - 1}, got {int(self.target.min())}..{int(self.target.max())}"
             )
         allowed = torch.ones_like(self.scores, dtype=torch.bool) if self.allowed is None else self.allowed.clone()
         allowed.scatter_(1, self.target[:, None], False)
@@ -103,7 +103,7 @@ class ScoreView:
         if name not in self.planes:
             raise NegbenchError(
                 f"plane '{name}' is not in this view (it has {', '.join(self.planes) or 'none'}): "
-                "name it in the strategy's `reads`, or hand it to the ScoreView"
+                "declare it in the strategy's `reads`, or pass it to the ScoreView"
             )
         return self.planes[name]
 

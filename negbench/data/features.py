@@ -156,7 +156,7 @@ class FeatureStore:
                 progress(len(images) - len(lacking))
                 if lacking:
                     need = ((len(lacking), "images"), (self.image_bytes, "bytes"))
-                    fix = "make room, or set NEGBENCH_CACHE to a folder on a larger disk"
+                    fix = "free disk space, or set NEGBENCH_CACHE to a folder on a larger disk"
                     check_disk([Need("stored features", need, fix)], self.folder)
                     job = _Job(self, backbone, torch.device(device or _device_of(backbone)), batch_size, workers)
                     encoded = job.run([(c, image, Path(images[image])) for c, image in lacking.items()], progress)
@@ -219,7 +219,7 @@ class FeatureStore:
     def _forget(self, name: str, why: str) -> None:
         """Count a shard as absent until a writer replaces it."""
         self._damaged[name] = why
-        _log.warning("%s is damaged and will be encoded anew: %s", self.folder / name, why)
+        _log.warning("%s is damaged and will be encoded again: %s", self.folder / name, why)
 
     def _refresh(self) -> None:
         """Reread the folder: open new shards, forget those that are gone."""
@@ -252,11 +252,11 @@ class FeatureStore:
         if metadata.get("format") != _FORMAT or metadata.get("hashes") != _sha256(hashes):
             raise ValueError("its hashes do not match their checksum")
         if metadata.get("key") != self.key:
-            raise ValueError("its features are of another backbone, or of another preprocessing")
+            raise ValueError("its features come from another backbone or preprocessing")
         if features.shape != (len(hashes), *self.shape) or features.dtype != _DTYPE:
             raise NegbenchError(
-                f"{path} holds features {list(features.shape[1:])} {features.dtype}, the backbone gives "
-                f"{list(self.shape)} {_DTYPE}: its feature_key must tell the two apart; delete {self.folder}"
+                f"{path} holds features {list(features.shape[1:])} {features.dtype}, but the backbone gives "
+                f"{list(self.shape)} {_DTYPE}: its feature_key must distinguish the two; delete {self.folder}"
             )
         raw = hashes.numpy().tobytes()
         status = path.stat()
@@ -274,7 +274,7 @@ class FeatureStore:
             with atomic_write(path, "wb") as file:
                 file.write(save({"hashes": hashes, "features": features}, metadata))
         except NegbenchError as error:
-            raise NegbenchError(f"{error}; the finished shards are kept: make room and run again") from error
+            raise NegbenchError(f"{error}; the finished shards are kept: free disk space and rerun") from error
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -389,8 +389,8 @@ class _Job:
         features = self.backbone.image_features(pixels.to(self.device, non_blocking=True))
         if features.shape != (len(items), *store.shape):
             raise NegbenchError(
-                f"{type(self.backbone).__name__}.image_features gave {tuple(features.shape)} for {len(items)} images, "
-                f"the store holds {store.shape} of each"
+                f"{type(self.backbone).__name__}.image_features returned {tuple(features.shape)} for {len(items)} "
+                f"images, but the store expects {store.shape} per image"
             )
         stored = features.to(_DTYPE)
         fits = torch.isfinite(stored).flatten(1).all(1).tolist()
@@ -398,9 +398,9 @@ class _Job:
             worst = fits.index(False)
             _, image, path = items[worst]
             value = float(features[worst].float().abs().max())
-            what = f"a feature of {value:g}" if value < float("inf") else "a feature that is not a finite number"
+            what = f"a feature of {value:g}" if value < float("inf") else "a feature that is not finite"
             most = torch.finfo(_DTYPE).max
-            raise NegbenchError(f"image '{image}' ({path}) has {what}: the store keeps up to {most:g} (float16)")
+            raise NegbenchError(f"image '{image}' ({path}) has {what}: the store's limit is {most:g} (float16)")
         return stored.cpu()
 
 

@@ -446,8 +446,8 @@ def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
     if not known or data in known:
         return []
     return [
-        f"backbone '{config.backbone.name}' learned from the pictures of {' and '.join(known)} alone, and {data} has "
-        "others: for trying things out; for results take clip, blip, blip2 or your own embeddings (precomputed)"
+        f"backbone '{config.backbone.name}' was trained only on the pictures of {' and '.join(known)}, not on those of "
+        f"{data}: use it to try things out; for results use clip, blip, blip2 or your own embeddings (precomputed)"
     ]
 
 

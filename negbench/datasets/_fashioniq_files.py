@@ -156,7 +156,7 @@ def _read_category(
 def _query(entry: Mapping[str, Any], where: str, name: str, category: str, options: FashionIQOptions) -> Query:
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
-        raise DataError(f"{where}: key 'captions': want 2 captions, got {quoted(list(captions))}")
+        raise DataError(f"{where}: key 'captions': expected 2 captions, got {quoted(list(captions))}")
     return Query(
         id=name,
         reference=image_id(get(entry, "candidate", str, where), f"{where}: key 'candidate'"),

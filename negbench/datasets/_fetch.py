@@ -33,7 +33,7 @@ def fetch(out: Path) -> list[str]:
     for artist, package in PACKAGES.items():
         folder = out / artist
         if not package.flaw(folder):
-            lines.append(f"{package.name}@{package.version}: there already ({folder})")
+            lines.append(f"{package.name}@{package.version}: already present ({folder})")
             continue
         with tempfile.TemporaryDirectory(prefix="negbench-") as scratch:
             tarball = pack(package, Path(scratch), folder)
@@ -41,7 +41,7 @@ def fetch(out: Path) -> list[str]:
             if found != package.tarball:
                 raise DataError(
                     f"{package.name}@{package.version}: the registry's tarball has an unexpected SHA-256 ({found}, "
-                    f"want {package.tarball}): it is damaged or was changed, and is not used"
+                    f"expected {package.tarball}): it is damaged or was changed, and is not used"
                 )
             extract(tarball, folder)
         lines.append(f"{package.name}@{package.version}: {package.licence}, {package.author} ({folder})")

@@ -66,9 +66,7 @@ class Galleries:
         for name, columns in self.groups.items():
             inside = len(columns) == 0 or (int(columns.min()) >= 0 and int(columns.max()) < len(self.images))
             if columns.dtype != torch.int64 or not inside or len(torch.unique(columns)) != len(columns):
-                raise DataError(
-                    f"{self.card.name} {self.split}: group '{name}' has repeated, out-of-range or non-int64 columns"
-                )
+                raise DataError(f"{self.card.name} {self.split}: group '{name}' has repeated or invalid columns")
         for query, group, target in zip(
             self.queries, self.group_index.tolist(), self.target_columns.tolist(), strict=True
         ):

@@ -137,7 +137,7 @@ class Icons:
             pixels = json.loads(index.read_text(encoding="utf-8"))
             return {codes: Picture(name, folder / f"{name}.png", str(pixels[name])) for codes, name in wanted.items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{index} is damaged: delete {folder}, and it is drawn again") from error
+            raise DataError(f"{index} is damaged: delete {folder} to draw it again") from error
 
     def _drawing(self, wanted: Mapping[str, str]) -> str:
         """Hash the pictures to draw and their source."""

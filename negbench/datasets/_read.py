@@ -179,7 +179,7 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
 def typed(value: Any, want: type[T], where: str) -> T:
     """Return `value` if it has the wanted JSON type. Raises DataError that quotes it otherwise."""
     if not isinstance(value, want) or (want is not bool and isinstance(value, bool)):
-        raise DataError(f"{where}: want {_TYPE_NAMES[want]}, got {quoted(value)}")
+        raise DataError(f"{where}: expected {_TYPE_NAMES[want]}, got {quoted(value)}")
     return value
 
 
@@ -199,5 +199,5 @@ def image_id(value: Any, where: str) -> str:
     """Return an image id that can be a file name. Raises DataError for an empty one or one with a path."""
     name = typed(value, str, where)
     if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
-        raise DataError(f"{where}: {quoted(name)} is no image id: want a plain file name without a path")
+        raise DataError(f"{where}: {quoted(name)} is not an image id: expected a plain file name without a path")
     return name

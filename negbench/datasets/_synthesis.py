@@ -212,7 +212,7 @@ def _check_possible(category: str, count: int) -> None:
     possible = prod(len(values(category, name)) for name in ATTRIBUTES)
     if count > _MOST * possible:
         raise OptionError(
-            f"{count:,} different garments of category {category} are needed, and {_MOST:.0%} of the {possible:,} "
+            f"{count:,} different garments of category {category} are needed, but only {_MOST:.0%} of the {possible:,} "
             "possible ones may be used: ask for fewer images or more twins"
         )
 
@@ -286,7 +286,7 @@ def ensure(cache: Path, spec: Spec) -> Path:
             if isinstance(error, DataError):
                 raise
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise DataError(f"{folder} cannot be written ({why}): set NEGBENCH_CACHE to a folder that can") from error
+            raise DataError(f"{folder} cannot be written ({why}): set NEGBENCH_CACHE to a writable folder") from error
     return folder
 
 

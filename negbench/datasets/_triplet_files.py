@@ -71,7 +71,7 @@ def read_triplets(path: Path, columns: str = "") -> TripletTable:
         found |= dict.fromkeys(entry)
         rows.append(_row(entry, number, f"{path}: line {number}"))
     if not rows:
-        raise DataError(f"{path}: there is no triplet in it")
+        raise DataError(f"{path}: it contains no triplet")
     return TripletTable(rows, tuple(name for name in found if name not in REQUIRED + OPTIONAL), reader.content)
 
 
@@ -129,7 +129,7 @@ def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple
         for record in records:
             if None in record or None in record.values():
                 want = len(records.fieldnames or ())
-                raise DataError(f"{path}: line {records.line_num}: want {want} cells, as many as the header has")
+                raise DataError(f"{path}: line {records.line_num}: expected {want} cells, as in the header")
             own = {names.get(name.strip(), name.strip()): value for name, value in record.items()}
             yield records.line_num, {name: _cell(name, value) for name, value in own.items()}
     except csv.Error as error:
@@ -160,7 +160,7 @@ def _row(entry: Mapping[str, Any], number: int, where: str) -> TripletRow:
 
     listed = [] if entry.get("relevant") is None else entry["relevant"]
     if not isinstance(listed, list):
-        raise DataError(f"{place('relevant')}: want a list, got {quoted(listed)}")
+        raise DataError(f"{place('relevant')}: expected a list, got {quoted(listed)}")
     return TripletRow(
         where=where,
         number=number,
@@ -178,13 +178,13 @@ def _string(value: Any, where: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise DataError(f"{where}: want a string, got {quoted(value)}")
+        raise DataError(f"{where}: expected a string, got {quoted(value)}")
     if not value.strip():
         raise DataError(f"{where}: is empty")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: {quoted(value)} is no valid text") from error
+        raise DataError(f"{where}: {quoted(value)} is not valid text") from error
     return value.strip()
 
 

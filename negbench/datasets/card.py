@@ -68,7 +68,7 @@ class DatasetCard:
         """Return a line per count of `found` that differs from the published one; none for an unpublished split."""
         published = self.expected.get(split, {})
         return tuple(
-            f"{group} {split}: {actual:,} {what} where {want:,} are published"
+            f"{group} {split}: {actual:,} {what}, but {want:,} are published"
             for group, counts in found.items()
             for what, actual, want in zip(Counts._fields, counts, published.get(group, counts), strict=True)
             if actual != want

@@ -140,7 +140,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
 def _id(value: Any, where: str) -> str:
     number = typed(value, int, where)
     if not 0 <= number < _ID_BOUND:
-        raise DataError(f"{where}: {quoted(number)} is no image number: want one of up to twelve digits")
+        raise DataError(f"{where}: {quoted(number)} is not an image number: expected up to twelve digits")
     return str(number)
 
 

@@ -179,7 +179,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
         raise DataError(f"{where}: {quoted(outside)} of query {query.id} is not in split.{VERSION}.{split}.json")
     if grouped and (len(query.subset) != GROUP_SIZE - 1 or query.target not in (None, *query.subset)):
         raise DataError(
-            f"{where}: key 'img_set': want {GROUP_SIZE} distinct members, the reference '{query.reference}' and the "
-            f"target '{query.target}' among them"
+            f"{where}: key 'img_set': expected {GROUP_SIZE} distinct members, including the reference "
+            f"'{query.reference}' and the target '{query.target}'"
         )
     return query

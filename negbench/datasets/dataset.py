@@ -114,7 +114,7 @@ class Dataset(Galleries, ABC):
             ]
         if not queries:
             raise DataError(
-                f"{self.card.name} {self.split}: no query is left of {place} ({len(missing)} images missing)"
+                f"{self.card.name} {self.split}: no query in {place} is left ({len(missing)} images missing)"
             )
         return dataclasses.replace(
             self,

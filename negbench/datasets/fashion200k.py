@@ -152,7 +152,7 @@ def _read_labels(reader: Reader, split: str) -> Labels:
     for where, line in (place for path in paths for place in reader.lines(path)):
         fields = line.split("\t")
         if len(fields) != 3:
-            raise DataError(f"{where}: want path, score and caption between tabs, got {quoted(line)}")
+            raise DataError(f"{where}: expected path, score and caption separated by tabs, got {quoted(line)}")
         image = without_extension(relative_path(fields[0], where))
         caption = fields[2].strip()
         if not caption:
@@ -160,7 +160,7 @@ def _read_labels(reader: Reader, split: str) -> Labels:
         repeated += image in captions
         conflicting += captions.setdefault(image, caption) != caption
     kinds = [_category(image) for image in captions]
-    remark = f"{split}: {repeated:,} lines label an image again, {conflicting:,} of them otherwise: the first counts"
+    remark = f"{split}: {repeated:,} lines repeat an image, {conflicting:,} with another caption: the first counts"
     return Labels(list(captions), list(captions.values()), kinds, remarks=(remark,) if repeated else ())
 
 
@@ -176,12 +176,12 @@ def _read_queries(reader: Reader, labels: Labels) -> list[tuple[str, str, str, s
     for where, line in reader.lines(reader.root / QUERIES):
         fields = line.split()
         if len(fields) != 2:
-            raise DataError(f"{where}: want source path and target path, got {quoted(line)}")
+            raise DataError(f"{where}: expected source path and target path, got {quoted(line)}")
         source, target = (without_extension(relative_path(field, where)) for field in fields)
         for what, image in (("source", source), ("target", target)):
             if image not in caption_of:
                 raise DataError(
-                    f"{where}: {what} {quoted(image)} is in no test label file: the files do not belong together"
+                    f"{where}: {what} {quoted(image)} is not in any test label file: the files do not belong together"
                 )
         if source == target:
             raise DataError(f"{where}: source and target are the same image {quoted(source)}")

@@ -115,7 +115,7 @@ def _read(reader: Reader, path: Path) -> _Read:
             lists = {key: get(typed(entry, dict, here), key, list, here) for key in _LISTS}
             lengths = {key: len(values) for key, values in lists.items()}
             if len(set(lengths.values())) != 1:
-                raise DataError(f"{here}: the six lists must have one length, got {lengths}")
+                raise DataError(f"{here}: the six lists must have the same length, got {lengths}")
             for index, values in enumerate(zip(*lists.values(), strict=True)):
                 marks = [f"{here}: key '{key}'[{index}]" for key in _LISTS]
                 read.append(_judgement(participant, f"{participant}/{name}/{index:02d}", values, marks))
@@ -128,7 +128,7 @@ def _judgement(participant: str, query: str, values: Sequence[Any], marks: Seque
     reference, target, sentence, one, two, preferred = values
     text = typed(sentence, str, marks[2])
     if preferred not in ("1", "2"):
-        raise DataError(f'{marks[5]}: want "1" or "2", got {quoted(preferred)}')
+        raise DataError(f'{marks[5]}: expected "1" or "2", got {quoted(preferred)}')
     return (
         Query(
             id=query,
@@ -152,14 +152,14 @@ def _members(value: Any, where: str) -> tuple[str, ...]:
     paths = strings(get(typed(value, dict, where), "img_path", list, where), inside)
     images = tuple(_image(path, f"{inside}[{index}]") for index, path in enumerate(paths))
     if len(images) != SET_SIZE or len(set(images)) != SET_SIZE:
-        raise DataError(f"{inside}: want {SET_SIZE} different images, got {quoted(list(images))}")
+        raise DataError(f"{inside}: expected {SET_SIZE} different images, got {quoted(list(images))}")
     return images
 
 
 def _rating(value: Mapping[str, Any], where: str) -> int:
     rating = get(value, "user_score", str, where)
     if rating not in map(str, LIKERT):
-        raise DataError(f'{where}: key \'user_score\': want "1" to "5", got {quoted(rating)}')
+        raise DataError(f'{where}: key \'user_score\': expected "1" to "5", got {quoted(rating)}')
     return int(rating)
 
 

@@ -179,7 +179,7 @@ def relative_path(value: str, where: str) -> PurePosixPath:
     good = bool(value) and value.isprintable() and "\\" not in value and bool(path.parts)
     if not good or path.is_absolute() or ".." in path.parts:
         raise DataError(
-            f"{where}: {quoted(value)} is no path below the images' folder: want a relative one, without '..'"
+            f"{where}: {quoted(value)} is not a path below the image folder: expected a relative path without '..'"
         )
     return path
 

@@ -117,10 +117,10 @@ def _remarks(unread: Sequence[str], rows: Sequence[TripletRow]) -> list[str]:
     """List likely mistakes in the file."""
     distinct = {(row.reference, row.text, row.target, row.group) for row in rows}
     own = sum(row.reference == row.target for row in rows)
-    found = [f"columns that are not read: {', '.join(map(repr, unread))}"] if unread else []
+    found = [f"unused columns: {', '.join(map(repr, unread))}"] if unread else []
     if len(distinct) < len(rows):
-        found.append(f"{len(rows) - len(distinct):,} of {len(rows):,} triplets are there twice")
-    return [*found, f"of {own:,} triplets the target is the reference itself"] if own else found
+        found.append(f"{len(rows) - len(distinct):,} of {len(rows):,} triplets are duplicates")
+    return [*found, f"in {own:,} triplets the target is the reference itself"] if own else found
 
 
 def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file: Path) -> tuple[list[TripletRow], str]:
@@ -154,8 +154,8 @@ def _val_targets(rows: Sequence[TripletRow], fraction: float, seed: int, file: P
             taken += counts[targets[position]]
     if not chosen or len(chosen) == len(targets):
         raise DataError(
-            f"{file}: {len(rows)} rows with {len(targets)} targets are too few to make val of {fraction}: give "
-            "it a column 'split'"
+            f"{file}: {len(rows)} rows with {len(targets)} targets are too few to split off {fraction} for val: "
+            "add a column 'split'"
         )
     return chosen
 

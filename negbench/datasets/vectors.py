@@ -51,7 +51,7 @@ def attributes_of(image: str) -> Attributes:
     try:
         return of_codes(GROUP, [_DIGITS.index(digit) for digit in found["codes"]] if found else [])
     except (IndexError, ValueError) as error:
-        raise DataError(f"'{image}' is no image of the data set vectors: its id does not name attributes") from error
+        raise DataError(f"'{image}' is not an image of data set 'vectors': its id does not name attributes") from error
 
 
 def look_of(image: str) -> tuple[str, float]:
@@ -108,8 +108,7 @@ class VectorWorld(Dataset):
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
         if images:
             raise OptionError(
-                "data set 'vectors' has no images that a backbone could encode: --backbone vectors, or "
-                "--dataset synthetic"
+                "data set 'vectors' has no images to encode: use --backbone vectors or --dataset synthetic"
             )
         check_option("root", root, root is None, "left out: data set 'vectors' reads no files")
         spec = Spec(world or 0, twins, train_images, train_queries, val_images, val_queries)

@@ -138,7 +138,7 @@ def listed(given: Any, what: str) -> list[Any]:
         return [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
     found = [given] if isinstance(given, Mapping) else given
     if not isinstance(found, Sequence) or not all(isinstance(each, str | Mapping) for each in found):
-        raise OptionError(f"{what} {quoted(given)}: want names with commas between, or a list of names and tables")
+        raise OptionError(f"{what} {quoted(given)}: expected comma-separated names, or a list of names and tables")
     return list(found)
 
 

@@ -84,7 +84,7 @@ class Ray:
         if room == 0:
             most_cpus, most_gpus = (max(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
             raise OptionError(
-                f"--executor ray:cpus={cpus:g}:gpus={gpus:g}: no node can hold such a task, the largest "
+                f"--executor ray:cpus={cpus:g}:gpus={gpus:g}: no node has room for such a task: the largest "
                 f"of {len(nodes)} has {most_cpus:g} CPUs and {most_gpus:g} GPUs; ask for less, or start nodes first"
             )
         return cls(tuple(path.resolve() for path in shared), cpus, gpus, room, most)
@@ -176,13 +176,13 @@ def _wrong(mark: Path) -> str | None:
         with mark.open("r+b") as file, suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return (
-                f"{folder} is shared with node {host}, but its locks are not, so that two nodes could compute one "
+                f"{folder} is shared with node {host}, but its locks are not: two nodes could compute the same "
                 "run: mount it with locks (NFS 4; Lustre with -o flock)"
             )
     except OSError as error:
         return (
-            f"node {host} does not share {folder} with this machine ({error.strerror}): name a folder that all nodes "
-            "mount, by --runs-dir for runs, by NEGBENCH_CACHE for data and features"
+            f"node {host} does not share {folder} with this machine ({error.strerror}): use a folder that all nodes "
+            "mount: --runs-dir for runs, NEGBENCH_CACHE for data and features"
         )
     return None
 
@@ -262,8 +262,8 @@ def _connect(address: str) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise OptionError(
-            f"--address {address}: no Ray cluster can be joined there ({why}); want HOST:PORT, as `ray start --head` "
-            "prints it; one that was started with a token needs RAY_AUTH_MODE=token and the token here, too"
+            f"--address {address}: cannot join a Ray cluster there ({why}); give HOST:PORT, as printed by "
+            "`ray start --head`; a cluster started with a token needs RAY_AUTH_MODE=token and the token here, too"
         ) from error
     finally:
         for number, handler in kept.items():  # Ray replaces them with its own

@@ -48,12 +48,12 @@ class ComparisonPlan:
         steps = Counter(cell.step(runs) for cell in distinct)
         size = self.size + f"; {len(distinct)} different runs" * (len(distinct) < len(self.cells))
         resumed = f", {steps['resume']} to be resumed" if steps["resume"] else ""
-        found = f"{len(self.cells)} cells ({size}), {steps['reuse']} of them finished before{resumed}"
+        found = f"{len(self.cells)} cells ({size}), {steps['reuse']} already finished{resumed}"
         if self.rates is None:
             return found
         trials = {cell.hash: cell.step(runs) for cell in self.rates.cells}
         done = list(trials.values()).count("reuse")
-        return f"{found}; first {len(trials)} trials of the learning rate, {done} of them finished before"
+        return f"{found}; first {len(trials)} trials of the learning rate, {done} already finished"
 
     @property
     def trials(self) -> ComparisonFolder:
@@ -135,11 +135,11 @@ def _check(asked: Compare) -> None:
         "--negatives": bool(parse_negatives(asked.negatives)),
     }
     if asked.lr not in (None, "fixed") and _searches_rates(asked):
-        raise OptionError("--lr sets what --tuned and --dial train.lr look for: leave it out")
+        raise OptionError("--tuned and --dial train.lr already search the learning rate: leave out --lr")
     first = next((flag for flag in ("--systems", "--dial") if used[flag]), None)
     others = [flag for flag, given in used.items() if given and flag != first]
     if first is not None and others:
-        raise OptionError(f"{first} and {others[0]} do not go together: compare them one at a time")
+        raise OptionError(f"{first} and {others[0]} cannot be combined: use one at a time")
 
 
 def _searches_rates(asked: Compare) -> bool:
@@ -179,7 +179,7 @@ def _single(axes: Axes, flag: str, *names: str) -> None:
     """Refuse a second loss, backbone or data set."""
     for name in names:
         if len(getattr(axes, name)) > 1:
-            raise OptionError(f"{flag} compares on one of the {name}: give one")
+            raise OptionError(f"{flag} cannot vary {name}, too: give one")
 
 
 def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
@@ -196,7 +196,7 @@ def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
 
 def _of_systems(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     if asked.losses is not None:
-        raise OptionError("--systems brings each system's own loss: leave --losses out")
+        raise OptionError("--systems uses each system's own loss: leave out --losses")
     _single(axes, "--systems", "backbones", "datasets")
     names = listed(asked.systems, "systems")
     chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]

@@ -44,12 +44,12 @@ def check_place(folder: Path, kind: str) -> None:
     there = _kind_of(folder)
     if there not in (None, kind):
         what = _KINDS.get(str(there), there)
-        raise OptionError(f"--name {folder.name}: {folder} is {what} already: give another --name")
+        raise OptionError(f"--name {folder.name}: {folder} is already {what}: give another --name")
 
 
 def _kind_of(folder: Path) -> str | None:
     if folder.name == "artifacts" or (folder.exists() and not folder.is_dir()):
-        return "of the MLflow store" if folder.name in ("artifacts", "mlflow.db") else "a file"
+        return "part of the MLflow store" if folder.name in ("artifacts", "mlflow.db") else "a file"
     if (folder / "config.json").exists():
         return "a run"
     if (folder / "study.json").exists():
@@ -248,7 +248,7 @@ def groups_of(runs: Path, name: str) -> list[Group]:
     book = ComparisonFolder(runs / name)
     if not (book.path / "comparison.json").exists():
         known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
-        raise RunError(f"there is no comparison '{name}' in {runs}: known are {', '.join(known) or 'none'}")
+        raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(known) or 'none'}")
     if not (found := grouped(runs, book.cells())):
         raise RunError(f"comparison '{name}' has no finished cell yet")
     return found

@@ -130,7 +130,7 @@ def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executo
     used = max(1, min(workers if executor.elsewhere else min(workers, os.cpu_count() or 1), rest))
     many = f"{workers} worker{'s' * (workers > 1)}"
     took = f"about {duration(seconds * rest / used)} with {many}, {size(left * rest)}"
-    return f"{rest} more to compute: {took} (as the first one went)"
+    return f"{rest} more to compute: {took} (estimated from the first one)"
 
 
 def executor_of(given: str | Executor, address: str | None, workers: int | None, runs: Path | None = None) -> Executor:
@@ -149,7 +149,7 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
     """
     if not isinstance(given, str):
         if workers is not None or address is not None:
-            raise OptionError("an executor of your own knows its workers and address: leave both out")
+            raise OptionError("an executor object has its own workers and address: leave both out")
         return given
     chosen = parse_plugin(given)
     name = chosen.pop("name")
@@ -163,7 +163,7 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
             raise OptionError(f"--executor {given}: {key} must be a whole number or a fraction of one, got {value!r}")
     if name == "pool":
         if address is not None:
-            raise OptionError("--address is a Ray cluster's: add --executor ray")
+            raise OptionError("--address needs --executor ray")
         return Here() if workers in (None, 1) else Processes(workers)
     shared = [files.cache_dir(), *([runs] if runs is not None else [])]
     return Ray.open(shared, address, most=workers, **chosen)

@@ -45,7 +45,7 @@ def parse_dial(text: str) -> Dial:
     key, sign, listed = text.partition("=")
     values = tuple(parse_value(part.strip(), f"--dial {key}") for part in listed.split(",") if part.strip())
     if not sign or key.count(".") != 1 or not values:
-        raise OptionError(f"--dial {text!r}: want section.key=value,value, e.g. --dial dataset.twins=1,2,4")
+        raise OptionError(f"--dial {text!r}: expected section.key=value,value, e.g. --dial dataset.twins=1,2,4")
     if len(set(map(repr, values))) != len(values):
         raise OptionError(f"--dial {text!r}: names a value twice")
     set_layer(f"{key}=0")  # refuses what --set refuses

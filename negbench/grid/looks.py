@@ -38,12 +38,12 @@ class Looks:
         if asked.until is None:
             for name in ("pairs", "max_seeds", "budget"):
                 if name in asked.model_fields_set:
-                    raise OptionError(f"--{name.replace('_', '-')} has no effect alone: add --until decided")
+                    raise OptionError(f"--{name.replace('_', '-')} has no effect without --until decided")
             return None
         if not 2 <= len(first) <= asked.max_seeds:
             raise OptionError(
                 f"--until decided starts with {len(first)} seeds and ends with {asked.max_seeds}: start with 2 or more "
-                "(--seeds), and end with no fewer (--max-seeds)"
+                "(--seeds; of a study: --final-seeds), and set --max-seeds no lower"
             )
         return cls(first, asked.max_seeds, pairs, math.inf if asked.budget is None else float(asked.budget))
 

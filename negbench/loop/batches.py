@@ -75,5 +75,5 @@ def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Ge
         )
     )
     if not torch.equal(order.sort().values, torch.arange(queries)):
-        raise NegbenchError(f"{type(rule).__name__}.order is no permutation of the {queries} queries")
+        raise NegbenchError(f"{type(rule).__name__}.order must return a permutation of the {queries} queries")
     return order

@@ -55,7 +55,7 @@ def check_hybrid(config: HybridConfig, backbone: Backbone | Outline, dataset: Da
     outline = Outline.of(backbone)
     if config.alpha > 0 and not issubclass(outline.kind, ComposesTexts):
         raise NegbenchError(
-            f"backbone '{outline.name}' has no text composition: set hybrid.alpha=0, or take clip or tiny"
+            f"backbone '{outline.name}' has no text composition: set hybrid.alpha=0, or use clip or tiny"
         )
 
 

@@ -78,8 +78,8 @@ def step_needs(run: OpenRun) -> list[Need]:
             ((batch, "queries"), (2 + drawn, "images"), (image, "values"), four),
             "lower train.batch_size or train.num_negatives",
         ),
-        Need("candidates", ((corpus + queue, "images"), (tokens * width, "values"), four), "take a smaller corpus"),
-        Need("trained parameters", ((_ADAM * parameters, "values"), four), "take a smaller backbone"),
+        Need("candidates", ((corpus + queue, "images"), (tokens * width, "values"), four), "use a smaller corpus"),
+        Need("trained parameters", ((_ADAM * parameters, "values"), four), "use a smaller backbone"),
         Need("scores of a batch", (*square, (made if slots else 0, "values"), four), "lower train.batch_size"),
     ]
 
@@ -94,21 +94,21 @@ def disk_needs(run: OpenRun) -> list[Need]:
     fewer = "lower train.num_negatives, or refresh more often"
     return [
         Need(
-            "the last checkpoint and the one before",
+            "the last two checkpoints",
             ((2, "checkpoints"), ((_ADAM - 1) * weights + queries * interval * count * 8, "bytes")),
             fewer,
         ),
         Need(
-            "tables of what was mined",
+            "tables of mined negatives",
             ((queries, "queries"), (mined, "epochs"), (count, "negatives"), (_DRAWN_DISK, "bytes")),
             fewer,
         ),
         Need(
             "pools",
             ((_KEPT_POOLS if mined else 0, "refreshes"), (queries, "queries"), (row_bytes(corpus), "bytes")),
-            "take a smaller corpus",
+            "use a smaller corpus",
         ),
-        Need("weights", ((2, "copies"), (weights, "bytes")), "take a smaller backbone"),
+        Need("weights", ((2, "copies"), (weights, "bytes")), "use a smaller backbone"),
     ]
 
 

@@ -119,7 +119,7 @@ def check_objective(
     banks = [rule for rule in batch_rules(strategy) if isinstance(rule, BankStrategy)]
     if hybrid.active and banks:
         raise OptionError(
-            "hybrid.alpha and hybrid.beta add terms of the batch's own triples, of which the bank of "
+            "hybrid.alpha and hybrid.beta need triples of the batch, and the bank of "
             f"{type(strategy).__name__} has none: set both to 0"
         )
     corpus_bank = any(not bank.queue for bank in banks)
@@ -127,7 +127,7 @@ def check_objective(
         who = f"the bank of {type(strategy).__name__}" if corpus_bank else "loss.kl_over = 'corpus'"
         raise OptionError(
             f"{who} scores the whole corpus in every step, which needs stored image features, and "
-            f"backbone '{outline.name}' trains its image encoder: freeze it, or take "
+            f"backbone '{outline.name}' trains its image encoder: freeze it, or use "
             + ("a strategy with a queue" if corpus_bank else "'batch'")
         )
 

@@ -38,7 +38,7 @@ class Precision:
         """
         device, name = device_of(config), precision_of(config)
         if name == "fp16" and device.type != "cuda":
-            raise NegbenchError("train.precision = 'fp16' needs a GPU: take bf16 or fp32 on a CPU")
+            raise NegbenchError("train.precision = 'fp16' needs a GPU: use bf16 or fp32 on a CPU")
         return cls(device, name, torch.amp.GradScaler(device.type, enabled=name == "fp16"))
 
     def autocast(self) -> AbstractContextManager[Any]:

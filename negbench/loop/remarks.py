@@ -33,10 +33,10 @@ def _mined(state: State, queries: int) -> list[str]:
     for row in state.behaviour:
         when = f"epoch {int(row['epoch'])}"
         if row.get("stale"):
-            found.append(f"{when}: the refresh left every pool as it was")
+            found.append(f"{when}: the refresh changed no pool")
         share = (row.get("fallback_below", 0.0) + row.get("fallback_any", 0.0)) / queries
         if share > _FALLBACKS:
-            found.append(f"{when}: the pools of {share:.0%} of the queries were empty, and drawn from a fallback")
+            found.append(f"{when}: {share:.0%} of the queries had an empty pool and drew from a fallback")
     return found
 
 
@@ -58,5 +58,5 @@ def _pinned(config: ResolvedConfig, loss: Loss, state: State) -> list[str]:
     last = losses[-max(2, len(losses) // 4) :]
     for level in (math.log(2), margin):
         if level > 0 and all(abs(value - level) <= _PINNED * level for value in last):
-            return [f"the loss stays at {level:.3f}, its value where all scores are equal: nothing is learned"]
+            return [f"the loss stays at {level:.3f}, its value when all scores are equal: nothing is learned"]
     return []

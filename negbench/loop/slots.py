@@ -123,7 +123,7 @@ def loss_of_slots(
         )
         if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
             got = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-            raise NegbenchError(f"{type(loss).__name__} must return a float tensor of one number, got {got}")
+            raise NegbenchError(f"{type(loss).__name__} must return a scalar float tensor, got {got}")
         total = total + value
     return total
 
@@ -145,8 +145,8 @@ def check_triples(batch: int, wide: int, what: str) -> None:
     if batch * wide > _MOST_SCORES:
         raise OptionError(
             f"{what}: {batch} x {wide:,} = {batch * wide:,} numbers ({batch * wide * 4 / 2**30:.1f} GiB in float32, "
-            f"several times over) for the triples of a batch, and at most {_MOST_SCORES:,} are held: "
-            "lower train.batch_size, or strategy.k"
+            f"several times over) for the triples of a batch, but the limit is {_MOST_SCORES:,}: "
+            "lower train.batch_size or strategy.k"
         )
 
 

@@ -36,8 +36,8 @@ def checked_name(name: str, what: str) -> str:
     """Return `name` if it can be a folder in the runs folder, else raise NegbenchError that names the flag `what`."""
     if not re.fullmatch(r"[^\W_][\w.+=@-]{0,99}", name):
         raise NegbenchError(
-            f"{what} {quoted(name)}: want a plain name of letters, digits, '-', '_' and '.', beginning with a letter "
-            "or a digit, 100 characters at most"
+            f"{what} {quoted(name)}: expected a plain name of letters, digits, '-', '_' and '.', starting with a "
+            "letter or a digit, at most 100 characters"
         )
     return name
 
@@ -126,7 +126,7 @@ def _without_nan(value: Any) -> Any:
 
 SUMS = "SHA256SUMS"  # a line for every write: SHA-256, two blanks, name
 _DELETED = 64 * "0"  # listed instead of a hash
-_FIX = "delete it and give the command that wrote it again"
+_FIX = "delete it and rerun the command that wrote it"
 
 
 class DamagedError(NegbenchError):
@@ -191,7 +191,7 @@ def flaw(path: Path) -> str | None:
         lines = (path.parent / SUMS).read_bytes().split(b"\n")
     except FileNotFoundError:
         return None
-    return None if line in lines else f"its content is not what {SUMS} beside it lists"
+    return None if line in lines else f"its content does not match {SUMS} beside it"
 
 
 def damaged_in(folder: Path) -> list[str]:

@@ -36,7 +36,7 @@ def average_precision_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
     check_option("k", k, k >= 1, ">= 1")
     lengths = relevant_ranks.lengths
     if not len(lengths):
-        raise NegbenchError("average precision of no queries: the set of queries is empty")
+        raise NegbenchError("average precision needs at least one query, got none")
     if int(lengths.min()) < 1:
         raise NegbenchError(
             f"average precision needs a relevant image for every query: {int((lengths < 1).sum())} have none"

@@ -32,7 +32,7 @@ def subset_hits(k: int) -> QueryValues:
 
     def values(ranks: QueryRanks) -> Tensor:
         if ranks.subset_rank is None:
-            raise DataError("these ranks hold no ranks within image groups: they are not CIRR's")
+            raise DataError("subset recall needs CIRR's ranks within image groups, and these ranks have none")
         return hits_at_k(ranks.subset_rank, k)
 
     return values

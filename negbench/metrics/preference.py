@@ -143,5 +143,7 @@ def cirqrs_at_k(scores: Tensor, k: int) -> Tensor:
     check_option("k", k, k >= 1, ">= 1")
     found = scores[:, :k].double().nanmean(1)
     if found.isnan().any():
-        raise NegbenchError(f"CIRQRS of an empty ranking: query {int(found.isnan().nonzero()[0, 0])} has no image")
+        raise NegbenchError(
+            f"CIRQRS needs an image for every query: query {int(found.isnan().nonzero()[0, 0])} has none"
+        )
     return found

@@ -17,7 +17,7 @@ def hits_at_k(ranks: Tensor, k: int) -> Tensor:
     """
     check_option("k", k, k >= 1, ">= 1")
     if not len(ranks):
-        raise NegbenchError("recall of no queries: the set of queries is empty")
+        raise NegbenchError("recall needs at least one query, got none")
     if int(ranks.min()) < 1:
         raise NegbenchError(f"recall needs a target for every query: {int((ranks < 1).sum())} queries have none")
     return (ranks <= k).float()

@@ -26,7 +26,7 @@ def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
     """Return the strategy's pools for a corpus or a batch; raise NegbenchError if they violate `Strategy.pool`."""
     before, answer, name = _versions(view), strategy.pool(view), type(strategy).__name__
     if _versions(view) != before:  # the loss may use the same score tensor
-        raise NegbenchError(f"{name}.pool wrote into the view that it was shown; change a copy (.clone())")
+        raise NegbenchError(f"{name}.pool modified its view; change a copy (.clone())")
     if not isinstance(answer, Tensor) or answer.shape != view.scores.shape:
         got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
         raise NegbenchError(f"{name}.pool must return a {tuple(view.scores.shape)} tensor, got {got}")
@@ -49,16 +49,16 @@ def synthetic_of(strategy: SyntheticStrategy, shown: BankStep) -> tuple[Tensor, 
     given, name = (shown.pool, shown.queries, shown.images), f"{type(strategy).__name__}.synthetic"
     before, answer = _versions(shown.view, *given), strategy.synthetic(shown)
     if _versions(shown.view, *given) != before:
-        raise NegbenchError(f"{name} wrote into what it was shown; change a copy (.clone())")
+        raise NegbenchError(f"{name} modified its inputs; change a copy (.clone())")
     if not isinstance(answer, tuple) or len(answer) != 2 or not all(isinstance(one, Tensor) for one in answer):
-        raise NegbenchError(f"{name} must return two tensors, the tokens and which of them there are")
+        raise NegbenchError(f"{name} must return two tensors: the tokens, and a mask of those that exist")
     tokens, there = answer
     (rows, width), (_, images, _) = shown.queries.shape, shown.images.shape
     if tokens.ndim != 4 or (len(tokens), *tokens.shape[2:]) != (rows, images, width):
         raise NegbenchError(f"{name} must return [{rows}, S, {images}, {width}] tokens, got {tuple(tokens.shape)}")
     if there.shape != tokens.shape[:2] or there.dtype != torch.bool:
         expected = f"a {tuple(tokens.shape[:2])} bool tensor"
-        raise NegbenchError(f"{name} must say which there are by {expected}, got {tuple(there.shape)} {there.dtype}")
+        raise NegbenchError(f"{name} must return {expected} as the mask, got {tuple(there.shape)} {there.dtype}")
     if not tokens.is_floating_point() or any(one.device != shown.images.device for one in answer):
         raise NegbenchError(f"{name} must return float tokens on {shown.images.device}, got {tokens.dtype}")
     norms = torch.linalg.vector_norm(tokens.float(), dim=-1)

@@ -128,13 +128,13 @@ def _union(name: str, find: Find) -> type[Strategy]:
     parts = [find(part) for part in names]
     if sorted(part.scope for part in parts) != ["batch", "corpus"]:
         raise OptionError(
-            f"strategy {quoted(name)}: a union is of one strategy that draws from the corpus and one that takes the "
-            "batch's members, such as in-batch+qure"
+            f"strategy {quoted(name)}: a union combines one corpus strategy and one batch strategy, such as "
+            "in-batch+qure"
         )
     own = next(part for part in parts if part.scope == "corpus")
     other = next(part for part in parts if issubclass(part, BatchStrategy))
     if "triple" in other.corrupts:
-        raise OptionError(f"strategy {quoted(name)}: triples of the whole batch have no union with a query's draws")
+        raise OptionError(f"strategy {quoted(name)}: whole-batch triples and drawn negatives do not combine")
     return _made(Union, name, names, parts, like=own)
 
 
@@ -145,11 +145,11 @@ def _switch(name: str, find: Find) -> type[Strategy]:
     read = [stage[1] for stage in stages if stage is not None]
     if last is None or last[2] is not None or len(epochs) != len(stages) - 1 or len(read) != len(stages):
         raise OptionError(
-            f"strategy {quoted(name)}: want NAME:EPOCHS>NAME, where the first lasts so many epochs, such as "
+            f"strategy {quoted(name)}: expected NAME:EPOCHS>NAME, with the epochs that the first lasts, such as "
             "all-corpus:5>cirqrs"
         )
     if min(epochs) < 1:
-        raise OptionError(f"strategy {quoted(name)}: a stage lasts at least one epoch")
+        raise OptionError(f"strategy {quoted(name)}: a stage must last at least one epoch")
     parts = [find(part) for part in read]
     return _made(Switch, name, read, parts, like=parts[-1], starts=tuple(itertools.accumulate(epochs, initial=0)))
 

@@ -37,8 +37,8 @@ BLOCK = 256  # queries scored at once; fewer where [BLOCK, N] would exceed BLOCK
 _PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): keeps its intermediates small
 
 _STALE = (
-    "stale pools: refresh {refresh} of {name} left every pool as it was; was the model trained in between, and were "
-    "queries and candidates encoded again?"
+    "stale pools: refresh {refresh} of {name} changed no pool; was the model trained in between, and were queries "
+    "and candidates encoded again?"
 )
 
 
@@ -180,7 +180,7 @@ def _part(
     bad = (~scores.sum(1).isfinite()).nonzero()
     if len(bad):
         raise NegbenchError(
-            f"query {int(task.ids[rows[bad[0]]])}: its scores hold NaN or infinity; the model diverged: "
+            f"query {int(task.ids[rows[bad[0]]])}: its scores contain NaN or infinity; the model diverged: "
             "lower the learning rate or turn mixed precision off"
         )
     allowed = relevant = None

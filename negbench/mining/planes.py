@@ -148,8 +148,8 @@ def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName
     for name in ("guide", "judge"):
         if name in read and getattr(mining, name) is None:
             raise OptionError(
-                f"{type(strategy).__name__ if name in own else 'a filter of mining'} reads the plane '{name}', and the "
-                "run names none: "
+                f"{type(strategy).__name__ if name in own else 'a mining filter'} reads the plane '{name}', but the "
+                "run has none: "
                 f"--set mining.{name}=BACKBONE (as for --backbone), or a TREC run file ({', '.join(SCORE_FILES)})"
             )
     return read
@@ -172,8 +172,8 @@ def offline_planes(names: Collection[str], config: ResolvedConfig, scene: Scene,
     names = [name for name in OFFLINE if name in names]
     if names and scene.train.dataset.redraws:
         raise DataError(
-            f"{scene.train.dataset.card.name} draws other pairs in each epoch, and plane '{names[0]}' is made once for "
-            "all: take a strategy and filters of mining that read none of " + ", ".join(OFFLINE)
+            f"{scene.train.dataset.card.name} draws new pairs in each epoch, but plane '{names[0]}' is computed once: "
+            "use a strategy and mining filters that read none of " + ", ".join(OFFLINE)
         )
     return {name: _given(str(getattr(config.mining, name)), config, scene, display, name == "judge") for name in names}
 
@@ -199,7 +199,7 @@ def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
     stored = read_trec(path)
     rows = [stored.get(query.id, {}) for query in dataset.queries]
     if not any(rows):
-        raise DataError(f"{path} scores no query of {dataset.identity}: is it of another data set or split?")
+        raise DataError(f"{path} scores no query of {dataset.identity}: is it for another data set or split?")
     unknown: Sequence[str] = [image for row in rows for image in row if image not in dataset.column_of]
     if unknown:
         raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {unknown[0]!a}")
@@ -225,7 +225,7 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
         score = _number(fields[4]) if len(fields) == 6 else None
         if score is None:
             raise NegbenchError(
-                f"{path}: line {number}: want the six fields 'query Q0 image rank score tag', got {line[:60]!a}"
+                f"{path}: line {number}: expected the six fields 'query Q0 image rank score tag', got {line[:60]!a}"
             )
         query, image = fields[0], fields[2]
         if image in found.setdefault(query, {}):

@@ -84,10 +84,10 @@ def opened(path: Path | None, shape: tuple[int, int]) -> Callable[[Tensor, int],
     """
     if path is None:
         return lambda rows, used: None
-    with intact(path, "delete checkpoint.pt beside it, and the run starts again from its first epoch"):
+    with intact(path, "delete checkpoint.pt beside it to restart the run from its first epoch"):
         bits: Bytes = np.lib.format.open_memmap(path, mode="r")
     if bits.shape != shape or bits.dtype != np.uint8:
         raise NegbenchError(
-            f"previous pools {path} are of another task: they hold {bits.shape} {bits.dtype}, not {shape} uint8"
+            f"previous pools {path} belong to another task: they are {bits.shape} {bits.dtype}, not {shape} uint8"
         )
     return lambda rows, used: np.lib.format.open_memmap(path, mode="r")[rows.numpy(), :used]

@@ -109,10 +109,10 @@ def _check_room(found: Found, overwrite: bool) -> None:
     ours = {"images": found.folder / IMAGES, "texts": found.folder / TEXTS}
     there = [path for path in ours.values() if path.exists()]
     if there and not overwrite:
-        raise OptionError(f"{there[0]} already exists: `negbench init` uses it, --overwrite recomputes it")
+        raise OptionError(f"{there[0]} already exists: use it with `negbench init`, or recompute it with --overwrite")
     for role, file in found.vectors.items():
         if file != ours[role]:
-            raise OptionError(f"{file} holds embeddings of {role} already: move it away, else there would be two")
+            raise OptionError(f"{file} already holds embeddings of {role}: move it away")
     if not os.access(found.folder, os.W_OK):
         raise NegbenchError(f"cannot write {found.folder}")
 
@@ -157,8 +157,8 @@ class _Used:
             part = self._checked(returned, method, names)
             if parts and part.shape[1:] != parts[0].shape[1:]:
                 raise OptionError(
-                    f"{self.title}: {method} gave {list(parts[0].shape[1:])} of one batch and "
-                    f"{list(part.shape[1:])} of the next for each item: want one shape"
+                    f"{self.title}: {method} returned shape {list(parts[0].shape[1:])} per item for one batch "
+                    f"and {list(part.shape[1:])} for the next: expected one shape"
                 )
             parts.append(part)
             advance(len(names))
@@ -177,7 +177,7 @@ class _Used:
         found = found.to("cpu", torch.float32, copy=True)  # an encoder may write into its own buffer
         finite = torch.isfinite(found).flatten(1).all(1)
         if not finite.all():
-            raise DataError(f"{self.title}: {method} of '{names[int(finite.int().argmin())]}' is not finite")
+            raise DataError(f"{self.title}: {method} is not finite for '{names[int(finite.int().argmin())]}'")
         return found
 
     @contextmanager
@@ -205,7 +205,7 @@ def _opened(given: str, device: str | None) -> _Used:
     lacking = [name for name in _METHODS if not callable(getattr(used.encoder, name, None))]
     if lacking:
         raise OptionError(
-            f"{used.title}: an object of type {type(used.encoder).__name__} has no {' nor '.join(lacking)}: want "
+            f"{used.title}: an object of type {type(used.encoder).__name__} lacks {' and '.join(lacking)}: expected "
             "encode_image(images), a list of RGB PIL images -> [n, C], and encode_text(texts), a list of strings -> "
             "[n, C]"
         )
@@ -231,10 +231,10 @@ def _specified(given: str, device: torch.device) -> _Used:
                 used = replace(used, encoder=used.encoder())
         return used
     if kind.endswith(".py"):
-        raise OptionError(f"{title}: name the encoder in it, as {kind}:NAME")
+        raise OptionError(f"{title}: add the name of the encoder, as {kind}:NAME")
     libraries = importlib.import_module(_LIBRARIES)
     if not name or kind not in libraries.LIBRARIES:
-        raise OptionError(f"{title}: want {_WANT}")
+        raise OptionError(f"{title}: expected {_WANT}")
     try:
         return _Used(libraries.load(kind, name, device), title)
     except NegbenchError as error:

@@ -65,15 +65,15 @@ def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, A
     if width > margin > 0:
         wanted = round(_CHANGED * (1.96 / margin) ** 2)
         yield (
-            f"{len(val.queries):,} val queries are few for a margin of {100 * margin:g} points: where two strategies "
-            f"differ on one query in {1 / _CHANGED:.0f}, the interval is ±{100 * width:.1f} points wide; take "
+            f"{len(val.queries):,} val queries are few for a margin of {100 * margin:g} points: if two strategies "
+            f"differ on one query in {1 / _CHANGED:.0f}, the interval is ±{100 * width:.1f} points wide; use "
             f"--margin {100 * width:.1f}, or about {wanted:,} queries"
         )
     images = max(stored, len({*train.all_images, *val.all_images}))
     if options.get("gallery", "") is None and len(val.images) < images:
         yield (
-            f"val ranks {len(val.images):,} of {images:,} images, those that its own rows name, which is easier than "
-            "ranking all: dataset.gallery = FILE (one image a line, or the .npz of the embeddings) adds the others"
+            f"val ranks only the {len(val.images):,} of {images:,} images that its rows name, which is easier than "
+            "ranking all: add the others with dataset.gallery = FILE (one image per line, or .npz of the embeddings)"
         )
 
 
@@ -99,7 +99,7 @@ def _of_scores(run: OpenRun) -> Iterator[str]:
     if metrics[main] >= _SATURATED:
         yield (
             f"{label_of(main)} is {metrics[main]:.1%} before any training: strategies have little room to differ; "
-            "take a stricter metric (--metric) or a larger gallery"
+            "use a stricter metric (--metric) or a larger gallery"
         )
     rows = embedded.candidates.flatten(1).cpu()
     distinct = len({row.tobytes() for row in rows.numpy()})

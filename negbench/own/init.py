@@ -34,7 +34,7 @@ _NAMES = {"images": "ids", "texts": "texts"}
 _COUNTED = 100_000  # files looked at
 _LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
 _NO_TRIPLETS = (
-    "triplets: a .jsonl or .csv file with a row a query: reference and target (names of images), text; name other "
+    "triplets: a .jsonl or .csv file with one row per query: reference and target (image names), text; name other "
     "columns with --columns text=NAME"
 )
 
@@ -90,7 +90,7 @@ def survey(folder: Path, columns: str = "") -> Found:
         columns: names of the triplets' columns, as data set `triplets` takes them.
     """
     if not folder.is_dir():
-        raise OptionError(f"{folder}: there is no such folder")
+        raise OptionError(f"{folder}: no such folder")
     found = Found(folder.resolve(), columns)
     files = [file for file in list_files(found.folder)[:_COUNTED] if not file.name.startswith(".")]
     found.images = Counter(file.suffix.lower() for file in files if file.suffix.lower() in EXTENSIONS)
@@ -114,7 +114,7 @@ def _table(found: Found, file: Path) -> str:
     except NegbenchError as error:
         return str(error)
     if found.triplets is not None:
-        found.present.append(f"{file.name}: triplets, too; the recipe takes {found.triplets[0].name}")
+        found.present.append(f"{file.name}: triplets, too; the recipe uses {found.triplets[0].name}")
         return ""
     found.triplets = file, table
     splits = Counter(row.split for row in table.rows if row.split)
@@ -136,7 +136,7 @@ def _vectors(found: Found, file: Path) -> None:
     if role is None or len(keys) == 1:
         return
     if role in found.vectors:
-        found.present.append(f"{file.name}: embeddings of {role}, too; the recipe takes {found.vectors[role].name}")
+        found.present.append(f"{file.name}: embeddings of {role}, too; the recipe uses {found.vectors[role].name}")
         return
     found.vectors[role] = file
     found.present.append(f"{file.name}: embeddings of {role}")
@@ -182,8 +182,8 @@ def _check(found: Found) -> None:
         found.warnings += of_data(train, val, margin, {"gallery": None}, stored)
         columns = f" --columns {shlex.quote(found.columns)}" * bool(found.columns)
         found.present.append(
-            f"no embeddings: `negbench embed {shell(found.folder)}{columns} --encoder ...` makes them by an encoder of "
-            "yours"
+            f"no embeddings: `negbench embed {shell(found.folder)}{columns} --encoder ...` makes them with your own "
+            "encoder"
         )
 
 
@@ -199,7 +199,7 @@ def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dat
         text = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
         raise DataError(text) from error
     if not dataset.queries:
-        raise DataError(f"{file.name}: there is no query in split {split}")
+        raise DataError(f"{file.name}: split {split} has no queries")
     return dataset
 
 
@@ -229,7 +229,7 @@ def write(found: Found) -> list[Path]:
     target, plugin, text = found.folder / RECIPE, found.folder / PLUGIN, recipe(found)
     if target.exists() and not _untouched(target.read_text(encoding="utf-8", errors="replace")):
         backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(found).items())
-        use = f"put into its [backbone] name = {toml('precomputed')}, {backbone}; or " * bool(backbone)
+        use = f"set name = {toml('precomputed')}, {backbone} in its [backbone], or " * bool(backbone)
         raise OptionError(f"{target} already exists and was edited after `negbench init` wrote it: {use}rename it")
     texts = {target: f"{_SEAL}{_digest(text)}\n{text}"}
     if not plugin.exists():

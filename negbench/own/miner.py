@@ -74,7 +74,7 @@ class Miner:
                 f"strategy {type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead; "
                 "call its pool() on the batch's scores"
             )
-        wanted = "one that reads no planes, which need more than embeddings: mine a data set"
+        wanted = "one that reads no planes (they need more than embeddings: mine a data set)"
         check_option("strategy", type(strategy).__name__, not strategy.reads, wanted)
         check_option("draws", draws, draws >= 1, "at least 1")
         check_option("refreshes", refreshes, refreshes >= 0, "at least 0")
@@ -145,7 +145,7 @@ class Miner:
         images = images[:, None] if images.ndim == 2 else images
         if queries.ndim != 2 or images.ndim != 3 or queries.shape[1] != images.shape[2]:
             raise OptionError(
-                "want query_embeddings [Q, D] and image_embeddings [N, D] or [N, T, D] of one width D, "
+                "expected query_embeddings [Q, D] and image_embeddings [N, D] or [N, T, D] with the same D, "
                 f"got {tuple(queries.shape)} and {tuple(images.squeeze(1).shape)}"
             )
         target = _columns("targets", targets, len(queries), len(images))
@@ -163,7 +163,7 @@ class Miner:
         try:
             tensor = torch.as_tensor(given, device=self._device).detach()
         except (TypeError, ValueError, RuntimeError) as error:
-            raise OptionError(f"{name} must be numbers that torch can hold: {error}") from error
+            raise OptionError(f"{name} must be convertible to a torch tensor: {error}") from error
         if not tensor.is_floating_point() or tensor.ndim not in (2, 3) or not len(tensor):
             raise OptionError(f"{name} must be floats, [rows, width], got {tuple(tensor.shape)} {tensor.dtype}")
         tensor = tensor.float()
@@ -189,7 +189,7 @@ def _columns(name: str, given: Any, count: int, images: int) -> Tensor:
     outside = np.flatnonzero((values < 0) | (values >= images))
     if len(outside):
         row = int(outside[0])
-        raise OptionError(f"{name}: query {row} names image {values[row]}, but there are {images}, 0 ... {images - 1}")
+        raise OptionError(f"{name}: query {row} names image {values[row]}, expected 0 ... {images - 1}")
     return torch.from_numpy(values.astype(np.int64))
 
 

@@ -157,7 +157,7 @@ def _array(flag: str, file: Path) -> np.ndarray[Any, Any]:
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{flag} {file}: cannot be read as .npy: {error}") from error
     if not isinstance(found, np.ndarray):
-        raise DataError(f"{flag} {file}: holds several arrays; want one, in a .npy file")
+        raise DataError(f"{flag} {file}: holds several arrays; expected one, in a .npy file")
     return found
 
 

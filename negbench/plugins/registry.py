@@ -59,7 +59,7 @@ class Plugin:
             return self.path
         found = syntax.locate(self.module)
         if found is None:
-            raise NegbenchError(f"plug-in '{self.name}' of {self.origin}: there is no module {self.module}")
+            raise NegbenchError(f"plug-in '{self.name}' of {self.origin}: module {self.module} not found")
         return found
 
 
@@ -298,7 +298,7 @@ def _entry_points(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
 def import_file(path: Path, flag: str) -> ModuleType:
     """Import a user's Python file; raise NegbenchError, which names the flag, if it is missing or fails."""
     if not path.is_file():
-        raise NegbenchError(f"{flag} {path}: there is no such file")
+        raise NegbenchError(f"{flag} {path}: no such file")
     # the name holds the path's hash: two files of one name stay apart, one file imported twice is one module
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"negbench_plugin_{path.stem}_{digest}"

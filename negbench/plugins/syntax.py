@@ -26,7 +26,7 @@ def parse(path: Path) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a null byte
         line = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         problem = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise NegbenchError(f"{path}{line}: not Python: {problem}") from error
+        raise NegbenchError(f"{path}{line}: not valid Python: {problem}") from error
 
 
 @cache

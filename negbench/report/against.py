@@ -122,9 +122,7 @@ def _values(group: Group, shared: set[int]) -> dict[str, list[str]]:
 def write_against(runs: Path, found: Against) -> list[Path]:
     """Write the page to `against-OTHER` in the first one's folder; returns its paths, `index.html` first."""
     (name, other), row = found.names, found.rows[0]
-    text = (
-        f"{label_of(row[0].metric)}, in percent; differences to {' and '.join(dict.fromkeys(r.baseline for r in row))} "
-    )
+    text = f"{label_of(row[0].metric)}, in %; differences from {' and '.join(dict.fromkeys(r.baseline for r in row))} "
     text += f"in points, with the simultaneous intervals of each comparison; moved: the mean in {name} minus that in "
     text += f"{other}, in points; verdict: in {other} → in {name}."
     tables = [Table("against", f"{name} against {other}", found.frame(), text, FOLDED)]

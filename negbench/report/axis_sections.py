@@ -33,12 +33,12 @@ def axis_sections(found: Findings) -> list[PageSection]:
 def _dials(found: Findings) -> list[PageSection]:
     """Build the sections on the best strategy at each point and on the lines along each dial."""
     charts = dial_charts(found.dials, found.main)
-    text = "Strategies whose ranks overlap are not separated; intervals hold for all pairs of a point at once."
+    text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a point."
     points = Table("points", "All points", points_frame(found.dials, found.main), text)
     best = [chart for chart in charts if chart.key.startswith("best")]
     lines = tuple(chart for chart in charts if chart not in best)
     return [
-        PageSection("best", "Who is best where", "", (*best, points)),
+        PageSection("best", "Best strategy at each point", "", (*best, points)),
         PageSection("lines", "Along the dials", "", lines),
     ]
 
@@ -48,18 +48,18 @@ def _systems(found: Findings) -> list[PageSection]:
     parts: list[Part] = [matrix_chart(found.main)]
     title = f"{label_of(found.main[0].metric)}, points against the system's own negatives"
     parts.append(
-        Table("matrix", title, matrix_frame(found.main), f"{READ_SIGNS}; a column's intervals hold all at once.")
+        Table("matrix", title, matrix_frame(found.main), f"{READ_SIGNS}; intervals are simultaneous within a column.")
     )
-    sections = [PageSection("matrix", "What other negatives do to each system", "", tuple(parts))]
+    sections = [PageSection("matrix", "Effect of other negatives on each system", "", tuple(parts))]
     if found.gains:
         text = (
-            "Own term: what a factor adds alone to the plain system. Interaction: what factors add together beyond "
-            "each alone. Shapley share: the own term and an equal part of the interactions. Points; a system's "
-            "intervals hold all at once."
+            "Own term: gain of a factor alone over the plain system. Interaction: further gain of factors in "
+            "combination. Shapley share: the own term plus an equal part of the interactions. In points; intervals "
+            "are simultaneous within a system."
         )
         corners = Table("corners", "Corners between the plain system and each system", corners_frame(found.gains))
         gains = Table("decomposition", "Gain over the plain system", parts_frame(found.gains), text)
-        sections.append(PageSection("gains", "What each system's gain is made of", "", (gains, corners)))
+        sections.append(PageSection("gains", "Parts of each system's gain", "", (gains, corners)))
     return sections
 
 
@@ -68,9 +68,9 @@ def tuned_section(found: Findings) -> PageSection | None:
     if not found.tuned:
         return None
     text = (
-        "Every strategy that has knobs was given the same number of trials on a part of train, with a seed of its own; "
-        "the reported split was not seen. Each side is a table of its own, against its own baseline; `tuning gains` is "
-        "tuned minus default, with intervals for all gains of a table at once."
+        "Every strategy with knobs got the same number of trials on a part of train, with a separate seed; the "
+        "reported split was not used. Each side has its own tests against its own baseline; `tuning gains`: tuned "
+        "minus default, with intervals that are simultaneous over a table."
     )
     table = Table("tuned", f"{found.document['tuned']['trials']} trials", tuned_frame(found.tuned), "", FOLDED)
     return PageSection("tuned", "At equal tuning", text, (table,))
@@ -89,7 +89,7 @@ def _styles(rows: Sequence[VerdictRow]) -> dict[str, dict[str, Any]]:
 
 
 def _size(rows: Sequence[VerdictRow]) -> str:
-    return f"{rows[0].seeds} seeds, {rows[0].queries} queries a point"
+    return f"{rows[0].seeds} seeds, {rows[0].queries} queries per point"
 
 
 def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
@@ -108,10 +108,10 @@ def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
     best = {point[0].strategy for place in dials.points if (point := at_point(rows, dials.label(place)))}
     legend = tuple(("s", styles[name]["color"], name) for name in sorted(best))
     text = (
-        f"The strategy with the highest {label_of(rows[0].metric)} at every point, and by how many points it leads the "
-        f"next ({_size(rows)}). Hatched: others share first place with it."
+        f"Strategy with the highest {label_of(rows[0].metric)} at each point, and its lead over the next, in points "
+        f"({_size(rows)}). Hatched: others share first place with it."
     )
-    title = f"Who is best, by {across.name}" + (f" and {down.name}" if down else "")
+    title = f"Best strategy by {across.name}" + (f" and {down.name}" if down else "")
     return Chart("best", title, text, tuple(panels), 2, legend)
 
 
@@ -187,7 +187,7 @@ def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
             cells[place] = (0.0 if own else row.difference, text)
             undecided |= {place} if row.verdict == "undecided" else set()
     text = (
-        f"Difference in {label_of(rows[0].metric)} (points) to each system with its own negatives, {rows[0].seeds} "
+        f"Difference in {label_of(rows[0].metric)} (points) from each system with its own negatives, {rows[0].seeds} "
         f"seeds, {rows[0].queries} queries; {READ_SIGNS}; purple is above 0, orange below, grey undecided."
     )
     panel = heat(strategies, systems, cells, undecided)

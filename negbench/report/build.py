@@ -59,8 +59,8 @@ def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
     val, train, missing = _galleries(parts, galleries)
     return Page(
         title=f"negbench: {folder.name}",
-        subtitle="Which negatives should the model be trained against? Everything but what the table names is held "
-        "fixed: initial weights, batches and epochs are the same for every strategy of a seed.",
+        subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
+        "fixed: for a seed, all strategies share initial weights, batches and epochs.",
         header=header_of(groups),
         answer=tuple(found.answer()),
         facts=_facts(groups),
@@ -87,15 +87,15 @@ def _leader(
     left = sum(1 for cell in cells if cell["run"] is None)
     shown: list[Part] = []
     if left:
-        shown.append(Note(f"{left} of {len(cells)} cells are not finished and not in this page.", missing=True))
+        shown.append(Note(f"{left} of {len(cells)} cells are not finished and missing from this page.", missing=True))
     if not found.rows:
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
     shown += [chart for runs in parts if (chart := figures.forest(runs)) is not None]
-    text = "Percent: mean ± standard deviation over seeds. Rows with equally many negatives per query and step stand "
-    text += "together, the best first. FN: share known to be relevant."
+    text = "Percent: mean ± standard deviation over seeds. Rows are grouped by the number of negatives per query and "
+    text += "step, the best first. FN: share known to be relevant."
     tested = " Difference: in points; interval and p-value hold for the whole table. Beaten by: from tests of all "
-    tested += "pairs. Detectable: the true difference that would be found with a power of 80 %. Over all: data sets "
-    tested += "and backbones have equal weights."
+    tested += "pairs. Detectable: the true difference that the tests find with 80 % power. Over all: data sets and "
+    tested += "backbones have equal weights."
     best = tuple(metric_column(name).title for name in found.groups[0].results[0]["metrics"])
     for key, where, table in _by_dataset(tables):
         words = text + tested * bool(found.rows)
@@ -112,17 +112,17 @@ def _by_dataset(tables: Mapping[str, LeaderTable]) -> Iterator[tuple[str, str, L
 def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
     """Build the section on behaviour, cost, training and regime."""
     text = (
-        "Means over refreshes (batch strategies: over epochs) and seeds. Band: where in the ranking the pool lies, 0 % "
-        "is the highest score. FN: share known to be relevant, of the pool and of the draws. Hardness: the target's "
-        "score minus the negative's; small or negative is hard."
+        "Means over refreshes (batch strategies: over epochs) and seeds. Band: position of the pool in the ranking "
+        "(0 %: highest score). FN: share known to be relevant, of the pool and of the draws. Hardness: the target's "
+        "score minus the negative's; small or below 0 is hard."
     )
-    cost = "Means over seeds of one run; seconds depend on the machine and its load."
+    cost = "Cost of one run, mean over seeds; seconds depend on the machine and its load."
     parts: list[Part] = []
     for key, where, table in _by_dataset(tables):
         if len(table.behaviour):
-            parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
+            parts.append(Table(f"behaviour{key}", f"Behaviour of the strategies{where}", table.behaviour, text, FOLDED))
             parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
-            parts.append(Table(f"training{key}", f"How it trained{where}", table.training, READ_PLATEAU, FOLDED))
+            parts.append(Table(f"training{key}", f"Training progress{where}", table.training, READ_PLATEAU, FOLDED))
         if len(table.regime):
             parts.append(Table(f"regime{key}", f"Regime{where}", table.regime, READ, FOLDED))
     return PageSection("behaviour", "Behaviour, cost and regime", "", tuple(parts))
@@ -141,8 +141,8 @@ def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
     ]
     text = (
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
-        "account for queries and seeds, and hold for all rows of a table at once: `better` and `worse` if the interval "
-        "excludes 0; `equal` if it lies inside the margin, so that a difference would not matter; `undecided` "
+        "account for queries and seeds, and are simultaneous over the rows of a table: `better` and `worse` if the "
+        "interval excludes 0; `equal` if it is inside the margin, where a difference does not matter; `undecided` "
         f"otherwise. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
     return PageSection("tests", "Tests", text, tuple(tables))
@@ -242,11 +242,11 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
                 if cards:
                     shown += [Note(f"{runs.dataset}, {runs.backbone}")] * (len(parts) > 1)
                     shown.append(Cards(cards, found.pictures))
-    first = "The model of each strategy's first seed, under the first loss of the table."
-    legend = "Solid outline: the target. Dashed outline: known to be relevant as well."
+    first = "Models: each strategy's first seed, with the first loss of the table."
+    legend = "Solid outline: the target. Dashed outline: also known to be relevant."
     text = (
         "Train queries: what the trained model retrieves from the corpus, and negatives that the strategy drew, with "
-        f"their scores when they were mined. {legend} A dashed negative is a false one."
+        f"their scores when they were mined. {legend} A dashed negative is a false negative."
     )
     return (
         PageSection("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val)),

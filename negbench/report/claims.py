@@ -45,7 +45,7 @@ def claims_page(folder: Path) -> Page:
              "published effect": claim["published"], "measured effect": "\n".join(claim["measured"]),
              "source": claim["source"]} for claim in claims]  # fmt: skip
     text = "Percent and points unless another unit is named; brackets: simultaneous 95 % intervals of a claim's tests. "
-    text += "A claim is refuted where one of its tests is, and supported where all are."
+    text += "A claim is refuted if one of its tests is, and supported if all are."
     tests = [test | {"id": claim["id"]} for claim in claims for test in claim["tests"]]
     points = [test for test in tests if test["unit"] == POINTS.name and test["low"] is not None]
     forest = (_forest(points, len(tests) - len(points)),) * bool(points)
@@ -53,7 +53,7 @@ def claims_page(folder: Path) -> Page:
     table = Table("claims", "Published and measured effects", pd.DataFrame(rows), text, wrapped=sentences)
     return Page(
         title=f"negbench: {folder.name}",
-        subtitle="What the papers claim about negatives, each claim tested on runs of its own.",
+        subtitle="What the papers claim about negatives; each claim is tested on its own runs.",
         header=(found["about"], f"{len(claims)} claims", f"{day:%Y-%m-%d}", f"negbench {versions()['negbench']}"),
         answer=(f"Of {len(claims)} claims: {answer}.",),
         facts=(("data set, backbone, seeds", found["about"]),),
@@ -80,8 +80,8 @@ def _forest(tests: Sequence[Test], others: int) -> Chart:
         axes.axvline(0, color=GREY, linewidth=1)
         axes.grid(visible=False, axis="y")
 
-    text = "Estimate and interval of each test, after its claim's number. The grey arrow stands at the bound and "
-    text += f"points to where the claim says that the effect lies. n = {len(tests)} tests; the table has "
+    text = "Estimate and interval of each test, labelled by its claim's number. The grey arrow starts at the bound and "
+    text += f"points in the direction that the claim predicts. n = {len(tests)} tests; the table has "
     text += f"{others} more, in other units or without a result."
     legend = tuple((marker, color, word) for word, (color, marker) in _VERDICTS.items() if word != "not testable")
     panel = Panel("", draw, 0.2 * len(tests) + 0.3)

@@ -111,9 +111,9 @@ def forest(runs: Runs) -> Chart | None:
     name, first, baselines = label_of(runs.main), rows[0], listed(sorted({row.baseline for row in rows}))
     counts = {word: sum(row.verdict == word for row in rows) for word in VERDICTS}
     text = (
-        f"Difference of {name} to {baselines} in points, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) hold "
-        f"for all rows of a loss at once; the shaded range is the margin of {100 * first.margin:g} points. Negatives: "
-        "per query and step. FN: share of false negatives among the draws. "
+        f"Difference of {name} from {baselines} in points, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) are "
+        f"simultaneous over the rows of a loss; the shaded range is the margin of {100 * first.margin:g} points. "
+        "Negatives: per query and step. FN: share of false negatives among the draws. "
         f"{', '.join(f'{count} {word}' for word, count in counts.items() if count)}."
     )
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if counts[word])
@@ -223,7 +223,7 @@ def _epoch_chart(key: str, title: str, text: str, found: Mapping[str, Sequence[L
 
 def _seeds(runs: Runs) -> str:
     several = any(len(group.runs) > 1 for group in runs.groups)
-    return "mean over seeds, the band goes from the lowest to the highest seed" if several else "one seed"
+    return "mean over seeds, with a band from the lowest to the highest seed" if several else "one seed"
 
 
 def training(runs: Runs) -> Chart | None:
@@ -239,7 +239,7 @@ def training(runs: Runs) -> Chart | None:
                 found.setdefault(loss, []).append(line)
     text = (
         f"{name} of the reported split after each epoch, {runs.size}: {_seeds(runs)}. 0 is the untrained model; a "
-        "marker stands where pools had just been redefined from the model's scores."
+        "marker shows where pools had just been refreshed from the model's scores."
     )
     return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, found, f"{name} (%)")
 

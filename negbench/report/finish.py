@@ -112,7 +112,7 @@ def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
     """Yield title, frame and file name of the tables that a comparison's own axes add."""
     if found.dials.axes and found.rows:
         metric = label_of(found.main[0].metric)
-        text = f"{metric} at every point; in brackets the ranks that the pairs allow"
+        text = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
         yield text, points_frame(found.dials, found.main), "points"
     if found.systems and found.rows:
         text = f"{label_of(found.main[0].metric)}, points against the system's own negatives; {READ_SIGNS}"
@@ -153,11 +153,11 @@ def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[Verdi
     title = f"{name}: percent, mean ± standard deviation over seeds"
     if main is not None and main.baseline:
         level = f"simultaneous {100 * (1 - main.alpha):g} % intervals"
-        title += f"; difference of {label_of(main.metric)} to {main.baseline} in points, {level}, margin "
+        title += f"; difference of {label_of(main.metric)} from {main.baseline} in points, {level}, margin "
         title += f"{100 * main.margin:g}"
-    did = "what the strategies did: means over refreshes (batch strategies: epochs) and seeds"
-    where = "regime at the last refresh: means over seeds; docs/regimes.md says how to read it"
-    how = "training: the mean curve's end, its rise in the last third of the epochs, steps to a share of its end"
+    did = "behaviour: means over refreshes (batch strategies: epochs) and seeds"
+    where = "regime at the last refresh: means over seeds; how to read it: docs/regimes.md"
+    how = "training: last value of the mean curve, its rise in the last third of the epochs, steps to a share of it"
     named = {"table": (table.quality, title), "behaviour": (table.behaviour, did), "regime": (table.regime, where)}
     named |= {"training": (table.training, how), "cost": (table.cost, "cost: means over seeds")}
     for file, (frame, text) in named.items():

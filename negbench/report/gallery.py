@@ -96,7 +96,7 @@ def gallery(runs: Runs, count: int) -> Gallery:
     if train is not None:
         found.train = _cards(scene.train.dataset, train, views, "train", mined, last, found.pictures)
     else:
-        found.missing.append("no run here drew negatives from pools of its own: a batch strategy uses its batch")
+        found.missing.append("no drawn negatives: batch strategies, or runs trained on different data")
     return found
 
 

@@ -58,7 +58,7 @@ def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ran
     if not isinstance(rankings, Mapping):
         raise NegbenchError(f"rankings must map query ids to lists of image ids, got {quoted(rankings)}")
     if rankings.get("metric") == "recall_subset":
-        raise NegbenchError("a CIRR file of metric 'recall_subset' ranks within subsets: give that of metric 'recall'")
+        raise NegbenchError("a CIRR file of metric 'recall_subset' ranks within subsets: give the 'recall' file")
     kept = {
         str(query): ranking
         for query, ranking in rankings.items()
@@ -115,7 +115,7 @@ def _entries(query: Query, ranking: Ranking) -> Iterator[tuple[str, float]]:
     """Yield (image id, score) of each listed image, by descending score."""
     where = f"the ranking of query {quoted(query.id)}"
     if isinstance(ranking, str | bytes) or not isinstance(ranking, Sequence):
-        raise NegbenchError(f"{where}: want a list of image ids, got {quoted(ranking)}")
+        raise NegbenchError(f"{where}: expected a list of image ids, got {quoted(ranking)}")
     seen: set[str] = set()
     for place, entry in enumerate(ranking):
         image = _image(entry, where)
@@ -127,5 +127,5 @@ def _entries(query: Query, ranking: Ranking) -> Iterator[tuple[str, float]]:
 
 def _image(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise NegbenchError(f"{where}: want image ids, got {quoted(value)}")
+        raise NegbenchError(f"{where}: expected image ids, got {quoted(value)}")
     return str(value)

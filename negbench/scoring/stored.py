@@ -90,7 +90,7 @@ def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
                 raise OptionError(f"--set {section}...: only {' and '.join(known)} can be set when scoring again")
             for key in _BY_RUN:
                 if section == "dataset" and isinstance(value, Mapping) and key in value:
-                    raise OptionError(f"--set dataset.{key}: the split is chosen with --split")
+                    raise OptionError(f"--set dataset.{key}: choose the split with --split")
 
 
 def score_file(path: Path, layers: Layers, split: str) -> Scores:
@@ -107,14 +107,14 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     check_sections(layers, ("dataset",))
     section = merged(layers).get("dataset", {})
     if "name" not in section:
-        raise OptionError(f"--ranks {path}: name the data set that it ranks with --dataset")
+        raise OptionError(f"--ranks {path}: name its data set with --dataset")
     dataset = load_split(PluginConfig(**section), split, images=False)
     dataset.require_labels()
     rankings = read_json(path, "recreate the file")
     ranks = ranks_of_rankings(dataset, rankings)
     cut = count_cut_subsets(dataset, rankings)
     remark = (
-        f"{cut:,} rankings leave out part of their query's subset, which counts as last: subset recall is a lower bound"
+        f"{cut:,} rankings omit images of their query's subset, which count as last: subset recall is a lower bound"
     )
     return benchmark_scores(dataset, ranks, str(path), (remark,) if cut else ())
 
@@ -122,7 +122,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
 def preferences_of(dataset: Dataset) -> PreferenceFormat:
     """Return the data set if it holds people's choices, else raise DataError."""
     if not isinstance(dataset, PreferenceFormat):
-        raise DataError(f"{dataset.card.name} holds no preferences between sets: take hp-fashioniq")
+        raise DataError(f"{dataset.card.name} has no preferences between sets: use hp-fashioniq")
     return dataset
 
 
@@ -179,7 +179,7 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: Seen | No
         world = "" if named is None else str(named)
         worlds.add(world)
         if seen.setdefault(run.config.seed if world else -1, (world, ranks.query)) != (world, ranks.query):
-            raise RunError(f"run {run.run_id} holds ranks of other queries than the runs before it: compute it again")
+            raise RunError(f"run {run.run_id} has ranks of other queries than the runs before it: rerun it")
         read.append(data.per_query(ranks, metrics))
     seeds = tuple(run.config.seed for run in runs)
     names = [name for name in metrics if all(name in found for found in read)]

@@ -35,7 +35,7 @@ PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems",
 class Init(Options):
     """Options of `negbench init`."""
 
-    folder: Path = option(..., "Folder with images or embeddings, and a .jsonl or .csv.", argument=True)
+    folder: Path = option(..., "Folder with images or embeddings, and a .jsonl or .csv of triplets.", argument=True)
     columns: str = option("", "Names of the file's columns, as reference=ref,text=caption.", metavar="OURS=THEIRS,...")
 
 
@@ -49,15 +49,15 @@ class Embed(Options):
     folder: Path = option(..., "Folder with images and a .jsonl or .csv of triplets.", argument=True)
     encoder: str = option(
         ...,
-        "open_clip:MODEL[:PRETRAINED] or transformers:NAME (a dual encoder); NAME is a folder or a name of the hub. Or "
-        "FILE.py:NAME, an object of your own (or a function or class that makes one) with encode_image(list of RGB PIL "
-        "images) and encode_text(list of strings), both to [n, C].",
+        "open_clip:MODEL[:PRETRAINED] or transformers:NAME (a dual encoder); NAME is a folder or a Hugging Face name; "
+        "or FILE.py:NAME, an object of your own (or a function or class that makes one) with encode_image(list of RGB "
+        "PIL images) and encode_text(list of strings), both returning [n, C].",
         metavar="SPEC",
     )
-    batch_size: int = option(32, "Images or texts at a time.", ge=1)
-    device: str | None = option(None, "Device, e.g. cpu or cuda [default: cuda where there is one].")
+    batch_size: int = option(32, "Images or texts per batch.", ge=1)
+    device: str | None = option(None, "Device, e.g. cpu or cuda [default: cuda if available].")
     gallery: Path | None = option(None, "File of further images to encode, one per line.", metavar="FILE")
-    columns: str = option("", "As for negbench init.", metavar="OURS=THEIRS,...")
+    columns: str = option("", "Column names, as for negbench init.", metavar="OURS=THEIRS,...")
     overwrite: bool = option(False, "Replace existing files.")
 
 
@@ -66,7 +66,7 @@ class VerifyData(PluginOptions, DataOptions):
 
     dataset: str = option(..., "Data set, or triplets: FILE.jsonl or .csv.", argument=True)
     split: tuple[str, ...] = option((), "Split to check; repeat for more [default: train and val].", metavar="SPLIT")
-    sets: tuple[str, ...] = option((), "Option of the data set.", flags=("--set",), metavar="KEY=VALUE")
+    sets: tuple[str, ...] = option((), "Set an option of the data set.", flags=("--set",), metavar="KEY=VALUE")
     annotations: bool = option(False, "Check counts and targets only, no images.")
     workers: int = option(4, "Threads that decode images.", ge=1)
 
@@ -104,9 +104,9 @@ class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
 class SubjectOptions(ModelOptions, RunsOptions):
     """A split scored by a model: an untrained backbone, or a finished run."""
 
-    run: str | None = option(None, "A finished run: its data set and its trained weights.", metavar="RUN")
+    run: str | None = option(None, "Use a finished run's data set and trained weights.", metavar="RUN")
     split: str = option("train", "Split of the queries and of the corpus.")
-    refresh: int = option(0, "For strategies whose pools change with the refresh: its number, from 0.", ge=0)
+    refresh: int = option(0, "Refresh number, from 0, for strategies whose pools change with it.", ge=0)
     seed: int = option(0, "Seed of draws, samples and untrained weights.", ge=0)
 
 
@@ -119,7 +119,7 @@ class Audit(SubjectOptions):
         flags=("--strategy",),
         cli=str,
     )
-    queries: int = option(1000, "Queries sampled; 0 takes all.", ge=0)
+    queries: int = option(1000, "Queries to sample; 0: all.", ge=0)
     draws: int = option(10, "Negatives drawn for each query.", ge=2, le=100_000)
 
 
@@ -131,31 +131,31 @@ class Mine(SubjectOptions):
     format: MinedFormat | None = option(
         None,
         "parquet, jsonl: one row per query, with negatives, scores and statistics; triplets: one row per negative; "
-        "sentence-transformers: anchor, positive, negative_1, ..., score [default: as --out ends].",
+        "sentence-transformers: anchor, positive, negative_1, ..., score [default: by the ending of --out].",
     )
-    queries: Path | None = option(None, "[Q, D] floats.", metavar="FILE.npy")
-    images: Path | None = option(None, "[N, D] floats, or [N, T, D] tokens.", metavar="FILE.npy")
+    queries: Path | None = option(None, "Query embeddings: [Q, D] floats.", metavar="FILE.npy")
+    images: Path | None = option(None, "Image embeddings: [N, D] floats, or [N, T, D] tokens.", metavar="FILE.npy")
     targets: Path | None = option(
         None,
-        "Row of --images that answers each query: [Q] .npy, or column `target` of a .parquet, which may hold "
-        "`excluded` and `relevant` too: lists of rows.",
+        "Each query's target, as a row of --images: a [Q] .npy, or column `target` of a .parquet, which may also hold "
+        "`excluded` and `relevant` (lists of rows).",
         metavar="FILE",
     )
-    draws: int = option(1, "Negatives of each query.", ge=1, le=100_000)
-    dot: bool = option(False, "Score files by dot products, not by cosines.")
-    device: str = option("cpu", "Where files are scored: cpu, cuda, ...")
+    draws: int = option(1, "Negatives per query.", ge=1, le=100_000)
+    dot: bool = option(False, "Score embeddings by dot product, not cosine.")
+    device: str = option("cpu", "Device that scores the embeddings: cpu, cuda, ...")
 
     @field_validator("out")
     @classmethod
     def _written(cls, value: Path) -> Path:
         if value.suffix not in (".parquet", ".jsonl"):
-            raise ValueError("want a name that ends in .parquet or .jsonl")
+            raise ValueError("must end in .parquet or .jsonl")
         return value
 
     @model_validator(mode="after")
     def _one_format(self) -> Self:
         if self.format in ("parquet", "jsonl") and self.out.suffix != f".{self.format}":
-            raise ValueError(f"--format {self.format} wants an --out that ends in .{self.format}")
+            raise ValueError(f"--format {self.format} needs an --out that ends in .{self.format}")
         return self
 
     @model_validator(mode="after")
@@ -169,7 +169,7 @@ class Mine(SubjectOptions):
         if not given and not other:
             raise ValueError("give --queries, --images and --targets, or a data set: --run, --dataset or --recipe")
         if given and lacking:
-            raise ValueError(f"{', '.join(lacking)} must be given, too")
+            raise ValueError(f"{given[0]} needs {', '.join(lacking)}, too")
         return self
 
 
@@ -179,7 +179,7 @@ class Mine(SubjectOptions):
 class Evaluate(DatasetOptions, RunsOptions):
     """Options of `negbench evaluate`: a run on any data set, or ready-made rankings without a model."""
 
-    run: str | None = option(None, "A run: its id, a part of it that no other run has, or its folder.", argument=True)
+    run: str | None = option(None, "A run: its id, a unique part of its id, or its folder.", argument=True)
     ranks: Path | None = option(
         None,
         "Rankings to score instead of a run: {query: [image ids, best first]} (.json).",
@@ -187,21 +187,21 @@ class Evaluate(DatasetOptions, RunsOptions):
     )
     split: str = option("val", "Split of the data set.")
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
-    submission: Path | None = option(None, "Write the files that the benchmark's test server takes.", metavar="DIR")
+    submission: Path | None = option(None, "Write the files that the benchmark's test server accepts.", metavar="DIR")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.submission is not None and self.run is None:
             raise ValueError("--submission needs a run's own scores, not --ranks")
         if (self.run is None) == (self.ranks is None):
-            raise ValueError("name a run to score, or give --ranks FILE: one of the two")
+            raise ValueError("give either a run to score or --ranks FILE")
         return self
 
 
 class Ui(TrackedOptions):
     """Options of `negbench ui`."""
 
-    name: str | None = option(None, "Comparison, study, ... to open [default: what was computed last].", argument=True)
+    name: str | None = option(None, "Comparison, study, ... to open [default: the latest].", argument=True)
     port: int = option(5000, "Port on 127.0.0.1.", ge=1, le=65535)
 
 
@@ -211,4 +211,4 @@ class List(PluginOptions):
     kind: PluginKind | None = option(
         None, "strategies, losses, backbones, datasets, systems or recipes [default: all]", argument=True
     )
-    name: str | None = option(None, "Explain all options of this one.", argument=True)
+    name: str | None = option(None, "Explain this one: its options, or the file of a system or recipe.", argument=True)

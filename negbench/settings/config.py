@@ -267,10 +267,10 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
     """Refuse values that no option can have, before anything uses them: inf, 5,000 digits, dates, deep lists."""
     if isinstance(value, Mapping | list | tuple):
         if depth > _DEEPEST:
-            raise OptionError(f"{key}: lists within lists within lists: no option takes that")
+            raise OptionError(f"{key}: lists are nested too deeply for any option")
         for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             if isinstance(name, str) and not name.isprintable():
-                raise OptionError(f"{key}: {quoted(name)} cannot be an option's name")
+                raise OptionError(f"{key}: {quoted(name)} is not a valid option name")
             _check_value(f"{key}.{name}" if isinstance(value, Mapping) else key, item, depth + 1)
         return
     want = ""
@@ -279,11 +279,11 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
     elif isinstance(value, int):
         want = "" if -(2**63) <= value < 2**63 else "a number of at most 18 digits"
     elif isinstance(value, str):
-        want = "" if "\0" not in value and not re.search("[\ud800-\udfff]", value) else "text that can be a file's name"
+        want = "" if "\0" not in value and not re.search("[\ud800-\udfff]", value) else "valid text without null bytes"
     elif not (value is None or isinstance(value, Path)):
         want = "text, a number, true or false, or a list of them"
     if want:
-        raise OptionError(f"{key} = {quoted(value)}: want {want}")
+        raise OptionError(f"{key} = {quoted(value)}: expected {want}")
 
 
 def _named(key: str, value: Any) -> Any:
@@ -300,12 +300,12 @@ def _check_keys(values: Mapping[str, Any]) -> None:
             raise UnknownNameError("section", key, RunConfig.model_fields)
         if key in _OWN:
             if not isinstance(value, Mapping):
-                raise OptionError(f"{key} = {quoted(value)}: is a section; set one of its keys, e.g. {key}.KEY=value")
+                raise OptionError(f"{key} = {quoted(value)}: a section: set one of its keys, {key}.KEY=value")
             for name in value:
                 if name not in _OWN[key].model_fields:
                     raise UnknownNameError("key", f"{key}.{name}", [f"{key}.{n}" for n in _OWN[key].model_fields])
         if key in SECTIONS and not isinstance(value, Mapping):
-            raise OptionError(f"{key} = {quoted(value)}: want a name")
+            raise OptionError(f"{key} = {quoted(value)}: expected a name")
 
 
 # --- resolving ---------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = Non
 def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
-    raise OptionError(f"an option's value cannot be written to a file: {quoted(value)}")
+    raise OptionError(f"option value {quoted(value)} cannot be stored as JSON")
 
 
 def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
@@ -377,7 +377,7 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     if start:
         given = config.schedule.warmup
         if start >= epochs or given not in (None, start):
-            where = f"the run has {epochs} epochs" if start >= epochs else f"schedule.warmup says {given}: leave it out"
+            where = f"the run has {epochs} epochs" if start >= epochs else f"schedule.warmup is {given}: leave it out"
             raise OptionError(
                 f"strategy {quoted(config.strategy.name)}: its last part starts at epoch {start}; {where}"
             )
@@ -394,7 +394,7 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     if listed is None:
         listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) or ((start,) if start else ())
     elif list(listed) != sorted(set(listed)) or any(not 0 <= e < epochs for e in listed):
-        raise OptionError(f"schedule.refresh_epochs must rise within 0..{epochs - 1}, got {quoted(list(listed))}")
+        raise OptionError(f"schedule.refresh_epochs must increase within 0..{epochs - 1}, got {quoted(list(listed))}")
     if start and start not in listed[:1]:
         raise OptionError(
             f"schedule.refresh_epochs must begin with {start}, where the last part of strategy "

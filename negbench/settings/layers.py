@@ -52,7 +52,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if "plugins" in found:
         files = found["plugins"]
         if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
-            raise NegbenchError(f"--recipe {path}: plugins: want a list of Python files, got {quoted(files)}")
+            raise NegbenchError(f"--recipe {path}: plugins must be a list of Python files, got {quoted(files)}")
         found["plugins"] = [str((path.parent / file).resolve()) for file in files]
     if "extends" not in found:
         return found
@@ -84,7 +84,7 @@ def parse_value(text: str, where: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{where}: a value too long or too deep to be read") from error
+        raise OptionError(f"{where}: the value is too long or nested too deeply") from error
     return found["value"] if len(found) == 1 else text
 
 
@@ -92,7 +92,7 @@ def parse_set(text: str) -> tuple[list[str], Any]:
     """Parse 'section.key=value' as (['section', 'key'], value), the value with `parse_value`."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
+        raise OptionError(f"--set {quoted(text)}: expected section.key=value, e.g. --set train.epochs=12")
     return key.strip().split("."), parse_value(value, f"--set {quoted(key.strip())}")
 
 
@@ -100,7 +100,7 @@ def set_layer(text: str) -> dict[str, Any]:
     """Parse 'section.key=value' as a configuration layer."""
     path, value = parse_set(text)
     if len(path) > 2:
-        raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
+        raise OptionError(f"--set {quoted(text)}: expected section.key=value, e.g. --set train.epochs=12")
     return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
 
 
@@ -111,12 +111,12 @@ def parse_plugin(text: str) -> dict[str, Any]:
     """
     name, *options = re.split(r":(?=\s*\w+\s*=)", text)
     if ":" in re.sub(r":\s*\d+\s*>", ">", name) and registry.reader_of(name) is None:
-        raise OptionError(f"{quoted(text)}: want NAME, or NAME:option=value:option=value")
+        raise OptionError(f"{quoted(text)}: expected NAME, or NAME:option=value:option=value")
     section: dict[str, Any] = {"name": name.strip()}
     for option in options:
         key, _, value = option.partition("=")
         if key.strip() == "name":
-            raise OptionError(f"{quoted(text)}: the name stands before the first colon")
+            raise OptionError(f"{quoted(text)}: write the name before the first colon, not as an option")
         section[key.strip()] = parse_value(value, quoted(text))
     return section
 

@@ -84,7 +84,7 @@ class Options(BaseModel):
             OptionError, UnknownNameError: a value or a key that the command does not accept.
         """
         if recipe is not None and not isinstance(recipe, Mapping):
-            raise OptionError(f"recipe's {table} = {quoted(recipe)}: want a table, [{table}]")
+            raise OptionError(f"recipe's {table} = {quoted(recipe)}: expected a table, [{table}]")
         bases = [each for each in type(self).__mro__ if vars(each).get("in_recipe")]
         allowed = [name for each in bases for name in each.__annotations__ if name in type(self).model_fields]
         for name in recipe or {}:
@@ -140,9 +140,9 @@ def parse_seeds(given: Any) -> tuple[int, ...]:
     if count and numbers:
         numbers = tuple(range(min(numbers[0], MANY_SEEDS + 1)))
     if len(numbers) > MANY_SEEDS:
-        raise OptionError(f"--seeds {given!r}: want at most {MANY_SEEDS:,}")
+        raise OptionError(f"--seeds {given!r}: at most {MANY_SEEDS:,} are allowed")
     if not numbers:
-        raise OptionError(f"--seeds {given!r}: want {want}")
+        raise OptionError(f"--seeds {given!r}: expected {want}")
     return numbers
 
 
@@ -152,7 +152,7 @@ def parse_budget(given: Any) -> float:
         return given
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(given))
     if found is None:
-        raise OptionError(f"--budget {given!r}: want a number and its unit: 90s, 30m or 2h")
+        raise OptionError(f"--budget {given!r}: expected a number and its unit: 90s, 30m or 2h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
@@ -167,9 +167,9 @@ def _whole_numbers(flag: str, given: Any, least: int, want: str) -> tuple[int, .
     try:
         numbers = tuple(int(part) for part in parts if str(part).strip())
     except (TypeError, ValueError) as error:
-        raise OptionError(f"{flag} {given!r}: want {want}") from error
+        raise OptionError(f"{flag} {given!r}: expected {want}") from error
     if any(number < least for number in numbers) or len(set(numbers)) != len(numbers):
-        raise OptionError(f"{flag} {given!r}: want {want}")
+        raise OptionError(f"{flag} {given!r}: expected {want}")
     return numbers
 
 
@@ -181,7 +181,7 @@ def _checked_rate(given: Any) -> Any:
     except (TypeError, ValueError):
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise OptionError(f"--lr {given!r}: want grid, fixed, or a number above 0, e.g. 1e-3")
+        raise OptionError(f"--lr {given!r}: expected grid, fixed, or a number above 0, e.g. 1e-3")
     return rate
 
 
@@ -263,17 +263,18 @@ class RunSettings(ModelOptions):
         cli=str,
     )
     loss: Named | None = option(None, "Loss [default: bradley-terry].", cli=str)
-    seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].")
+    seed: int | None = option(None, "Seed of initial weights, batches and draws [default: 0].")
 
 
 class WorkerOptions(Options):
     """Workers that compute tasks."""
 
     section: ClassVar[str] = "Computing"
-    workers: int | None = option(None, "Tasks at a time [default: 1; with ray as many as there is room for].", ge=1)
+    workers: int | None = option(None, "Tasks at a time [default: 1; with ray, as many as fit].", ge=1)
     executor: Any = option(
         "pool",
-        "pool: processes of this machine; ray: tasks of a Ray cluster, as ray:cpus=4:gpus=0.5 (one CPU, one GPU each).",
+        "pool: processes on this machine; ray: tasks on a Ray cluster, e.g. ray:cpus=4:gpus=0.5 (otherwise one "
+        "CPU each, and one GPU if there is any).",
         cli=str,
     )
     address: str | None = option(
@@ -301,7 +302,7 @@ class UntilOptions(Options):
 class Run(RunSettings, TrackedOptions):
     """Options of `negbench run`."""
 
-    system: str | None = option(None, "A published system as a whole (see `list systems`); other flags override it.")
+    system: str | None = option(None, "Published system to train (see `list systems`); other flags override it.")
 
 
 class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, TrackedOptions):
@@ -313,8 +314,8 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     in_recipe: ClassVar[bool] = True
     strategies: Names = option(
         "cir",
-        "Comma-separated names, options as qure:variant=release; cir: the papers' strategies and their opponents; all: "
-        "every strategy that needs no guide and works with any loss.",
+        "Comma-separated names, options as qure:variant=release; cir: the papers' strategies, baselines and oracles; "
+        "all: every strategy that needs no guide or judge.",
         flags=("--strategies", "--strategy"),
         cli=str,
     )
@@ -336,7 +337,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     )
     dials: tuple[str, ...] = option(
         (),
-        "A setting and its values, e.g. dataset.twins=1,2,4; repeat for more.",
+        "Setting to vary and its values, e.g. dataset.twins=1,2,4; repeat for more.",
         flags=("--dial",),
         metavar="KEY=VALUE,VALUE",
     )
@@ -351,7 +352,8 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     lr: LearningRate | None = option(
         None,
         "grid: choose each strategy's learning rate among 0.3, 1 and 3 times train.lr, with the first seed, on a part "
-        "of train; fixed: train.lr for all; or the rate of all [default: grid; fixed with --tuned or --dial train.lr].",
+        "of train; fixed: train.lr for all; VALUE: this rate for all [default: grid; fixed with --tuned or --dial "
+        "train.lr].",
         metavar="grid|fixed|VALUE",
         cli=str,
     )
@@ -360,8 +362,8 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
         None, "Strategy that all others are compared with [default: in-batch, else all-corpus]."
     )
     metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
-    margin: float = option(1.0, "Differences within this many points are equal.", ge=0, lt=100)
-    alpha: float = option(0.05, "Level of the tests; intervals have level 1 - alpha.", ge=0.001, lt=1)
+    margin: float = option(1.0, "Differences within this many points count as equal.", ge=0, lt=100)
+    alpha: float = option(0.05, "Significance level of the tests; intervals have level 1 - alpha.", ge=0.001, lt=1)
     report: bool = option(True, "Write the HTML report.")
 
 
@@ -371,10 +373,10 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
 class Report(RunsOptions, PluginOptions):
     """Options of `negbench report`."""
 
-    name: str = option(..., "A comparison, or claims.", argument=True)
+    name: str = option(..., "Name of a comparison or of claims.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
     against: str | None = option(
-        None, "Another comparison: write a page of the rows that both have, and of the settings that differ."
+        None, "Second comparison: write a page on the rows that both have and the settings that differ."
     )
 
 
@@ -386,8 +388,8 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     """Options of `negbench study`."""
 
     in_recipe: ClassVar[bool] = True
-    trials: int | None = option(None, "Trials in all; a higher number continues [default: 40].", ge=1, le=1_000_000)
-    seeds: int = option(1, "Runs per trial; their mean counts.", ge=1, le=MANY_SEEDS)
+    trials: int | None = option(None, "Total trials; rerun with more to continue [default: 40].", ge=1, le=1_000_000)
+    seeds: int = option(1, "Runs per trial; its score is their mean.", ge=1, le=MANY_SEEDS)
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
     )

@@ -37,8 +37,8 @@ MOVES_SCORES = False  # only stores results
 Status = Literal["finished", "failed", "interrupted", "new"]
 Step = Literal["reuse", "resume", "anew"]  # for finished runs, interrupted ones, and all others, including failed ones
 _SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # files that a finished run can do without
-_ANEW = "delete it and result.json beside it, and the command that computed the run computes it again"
-_FIRST = "delete checkpoint.pt in its folder, and the run starts again from its first epoch"
+_ANEW = "delete it and the result.json beside it, and rerun the command that computed the run"
+_FIRST = "delete checkpoint.pt in its folder to restart the run from its first epoch"
 
 Known = dict[str, float | None]
 
@@ -52,7 +52,7 @@ class Closed(BaseModel):
 class Draws(Closed):
     """How negatives are taken from the pools."""
 
-    per_query: int | None = Field(description="negatives of a query and epoch; null: all of the batch's pool")
+    per_query: int | None = Field(description="negatives per query and epoch; null: all of the batch's pool")
     replacement: bool | None = Field(description="whether each epoch draws anew; null for batch strategies")
 
 
@@ -63,26 +63,26 @@ class RunRecord(Closed):
     lies in [0, 1]; ranks count from 1, epochs of refreshes from 0.
     """
 
-    metrics: dict[str, float] = Field(description="of the reported split at the reported epoch; GROUP/NAME for a part")
-    main_metric: str = Field(description="the one of `metrics` to look at")
+    metrics: dict[str, float] = Field(description="on the reported split at the reported epoch; GROUP/NAME for a part")
+    main_metric: str = Field(description="name of the main one of `metrics`")
     baselines: dict[str, dict[str, float]] = Field(
-        description="the metrics of what needs no training, or one side of the query alone, by name"
+        description="metrics of rankings without training or by one side of the query alone, by name"
     )
     reported_epoch: int = Field(ge=0, description="epochs trained when the metrics were taken")
-    selected_on: Literal["last", "dev", "val"] = Field(description="what the epoch was chosen by")
+    selected_on: Literal["last", "dev", "val"] = Field(description="how the reported epoch was chosen")
     behaviour: Known = Field(description="what the strategy did: means over refreshes (batch strategies: epochs)")
     behaviour_by_refresh: list[Known] = Field(description="the same, one by one, with the epoch")
-    regime: Known = Field(description="where the model stood at the end, and what random negatives are")
+    regime: Known = Field(description="how well the model ranked at the end, and what random negatives were")
     regime_by_refresh: list[Known] = Field(description="the same before each refresh")
     refresh_epochs: list[int] = Field(description="epochs before which pools were defined anew")
     temperatures: dict[str, float] = Field(description="learned temperatures at the end")
     draws: Draws
     steps: int = Field(ge=0, description="optimiser steps")
     negatives_seen: int = Field(ge=0, description="query-negative pairs that the loss read")
-    seconds: dict[str, float] = Field(description="of each stage")
+    seconds: dict[str, float] = Field(description="time of each stage")
     images_encoded: int = Field(ge=0, description="images whose features were not stored before")
-    peak_memory_mib: dict[str, float] = Field(description="of the process, and of the GPU where there is one")
-    remarks: list[str] = Field(description="what a reader must know")
+    peak_memory_mib: dict[str, float] = Field(description="of the process and, if there is one, of the GPU")
+    remarks: list[str] = Field(description="caveats for a reader")
 
 
 def check_types(result: Any) -> None:
@@ -162,7 +162,7 @@ class RunFolder:
         for file, sha256 in self.manifest.get("plugins", {}).items():
             if registry.own_file(sha256) is None:
                 content = f"with the same content, SHA-256 {sha256[:12]}..."
-                raise RunError(f"run {self.run_id} was made with a file of plug-ins: give --plugin {file} ({content})")
+                raise RunError(f"run {self.run_id} was made with a plug-in file: give --plugin {file} ({content})")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write metrics, behaviour and cost; this marks the run finished and deletes its checkpoint."""
@@ -181,7 +181,7 @@ class RunFolder:
         if self.status != "finished":
             raise RunError(f"run {self.run_id} is not finished ({self.status})")
         if lost := self.lost():
-            fix = "delete its result.json, and the command that computed the run computes it again"
+            fix = "delete its result.json and rerun the command that computed the run"
             raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {fix}")
         value: dict[str, Any] = read_json(self.path / "result.json", _ANEW)
         with self._intact("result.json"):
@@ -283,7 +283,7 @@ class RunFolder:
         from safetensors.torch import load_file
 
         if not self.has_weights:
-            raise RunError(f"run {self.run_id} holds no weights")
+            raise RunError(f"run {self.run_id} has no weights")
         with self._intact("model.safetensors") as file:
             tensors: dict[str, torch.Tensor] = load_file(file)
         return tensors
@@ -301,8 +301,8 @@ def find_run(runs: Path, name: str) -> RunFolder:
     matches = sorted(p.parent for p in runs.glob("*/config.json") if name in p.parent.name)
     if len(matches) == 1:
         return RunFolder(matches[0])
-    known = f"several match: {', '.join(m.name for m in matches[:5])}" if matches else f"see the folders in {runs}"
-    raise RunError(f"there is no run '{name}' in {runs}: {known}")
+    known = f"several match: {', '.join(m.name for m in matches[:5])}" if matches else "not found among its folders"
+    raise RunError(f"run '{name}' in {runs}: {known}")
 
 
 def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
@@ -379,7 +379,7 @@ def new_folder(runs: Path, name: str) -> RunFolder:
             raise RunError(f"cannot write {path}: {error.strerror}") from error
         seal(path)
         return RunFolder(path)
-    raise RunError(f"10,000 runs named {name} in {runs}: clear some away")
+    raise RunError(f"10,000 runs named {name} in {runs}: delete some")
 
 
 def final_values(details: Mapping[str, Any]) -> dict[str, float]:

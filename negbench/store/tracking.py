@@ -184,7 +184,7 @@ class Tracker:
                 found = client.get_experiment_by_name(name)
         if found is None:
             names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
-            raise RunError(f"there is no experiment '{name or ''}' in {self.shown}: known are {names}")
+            raise RunError(f"no experiment '{name or ''}' in {self.shown}; known: {names}")
         with self.answering():
             compared = client.search_runs([found.experiment_id], _SUMMARIES, max_results=1)
         view = {"workflowType": "machine_learning"} | (_COMPARED if compared else {})

@@ -180,7 +180,7 @@ class DatasetTestCase:
     def val(self, load: Callable[..., Dataset]) -> Dataset:
         """The reported split."""
         if not self.ranked:
-            pytest.skip("the test class says that ranks do not judge")
+            pytest.skip("ranks do not judge this data set")
         return load(split="val", images=False)
 
     def test_the_right_answers_score_one(self, val: Dataset) -> None:
@@ -251,7 +251,7 @@ class DatasetTestCase:
     def train(self, load: Callable[..., Dataset]) -> Dataset:
         """The training split."""
         if "train" not in self.splits:
-            pytest.skip("the test class says that there is nothing to train on")
+            pytest.skip("this data set has no train split")
         return load(split="train", images=False)
 
     def test_dev_part(self, train: Dataset) -> None:

@@ -46,7 +46,7 @@ def toy_view(
         ValueError: columns out of range.
     """
     if not 1 <= columns <= _STEPS:
-        raise ValueError(f"columns must lie in 1..{_STEPS}, got {columns}")
+        raise ValueError(f"columns must be in 1..{_STEPS}, got {columns}")
     made = _made(rows, columns, seed, sign, ties, dtype)
     tables = {name: getattr(made, name).clone() for name in ("scores", "target", "allowed", "relevant")}
     return replace(made, **tables, planes={name: plane.clone() for name, plane in made.planes.items()})

@@ -98,7 +98,7 @@ class Book:
         mine = {**spec.shared(), "storage": storage and without_secrets(storage)}
         if differing := [key for key in mine if mine[key] != theirs.get(key)]:
             raise RunError(
-                f"study '{self.name}' was started with another {', '.join(differing)}, and its trials would not be "
+                f"study '{self.name}' was started with different {', '.join(differing)}; its trials would not be "
                 "comparable: give another --name"
             )
         return spec, storage or journal
@@ -243,7 +243,7 @@ def _described(trial: FrozenTrial) -> str:
     short = {key.split(".")[-1]: f"{v:.4g}" if isinstance(v, float) else v for key, v in trial.params.items()}
     point = ", ".join(f"{key}={value}" for key, value in short.items())
     if trial.state == TrialState.FAIL:
-        return f"FAILED: {trial.user_attrs.get('error', 'its value is no number')} ({point})"
+        return f"FAILED: {trial.user_attrs.get('error', 'its value is not a number')} ({point})"
     if trial.state == TrialState.PRUNED:
         return f"pruned at step {trial.last_step} ({point})"
     return f"{trial.value:.4f} ({point})"
@@ -257,5 +257,5 @@ def open_book(runs: Path, name: str, storage: str | None = None) -> Book:
     """
     if not (runs / name / "study.json").exists():
         known = sorted(path.parent.name for path in runs.glob("*/study.json"))
-        raise RunError(f"there is no study '{name}' in {runs}: known are {', '.join(known) or 'none'}")
+        raise RunError(f"no study '{name}' in {runs}; known: {', '.join(known) or 'none'}")
     return Book(runs / name, None, storage)

@@ -98,7 +98,7 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
     except (KeyboardInterrupt, Stopped):
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
         raise
-    log.info("%d trials, %.1f s of this command", trials, time.monotonic() - started)
+    log.info("%d trials; this command took %.1f s", trials, time.monotonic() - started)
     if not plan.fresh:
         return book, None
     how = {"executor": executor, "tracking_uri": uri}
@@ -111,7 +111,7 @@ def _header(book: Book, trials: int) -> list[str]:
     size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
     lines = [
         f"{book.name}: {spec.base['strategy']['name']} on {spec.base['dataset']['name']}, {size}, scored on a dev "
-        f"part of train ({100 * spec.base['eval']['dev_fraction']:.0f} %); val stays closed"
+        f"part of train ({100 * spec.base['eval']['dev_fraction']:.0f} %); no trial reads val"
     ]
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
     if clipped := [knob.key for knob in spec.space.knobs if knob.start != knob.default]:

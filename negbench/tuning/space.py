@@ -21,7 +21,7 @@ from negbench.settings.config import ResolvedConfig, RunConfig, build_config, re
 from negbench.settings.layers import parse_value
 
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
-_FORM = "want KEY=low:high, KEY=low:high:log or KEY=a|b|c"
+_FORM = "expected KEY=low:high, KEY=low:high:log or KEY=a|b|c"
 _N_DEF = range(2, 13)
 _NEGATIVES = (1, 5)
 
@@ -153,7 +153,7 @@ def build_space(
     space = _searched(base, full, search, fix, grid)
     if not space.knobs:
         raise OptionError(
-            f"strategy '{base.strategy.name}' has nothing left to tune: --search KEY=low:high adds a knob"
+            f"strategy '{base.strategy.name}' has nothing left to tune: add a knob with --search KEY=low:high"
         )
     for config in space.corners(base):
         resolved(config)
@@ -257,13 +257,13 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
         raise OptionError(f"{where}: {_FORM}")
     log, ends = len(parts) == 3, [_value(part, default, where) for part in parts[:2]]
     if any(isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end) for end in ends):
-        raise OptionError(f"{where}: a range needs two numbers; other values are listed as a|b|c")
+        raise OptionError(f"{where}: a range needs two numbers; list other values as a|b|c")
     if any(isinstance(end, float) for end in ends):
         ends = [float(end) for end in ends]
     if not ends[0] < ends[1] or (log and ends[0] <= 0):
-        raise OptionError(f"{where}: want low < high{', and low > 0 on a log scale' if log else ''}")
+        raise OptionError(f"{where}: expected low < high{', and low > 0 on a log scale' if log else ''}")
     if default is None or isinstance(default, str):  # a share of the gallery is no number of images
-        raise OptionError(f"{where}: {key} has no number by default; set one first with --set {key}=...")
+        raise OptionError(f"{where}: the default of {key} is not a number; set one first with --set {key}=...")
     return replace(knob, low=ends[0], high=ends[1], log=log, choices=())
 
 
@@ -271,14 +271,14 @@ def _known(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
     if key in knobs:
         return knobs[key]
     if width := next((knob.key for knob in knobs.values() if knob.sets == key), None):
-        raise OptionError(f"{key} is searched as the width of its band: --search {width}=low:high")
+        raise OptionError(f"{key} is the end of a band: search its width with --search {width}=low:high")
     flat = full.flat()
     if key not in flat:
         known = [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE]
         raise UnknownNameError("key", key, known, where="--search")
     section, name = key.partition(".")[::2]
     if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
-        raise OptionError(f"{key} cannot be searched: trials could not be compared, or stopped early")
+        raise OptionError(f"{key} cannot be searched: trials would not be comparable, or could not be stopped early")
     return Knob(key, flat[key])
 
 
@@ -286,9 +286,9 @@ def _value(given: str, default: Any, where: str) -> Any:
     """Parse one value, written as in TOML, into the type of the default."""
     value = parse_value(given.strip(), where)
     if not (value is None or isinstance(value, bool | int | float | str)):
-        raise OptionError(f"{where}: want a number, a text, true or false, got {quoted(value)}")
+        raise OptionError(f"{where}: expected a number, a text, true or false, got {quoted(value)}")
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float):
-        raise OptionError(f"{where}: want whole numbers, got {value}")
+        raise OptionError(f"{where}: expected whole numbers, got {value}")
     return value

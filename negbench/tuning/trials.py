@@ -172,6 +172,6 @@ def run_study(job: Job, executor: Executor, report: Report) -> None:
             alive -= 1
             if "trial 0, the default" in event.value:
                 raise NegbenchError(event.value)
-            report(f"worker {event.index}: {event.value}; {alive} of {workers} go on")
+            report(f"worker {event.index}: {event.value}; {alive} of {workers} workers continue")
             if alive == 0:
                 raise NegbenchError(f"every worker died ({event.value}); rerun the command to resume")

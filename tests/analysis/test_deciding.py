@@ -1,4 +1,4 @@
-"""Seeds until a comparison is decided: the looks, the verdicts that freeze at them, and the cells that are computed."""
+"""`--until decided`: the schedule of looks, verdicts that freeze at a look, seeds still needed, cells computed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def looks_of(**given: Any) -> Looks:
     return found
 
 
-# --- when --------------------------------------------------------------------------------------------------------
+# --- looks -------------------------------------------------------------------------------------------------------
 
 
 def test_looks_are_fixed_in_advance_and_spend_all_of_alpha() -> None:
@@ -63,7 +63,7 @@ def test_looks_need_seeds(given: dict[str, Any]) -> None:
 
 def test_a_budget_is_a_time() -> None:
     assert [parse_budget(text) for text in ("90s", "30m", "1.5h")] == [90, 1800, 5400]
-    with pytest.raises(OptionError, match="want a number and its unit"):
+    with pytest.raises(OptionError, match="expected a number and its unit"):
         Compare(budget="30")
 
 
@@ -71,7 +71,7 @@ def test_a_budget_is_a_time() -> None:
 
 
 def simulated(gaps: list[float], counts: list[int], sd: float = 0.003) -> dict[str, Values]:
-    """Strategy k is `gaps[k]` better, and has `counts[k]` seeds."""
+    """Return simulated values in which strategy k is better by `gaps[k]` and has `counts[k]` seeds."""
     rng = np.random.default_rng(3)
     easy, most = rng.random((1, 400)), max(counts)
     noise = {k: sd * rng.standard_normal((most, 1)) + 0.02 * rng.standard_normal((most, 400)) for k in range(len(gaps))}
@@ -82,7 +82,7 @@ def simulated(gaps: list[float], counts: list[int], sd: float = 0.003) -> dict[s
 
 
 def brute_force(values: dict[str, Values], looks: Looks) -> tuple[dict[Any, Difference], dict[Any, Difference]]:
-    """Differences to s0 and of all pairs: at each look every test anew, of each the first that decides."""
+    """Return differences to s0 and of all pairs: recompute every test at each look, keep the first that decides."""
     first: tuple[dict[Any, Difference], dict[Any, Difference]] = ({}, {})
     for count, share in zip(looks.counts, looks.shares, strict=True):
         mine = {name: each.of_seeds(range(count)) for name, each in values.items()}
@@ -101,7 +101,7 @@ def test_replayed_looks_are_those_of_a_plain_loop() -> None:
     looks = Looks((0, 1, 2), 12)
     values = simulated([0.0, 0.05, 0.012, 0.0], [12, 3, 12, 8])
     found, (baseline, every) = decided(values, "s0", looks, margin=0.01, alpha=0.05), brute_force(values, looks)
-    assert {each.seeds for each in every.values()} > {3}  # decided at different looks
+    assert {each.seeds for each in every.values()} > {3}  # pairs are decided at different looks
     assert {each.verdict for each in baseline.values()} >= {"better", "equal"}
     for mine, want in ((found.against, baseline), (found.pairs.differences, every)):
         assert {
@@ -111,7 +111,7 @@ def test_replayed_looks_are_those_of_a_plain_loop() -> None:
 
 
 def test_a_decided_pair_keeps_its_verdict_whatever_comes_later() -> None:
-    """Six later seeds in which s1 is as much worse as it was better."""
+    """s1 is better in the first 3 of 12 seeds and as much worse in the others; the verdict of the first look stays."""
     looks = Looks((0, 1, 2), 12)
     values = simulated([0.0, 0.05, 0.0], [12, 12, 12])
     turned = values["s1"].values.copy()
@@ -124,7 +124,7 @@ def test_a_decided_pair_keeps_its_verdict_whatever_comes_later() -> None:
     assert after.means["s1"].seeds == 12
 
 
-# --- prices ------------------------------------------------------------------------------------------------------
+# --- seeds still needed ------------------------------------------------------------------------------------------
 
 
 def difference_of(values: dict[str, Values]) -> Difference:
@@ -133,7 +133,7 @@ def difference_of(values: dict[str, Values]) -> Difference:
 
 
 def test_prices_are_those_of_the_widths_that_come() -> None:
-    """Where seeds alone vary, a half width falls with the root of their number; where queries do, there is a floor."""
+    """If only seeds vary, half-widths shrink with the root of their number; if queries vary too, there is a floor."""
     alone = difference_of(simulated([0.0, 0.0], [20, 20], sd=0.02))
     half = (alone.interval.high - alone.interval.low) / 2
     assert seeds_for(alone, half, nested=True) == pytest.approx(20, rel=0.05)
@@ -143,7 +143,7 @@ def test_prices_are_those_of_the_widths_that_come() -> None:
     assert 0 < floor < half / 4
     assert seeds_for(alone, floor * 0.99, nested=False) == np.inf
     assert seeds_for(alone, floor * 1.01, nested=False) > 1000
-    assert more_seeds(alone, 4 * half, nested=True) == 1  # as good as decided
+    assert more_seeds(alone, 4 * half, nested=True) == 1  # the target is wider than the interval
 
 
 # --- cells -------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def cells_of(runs: Path) -> dict[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def straight(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of a comparison that nothing disturbed."""
+    """Return the runs folder of an uninterrupted comparison."""
     runs = tmp_path_factory.mktemp("straight")
     assert command(flags_of(vector_sets, runs)) == 0
     return runs
@@ -237,13 +237,13 @@ def test_given_again_it_writes_nothing_and_leaves_no_run_of_mlflow_running(
     capsys: pytest.CaptureFixture[str],
     statuses: Callable[..., Any],
 ) -> None:
-    """Its first look has fewer cells than the folder, and is told from them alone."""
+    """The folder already has the cells of all looks; each look is reported from its own cells alone."""
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     told, files = [], []
-    for _ in range(3):  # at first the store lacks the runs
+    for _ in range(3):  # the first call copies the runs into the store
         assert command(flags_of(vector_sets, tmp_path, "--tracking-uri", uri)) == 0
-        told.append([line for line in capsys.readouterr().out.splitlines() if "finished before" not in line])
+        told.append([line for line in capsys.readouterr().out.splitlines() if "already finished" not in line])
         files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()})
     assert files[1] == files[2]
     assert told[1] == told[2]
@@ -258,7 +258,7 @@ def test_given_again_it_writes_nothing_and_leaves_no_run_of_mlflow_running(
 
 
 def run_of(runs: Path, seed: int, *, world: str = "", first: int = 0, cluster: bool = False) -> RunFolder:
-    """A finished run of twelve queries; every three of them are of one cluster."""
+    """Return a finished run of twelve queries, with `cluster` in clusters of three."""
     rank = torch.arange(1, 13)
     queries = tuple(f"q{first + n}" for n in range(12))
     names = tuple(f"family {n // 3}" for n in range(12)) if cluster else None
@@ -278,7 +278,7 @@ def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path
         "recall_at_10"
     ].nested
     assert not values_of([run_of(tmp_path, seed) for seed in (0, 1)], ["recall_at_10"])["recall_at_10"].nested
-    values_of([run_of(tmp_path, 1, world="w1", first=100)], ["recall_at_10"], known)  # another strategy's
+    values_of([run_of(tmp_path, 1, world="w1", first=100)], ["recall_at_10"], known)  # as of another strategy
     for other in (run_of(tmp_path, 1, world="w2", first=100), run_of(tmp_path, 1, world="w1", first=7)):
         with pytest.raises(RunError, match="ranks of other queries"):
             values_of([other], ["recall_at_10"], known)
@@ -287,7 +287,7 @@ def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path
 
 
 def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path: Path) -> None:
-    """Queries of a cluster count once: the interval of these models is that of the clusters' means."""
+    """Queries of a cluster count once: the interval for these models equals that of the cluster means."""
     noise = np.random.default_rng(0).normal(size=(2, 12))
     noise[:, 1::3], noise[:, 2::3] = noise[:, ::3], noise[:, ::3]
     found = values_of([run_of(tmp_path, 0, cluster=True)], ["recall_at_10"])["recall_at_10"]
@@ -306,11 +306,11 @@ def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path: Path) -> None
 def test_a_plan_says_what_seeds_resolve(
     straight: Path, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Eighty queries leave a floor far above a point."""
+    """Forty val queries leave an uncertainty far above one point, whatever the number of seeds."""
     assert command(flags_of(vector_sets, straight, "--dry-run")) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "to resolve differences of R@10 takes, for 1 point: more queries; for 2 points: more queries; " in told
-    assert "with unlimited seeds the queries still leave ± " in told
+    assert "resolving differences in R@10 takes, for 1 point: more queries; for 2 points: more queries; " in told
+    assert "even with unlimited seeds the queries leave ± " in told
     assert command(flags_of(vector_sets, tmp_path, "--dry-run")) == 0
     assert "run a pilot first (--seeds 3)" in " ".join(capsys.readouterr().out.split())
 

@@ -1,4 +1,4 @@
-"""Plateaus, rises and steps by hand; what is said of runs that are not trained out."""
+"""Plateaus, rises and steps against hand-computed values; remarks on runs that are still improving."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from negbench.grid.comparison import Group
 from tests.report.test_verdicts import group_of
 
 METRIC = "average/recall"
-STEPS = 7  # an epoch
+STEPS = 7  # per epoch
 
 
 def curved(group: Group, curves: Sequence[Sequence[float | None]], key: str = f"val/{METRIC}") -> Group:
-    """The group with these stored curves, a value an epoch, the untrained model's first; None: not scored then."""
+    """Return the group with these curves: one value per epoch after the untrained model's; None if not scored."""
     for run, values in zip(group.runs, curves, strict=True):
         run.write_metrics(
             [
@@ -49,13 +49,13 @@ def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path: Path
 
 def test_the_last_third_and_steps_by_hand() -> None:
     for values, rise in (
-        ((0, 0.1, 0.2, 0.3, 0.5, 0.55, 0.6), 0.1),  # 6 epochs: from the fourth to the sixth
-        ((0, 0.1, 0.2, 0.3, 0.5, 0.4), 0.4 - 0.5),  # 5: from the fourth
-        ((0, 0.1, 0.2, 0.3), 0.1),  # 3: from the second
+        ((0, 0.1, 0.2, 0.3, 0.5, 0.55, 0.6), 0.1),  # 6 epochs: fourth to sixth
+        ((0, 0.1, 0.2, 0.3, 0.5, 0.4), 0.4 - 0.5),  # 5 epochs: fourth to fifth
+        ((0, 0.1, 0.2, 0.3), 0.1),  # 3 epochs: second to third
         ((0.2, 0.5), math.nan),  # one epoch has no last third
     ):
         assert curve_of(*values).rise == pytest.approx(rise, nan_ok=True)
-    assert math.isnan(Plateau((0, 30), (0, 300), (0.1, 0.9)).rise)  # scored at its end alone
+    assert math.isnan(Plateau((0, 30), (0, 300), (0.1, 0.9)).rise)  # scored only at the end
     assert Plateau((0, 10, 20, 30), (0, 100, 200, 300), (0.1, 0.5, 0.6, 0.9)).rise == pytest.approx(0.3)
     found = curve_of(0.1, 0.5, 0.78, 0.74, 0.8)
     assert [found.steps_to(level) for level in (0.05, 0.5, 0.76, 0.8)] == [0, STEPS, 2 * STEPS, 4 * STEPS]
@@ -72,7 +72,7 @@ def both(runs: Path) -> list[Group]:
 
 
 def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path: Path) -> None:
-    """95 % of 0.7 is 0.665, of 0.6 is 0.57: the slow one reaches the higher plateau, the fast one never does."""
+    """95 % of 0.7 is 0.665 and of 0.6 is 0.57: only the slow strategy reaches 95 % of the higher plateau."""
     groups = both(tmp_path)
     frame = measured(groups)["training"].set_index("strategy")
     assert frame["plateau"].to_dict() == pytest.approx({"qure": 0.7, "all-corpus": 0.6})
@@ -83,7 +83,7 @@ def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path: Path) -> N
     shown = leader_table(groups).training.set_index("strategy")
     assert shown["steps to 95 % of the best"].to_dict() == {"qure": "42", "all-corpus": "-"}
     assert shown["rise in last third"]["qure"] == "20.00"
-    groups[0] = Group({**groups[0].labels, "dataset": "g@1"}, groups[0].runs)  # the best is that of the same data set
+    groups[0] = Group({**groups[0].labels, "dataset": "g@1"}, groups[0].runs)  # the best plateau is per data set
     frame = measured(groups)["training"].set_index("strategy")
     assert frame["steps_best"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
 
@@ -120,6 +120,6 @@ def test_rates_are_told_with_those_at_an_end() -> None:
     assert rates_answer({}) == []
     (line,) = rates_answer({"rates": [of("qure", 0.001), of("dqe", 0.003), of("top-k", 0.003)]})
     assert "with seed 4: 0.003 for dqe and top-k; 0.001 for qure." in line
-    assert line.endswith("a better one may lie beyond: qure.")
+    assert line.endswith("(a better rate may exist beyond it): qure.")
     (line,) = rates_answer({"rates": [of("dqe", 0.003)]})
     assert "At an end" not in line

@@ -19,7 +19,7 @@ from negbench.analysis.statistics import (
 )
 
 VARIANCES = [5.553228346670421, 4.975527412486904, 4.391296162993946, 6.221962624290375]
-DIFFERENCES = [  # low, high, p of the row, p in the table, minimum detectable
+DIFFERENCES = [  # low, high, p_value, p_adjusted, minimum_detectable
     [-0.0039, 0.0177, 0.11188811188811189, 0.1968031968031968, 0.014271801530942036],
     [0.0180, 0.0450, 0.000999000999000999, 0.000999000999000999, 0.01792380476176427],
 ]
@@ -30,7 +30,7 @@ def generator(seed: int = 0) -> np.random.Generator:
 
 
 def table_of(means, seeds=5, queries=300, sd=0.005, *, rng=None, **design):
-    """Normal values: strategy k has mean `means[k]`, `sd` over seeds, and noise by query that all share."""
+    """Return normal values: strategy k has mean `means[k]` and `sd` over seeds; all share the difficulty of queries."""
     rng = rng or generator(1)
     easy = rng.normal(size=(1, queries))
     values = {
@@ -45,7 +45,7 @@ def table_of(means, seeds=5, queries=300, sd=0.005, *, rng=None, **design):
 
 def test_many_seeds_give_each_strategy_its_own_variance():
     rng, sds = generator(2), np.array([1.0, 2.0, 4.0, 0.5])
-    common = 10 * rng.normal(size=(1, 400))  # what a seed does to all strategies is in no difference
+    common = 10 * rng.normal(size=(1, 400))  # effects of a seed on all strategies cancel in differences
     found = variance_draws(sds[:, None] * rng.normal(size=(4, 400)) + common, 800, generator())
     assert found.shape == (800, 4)
     np.testing.assert_allclose(np.sqrt(np.median(found, axis=0)), sds, rtol=0.12)
@@ -56,16 +56,16 @@ def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not(
     alike = rng.normal(size=(20, 3))
     spread = np.quantile(variance_draws(alike, 800, generator()), 0.95, axis=0)
     own = alike.var(axis=1, ddof=1)
-    assert np.ptp(spread) < np.ptp(own) * 3  # one number from twenty rows, not twenty from two degrees of freedom
+    assert np.ptp(spread) < np.ptp(own) * 3  # one variance from 20 rows, not 20 with two degrees of freedom
     noisy = alike * np.where(np.arange(20) < 10, 1.0, 30.0)[:, None]
     found = np.median(variance_draws(noisy, 800, generator()), axis=0)
     assert np.median(found[10:]) > 100 * np.median(found[:10])
     means = generator(4).normal(size=(12, 6))
-    means[0, 3:] = means[1, 1:] = np.nan  # without some seeds a strategy takes part, and with a single one it borrows
+    means[0, 3:] = means[1, 1:] = np.nan  # missing seeds are allowed; a single seed borrows its variance
     found = np.median(variance_draws(means, 800, generator()), axis=0)
     assert (found > 0.1).all()
     assert (found < 6).all()
-    for means in (np.ones((3, 4)), np.ones((2, 1)), np.ones((1, 5)) * np.arange(5)):  # nothing varies between them
+    for means in (np.ones((3, 4)), np.ones((2, 1)), np.ones((1, 5)) * np.arange(5)):  # differences do not vary
         assert not variance_draws(means, 50, generator()).any()
 
 
@@ -115,18 +115,18 @@ def test_a_mean_of_strata_weighs_every_stratum_alike():
     assert against(table, "b", generator())["a"].value == pytest.approx(0.5)
     assert summarise(table)["a"].mean == pytest.approx(0.5)
     noise = table.query_noise(["a", "b"], [0])
-    assert noise.covariance == pytest.approx(np.zeros((2, 2)), abs=1e-12)  # nothing varies inside a stratum
+    assert noise.covariance == pytest.approx(np.zeros((2, 2)), abs=1e-12)  # no variance within a stratum
 
 
 def test_noise_of_single_runs_is_not_counted_twice():
-    """Where only runs vary, the interval over seeds is that of the seeds: the queries add nothing of their own."""
+    """With independent noise in every run, the interval over seeds is the closed form; queries add no extra width."""
     rng = generator(8)
     table = ValueTable({name: rng.normal(size=(40, 200)) for name in "abcd"}, Design(draws=8000))
     noise = table.query_noise(table.names, table.common(table.names))
     np.testing.assert_allclose(np.diag(noise.interaction), 1 / (40 * 200), rtol=0.1)
     found = against(table, "a", generator())["b"]
     expected = 2 * 1.96 * np.sqrt(2 / (40 * 200))
-    width = scipy.stats.norm.ppf(1 - 0.025 / 3) / 1.96  # three comparisons at once, about
+    width = scipy.stats.norm.ppf(1 - 0.025 / 3) / 1.96  # about three simultaneous comparisons
     assert found.interval.high - found.interval.low == pytest.approx(expected * width, rel=0.2)
 
 
@@ -139,11 +139,11 @@ def test_nested_worlds_need_no_equal_numbers_of_queries_and_add_no_second_query_
     assert found.value == pytest.approx(means.mean())
     assert found.seeds == 4
     assert found.verdict == "better"
-    with pytest.raises(ValueError, match="same queries"):
+    with pytest.raises(ValueError, match="same number of queries"):
         ValueTable(values)
 
 
-# --- what is asked of a table ---------------------------------------------------------------------------------------
+# --- properties of a table -------------------------------------------------------------------------------------------
 
 
 def test_verdicts_are_read_from_the_interval():
@@ -165,7 +165,7 @@ def test_pairs_know_ranks_and_both_directions():
     assert (back.interval.low, back.interval.high) == (-there.interval.high, -there.interval.low)
     assert back.turned() == there
     assert pairs(table, generator()).differences == found.differences
-    alike = table_of([0.5] * 8)  # differences to a baseline are a smaller family
+    alike = table_of([0.5] * 8)  # comparisons with a baseline are a smaller family
     every, one = pairs(alike, generator()).of("s1", "s0"), against(alike, "s0", generator())["s1"]
     assert one.interval.high - one.interval.low < every.interval.high - every.interval.low
 
@@ -205,14 +205,14 @@ def test_summaries_hold_the_mean_and_stay_on_the_scale():
     assert rare.sd == pytest.approx(hits.mean(1).std(ddof=1))
     assert 0 <= rare.interval.low <= rare.mean <= rare.interval.high
     assert np.isnan(found["one"].sd)
-    half = scipy.stats.t.ppf(0.975, 99) * scipy.stats.sem(hits[0])  # these very queries' alone, rounded outwards
+    half = scipy.stats.t.ppf(0.975, 99) * scipy.stats.sem(hits[0])  # over the queries of one run, rounded outwards
     assert found["one"].interval.high == pytest.approx(hits[0].mean() + half, abs=1e-4)
     assert (rare.seeds, rare.queries) == (4, 100)
 
 
 def test_a_summary_of_several_seeds_by_hand():
     rng = generator(15)
-    for seeds, seed_sd, query_sd in ((2, 0.1, 0.1), (3, 0.0, 0.3)):  # wider over seeds, or for these very models
+    for seeds, seed_sd, query_sd in ((2, 0.1, 0.1), (3, 0.0, 0.3)):  # more variance between seeds, or queries
         values = 0.5 + seed_sd * rng.normal(size=(seeds, 1)) + query_sd * rng.normal(size=(1, 60))
         values = values + 0.1 * rng.normal(size=(seeds, 60))
         found, mean, means = summarise(ValueTable({"a": values}))["a"], values.mean(), values.mean(1)
@@ -227,7 +227,7 @@ def test_a_summary_of_several_seeds_by_hand():
 
 
 def test_the_same_generator_gives_the_numbers_of_this_version():
-    """A change of these numbers changes verdicts: it belongs into CHANGELOG under `[scores]`."""
+    """If these stored numbers change, verdicts change: note it in CHANGELOG under `[scores]`."""
     found = variance_draws(generator(16).normal(size=(4, 3)) * np.array([[1], [2], [1], [5]]), 160, generator())
     assert found.mean(0) == pytest.approx(VARIANCES, rel=1e-6)
     table = against(table_of([0.0, 0.01, 0.03], 4, 100, 0.01, draws=1000), "s0", generator())
@@ -269,7 +269,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_false_verdicts_are_rare_and_three_seeds_find_something():
-    """40 tables of 8 strategies with log-normal sds; the full calibration is tests/benchmarks/bench_statistics.py."""
+    """Simulate 40 tables of 8 strategies with log-normal sds; bench_statistics.py has the full calibration."""
     rng, false, power = generator(14), 0, 0.0
     for _ in range(40):
         sds, effects = 0.008 * np.exp(0.6 * rng.normal(size=8)), np.array([0.0] * 6 + [0.04] * 2)
@@ -279,5 +279,5 @@ def test_false_verdicts_are_rare_and_three_seeds_find_something():
         found = against(ValueTable(values, Design(draws=1000)), "s0", rng)
         false += any(each.verdict in ("better", "worse") for name, each in found.items() if name < "s6")
         power += np.mean([found[name].verdict == "better" for name in ("s6", "s7")]) / 40
-    assert false <= 6  # 5 % of 40 and two standard deviations
+    assert false <= 6  # 5 % of 40 plus almost three standard deviations
     assert power > 0.3

@@ -1,6 +1,6 @@
-"""Small random checkpoints in LAVIS's format, and their forward pass written out on plain tensors under LAVIS's names.
+"""Small random checkpoints in LAVIS's format, and an independent forward pass on plain tensors with LAVIS's names.
 
-The forward pass uses neither transformers nor torch.nn modules: an oracle that shares nothing with the code under test.
+The forward pass is an oracle that shares no code with the backbones: it uses neither transformers nor torch.nn modules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LENGTH = 16  # max_txt_len of the small models
 
 @dataclass
 class Sizes:
-    """Of a small model; every number differs from the others where it can."""
+    """Sizes of a small model; as many as possible differ from each other, so that mix-ups show."""
 
     tower: str = "eva_clip_g"
     grid: int = 2
@@ -55,7 +55,7 @@ class Sizes:
 
 
 class _Weights:
-    """Collects random tensors, large enough that every part of the model shows in its output."""
+    """Collect random tensors, large enough that every part of the model affects its output."""
 
     def __init__(self, seed: int) -> None:
         self.state: State = {}
@@ -199,7 +199,7 @@ def norm(state: State, name: str, x: Tensor, eps: float) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
-    """Head by head, and with LAVIS's -10000 for masked keys."""
+    """Compute attention head by head, with LAVIS's -10000 for masked keys."""
     width = q.shape[-1] // heads
     parts = []
     for h in range(heads):
@@ -271,7 +271,7 @@ def feed_forward(state: State, layer: str, suffix: str, x: Tensor) -> Tensor:
 def qformer(
     state: State, x: Tensor, s: Sizes, mask: Tensor | None = None, images: Tensor | None = None, query_length: int = 0
 ) -> Tensor:
-    """As LAVIS: positions before `query_length` attend to the image and have a feed-forward layer of their own."""
+    """Compute LAVIS's Q-Former: positions before `query_length` attend to the image and have their own feed-forward."""
     x = norm(state, "Qformer.bert.embeddings.LayerNorm", x, 1e-12)
     for n in range(s.layers):
         layer = f"Qformer.bert.encoder.layer.{n}"
@@ -284,7 +284,7 @@ def qformer(
 
 
 def words(state: State, ids: Tensor, name: str = "Qformer.bert.embeddings") -> Tensor:
-    """Positions of the text start at 0, behind query tokens too."""
+    """Return word plus position embeddings; text positions start at 0, even after query tokens."""
     return state[f"{name}.word_embeddings.weight"][ids] + state[f"{name}.position_embeddings.weight"][: ids.shape[1]]
 
 
@@ -299,7 +299,7 @@ def blip2_candidates(state: State, features: Tensor, s: Sizes) -> Tensor:
 
 
 def with_tokens(mask: Tensor, s: Sizes) -> Tensor:
-    """The text's mask behind that of the query tokens."""
+    """Return the text's mask with ones for the query tokens in front."""
     return torch.cat([torch.ones(len(mask), s.tokens, dtype=mask.dtype), mask], 1)
 
 
@@ -314,7 +314,7 @@ def blip2_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: 
 
 
 def sprc_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes) -> Tensor:
-    """SPRC's inference: fuse, then the text with the fused tokens before it, without an image."""
+    """Compute SPRC's queries: fuse image and text, then read the text after the fused tokens, without an image."""
     fused = blip2_fused(state, features, ids, mask, s)[:, : s.tokens]
     whole = with_tokens(mask, s)
     hidden = qformer(state, torch.cat([fused, words(state, ids)], 1), s, whole)
@@ -358,7 +358,7 @@ PARTS = (
 
 
 class World:
-    """A small model, the state dict that it was loaded from, its inputs, and what it computes."""
+    """A small model with its state dict, inputs and outputs."""
 
     def __init__(self, lavis: Any, sizes: Sizes, state: State, model: Any) -> None:
         self.lavis, self.sizes, self.state, self.model = lavis, sizes, state, model
@@ -371,7 +371,7 @@ class World:
 
 
 class Lavis:
-    """The functions of this file, and files made with them."""
+    """The functions of this file as attributes, and methods that save checkpoints."""
 
     World = World
 
@@ -394,7 +394,7 @@ class Lavis:
 
     @staticmethod
     def save_hub(kind: Any, config: Any, folder: Path) -> Any:
-        """A model of transformers with random weights that show, saved as it is published."""
+        """Save a transformers model with large random weights in the published format."""
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = kind(config).eval()
@@ -419,13 +419,12 @@ class Lavis:
 
 @pytest.fixture
 def lavis(tmp_path: Path) -> Lavis:
-    """Maker of small LAVIS checkpoints and their forward pass."""
     return Lavis(tmp_path)
 
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[str, str]:
-    """No network, an empty cache of the hub, and a toy that open_clip knows by these names, with either activation."""
+    """Go offline with an empty hub cache, and register a toy CLIP with either activation; return the two names."""
     import open_clip
     from huggingface_hub import constants
 

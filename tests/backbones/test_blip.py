@@ -1,4 +1,4 @@
-"""BLIP: a forward pass on plain tensors, transformers' own model, and what section 5 of the reference page warns of."""
+"""BLIP against a forward pass on plain tensors and transformers' model; pitfalls of the reference page, section 5."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_transformers_folder(theirs: tuple[Any, Path]) -> None:
         assert difference(features, fused.last_hidden_state) < 1e-5
         assert difference(queries, F.normalize(model.text_proj(fused.question_embeds[:, 0]), dim=-1)) < 1e-5
         assert difference(relevance(ours.text_queries(texts), candidates), alone.itm_score.T) < 1e-5
-    assert float(ours.temperature.detach()) == pytest.approx(0.07)  # their class has none
+    assert float(ours.temperature.detach()) == pytest.approx(0.07)  # transformers' class has none
     assert ours.vision_model.post_layernorm.eps == 1e-5
 
 

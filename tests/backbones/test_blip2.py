@@ -1,9 +1,9 @@
-"""BLIP-2: the released model's own numbers, a forward pass on plain tensors, transformers' own model, the 26 traps.
+"""BLIP-2 against the released model's numbers, a forward pass on plain tensors, transformers' model and 26 traps.
 
-The traps are those of the project's reference page on LAVIS's BLIP-2 in transformers. Ways to compute something else (3
-positions, 10 activations) cannot agree with the forward pass on plain tensors to 1e-5; the others have tests of their
-numbers. Trap 12 (autocast of a GPU) is tested with bfloat16 on the CPU; its
-figures for trained float16 weights cannot be. Trap 8's depths of the published files cannot be checked without them.
+The traps are listed in the project's reference page on LAVIS's BLIP-2 in transformers. Wrong formulas (trap 3,
+positions; trap 10, activations) would break the agreement with the plain forward pass to 1e-5; other traps have tests
+with their number. Trap 12 (autocast on a GPU) is tested with bfloat16 on the CPU, but not its figures for trained
+float16 weights. The depths in trap 8 cannot be checked without the published files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def difference(a: Tensor, b: Tensor) -> float:
 
 
 def relative(a: Tensor, b: Tensor) -> float:
-    """The same over the largest value, for what is not normalised."""
+    """Largest absolute difference relative to the largest value of `b`, for tensors that are not normalised."""
     return difference(a, b) / float(b.detach().abs().max())
 
 
@@ -57,7 +57,7 @@ def world_of(lavis: Any, sizes: Any, **options: Any) -> Any:
 
 
 def plain(world: Any) -> Tensor:
-    """Queries of the plain forward pass."""
+    """Return the queries of the forward pass on plain tensors."""
     return world.lavis.blip2_queries(world.state, world.features, world.ids, world.mask, world.sizes)  # type: ignore[no-any-return]
 
 
@@ -96,7 +96,7 @@ def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
     model = oracle_model(oracle, layout)
     inputs, expected = oracle["inputs"], oracle["expected"]
     captions = [str(caption) for caption in inputs["captions"]]
-    # square pictures of the tower's size are only normalised, so the whole chain from uint8 agrees as well
+    # preprocessing only normalises square pictures of the tower's size, so results agree from uint8 on
     pixels = torch.stack([model.preprocess(Image.fromarray(picture)) for picture in inputs["reference_u8"]])
     assert difference(pixels, torch.from_numpy(inputs["reference_pixels"])) < 1e-5
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
     assert set(found) == set(expected)
     for name, value in differences.items():
         bound = 5e-5 if name.endswith("temp") and name != "temp" else 1e-5
-        if name.endswith("_hidden"):  # they are not of unit norm, and processors add in different orders
+        if name.endswith("_hidden"):  # not of unit norm, and CPUs differ in the order of sums
             bound *= max(1.0, float(np.abs(expected[name]).max()))
         assert value <= bound, name
     assert np.array_equal(scores.argsort(1).numpy(), torch.from_numpy(expected["scores"]).argsort(1).numpy())
@@ -132,7 +132,7 @@ def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
 
 @pytest.mark.data
 def test_oracle_loss_and_gradients(oracle: dict[str, Any]) -> None:
-    """The released model's training step with dropout off: loss and every gradient that its file has."""
+    """Loss and every stored gradient match the released model's training step without dropout."""
     model = oracle_model(oracle, "whole")
     inputs, grads = oracle["inputs"], dict(oracle["grads"])
     captions = [str(caption) for caption in inputs["captions"]]
@@ -251,13 +251,13 @@ def test_a_folder_of_transformers(lavis: Any, tmp_path: Path) -> None:
         assert difference(ours._fused(features, tokens), fused) < 1e-4
         query = F.normalize(theirs.text_projection(fused[:, :5]).mean(1), dim=-1)
         assert difference(ours.queries(features, tokens), query) < 1e-5
-        # trap 7: stored features are before ln_vision, whose eps is LAVIS's (trap 6: the rest of the difference)
+        # trap 7: stored features precede ln_vision; LAVIS's eps explains the remaining difference (trap 6)
         towered, once = theirs.vision_model(pixels).last_hidden_state, ours.ln_vision(features)
         assert difference(once, towered) < 1e-4
         assert difference(features, towered) > 1e-1
     assert ours.ln_vision.eps == 1e-5
     assert (ours.identity.weights, ours.identity.revision) == (weights.name, "local")
-    assert float(ours.temperature.detach()) == pytest.approx(0.07)  # trap 26: their class has none
+    assert float(ours.temperature.detach()) == pytest.approx(0.07)  # trap 26: transformers' class has none
     assert ours.temperature.requires_grad
 
 
@@ -275,7 +275,7 @@ def test_folder_that_does_not_fit(lavis: Any, tmp_path: Path) -> None:
     for part in ("missing query_tokens", "unexpected stray.weight", "wrong shape vision_projection.weight"):
         assert part in str(error.value)
     (folder / "config.json").write_text('{"model_type": "clip"}')
-    with pytest.raises(WeightsError, match="holds a model of type clip, want blip-2"):
+    with pytest.raises(WeightsError, match="holds a model of type clip, expected blip-2"):
         Blip2.load(weights=str(folder))
     (folder / "config.json").unlink()
     with pytest.raises(WeightsError, match=r"has no config\.json"):
@@ -309,7 +309,7 @@ def test_without_weights_one_line_says_what_to_fetch(weights: str | None) -> Non
 def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The local cache before it; and no download begins where one request fails."""
+    """The local cache is tried first, and a failed request starts no download."""
     import huggingface_hub
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -357,7 +357,7 @@ def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
         ({"init": "random", "size": "toy", "config": {"image_size": 50}}, WeightsError, "patch_size 14 does not"),
         ({"init": "random", "size": "toy", "config": {"vocab_size": 9}}, WeightsError, "tokens with"),
         ({"weights": "lavis:absent.pth"}, WeightsError, r"no file absent\.pth; fetch .*blip2_pretrained_vitL\.pth"),
-        ({"weights": "absent.safetensors"}, WeightsError, "transformers' as its folder"),
+        ({"weights": "absent.safetensors"}, WeightsError, "a transformers model as its folder"),
         ({"weights": "org/name", "config": {"vit_heads": 2}}, OptionError, "lavis: weights"),
     ],
 )
@@ -382,7 +382,7 @@ def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis: Any, si
 
 
 def outline(weights: str | None, **options: Any) -> Outline:
-    """What planning is told of BLIP-2, with its key."""
+    """Return the outline of BLIP-2 that planning uses."""
     given = {name: value for name, value in {"weights": weights, **options}.items() if value is not None}
     return Scenes().outline(build_config([{"strategy": "qure", "backbone": {"name": "blip2", **given}}]))
 
@@ -410,7 +410,7 @@ def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, 
         "ratio": outline(weights, config=config, target_ratio=1.5).key,
         "precision": outline(weights, config=config, precision="bf16").key,
     }
-    assert outline(weights, config=config, pooling="text", tokenizer=tokenizer).key == found.key  # no tower of its own
+    assert outline(weights, config=config, pooling="text", tokenizer=tokenizer).key == found.key  # the same tower
     path.write_bytes(path.read_bytes() + b" ")
     keys["content"] = outline(weights, config=config).key
     assert len(set(keys.values())) == 4
@@ -439,7 +439,7 @@ def test_attribute_weights(lavis: Any, sizes: Any) -> None:
 def test_trap_05_vocabulary_size_is_the_tensors(lavis: Any, sizes: Any) -> None:
     whole = world_of(lavis, sizes)
     name = "Qformer.bert.embeddings.word_embeddings.weight"
-    # "[DEC]", the last row, is never used: a checkpoint without it scores the same
+    # the last row, "[DEC]", is never used, so a checkpoint without it scores the same
     shorter = {**whole.state, name: whole.state[name][:-1]}
     model = load(lavis, sizes, shorter)
     assert model.sizes.vocab_size == len(lavis.vocabulary)
@@ -447,7 +447,7 @@ def test_trap_05_vocabulary_size_is_the_tensors(lavis: Any, sizes: Any) -> None:
     assert not (whole.ids == len(lavis.vocabulary)).any()
     for rows in (sizes.rows - 2, sizes.rows + 1):
         table = torch.zeros(rows, sizes.width)
-        with pytest.raises(WeightsError, match=f"embeddings for {rows}"):
+        with pytest.raises(WeightsError, match=f"weights have {rows} embeddings"):
             load(lavis, sizes, {**whole.state, name: table})
     assert Blip2Sizes().vocab_size == 30523
 
@@ -458,7 +458,7 @@ def test_trap_06_layer_norm_eps(world: Any) -> None:
     assert eps.pop("ln_vision") == 1e-5
     assert {e for name, e in eps.items() if name.startswith("vision_model.")} == {1e-6 if eva else 1e-5}
     assert {e for name, e in eps.items() if name.startswith("qformer.")} == {1e-12}
-    # visible where the variance is small: a feature row of deviation 1e-3
+    # eps matters where the variance is small: features with a standard deviation of 1e-3
     tiny = world.features / world.features.std() * 1e-3
     expected = world.lavis.vision(world.state, tiny)
     assert difference(model._vision(tiny), expected) < 1e-5
@@ -486,7 +486,7 @@ def test_trap_11_mixed_dtypes_are_upcast(world: Any) -> None:
 
 
 def test_trap_12_precision_of_the_tower_is_its_own(world: Any) -> None:
-    with torch.autocast("cpu", dtype=torch.bfloat16):  # the caller's autocast does not reach the stored features
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # the caller's autocast does not affect stored features
         assert torch.equal(world.model.image_features(world.pixels), world.features)
     low = load(world.lavis, world.sizes, world.state, precision="bf16")
     features = low.image_features(world.pixels)
@@ -506,7 +506,7 @@ def test_trap_13_file_layouts(world: Any) -> None:
 
 
 def test_trap_13_surplus_of_a_tower_file(world: Any) -> None:
-    """A whole tower has a block, a final norm and a head more than BLIP-2 uses; anything else is refused."""
+    """Surplus keys of a whole tower (one block, a final norm, a head) are dropped; any other key is refused."""
     lavis, s = world.lavis, world.sizes
     s.vit_layers += 1
     whole = lavis.tower_state(s)
@@ -517,7 +517,7 @@ def test_trap_13_surplus_of_a_tower_file(world: Any) -> None:
     tower = lavis.save({**whole, **{name: torch.zeros(s.vit) for name in extra}}, "tower.pth")
     model = Blip2.load(weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
     assert len(model.vision_model.encoder.layers) == s.vit_layers
-    # without them, the number of blocks is the configuration's or all of the file's
+    # without the final norm and head, the configuration gives the number of blocks, or else the file does
     tower = lavis.save(whole, "tower.pth")
     for config, layers in (({}, s.vit_layers + 1), ({"vit_layers": s.vit_layers}, s.vit_layers)):
         model = Blip2.load(weights=f"lavis:{path},tower={tower}", config={**lavis.config(s), **config})
@@ -550,12 +550,12 @@ def test_trap_17_tokenizer_is_berts(lavis: Any, tmp_path: Path) -> None:
     hub_model(lavis, folder)
     (folder / "vocab.txt").unlink()
     bert = BertTokenizer(vocab={word: index for index, word in enumerate(lavis.vocabulary)}, bos_token="[DEC]")
-    bert.add_tokens(["<image>"], special_tokens=True)  # as Blip2Processor leaves it behind
+    bert.add_tokens(["<image>"], special_tokens=True)  # as Blip2Processor saves it
     bert.save_pretrained(folder)
     model = Blip2.load(weights=str(folder))
     ids = model.tokenize(["red <image> dress"])["input_ids"]
     assert ids.max() < len(lavis.vocabulary)
-    assert ids.shape[1] == 32  # nothing is taken off for image tokens
+    assert ids.shape[1] == 32  # no room is reserved for image tokens
 
 
 def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world: Any) -> None:
@@ -580,7 +580,7 @@ def test_trap_21_random_weights_are_not_degenerate() -> None:
         features = model.image_features(pixels)
         candidates = model.candidates(features)
     assert features.std() > 1e-2
-    assert candidates.std(dim=1).max() > 1e-3  # the tokens of one image differ
+    assert candidates.std(dim=1).max() > 1e-3  # tokens of one image differ
     assert candidates.std(dim=0).max() > 1e-4  # and so do images
     assert abs(float(model.query_tokens.detach().std()) - 0.02) < 0.005
     for layer in model.qformer.encoder.layer:
@@ -612,7 +612,7 @@ def test_trap_25_image_size_and_preprocessing(lavis: Any, sizes: Any) -> None:
     assert (transform.pad, transform.target_ratio, transform.interpolation) == ("target", 1.25, "bicubic")
     assert world.model.preprocess(Image.new("RGB", (90, 30))).shape == (3, 24, 24)
     for side in (16, 32):
-        with pytest.raises(ValueError, match=r"want pixels \[B, 3, 24, 24\]"):
+        with pytest.raises(ValueError, match=r"expected pixels \[B, 3, 24, 24\]"):
             world.model.image_features(torch.zeros(1, 3, side, side))
     with pytest.raises(WeightsError, match=r"config says image_size 224, but the tensors of lavis:model\.pth say 24"):
         Blip2.load(weights=f"lavis:{lavis.folder / 'model.pth'}", config={**lavis.config(sizes), "image_size": 224})

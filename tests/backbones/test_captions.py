@@ -50,7 +50,7 @@ def test_processor_keeps_fifty_words() -> None:
 
 
 def test_oracle_captions(shared_data: Path) -> None:
-    """What LAVIS's processor and transformers 4.26's tokenizer made of odd captions."""
+    """Odd captions match the stored outputs of LAVIS's processor and transformers 4.26's tokenizer."""
     folder = shared_data / "blip2_oracle" / "eva_clip_g"
     inputs = np.load(folder / "inputs.npz")
     captions = [str(caption) for caption in inputs["captions"]]
@@ -96,7 +96,7 @@ def test_vocabulary_from_txt_json_and_folder(tmp_path: Path) -> None:
     assert read_vocabulary(vocabulary_file(tmp_path / "vocab.txt")) == expected
     folder = tmp_path / "saved"
     tokenizer = make_tokenizer(expected, added=("[DEC]",), max_length=8)
-    tokenizer.bert.add_tokens(["<image>"], special_tokens=True)  # what transformers' Blip2Processor does
+    tokenizer.bert.add_tokens(["<image>"], special_tokens=True)  # as transformers' Blip2Processor does
     tokenizer.bert.save_pretrained(folder)
     assert vocabulary_file(folder).name == "tokenizer.json"
     assert read_vocabulary(vocabulary_file(folder)) == expected

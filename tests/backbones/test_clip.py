@@ -1,4 +1,4 @@
-"""CLIP against open_clip's own encoders and formulas written out; files, activations and gradients at toy size."""
+"""CLIP against open_clip's own encoders and explicit formulas; files, activations and gradients at toy size."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from negbench.errors import NegbenchError, OptionError, UnknownNameError, Weight
 TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
 REFERENCES = ["a blue dress", "a long skirt with dots", "red", "a plain tee"]
 COMMIT = "abc123" + 34 * "0"
-TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # of the fixture `offline`
+TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # registered by the fixture `offline`
 
 
 @pytest.fixture(autouse=True)
 def _tags(offline: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of the toy by the tags that open_clip would know."""
+    """Register pretrained tags for the toy model in open_clip."""
     mean = (0.5, 0.5, 0.5)
     tags = {
         "openai": pretrained._pcfg(hf_hub="toys/openai/", quick_gelu=True),
@@ -42,7 +42,7 @@ def toy(**options: Any) -> Clip:
 
 
 def weights(seed: int = 1) -> dict[str, Tensor]:
-    """A state dict in open_clip's format whose every tensor shows in the output."""
+    """Return a state dict in open_clip's format in which every tensor affects the output."""
     model = _open_clip.build(_open_clip.TOY, seed)
     generator = torch.Generator().manual_seed(seed)
     state = {
@@ -58,7 +58,7 @@ def pixels(count: int = len(TEXTS), size: int = 32, seed: int = 5) -> Tensor:
 
 
 def reference_model(path: Path, *, quick: bool = True) -> Any:
-    """open_clip's own loading of a file of tensors."""
+    """Load a file of tensors with open_clip itself."""
     return open_clip.create_model(TWO[0], pretrained=str(path), force_quick_gelu=quick).eval()
 
 
@@ -71,7 +71,7 @@ def tensors(path: Path, state: dict[str, Any]) -> Path:
 
 
 def hub(tmp_path: Path, name: str, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> None:
-    """The cache of the hub as it is after a download."""
+    """Write the hub's cache as it is after a download."""
     home = tmp_path / "hub" / f"models--toys--{name}"
     folder = home / "snapshots" / COMMIT
     folder.mkdir(parents=True)
@@ -86,7 +86,7 @@ def hub(tmp_path: Path, name: str, state: dict[str, Tensor], config: dict[str, A
 
 
 def gated(clip: Clip, image: Tensor, text: Tensor) -> Tensor:
-    """HyCoLe eq. 2 with z written out."""
+    """Compute HyCoLe eq. 2 with explicit z."""
     z = torch.cat([image, text, image * text, image - text], dim=-1)
     h, g = (z @ clip.fusion.linear.weight.T + clip.fusion.linear.bias).chunk(2, -1)
     g = torch.sigmoid(g)
@@ -105,7 +105,7 @@ def gated(clip: Clip, image: Tensor, text: Tensor) -> Tensor:
 def test_scores_are_those_of_open_clips_encoders(
     tmp_path: Path, activation: str, projection: bool | int, width: int, frozen: bool
 ) -> None:
-    """HyCoLe's projections, one of each side, stand behind the encoder; what is stored comes before."""
+    """HyCoLe's two projections, for images and texts, follow the encoder; stored features precede them."""
     file = tensors(tmp_path / "clip.pt", weights())
     options = {"model": "ViT-Toy", "weights": str(file), "activation": activation, "frozen": frozen}
     clip, plain = Clip.load(**options, projection=projection), Clip.load(**options)
@@ -218,7 +218,7 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
     [
         ({"weights": "openia"}, UnknownNameError, "did you mean 'openai'"),
         ({"model": "ViT-B/23"}, UnknownNameError, "did you mean 'ViT-B-32'"),
-        ({"model": "ViT-B-16-SigLIP", "init": "random"}, OptionError, "has no text tower of CLIP's"),
+        ({"model": "ViT-B-16-SigLIP", "init": "random"}, OptionError, "has no CLIP text tower"),
         ({"init": "random", "weights": "openai"}, OptionError, "backbone.weights must be left out"),
         ({"init": "random", "size": "toy", "model": "RN50"}, OptionError, "backbone.model 'RN50': leave it out"),
         ({"size": "toy"}, OptionError, "backbone.size must be left out"),
@@ -242,7 +242,7 @@ def test_a_folder_without_configuration_or_weights_says_so(tmp_path: Path) -> No
     tensors(tmp_path / "open_clip_model.safetensors", weights())
     for content in ("{}", "[" * 100_000):
         (tmp_path / "open_clip_config.json").write_text(content)
-        with pytest.raises(WeightsError, match="is no configuration of open_clip"):
+        with pytest.raises(WeightsError, match="is not a configuration of open_clip"):
             Clip.load(weights=str(tmp_path))
 
 
@@ -282,7 +282,7 @@ def _loss(clip: Clip) -> Tensor:
 
 
 def test_gradients_are_the_same_with_checkpoints() -> None:
-    """That they reach all that trains: test_conformance.py."""
+    """test_conformance.py checks that gradients reach every trainable parameter."""
     clip = toy(frozen=False, grad_checkpointing=True).train()
     loss = _loss(clip)
     loss.backward()
@@ -340,7 +340,7 @@ def test_tokens_are_open_clips_and_the_masks_name_whole_words() -> None:
     assert words(0, "shape") == ["longer", "sleeves"]
     assert words(1, "colour") == ["red"]
     assert not tokens["colour"][2].any()
-    assert clip.tokenize(["word " * 200])["ids"][0, -1] == 49407  # cut, with its end mark
+    assert clip.tokenize(["word " * 200])["ids"][0, -1] == 49407  # truncated, with the end token
 
 
 def test_sub_queries_are_of_the_texts_token_features() -> None:

@@ -1,4 +1,4 @@
-"""Every registered backbone, with its options that change what is computed, passes the suite of plug-in authors."""
+"""Every registered backbone, with options that change its computation, passes `BackboneTestCase`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOY: dict[str, Any] = {"init": "random", "size": "toy"}
 
 
 class Registered(BackboneTestCase):
-    """The suite over `key` of the registry, built with `options` and a seed."""
+    """The suite for backbone `key`, built from the registry with `options` and a seed."""
 
     key: ClassVar[str]
 
@@ -63,7 +63,7 @@ class TestBlip(Registered):
 
 class TestBlip2(Registered):
     key = "blip2"
-    idle = r"layer\.1\.(intermediate|output)\.dense"  # queries read the image's positions only, not the text's
+    idle = r"layer\.1\.(intermediate|output)\.dense"  # queries read image positions only, not the text's
 
     @pytest.fixture(
         params=[{"attribute_weights": True}, {"pooling": "text", "config": {"tower": "clip_vit_L"}}], ids=str
@@ -86,7 +86,7 @@ class TestPrecomputed(Registered):
 
 class TestVectors(Registered):
     key = "vectors"
-    # of a number for which no two tokens of an image nearly tie: low precision would hand the gradient to the other
+    # with number 00001 no two tokens of an image nearly tie; in low precision a tie can move the gradient to the other
     image_ids = tuple(f"dress-train-0-{codes}-00001" for codes in ("a31203", "a31202", "012012", "533123"))
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""Published encoders of `negbench embed`: what is written is what the library computes of each image and text alone."""
+"""Published encoders in `negbench embed`: the files match what each library computes for single images and texts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from negbench.settings.command_options import Embed
 
 TEXTS = ["in blue", "with longer sleeves and a zip, and no dots at all", "Red", "ten"]
 COMMIT = "abc123" + 34 * "0"
-TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # of the fixture `offline`
+TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # registered by the fixture `offline`
 
 pytestmark = pytest.mark.usefixtures("offline")
 
 
 def pictures() -> dict[str, Image.Image]:
-    """Eleven images of noise: no two of a shape, several modes."""
+    """Return eleven noise images: seven RGB images of different shapes and four images of other modes."""
     rng = np.random.default_rng(0)
     found = {
         f"n{n}": Image.fromarray(rng.integers(0, 256, (30 + 3 * n, 50 - 2 * n, 3), dtype=np.uint8)) for n in range(7)
@@ -41,7 +41,7 @@ def pictures() -> dict[str, Image.Image]:
 
 
 def shown(name: str, image: Image.Image) -> Image.Image:
-    """The image in RGB."""
+    """Convert the image to RGB, keeping the high byte of 16-bit values."""
     if name == "deep":
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     return image.convert("RGB")
@@ -49,7 +49,7 @@ def shown(name: str, image: Image.Image) -> Image.Image:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The images, and triplets that name each of them."""
+    """Write the images, and triplets that name each of them."""
     out = tmp_path_factory.mktemp("data")
     names = list(pictures())
     for name, image in pictures().items():
@@ -69,7 +69,7 @@ def tower() -> dict[str, Any]:
 
 
 def save(model: Any, out: Path, *parts: Any) -> Path:
-    """A model whose random weights tell inputs apart, as transformers saves it."""
+    """Save a model with random weights, large enough to tell inputs apart, in transformers' format."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -80,7 +80,7 @@ def save(model: Any, out: Path, *parts: Any) -> Path:
 
 
 def tokenizer(folder: Path, most: int) -> Any:
-    """Of letters, with CLIP's marks."""
+    """Return a tokenizer of single letters with CLIP's start and end tokens."""
     from open_clip.tokenizer import bytes_to_unicode
     from transformers import CLIPTokenizer
 
@@ -94,7 +94,7 @@ def tokenizer(folder: Path, most: int) -> Any:
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory, tower: dict[str, Any]) -> Path:
-    """Folder of a tiny CLIP of transformers, whose texts end after 24 tokens."""
+    """Save a tiny transformers CLIP whose texts have at most 24 tokens."""
     from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor
 
     out = tmp_path_factory.mktemp("models") / "clip"
@@ -113,7 +113,7 @@ def check(
     image: Callable[[Image.Image], Tensor],
     text: Callable[[str], Tensor],
 ) -> None:
-    """What `spec` writes in batches of three is what the two make of one item at a time."""
+    """Check that `spec`, in batches of three, writes what `image` and `text` return for single items."""
     found = embed_folder(Embed(folder=folder, encoder=spec, batch_size=3, overwrite=True))
     with np.load(found.images) as images, np.load(found.texts) as texts, torch.no_grad():
         assert set(images["ids"]) == set(pictures())
@@ -125,7 +125,7 @@ def check(
         for name, row in zip(texts["texts"].tolist(), texts["features"], strict=True):
             torch.testing.assert_close(torch.from_numpy(row), text(name), rtol=1e-4, atol=1e-5, msg=name)
         rows = images["features"]
-        assert len(np.unique(rows.round(4), axis=0)) == len(pictures()) - 1  # "clear" is n2, its transparency dropped
+        assert len(np.unique(rows.round(4), axis=0)) == len(pictures()) - 1  # "clear" is n2 without its transparency
         assert len(np.unique(texts["features"].round(4), axis=0)) == len(TEXTS)
 
 
@@ -168,7 +168,7 @@ def test_siglip_sees_its_padding(folder: Path, tower: dict[str, Any], tmp_path: 
 
 
 def state(seed: int = 1) -> dict[str, Tensor]:
-    """Tensors of the toy model in open_clip's format, each of which shows in the output."""
+    """Return the toy model's tensors in open_clip's format, each of which affects the output."""
     model, generator = _open_clip.build(_open_clip.TOY, seed), torch.Generator().manual_seed(seed)
     found = {name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in model.state_dict().items()}
     found["token_embedding.weight"] *= 10
@@ -176,7 +176,7 @@ def state(seed: int = 1) -> dict[str, Tensor]:
 
 
 def theirs(name: str, **given: Any) -> tuple[Callable[[Image.Image], Tensor], Callable[[str], Tensor]]:
-    """open_clip's own loading, preprocessing and encoding."""
+    """Return open_clip's own functions to encode an image and a text, with its loading and preprocessing."""
     model, preprocess = open_clip.create_model_from_pretrained(name, **given)
     model = model.eval()
     return (

@@ -27,7 +27,7 @@ def _inputs(rows: int, columns: int, dim: int = DIM, seed: int = 1) -> tuple[Ten
 
 def _fusion(kind: str, dim: int = DIM, seed: int = 0) -> Fusion:
     fusion = make_fusion(kind, dim, _generator(seed)).double().eval()
-    # biases start at zero; move everything so that a forgotten one shows
+    # biases start at zero; perturb all parameters so that a forgotten one shows
     generator = _generator(seed + 100)
     with torch.no_grad():
         for parameter in fusion.parameters():
@@ -91,7 +91,7 @@ def test_gated_is_drawn_as_two_xavier_layers() -> None:
 
 @pytest.mark.parametrize("enabled", [False, True], ids=["float32", "bf16"])
 def test_sums_in_place_keep_the_precision_of_the_formula(enabled: bool) -> None:
-    """Under autocast a product is narrower than what is added to it: the sum is in float32, bit for bit as written."""
+    """`cross` equals the formula bit for bit, also under autocast, where bfloat16 products are added in float32."""
     generator = torch.Generator().manual_seed(0)
     fusion = GatedFusion(16, generator)
     x, y = (F.normalize(torch.randn(9, 16, generator=generator), dim=-1) for _ in range(2))

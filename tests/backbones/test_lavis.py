@@ -1,4 +1,4 @@
-"""LAVIS checkpoints: reading, strictness, sizes, and writing them so that they read back the same."""
+"""LAVIS checkpoints: reading, writing and reading back, missing or unexpected keys, sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAMILIES = ("eva_clip_g", "clip_vit_L", "blip")
 
 
 class Family:
-    """One of the three formats: its state dict and its loader."""
+    """State dict and loader of one of the three checkpoint formats."""
 
     def __init__(self, lavis: Any, name: str) -> None:
         self.lavis, self.name = lavis, name
@@ -83,7 +83,7 @@ def test_parameters_do_not_share_memory(family: Family) -> None:
 
 
 def test_every_missing_key_is_named(family: Family) -> None:
-    """Each key alone: none may be missing but what the format may drop. Those that tell sizes are loaded for real."""
+    """Loading fails without any single key except droppable ones; keys that give sizes are tested by real loading."""
     model = family.load_state(family.state)
     needed = {key for name, _ in model.named_parameters() for key in model.layout.keys(name)}
     droppable = {key for key in family.state if model.layout.droppable.fullmatch(key)}
@@ -114,7 +114,7 @@ def test_sprc_prompt_tokens_are_left_out(lavis: Any) -> None:
 
 
 class _Stranger:
-    """An object that a checkpoint may not hold."""
+    """An object that would run code when unpickled; checkpoints must not contain it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (print, ("executed",))
@@ -122,11 +122,11 @@ class _Stranger:
 
 def test_not_a_checkpoint(family: Family) -> None:
     contents: list[tuple[object, str]] = [
-        (torch.zeros(3), "holds no state dict: want named tensors.*got Tensor"),
+        (torch.zeros(3), "holds no state dict: expected named tensors.*got Tensor"),
         ({"model": {}}, "holds no state dict.*with keys model"),
         ({"a": {"x": torch.zeros(1)}, "b": {"x": torch.zeros(1)}}, "holds no state dict"),
         ({3: torch.zeros(1)}, "holds no state dict"),
-        ({"model": {"weight": torch.zeros(1)}}, "is no BLIP"),
+        ({"model": {"weight": torch.zeros(1)}}, "is not a LAVIS BLIP"),
     ]
     for content, message in contents:
         with pytest.raises(WeightsError, match=message):
@@ -154,13 +154,13 @@ def test_one_tower_exactly(lavis: Any, tower: str) -> None:
     vit = lavis.save(lavis.tower_state(s), "vit.pth")
     with pytest.raises(WeightsError, match=r"own\.pth has no visual_encoder: .*tower=FILE"):
         Blip2.load(weights=f"lavis:{own}", config=lavis.config(s))
-    with pytest.raises(WeightsError, match="has a visual_encoder of its own: leave out tower="):
+    with pytest.raises(WeightsError, match="has its own visual_encoder: leave out tower="):
         Blip2.load(weights=f"lavis:{whole},tower={vit}", config=lavis.config(s))
-    with pytest.raises(WeightsError, match=r"own\.pth is no visual tower"):
+    with pytest.raises(WeightsError, match=r"own\.pth is not a visual tower"):
         Blip2.load(weights=f"lavis:{own},tower={own}", config=lavis.config(s))
     with pytest.raises(WeightsError, match="has 3 blocks, config asks for vit_layers 4"):
         Blip2.load(weights=f"lavis:{own},tower={vit}", config={**lavis.config(s), "vit_layers": 4})
-    with pytest.raises(WeightsError, match=r"vit\.pth is no BLIP-2 checkpoint"):
+    with pytest.raises(WeightsError, match=r"vit\.pth is not a LAVIS BLIP-2 checkpoint"):
         Blip2.load(weights=f"lavis:{vit}", config=lavis.config(s))
     with pytest.raises(WeightsError, match="leave out tower="):
         Blip.load(weights=f"lavis:{whole},tower={vit}")
@@ -200,13 +200,13 @@ def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it() -> None:
     for key, value in (("vit_layers", 38), ("tower", "clip_vit_L"), ("patch_size", 16)):
         with pytest.raises(WeightsError, match=rf"config says {key} {value}, but the tensors of x\.pth say"):
             configured(sizes, {key: value}, source="x.pth")
-    assert configured(sizes, {"vit_layers": 38}, told="").vit_layers == 38
+    assert configured(sizes, {"vit_layers": 38}, source="").vit_layers == 38
     with pytest.raises(UnknownNameError, match="unknown key 'text_heads'"):
         configured(sizes, {"text_heads": 2}, source="x.pth")
     with pytest.raises(UnknownNameError, match="did you mean 'text_heads'"):
         configured(BlipSizes(), {"text_head": 2}, source="x.pth")
     with pytest.raises(OptionError, match="vit_layers must be a whole number"):
-        configured(sizes, {"vit_layers": 2.5}, told="")
+        configured(sizes, {"vit_layers": 2.5}, source="")
 
 
 # --- what weights= says ----------------------------------------------------------------------------------------------

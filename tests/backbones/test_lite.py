@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0: the weights that we know alone; features over places; texts by words and pairs of words."""
+"""EfficientNet-Lite0: only known weights are accepted; features over positions; texts as words and word pairs."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_texts_are_sums_of_words_and_of_pairs(small: Lite) -> None:
     tokens = small.tokenize(["As a woman, dark", "dark, as a woman", "", "medium-dark"])
     assert tokens["ids"].shape == (4, 4, 2)
     words = [sorted(row[:, 0].tolist()) for row in tokens["ids"][:2]]
-    assert words[0] == words[1]  # the same words in another order ...
+    assert words[0] == words[1]  # the same words in another order
     pooled = small.frozen_text(tokens)["pooled"]
-    assert not torch.allclose(pooled[0], pooled[1])  # ... are other pairs
+    assert not torch.allclose(pooled[0], pooled[1])  # but different pairs
     assert not pooled[2].any()
-    assert (tokens["ids"][3, :, 0] > 0).sum() == 1  # a hyphen parts no word
+    assert (tokens["ids"][3, :, 0] > 0).sum() == 1  # hyphens do not split words
     want = sum(small.text_table[i] for i in tokens["ids"][0].flatten())
     torch.testing.assert_close(pooled[0], want)
 
@@ -69,7 +69,7 @@ def test_the_network_trains_at_a_share_of_the_rate() -> None:
     assert {rates[id(p)] for p in model.tower.parameters()} == {0.1}
     assert rates[id(model.image_projection.weight)] == 1.0
     pixels = torch.rand(2, 3, lite.SIZE, lite.SIZE, generator=torch.Generator().manual_seed(0))
-    assert not any(part.training for part in model.tower.modules())  # its running statistics stay
+    assert not any(part.training for part in model.tower.modules())  # running statistics stay fixed
     model.candidates(model.image_features(pixels))[0, 0, 0].backward()
     assert all(p.grad is not None and p.grad.any() for p in model.tower.parameters())
     assert model.identity.details["gamma"] == 0.1

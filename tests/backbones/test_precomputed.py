@@ -1,4 +1,4 @@
-"""The precomputed backbone: what the files hold, closed forms of the untrained scores, and what users get wrong."""
+"""The precomputed backbone: contents of the files, closed forms of the untrained scores, user errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preprocess against hand-made sizes and an independent few-line computation."""
+"""Preprocessing against hand-computed sizes and a short independent implementation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def by_hand(image: Image.Image, size: int, ratio: float | None) -> torch.Tensor:
     return torch.from_numpy(((pixels - CLIP_MEAN) / CLIP_STD).transpose(2, 0, 1))
 
 
-# the last four: the ratio itself, 0.8 pixel a side, two pixels a side, a half that is rounded down
+# the last four: exactly the ratio, 0.8 pixels per side, two pixels per side, a half that is rounded down
 SIZES = [(61, 30), (30, 61), (97, 23), (33, 35), (60, 60), (125, 100), (127, 100), (130, 100), (101, 250)]
 
 

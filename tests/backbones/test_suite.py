@@ -1,4 +1,4 @@
-"""The suite of backbones finds what it is there to find: one fault at a time, put into the tiny backbone."""
+"""`BackboneTestCase` detects faults that are put into the tiny backbone one at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def drawing(**options: Any) -> Tiny:
 
 
 def overflowing(self: TextEncoder, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the encoder was: masked with the least float32 under autocast."""
+    """Encode texts with an earlier bug: masking with the lowest float32 overflows under autocast."""
     tokens = torch.relu(F.embedding(ids, self.embedding.weight[:, : tiny.WIDTH]))
     logits = self.attention(tokens).squeeze(-1).masked_fill(ids == 0, torch.finfo(tokens.dtype).min)
     return tokens, self.output(torch.einsum("bs,bsc->bc", logits.softmax(1), tokens))

@@ -41,7 +41,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def example(load_file: Callable[[Path], ModuleType]) -> ModuleType:
-    """The script that made the shipped weights."""
+    """Import the script that made the shipped weights."""
     return load_file(EXAMPLE)
 
 
@@ -52,7 +52,7 @@ def _tiny(**options: object) -> Tiny:
 
 @cache
 def _garments(count: int = 300) -> tuple[Tensor, list[str], list[str]]:
-    """Preprocessed fresh pictures, their descriptions and colours; no other code draws from this stream."""
+    """Return new preprocessed pictures, descriptions and colours from a random stream that no other code uses."""
     pixels, texts, colours = [], [], []
     for index in range(count):
         stream = Stream(7, "test of tiny", index)
@@ -116,7 +116,7 @@ def test_shipped_file_is_small_and_says_how_it_was_made() -> None:
 
 
 def test_shipped_weights_were_made_with_todays_renderer(example: ModuleType) -> None:
-    # fails after every change to the garments: run the command in the file's metadata again
+    # fails after every change to the garments: rerun the command in the file's metadata
     assert read_metadata(SHIPPED)["renderer"] == example.renderer_sha256()
 
 
@@ -125,7 +125,7 @@ def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
         Tiny.load(weights=str(tmp_path / "nowhere"))
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"no safetensors")
-    with pytest.raises(WeightsError, match=r"broken\.safetensors is no safetensors file"):
+    with pytest.raises(WeightsError, match=r"broken\.safetensors is not a safetensors file"):
         Tiny.load(weights=str(broken))
     save_file({"x": torch.zeros(1)}, broken)
     with pytest.raises(WeightsError, match="has format None"):
@@ -143,7 +143,7 @@ def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
 
 def test_shipped_weights_of_another_content_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = SHIPPED.read_bytes()
-    flipped = bytes([*whole[:-100], whole[-100] ^ 1, *whole[-99:]])  # fits, and is another encoder
+    flipped = bytes([*whole[:-100], whole[-100] ^ 1, *whole[-99:]])  # valid tensors, but different weights
     for content in (flipped, whole[:-1], b""):
         other = tmp_path / "tiny.safetensors"
         other.write_bytes(content)

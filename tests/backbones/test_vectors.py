@@ -1,4 +1,4 @@
-"""Features drawn for the world of vectors: what every dial of the backbone does to features, texts and fit."""
+"""The backbone `vectors`: what each of its options does to drawn features, texts and capacity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from negbench.datasets.vectors import VectorWorld, attributes_of
 from negbench.errors import DataError
 
 TWINS = ("dress-train-0-a31203-00017", "dress-train-0-a31203-00018")
-OTHER = "dress-train-0-a31202-00019"  # another print
+OTHER = "dress-train-0-a31202-00019"  # a different print
 
 
 def load(**options: Any) -> Vectors:
@@ -60,7 +60,7 @@ def test_tokens_are_views_of_one_image() -> None:
 def test_weights_of_the_attributes_fall() -> None:
     ids = ("dress-val-0-000000-0", *(f"dress-val-0-{'0' * a}1{'0' * (5 - a)}-0" for a in range(6)))
     clean = features(ids, noise=0.0, dim=1024)[:, 0]
-    moved = (clean[1:] - clean[0]).norm(dim=-1)  # sqrt 2 times the weight, as far as random vectors are orthogonal
+    moved = (clean[1:] - clean[0]).norm(dim=-1)  # sqrt 2 times the weight if random vectors are orthogonal
     wanted = torch.tensor([0.9**a for a in range(6)])
     torch.testing.assert_close(moved / moved[0], wanted, rtol=0.1, atol=0)
     assert clean[0].norm() == pytest.approx(1.0, abs=0.15)
@@ -82,7 +82,7 @@ def test_a_look_is_the_lines() -> None:
 
 
 def test_an_image_of_another_data_set() -> None:
-    with pytest.raises(DataError, match=r"'dress-train-3fa09b-0017' .* backbone 'vectors' takes --dataset vectors"):
+    with pytest.raises(DataError, match=r"'dress-train-3fa09b-0017' .* backbone 'vectors' works only with --dataset"):
         features(("dress-train-3fa09b-0017",))
 
 
@@ -115,7 +115,7 @@ def test_phrases_are_found_in_sentences() -> None:
     one, other, third = backbone.text_queries(texts).detach()
     torch.testing.assert_close(one, other)
     assert one @ third < 0.9
-    longer = backbone.tokenize(["has longer sleeves", "is longer"])["ids"]  # of the sleeves, and of the length
+    longer = backbone.tokenize(["has longer sleeves", "is longer"])["ids"]  # "longer" of sleeves and of the garment
     assert longer.shape == (2, 1)
     assert longer[0] != longer[1]
     assert not torch.equal(backbone.text_queries(["is velvet"]), backbone.text_queries(["is denim"]))

@@ -1,10 +1,10 @@
 """Cost of an answer: python tests/benchmarks/bench_answers.py [--strategies A,B,...] [--most 60] [--stored RUNS/NAME]
 
-Computes the recipe `world` with `--most` seeds of every strategy once (or reads a finished comparison, and of it the
-strategies that have as many), then replays on these cells what three ways to decide pairs would have computed: fixed
-seeds with intervals from each difference's own variance (Student's t, Bonferroni over the table; what negbench had
-before), fixed seeds with its present intervals, and `--until decided`. Fixed numbers of seeds are those of the looks,
-and the first that decides is taken, which nobody knows in advance. Seconds are those that the cells took.
+Computes the recipe `world` once with `--most` seeds of every strategy (or reads a finished comparison and keeps the
+strategies with that many seeds). Then replays on these cells what three ways to decide pairs would have computed: fixed
+seeds with intervals from each difference's own variance (Student's t, Bonferroni over the table; negbench's earlier
+method), fixed seeds with the present intervals, and `--until decided`. Fixed numbers of seeds are those of the looks;
+the smallest sufficient one is reported, which nobody knows in advance. Seconds are the recorded times of the cells.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from negbench.grid.comparison import groups_of
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Values
 
-SHARES = (0.5, 0.75, 0.9, 1.0)  # of the pairs, that are to be decided
+SHARES = (0.5, 0.75, 0.9, 1.0)  # shares of pairs to decide
 Verdicts = Mapping[tuple[str, str], str]
 
 
 def own_variance(values: Mapping[str, Values], baseline: str | None) -> Verdicts:
-    """Each difference from the spread of its own seeds; worlds are nested, so queries add nothing."""
+    """Return verdicts from each difference's spread over its own seeds; worlds are nested, so queries add nothing."""
     family = [(a, b) for a, b in combinations(values, 2) if baseline in (None, a, b)]
     found = {}
     for a, b in family:
@@ -43,7 +43,7 @@ def own_variance(values: Mapping[str, Values], baseline: str | None) -> Verdicts
 
 
 def pooled(values: Mapping[str, Values], baseline: str | None) -> Verdicts:
-    """The present intervals, looked at once."""
+    """Return verdicts from the present intervals at a single look."""
     found = differences(values, baseline)
     if baseline is None:
         return {pair: each.verdict for pair, each in found.pairs.differences.items()}
@@ -53,7 +53,7 @@ def pooled(values: Mapping[str, Values], baseline: str | None) -> Verdicts:
 def steps_of(
     whole: Mapping[str, Values], looks: Looks, baseline: str | None
 ) -> dict[str, list[tuple[dict[str, int], Verdicts]]]:
-    """Procedure -> after each look the seeds of every strategy, and the verdicts."""
+    """Return, per procedure, every strategy's seeds and the verdicts after each look."""
 
     def fixed(
         verdicts: Callable[[Mapping[str, Values], str | None], Verdicts],

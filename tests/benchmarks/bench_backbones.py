@@ -1,15 +1,15 @@
-"""A training step of the backbones with stored image features against encoding in every step; random weights.
+"""Time a training step of the backbones with stored image features and with encoding in every step; random weights.
 
     python tests/benchmarks/bench_backbones.py [--size full] [--only blip2-vit-g] [--batch 32] [--threads 2]
 
-The toy size takes seconds; the full one needs up to 10 GiB, and on a CPU minutes for each row. BLIP-2's rows need torch
-and transformers only, beside negbench itself; CLIP's need open_clip and torchvision too and are left out without them.
-A step is QuRe's: queries with one target and one negative image each, Bradley-Terry loss, backward, AdamW. All images
-of a batch are distinct, so that encoding means three images a query. Towers are frozen in both cases. On a GPU the
-batch is that of the recipes, autocast is bf16, as `train.precision = "auto"` has it, and BLIP-2's towers run in fp16;
-on a CPU the batch is 8 queries, in fp32, and seconds are processor seconds of all threads, so that other work on the
-machine disturbs them less; with more than one thread set OMP_WAIT_POLICY=passive, or threads that wait are counted as
-work. Peak memory is that of the steps, weights and optimiser included: of the GPU's tensors, or of the process.
+The toy size takes seconds; the full size needs up to 10 GiB and, on a CPU, minutes per row. BLIP-2's rows need only
+torch and transformers; CLIP's also need open_clip and torchvision and are skipped without them. A step is QuRe's:
+queries with one target and one negative image each, Bradley-Terry loss, backward, AdamW. All images of a batch are
+distinct, so each query encodes three images. Towers are frozen in both cases. On a GPU, the batch size is that of the
+recipes, autocast is bf16 as with `train.precision = "auto"`, and BLIP-2's towers run in fp16. On a CPU, the batch is 8
+queries in fp32, and seconds are processor seconds of all threads, so that other processes disturb them less; with more
+than one thread, set OMP_WAIT_POLICY=passive, or waiting threads count as work. Peak memory covers the steps, weights
+and optimiser: of the GPU's tensors, or of the process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LR, WEIGHT_DECAY = 5e-6, 0.05
 
 
 def clip(size: str, _: torch.device) -> tuple[Backbone, int]:
-    """CLIP with frozen encoders, and the side of its images; ImportError where open_clip or torchvision is absent."""
+    """Load CLIP with frozen encoders; return it and its image size. ImportError without open_clip or torchvision."""
     from negbench.backbones.clip import Clip
 
     model = Clip.load(init="random", size="toy") if size == "toy" else Clip.load(init="random", model=size)
@@ -44,7 +44,7 @@ def clip(size: str, _: torch.device) -> tuple[Backbone, int]:
 
 
 def blip2(size: str, device: torch.device) -> tuple[Backbone, int]:
-    """BLIP-2 and the side of its images."""
+    """Load BLIP-2; return it and its image size."""
     precision = "fp16" if device.type == "cuda" else "fp32"
     model = Blip2.load(init="random", size=size, precision=precision)
     return model, model.image_size
@@ -52,7 +52,7 @@ def blip2(size: str, device: torch.device) -> tuple[Backbone, int]:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table; `batch` is that of the recipes (HyCoLe's, QuRe's)."""
+    """A row of the table; `batch` is the batch size in the recipes (HyCoLe's, QuRe's)."""
 
     size: str
     load: Callable[[torch.device], tuple[Backbone, int]]
@@ -75,7 +75,7 @@ ROWS = {
 def train_step(
     model: Backbone, optimizer: torch.optim.Optimizer, features: Callable[[], Tensor], tokens: dict[str, Tensor]
 ) -> None:
-    """One step on [3B, L, C] features: references, targets, negatives."""
+    """Run one step on [3B, L, C] features: references, targets, negatives."""
     images = features()
     with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=images.device.type == "cuda"):
         reference, target, negative = images.chunk(3)
@@ -88,21 +88,21 @@ def train_step(
 
 
 def encoded(model: Backbone, pixels: Tensor) -> Tensor:
-    """[3B, L, C] features of [3B, 3, S, S] pixels, a third at a time."""
+    """Encode [3B, 3, S, S] pixels as [3B, L, C] features, a third at a time."""
     with torch.no_grad():
         return torch.cat([model.image_features(part) for part in pixels.chunk(3)])
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one call and the peak memory meanwhile."""
+    """Seconds of one call and the peak memory during it."""
 
     seconds: float
     gib: float
 
 
 def cost(run: Callable[[], object], steps: int, device: torch.device) -> Cost:
-    """Mean of `steps` calls."""
+    """Return the mean time of `steps` calls and their peak memory."""
     reset_peak(device)
     started = clock(device)
     for _ in range(steps):
@@ -111,7 +111,7 @@ def cost(run: Callable[[], object], steps: int, device: torch.device) -> Cost:
 
 
 def clock(device: torch.device) -> float:
-    """Wall seconds once the GPU has done what was asked of it; without one, processor seconds."""
+    """Return wall-clock seconds after synchronising the GPU, or processor seconds without one."""
     if device.type == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -119,7 +119,7 @@ def clock(device: torch.device) -> float:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Let the peak start anew; of a process that is possible on Linux only, elsewhere it is that of all so far."""
+    """Reset the peak memory; a process's peak can be reset on Linux only."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     elif Path("/proc/self/clear_refs").exists():
@@ -127,7 +127,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_gib(device: torch.device) -> float:
-    """Peak memory since `reset_peak`."""
+    """Return the peak memory since `reset_peak`, in GiB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
     status = Path("/proc/self/status")
@@ -137,17 +137,17 @@ def peak_gib(device: torch.device) -> float:
 
 
 def bench(row: Row, batch: int, steps: int, device: torch.device) -> str:
-    """The cells of one row."""
+    """Measure one row and return its formatted cells."""
     model, side = row.load(device)
     model = model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameter_groups(LR, WEIGHT_DECAY))
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randn(3 * batch, 3, side, side, generator=generator).to(device)
     tokens = {name: tensor.to(device) for name, tensor in model.tokenize([TEXT] * batch).items()}
-    held = encoded(model, pixels).half()  # as the store keeps them; also warms the tower up
+    held = encoded(model, pixels).half()  # half precision, as in the feature store; also warms up the tower
     train_step(model, optimizer, lambda: held.float(), tokens)
     stored = cost(lambda: train_step(model, optimizer, lambda: held.float(), tokens), steps, device)
-    # on a CPU a step that encodes takes long, and one is enough
+    # encoding at full size is slow on a CPU, and one step is enough
     repeats = 1 if device.type == "cpu" and row.size == "full" else steps
     fresh = cost(lambda: train_step(model, optimizer, lambda: encoded(model, pixels), tokens), repeats, device)
     total, trained = count_parameters(model), count_parameters(model, trainable=True)

@@ -1,12 +1,12 @@
-"""A training step of the tiny backbone against a hand-written loop.
+"""Time a training step of the tiny backbone against a hand-written loop.
 
     python tests/benchmarks/bench_engine.py
 
-The floor of a step is a loop on features and tokens that lie ready in memory: the backbone's own forward pass, the loss
-in a line of torch, backward, AdamW, and nothing else. The engine's step has in addition: looking features up, the mask
-and statistics of the batch, draws, the schedule, the curve's values. Both take turns over the same batches, epoch by
-epoch, in one thread; times are processor seconds and the least of the rounds counts, so that a busy machine disturbs
-them less. Rendering the data takes most of the time.
+The floor is a loop on features and tokens in memory: the backbone's own forward pass, the loss in one line of torch,
+backward, AdamW, and nothing else. The engine's step adds feature lookups, the batch's mask and statistics, draws, the
+schedule and the logged values. Both alternate over the same batches, epoch by epoch, in one thread. Times are the
+fewest processor seconds over the rounds, so that a busy machine disturbs them less. Rendering the data takes most of
+the time.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Step = Callable[[Backbone, Tensor, Mapping[str, Tensor], Tensor], Tensor]  # ref
 
 
 def floor_corpus(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """One drawn negative, Bradley-Terry."""
+    """Compute the Bradley-Terry loss with one drawn negative."""
     chosen = model.candidates(images.flatten(0, 1)).unflatten(0, images.shape[:2])
     positive, negative = paired_relevance(model.queries(reference, tokens), chosen).unbind(1)
     return F.softplus((negative - positive) / model.temperature).mean()
 
 
 def floor_in_batch(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """The batch's other targets, cross-entropy."""
+    """Compute the cross-entropy over the batch's targets."""
     scores = model.queries(reference, tokens) @ model.candidates(images[:, 0])[:, 0].T
     return F.cross_entropy(scores / model.temperature, torch.arange(len(scores)))
 
@@ -67,14 +67,14 @@ FLOORS: dict[str, tuple[str, Step]] = {
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Processor seconds of one call."""
+    """Return the processor seconds of one call."""
     started = time.process_time()
     run()
     return time.process_time() - started
 
 
 def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None]:
-    """The engine's own epoch, on negatives [Q, 1] that were drawn before."""
+    """Return a function that runs one epoch of the engine on given negatives [Q, 1]."""
     config, backbone = run.config, run.backbone
     strategy, loss = make_strategy(config.strategy.name), make_loss(config.loss.name)
     objective = Objective(backbone, strategy, loss, run.scene, config.mining, config.hybrid)
@@ -91,7 +91,7 @@ def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None
 
 
 def epoch_of_floor(cell: OpenRun, negatives: Tensor | None, step: Step) -> Callable[[], None]:
-    """The same batches in a plain loop; what each needs lies ready."""
+    """Return a function that runs one epoch of the floor on batches whose inputs are in memory."""
     backbone, scene = cell.backbone, cell.scene
     optimizer = torch.optim.AdamW(groups_of(cell))
     order = torch.randperm(len(scene.train.dataset.queries), generator=torch.Generator().manual_seed(0))
@@ -111,7 +111,7 @@ def epoch_of_floor(cell: OpenRun, negatives: Tensor | None, step: Step) -> Calla
 def inputs_of(
     scene: Scene, split: Split, rows: Tensor, negatives: Tensor | None
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """References, tokens, and target and negatives of these queries."""
+    """Return reference features, tokens, and features of target and negatives for these queries."""
     columns = split.dataset.target_columns[rows][:, None]
     if negatives is not None:
         columns = torch.cat([columns, negatives[rows]], dim=1)
@@ -120,12 +120,12 @@ def inputs_of(
 
 
 def groups_of(cell: OpenRun) -> list[dict[str, object]]:
-    """AdamW's groups with the configuration's learning rate and decay."""
+    """Return AdamW's parameter groups with the configured learning rate and decay."""
     return cell.backbone.parameter_groups(cell.config.train.lr, cell.config.train.weight_decay)
 
 
 def training(rounds: int, folder: Path) -> None:
-    """Print the table of steps."""
+    """Measure and print the table of steps."""
     os.environ["NEGBENCH_CACHE"] = str(folder / "cache")
     root = ensure(folder / "data", SPEC)
     print("\ntraining step of the tiny backbone, milliseconds of one thread")
@@ -152,7 +152,7 @@ def training(rounds: int, folder: Path) -> None:
 
 
 def main() -> None:
-    """Print the table."""
+    """Parse the options and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, help="epochs of each loop")
     options = parser.parse_args()

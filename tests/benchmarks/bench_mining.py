@@ -1,14 +1,14 @@
-"""Time of `mine` over the score product alone, beside a loop over sorted rows and what others compute, in one run.
+"""Time `mine` relative to the bare score product, with a loop over sorted rows and other libraries for comparison.
 
     python tests/benchmarks/bench_mining.py
 
-The floor is physical: the matrix product of every query with its corpus, into one buffer. Embeddings are random unit
-vectors, which costs the same time as real ones. Times are processor seconds of one thread (`--threads`), so that a busy
-machine disturbs them less; every repetition measures the floor and each row once, and a ratio is of one repetition.
-Printed: the median ratio and its least and greatest. Only ratios are comparable between machines.
+The floor is the matrix product of every query with its corpus, into one buffer. Embeddings are random unit vectors,
+which take the same time as real ones. Times are processor seconds of one thread (`--threads`), so that a busy machine
+disturbs them less. Every repetition measures the floor and each row once; each ratio is within one repetition. Printed
+are the median ratio and its range. Only ratios are comparable between machines.
 
-What others compute is run where it is installed: sentence-transformers (with datasets) and FAISS. `--large` keeps
-features of half precision in a memory-mapped file, and prints the memory that mining took beside them.
+sentence-transformers (with datasets) and FAISS run if they are installed. `--large` keeps features in half precision
+in a memory-mapped file and prints how much further memory mining took.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ STRATEGIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("qure", {}),
     ("qure", {"variant": "release"}),
 )
-# the rule that sentence-transformers has, too: the best five of a window, more than 5 % below the target
+# a rule that sentence-transformers also offers: the five best images that score more than 5 % below the target
 RULE: dict[str, object] = {"num_negatives": 5, "relative_margin": 0.05}
-LOOP_QUERIES = 32  # of the loop, which takes long
-BLOCK = 2**14  # images that are drawn at once
-TILE = 2**10  # images of a product: of those tried (2^10, 2^12, 2^14) the fastest, half precision or not
+LOOP_QUERIES = 32  # few, as the loop is slow
+BLOCK = 2**14  # images drawn at once
+TILE = 2**10  # images per product; the fastest of 2^10, 2^12 and 2^14, with and without half precision
 
 
 @dataclass(frozen=True)
 class Size:
-    """Q queries against N images of T tokens of width D."""
+    """Size of a task: queries (Q), images (N), tokens per image (T), width of a token (D)."""
 
     queries: int
     images: int
@@ -65,7 +65,7 @@ class Size:
 
 
 def task_of(size: Size, folder: Path | None = None) -> MiningTask:
-    """Random unit vectors; in a memory-mapped file in `folder`."""
+    """Return a task on random unit vectors; given `folder`, images are in a memory-mapped file there."""
     generator = torch.Generator().manual_seed(0)
     shape, kind = (size.images, size.tokens, size.width), np.float16 if size.half else np.float32
     file = None if folder is None else folder / str(size.images)
@@ -82,9 +82,9 @@ def task_of(size: Size, folder: Path | None = None) -> MiningTask:
 
 
 def product(task: MiningTask) -> None:
-    """The scores of every query and token, 256 queries and 2^10 tokens at a time, into one buffer.
+    """Compute the scores of every query and token, 256 queries and 2^10 tokens at a time, into one buffer.
 
-    Half precision is made float32 once for all queries (3 % of it).
+    Half precision is converted to float32 once for all queries (3 % of the time).
     """
     tokens = task.candidates.flatten(0, 1)
     out = torch.empty(256 * min(len(tokens), TILE))
@@ -101,7 +101,7 @@ def mining(task: MiningTask, key: str, options: dict[str, object]) -> Callable[[
 
 
 def loop(task: MiningTask) -> None:
-    """QuRe's pool as released code computes it: query by query, a sorted row, drops one by one in Python."""
+    """Compute QuRe's pool like the released code: per query, sort the row and compare its drops in Python."""
     images = task.candidates.amax(1)
     for query, target in zip(task.queries, task.target.tolist(), strict=True):
         scores = images @ query
@@ -115,7 +115,7 @@ def loop(task: MiningTask) -> None:
 
 
 def faiss_top(task: MiningTask) -> None:
-    """FAISS's exact search for 100 images a query."""
+    """Run FAISS's exact search for 100 images per query."""
     faiss = importlib.import_module("faiss")
     faiss.omp_set_num_threads(torch.get_num_threads())
     index = faiss.IndexFlatIP(task.queries.shape[1])
@@ -124,7 +124,7 @@ def faiss_top(task: MiningTask) -> None:
 
 
 class Vectors:
-    """What `mine_hard_negatives` asks of a model, for texts that are row numbers: embeddings that lie ready."""
+    """The model interface of `mine_hard_negatives`: looks up stored embeddings for texts that are row numbers."""
 
     device = torch.device("cpu")
 
@@ -145,7 +145,7 @@ class Vectors:
 
 
 def sentence_transformers(task: MiningTask) -> Callable[[], object]:
-    """`mine_hard_negatives` of embeddings that lie ready, the making of its data set included."""
+    """Return a function that runs `mine_hard_negatives` on stored embeddings and builds its output data set."""
     mined = importlib.import_module("sentence_transformers.util").mine_hard_negatives
     datasets = importlib.import_module("datasets")
     datasets.disable_progress_bars()
@@ -157,7 +157,7 @@ def sentence_transformers(task: MiningTask) -> Callable[[], object]:
 
 
 def by_torch(action: Callable[[], object]) -> Callable[[], object]:
-    """Without the compiled passes."""
+    """Return the action without the compiled passes."""
 
     def run() -> None:
         before, compiled.SMALLEST = compiled.SMALLEST, 2**62
@@ -174,7 +174,7 @@ def seconds_of(action: Callable[[], object]) -> float:
 
 
 def peers(task: MiningTask) -> dict[str, Callable[[], object]]:
-    """What others compute of the same task, where they are installed."""
+    """Return the same task for other libraries that are installed."""
     found: dict[str, Callable[[], object]] = {}
     if importlib.util.find_spec("faiss") is not None:
         found["FAISS, exact top 100"] = lambda: faiss_top(task)
@@ -186,7 +186,7 @@ def peers(task: MiningTask) -> dict[str, Callable[[], object]]:
 
 
 def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, float]:
-    """Print one table; returns processor seconds a query of each row, the least."""
+    """Print one table; return each row's least processor seconds per query."""
     queries, (images, tokens, width) = len(task.queries), task.candidates.shape
     rows = {f"{key} {' '.join(map(str, o.values()))}".strip(): mining(task, key, o) for key, o in STRATEGIES}
     part = task.shard(torch.arange(min(LOOP_QUERIES, queries)))
@@ -196,7 +196,7 @@ def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, flo
             rows |= {f"{name}, without numba": by_torch(action) for name, action in rows.items()}
         rows["loop over sorted rows (QuRe)"] = lambda: loop(part)
         rows |= peers(task)
-    for action in (lambda: product(task), *rows.values()):  # machine code is made or read once
+    for action in (lambda: product(task), *rows.values()):  # warm-up: compiles or loads machine code
         action()
     floors, times = list[float](), {name: list[float]() for name in rows}
     for _ in range(repetitions):
@@ -215,7 +215,7 @@ def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, flo
 
 
 def line(name: str, found: list[float], floors: list[float], queries: int) -> None:
-    """One row of a table."""
+    """Print one row of a table."""
     ratios = [value / floor for value, floor in zip(found, floors, strict=True)]
     spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
     print(f"{name:<48}{median(ratios):>10.2f}{spread:>16}{1e3 * median(found) / queries:>12.3f}", flush=True)
@@ -223,7 +223,7 @@ def line(name: str, found: list[float], floors: list[float], queries: int) -> No
 
 @contextmanager
 def memory() -> Iterator[list[float]]:
-    """A list that holds, at the end, by how many MiB the process grew at most, mapped files left out."""
+    """Yield a one-item list with the process's peak growth in MiB so far, without mapped files."""
 
     def held() -> float:
         with Path("/proc/self/status").open(encoding="utf-8") as file:
@@ -245,7 +245,7 @@ def memory() -> Iterator[list[float]]:
 
 
 def large(sizes: Sequence[int], queries: int) -> None:
-    """Tables of growing corpora, and how cost grows with them."""
+    """Print tables for growing corpora, and how cost grows with their size."""
     found: dict[int, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for images in sizes:
@@ -254,7 +254,7 @@ def large(sizes: Sequence[int], queries: int) -> None:
                 found[images] = report(task, 1, others=False)
             print(f"memory beside the features: {grown[0]:.0f} MiB")
     low, high = min(sizes, default=0), max(sizes, default=0)
-    if low == high:  # one says nothing of growth
+    if low == high:  # a single size shows no growth
         return
     print(f"\ncost grows from {low} to {high} images as N to the power of")
     for name in found[low]:
@@ -262,7 +262,7 @@ def large(sizes: Sequence[int], queries: int) -> None:
 
 
 def machine() -> str:
-    """What it ran on."""
+    """Return the processor, number of threads and version of torch."""
     with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     return (
@@ -271,7 +271,7 @@ def machine() -> str:
 
 
 def main() -> None:
-    """Parse the size and print the tables."""
+    """Parse the options and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--queries", type=int, default=1024)
     parser.add_argument("--images", type=int, default=6_000)

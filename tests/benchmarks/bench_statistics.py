@@ -1,11 +1,11 @@
 """Calibration of negbench.analysis: python tests/benchmarks/bench_statistics.py [--full] [--looks] [--tables N]
 
-For each setting, tables of hits and misses are simulated in which a third of the strategies is truly 3 points better
-than the rest. A verdict is false where it calls a difference of 0, has the wrong sign, or says "equal" at a true
-difference of a margin or more; the rate is that of tables with any false verdict. Power is the share of the true
-differences that are called. `--looks` simulates `--until decided` whole: strategies that are 0, 0.5, 1 and 3 points
-better, looks after 3, 5, 8, ... seeds, decided strategies that stop. `--full` prints the table of docs/statistics.md
-(1,000 tables a setting; hours of one core); the default of 40 tables takes a few minutes.
+For each setting, simulates tables of hits and misses in which a third of the strategies is truly 3 points better than
+the rest. A verdict is false if it calls a difference of 0, has the wrong sign, or says "equal" at a true difference of
+the margin or more; the rate is the share of tables with any false verdict. Power is the share of true differences that
+are called. `--looks` simulates all of `--until decided`: strategies that are 0, 0.5, 1 and 3 points better, looks after
+3, 5, 8, ... seeds, decided strategies that stop. `--full` prints the table of docs/statistics.md (1,000 tables per
+setting; hours of one core); the default of 40 tables takes a few minutes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from negbench.grid.looks import Looks
 from negbench.scoring.stored import Values
 
 EFFECT, MARGIN, DIFFICULTY = 0.03, 0.01, 3.0
-EFFECTS = (0.0, 0.005, 0.01, 0.03)  # of the strategies by turns, with `--looks`
+EFFECTS = (0.0, 0.005, 0.01, 0.03)  # of the strategies in turn, with `--looks`
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A population of tables: `sds` of the strategies over seeds, `preference` sd of a strategy's logit by query."""
+    """A population of tables; `sds`: distribution of the sds over seeds, `preference`: sd of a logit over queries."""
 
     family: str = "baseline"  # or "pairs"
     seeds: int = 3
     rows: int = 11
     queries: int = 1200
-    sds: str = "equal"  # "log-normal", "heavy-tailed"
+    sds: str = "equal"  # or "log-normal", "heavy-tailed"
     preference: float = 0.0
     clusters: int = 0
     nested: bool = False
-    looks: bool = False  # `seeds` are then those of the last look
+    looks: bool = False  # `seeds` is then the number at the last look
 
     def spread(self, rng: np.random.Generator) -> np.ndarray:
         if self.sds == "equal":
@@ -49,7 +49,7 @@ class Setting:
         return 0.006 / np.sqrt(rng.chisquare(3, self.rows) / 3)
 
     def table(self, rng: np.random.Generator) -> tuple[ValueTable, np.ndarray]:
-        """Values, and the true differences to the first strategy."""
+        """Draw a table of values and return it with the true differences to the first strategy."""
         effects = np.zeros(self.rows)
         effects[self.rows - self.rows // 3 :] = EFFECT
         if self.looks:
@@ -58,7 +58,7 @@ class Setting:
         places = np.arange(self.queries) if not self.clusters else rng.integers(self.clusters, size=self.queries)
 
         def by_query(sd: float) -> np.ndarray:
-            """A normal term for each query of each world, the same within a cluster."""
+            """Draw a normal term for each query of each world, equal within a cluster."""
             drawn = rng.standard_normal((worlds, self.clusters or self.queries))
             return sd * drawn[:, places]
 
@@ -76,7 +76,7 @@ _LOGITS: dict[tuple[float, float], float] = {}
 
 
 def logit_of(recall: float, sd: float) -> float:
-    """Mean logit that gives a recall where queries add a normal term of this sd."""
+    """Return the mean logit that gives `recall` if queries add a normal term of this sd."""
     if (recall, sd) not in _LOGITS:
         steps = sd * scipy.stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
         _LOGITS[recall, sd] = scipy.optimize.brentq(lambda x: scipy.special.expit(x + steps).mean() - recall, -60, 60)
@@ -90,7 +90,7 @@ def is_false(found: Difference, true: float) -> bool:
 
 
 def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, float]:
-    """Share of tables with a false verdict, share of true differences found, seconds a table."""
+    """Return the share of tables with a false verdict, the share of true differences found, and seconds per table."""
     rng, false, power, spent = np.random.default_rng(seed), 0, 0.0, 0.0
     for _ in range(tables):
         table, effects = setting.table(rng)
@@ -111,7 +111,7 @@ def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, fl
 def replayed(
     whole: Mapping[str, Values], looks: Looks, baseline: str | None
 ) -> Iterator[tuple[dict[str, int], dict[tuple[str, str], Difference]]]:
-    """After each look the seeds of every strategy and its family's differences: of pairs, or against the baseline."""
+    """Yield after each look every strategy's seeds and the differences: of all pairs, or to the baseline if given."""
     seeds, running, found = dict.fromkeys(whole, 0), set(whole), None
     for count, share in zip(looks.counts, looks.shares, strict=True):
         seeds |= dict.fromkeys(running, count)
@@ -126,7 +126,7 @@ def replayed(
 
 
 def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[float], float]:
-    """Share of tables with a false verdict, share of each true gap's pairs that is decided, seeds of a strategy."""
+    """Return the share of tables with a false verdict, the share decided per true gap, and the mean seeds."""
     rng, looks, false, used = np.random.default_rng(seed), Looks((0, 1, 2), setting.seeds), 0, 0.0
     ended = {round(gap, 3): list[bool]() for gap in EFFECTS}
     for _ in range(tables):

@@ -1,4 +1,4 @@
-"""The table of claims: all 34 there and whole, consistent, and resolved."""
+"""The table of claims: all 34 are present, complete, consistent and resolvable."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
     assert all("unknown option 'frozen' in backbone 'tiny'" in why for why in found.undefined.values())
     assert set(found.lacking) == {20, 21, 23, 31, 33, 34}
     assert all("--dataset fashioniq" in found.lacking[number] for number in (31, 33, 34))
-    assert all("is the target is chance here" in found.lacking[number] for number in (20, 21, 23))
+    assert all("the target is a random one of several" in found.lacking[number] for number in (20, 21, 23))
     labels = [cell.labels["system"] for cell in found.cells]
     assert {label.split()[0] for label in labels} == set(settings()) - set(found.undefined)
     alike: dict[str, set[str]] = {}
@@ -101,12 +101,12 @@ def test_conditions() -> None:
     assert not above.holds(float("nan"), float("nan"))
     assert below.holds(-0.02, -0.01)
     assert not below.holds(-0.02, 0.01)
-    with pytest.raises(ValueError, match="want '> NUMBER'"):
+    with pytest.raises(ValueError, match="expected '> NUMBER'"):
         Condition.parse(">= 0")
 
 
 def test_claims_are_chosen_by_number_and_measures_name_their_options() -> None:
-    assert [claim.number for claim in chosen("17, 5")] == [17, 5]  # test_command.py has the mistake
+    assert [claim.number for claim in chosen("17, 5")] == [17, 5]  # test_command.py tests wrong numbers
     assert str(Measure("recall")) == "recall"
     assert str(Measure("false-negatives", (("band", "501-"),))) == "false-negatives (band 501-)"
 

@@ -1,4 +1,4 @@
-"""`negbench claims` from end to end on the vector world: computed, read again, mistakes."""
+"""`negbench claims` from end to end on the vector world: computing, rereading, user errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from negbench.store.runfolder import RunFolder
 
 @pytest.fixture(scope="module")
 def world(vector_sets: list[str]) -> list[str]:
-    """Flags of the vector world; its schedule is left out, as the claims bring their own."""
+    """Return flags of the vector world without its schedule, as the claims set their own."""
     kept = [text for text in vector_sets if not text.startswith("schedule.")]
     return [part for text in kept for part in ("--set", text)]
 
@@ -93,7 +93,7 @@ def test_runs_that_are_there_are_not_computed_again(
     command = ["claims", "--only", "5,12", "--seeds", "2", "--name", "d", *common]
     assert negbench(command) == 0
     out = capsys.readouterr().out
-    assert "2 claims need 6 runs (2 seeds), 6 of them finished before" in out
+    assert "2 claims need 6 runs (2 seeds), 6 already finished" in out
     assert max(len(line) for line in out.splitlines() if line.startswith(("│", "┃"))) == 80
     assert negbench([*command, "--json"]) == 0
     assert [claim["id"] for claim in json.loads(capsys.readouterr().out)["claims"]] == [5, 12]
@@ -103,7 +103,7 @@ def test_runs_that_are_there_are_not_computed_again(
 
 
 def until(world: list[str], runs: Path, *more: str) -> list[str]:
-    """Claim 5 compares two settings, 8 one of them with a third; 14 is decided at once."""
+    """Return a command for claims 5 (two settings), 8 (one of these and a third) and 14 (decided at the first look)."""
     asked = ["claims", "--only", "5,8,14", "--until", "decided", "--max-seeds", "5", "--name", "u", *world, *more]
     return [*asked, "--runs-dir", str(runs), "--tracking-uri", "none"]
 
@@ -130,7 +130,7 @@ def test_settings_of_undecided_tests_run_on(
     for name, count in seeds.items():
         assert count == max(test["seeds"] for test in tests if name in test["settings"].split())
     before = (decided / "u" / "claims.json").read_bytes()
-    assert negbench(until(world, decided)) == 0  # nothing is computed: it reads them look by look
+    assert negbench(until(world, decided)) == 0  # computes nothing, but replays the looks
     assert (decided / "u" / "claims.json").read_bytes() == before
     told = " ".join(capsys.readouterr().out.split())
     assert "look 1, 3 seeds: " in told
@@ -158,11 +158,11 @@ def test_a_recipe_gives_backbone_data_and_training_only(
 
 MISTAKES: list[tuple[Any, ...]] = [
     (["--only", "35"], "unknown claim '35' in --only"),
-    (["--set", "strategy.k=3"], "claims fix strategy themselves"),
-    (["--set", "train.num_negatives=3"], "claims fix train.num_negatives themselves"),
+    (["--set", "strategy.k=3"], "claims fix strategy; set only"),
+    (["--set", "train.num_negatives=3"], "claims fix train.num_negatives; set only"),
     (["--backbone", "tinny"], "did you mean 'tiny'"),
-    (["--seeds", "none"], "want a count"),
-    (["--budget", "5m"], "--budget has no effect alone: add --until decided"),
+    (["--seeds", "none"], "expected a count"),
+    (["--budget", "5m"], "--budget has no effect without --until decided"),
     (["--until", "decided", "--seeds", "1"], "--until decided starts with 1 seeds"),
 ]
 

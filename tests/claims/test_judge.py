@@ -1,4 +1,4 @@
-"""Verdicts: intervals against scipy's, conditions by hand, and what happens where there is nothing to judge."""
+"""Verdicts: intervals against scipy, hand-checked conditions, and cases without anything to judge."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONCE = Looks(SEEDS, len(SEEDS))
 
 @dataclass(frozen=True, eq=False)
 class Fixed(Measure):
-    """Measured by setting and seed."""
+    """A measure that looks up its values by setting and seed."""
 
     name: str = "fixed"
     table: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, hash=False)
@@ -96,7 +96,7 @@ def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missin
     a, b = one[:, kept], other[:, kept]
     want = np.mean([(a - b)[:, strata[kept] == name].mean() for name in ("x", "y")])
     assert found.value == pytest.approx(want)
-    assert found == estimate_of(one, other, strata, 0.4)  # the same values give the same bytes
+    assert found == estimate_of(one, other, strata, 0.4)  # deterministic
     table = ValueTable({"a": a, "b": b}, Design(strata[kept], alpha=0.02))
     same = against(table, "b", np.random.default_rng(1))["a"]
     assert found.detectable == pytest.approx(same.minimum_detectable, rel=0.1)
@@ -105,7 +105,7 @@ def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missin
 
 
 def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value() -> None:
-    """Every query misses a value in some seed."""
+    """Every query lacks a value in some seed: an error for shared queries, Student's interval for queries per seed."""
     one = np.random.default_rng(0).normal(0.2, 1, (8, 40))
     one[np.arange(40) % 8, np.arange(40)] = np.nan
     with pytest.raises(ValueError, match="fewer than two queries"):
@@ -118,7 +118,7 @@ def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value() -> None:
 
 
 def test_queries_of_one_world_are_no_new_queries_in_every_seed() -> None:
-    """A difference that varies over queries, alike in 8 seeds: 40 queries where they are shared, else 320."""
+    """Differences by query repeat in all 8 seeds: they count as 40 queries if seeds share a world, else as 320."""
     generator = np.random.default_rng(0)
     one = generator.normal(size=(1, 40)) + 0.01 * generator.normal(size=(8, 40))
     shared, nested = (estimate_of(one, np.zeros_like(one), None, 1, nested=own) for own in (False, True))
@@ -137,7 +137,7 @@ THE_WHOLE_INTERVAL_DECIDES: list[tuple[Any, ...]] = [
     (0.1, 0.2, "> 0.15", "< 0.15", "undecided"),
     (0.002, 0.004, "> 0.005", "< 0.005", "refuted"),
     (-0.004, -0.002, "> -0.005", "< -0.005", "supported"),
-    (0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the two bounds
+    (0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the bounds
     (math.nan, math.nan, "> 0", "< 0", "undecided"),
 ]
 
@@ -195,7 +195,7 @@ def test_order_is_a_rank_correlation_seed_by_seed() -> None:
     assert verdict(trial(table, "order", "> 0.9", "< 0.9", other)) == "refuted"
     found = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), ONCE, lacking=None, undefined={})
     assert found.verdict == "not testable"
-    assert found.reason == "needs three settings or more that a measure tells apart"
+    assert found.reason == "needs at least three settings, and measures that differ between them"
 
 
 def test_reasons() -> None:
@@ -207,13 +207,13 @@ def test_reasons() -> None:
     absent = judge(claim_of(pair), evidence("a"), ONCE, lacking=None, undefined={"b": "no finished run of seed 2"})
     assert absent.reason == "'b': no finished run of seed 2"
     single = judge(claim_of(trial({"a": [1.0]})), evidence("a"), Looks((0,), 1), lacking=None, undefined={})
-    assert (single.verdict, single.reason) == ("undecided", "one seed gives no interval: --seeds 3")
+    assert (single.verdict, single.reason) == ("undecided", "one seed gives no interval: use --seeds 3")
     with pytest.raises(Untestable, match="no finished run of 'z' with seed 0"):
         evidence("a").run("z", 0)
 
 
 def test_a_sweep_is_judged_by_the_mean_over_its_values() -> None:
-    """Differences at the two values 3 and -1, seed by seed 1, 0.9, 1.1 in the mean; one value alone is refuted."""
+    """Differences 3 and -1 at two values average to 1 (supported); the second value alone is refuted."""
     table = {"a m=1": [3.0, 2.9, 3.1], "a m=2": [-1.0, -1.1, -0.9], "b m=1": [0.0] * 3, "b m=2": [0.0] * 3}
     swept = dataclasses.replace(trial(table, "difference"), settings=("a", "b"), sweep=("m=1", "m=2"))
     assert swept.needed == tuple(table)

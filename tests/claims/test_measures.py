@@ -1,4 +1,4 @@
-"""Measures: of hand-made folders by hand, of trained models by brute-force loops."""
+"""Measures: hand-computed for hand-made folders, and against brute-force loops for trained models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def of(name: str, run: SettingRun, **options: Any) -> list[float]:
 
 @pytest.fixture
 def hand(tmp_path: Path) -> SettingRun:
-    """A folder of five epochs and three refreshes, nobody's run."""
+    """Write a hand-made run folder with five epochs and three refreshes."""
     main = [0.1, 0.3, 0.2, 0.5, 0.4]
     points = [{"step": 0, "epoch": -1, "val/r": 0.0}]
     for epoch, value in enumerate(main):
@@ -65,14 +65,14 @@ def hand(tmp_path: Path) -> SettingRun:
 
 
 def curves(drops: np.ndarray) -> Curves:
-    """Of three rankings of 11 images."""
+    """Return curves of three rankings of 11 images."""
     return Curves(queries=np.arange(3), length=np.full(3, 11), drops=drops)
 
 
 def test_curves_by_hand(hand: SettingRun) -> None:
     assert of("falls", hand) == [pytest.approx(0.1)]
     assert of("late-slope", hand) == [pytest.approx(-0.1)]
-    # changes: loss -1, .5, -1, .5; recall .2, -.1, .3, -.1; epochs 2 and 4 are refreshed
+    # changes: loss -1, .5, -1, .5; recall .2, -.1, .3, -.1; pools are refreshed at epochs 2 and 4
     assert of("loss-at-refresh", hand) == [pytest.approx(((0.5 + 1) + (0.5 + 1)) / 2)]
     assert of("recall-at-refresh", hand) == [pytest.approx(((-0.1 - 0.25) + (-0.1 - 0.3)) / 2)]
 
@@ -87,7 +87,7 @@ def test_falls_of_seeds_are_from_where_the_others_are_best(hand: SettingRun, tmp
     evidence = Evidence({"hand": dict(enumerate(folders))})
     runs = [evidence.run("hand", seed) for seed in range(3)]
     found = [float(each.values) for each in Measure("falls").of_seeds(runs)]
-    assert found == pytest.approx([0.3 - 0.4, 0.4 - 0.2, 0.7 - 0.5])  # best of the others: epochs 1 of all
+    assert found == pytest.approx([0.3 - 0.4, 0.4 - 0.2, 0.7 - 0.5])  # the mean of the other seeds is best at epoch 1
     with (folders[2].path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 1, "epoch": 9, "val/r": 0.1}) + "\n")
     with pytest.raises(Untestable, match="evaluated at different epochs"):
@@ -105,12 +105,12 @@ def test_pools_by_hand(hand: SettingRun) -> None:
     assert of("mined", hand, column="band_mean") == pytest.approx([0.2, math.nan], nan_ok=True)
     assert of("drops-place", hand) == pytest.approx([0.7, 0.5, math.nan], nan_ok=True)
     assert of("drops-rise", hand) == pytest.approx([0.6, 0.0, math.nan], nan_ok=True)
-    with pytest.raises(Untestable, match="no score curves of the moment 'end'"):
+    with pytest.raises(Untestable, match="no score curves at 'end'"):
         of("drops-place", hand, moment="end")
     hand.evidence.known.clear()
     for file in hand.folder.path.glob("mining-0[12].parquet"):
         file.unlink()
-    with pytest.raises(Untestable, match="defines its pools once"):
+    with pytest.raises(Untestable, match="defines its pools only once"):
         of("pool-trend", hand)
     hand.evidence.known.clear()
     (hand.folder.path / "mining-00.parquet").unlink()
@@ -123,10 +123,10 @@ def test_ranks_by_hand(hand: SettingRun) -> None:
     assert of("average-precision", hand) == pytest.approx([2 / 3, (1 / 3) / 2, 1.0])
     assert Measure("average-precision").of(hand).strata.tolist() == ["x", "x", "y"]  # type: ignore[union-attr]
     assert of("suppression", hand, split="val") == pytest.approx([0.5, -1.0, math.nan], nan_ok=True)
-    # above: rank 1 of p, 1-10 of q, of them 1 and 3 relevant; behind rank 10, without targets: 11, 12; 12; 11, 12
+    # above the target: rank 1 of p and 1-10 of q, of which two are relevant; 11-50 without targets: 11, 12; 12; 11, 12
     assert of("false-negatives", hand, band="above the target", split="val") == [pytest.approx(2 / 11)]
     assert of("false-negatives", hand, band="11-50", split="val") == [pytest.approx(1 / 5)]
-    with pytest.raises(Untestable, match="'501-' of a ranking"):
+    with pytest.raises(Untestable, match="in the part '501-'"):
         of("false-negatives", hand, band="501-", split="val")
 
 
@@ -143,7 +143,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> Ev
 
 
 def scores_of(run: SettingRun, split: str = "val") -> torch.Tensor:
-    """[Q, N] cosines, -2 outside the query's gallery."""
+    """Return [Q, N] cosines, with -2 outside the query's gallery."""
     encoded = run.encoded(split)
     scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates).double()
     outside = torch.ones_like(scores, dtype=torch.bool)
@@ -213,7 +213,7 @@ def test_simulated_judges_by_loops(trained: Evidence) -> None:
         sets = [table[row].argsort(descending=True)[:5].tolist() for table in lists]
         known = [sum(data.images[c] in query.relevant for c in members) for members in sets]
         if known[0] == known[1]:
-            continue  # the judge throws a coin
+            continue  # the simulated judge chooses at random
         better, worse = (0, 1) if known[0] > known[1] else (1, 0)
         hit = [int(data.target_columns[row]) in members for members in sets]
         mean = [float(scores[row, members].mean()) for members in sets]

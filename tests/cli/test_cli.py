@@ -1,4 +1,4 @@
-"""The command line: light start, one-line errors with exit code 2, run."""
+"""The command line: no heavy imports at start, one-line errors with exit code 2, `run`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch: pytest
     monkeypatch.setattr("negbench.cli.main.stop_on_signals", lambda: None)
     monkeypatch.setattr("negbench.cli.main.run", lambda _: during.append(gc.get_threshold()) or 0)
     try:
-        monkeypatch.setitem(sys.modules, "triton", sys)  # it would list what is left as leaks
+        monkeypatch.setitem(sys.modules, "triton", sys)  # no freeze then: triton would list the frozen objects as leaks
         with pytest.raises(SystemExit):
             main([])
         assert gc.get_freeze_count() == 0
         monkeypatch.delitem(sys.modules, "triton")
         with pytest.raises(SystemExit):
             main([])
-        assert gc.get_freeze_count() > 10_000  # nor once more at the end of the process
+        assert gc.get_freeze_count() > 10_000  # nor collected when the process ends
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
@@ -72,14 +72,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         (["run", "--strategy", "qure", "--loss", "infonce"], "did you mean 'info-nce'?"),
         (["run", "--strategy", "qure", "--dataset", "fashionqi"], "did you mean 'fashioniq'?"),
         (["run", "--recipe", "none.toml"], "--recipe none.toml"),
-        (["run", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
+        (["run", "--plugin", "none.py"], "--plugin none.py: no such file"),
         (["list", "strategy"], "KIND 'strategy': input should be 'strategies'"),
         (["list", "backbones", "clp"], "unknown backbone 'clp': did you mean 'clip'?"),
         (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
         (["compare", "--pairs", "some"], "--pairs 'some': input should be 'baseline' or 'all'"),
         (["compare", "--margin", "nan"], "--margin"),
         (["compare", "--alpha", "1"], "--alpha 1.0: input should be less than 1"),
-        (["ui", "--runs-dir", "nowhere"], "there is no run in nowhere"),
+        (["ui", "--runs-dir", "nowhere"], "no run in nowhere"),
         (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),
     ]:
         monkeypatch.chdir(tmp_path)

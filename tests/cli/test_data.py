@@ -16,7 +16,7 @@ from negbench.settings.layers import dataset_layer, named, plugin_section
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Ten queries over thirteen images."""
+    """Write ten queries over thirteen images."""
     rows = [{"reference": f"i{n}", "text": f"is {n}", "target": f"i{n + 3}"} for n in range(10)]
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -73,7 +73,7 @@ def test_verify_lists_problems(file: Path, capsys: pytest.CaptureFixture[str]) -
     assert negbench(command) == 1
     text = capsys.readouterr().out
     assert "i3: no file" in text
-    assert "... 1 more; --json has all" in text
+    assert "... 1 more; --json lists all" in text
     assert negbench([*command, "--json"]) == 1
     written: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert {tuple(p["images"]) for p in written["problems"] if p["kind"] == "missing"} == {("i3",), ("i12",)}

@@ -1,4 +1,4 @@
-"""`negbench doctor`: a healthy place, and one with leftovers and damage."""
+"""`negbench doctor`: a healthy installation, leftovers, and damaged or missing files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_healthy_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     out = capsys.readouterr().out
     assert "PROBLEM" not in out
     assert "torch 2" in out
-    assert not (tmp_path / "runs").exists()  # looking makes nothing
+    assert not (tmp_path / "runs").exists()  # doctor creates nothing
 
 
 def test_leftovers_go_and_damage_is_named(
@@ -42,7 +42,7 @@ def test_leftovers_go_and_damage_is_named(
     assert negbench(place) == 2
     told = capsys.readouterr()
     assert f"PROBLEM: {ranks} is damaged" in told.out
-    assert "the doctor found 1 problem" in told.err
+    assert "found 1 problem" in told.err
     lines = [line for line in told.out.splitlines() if "GiB free" not in line]
     assert negbench([*place, "--json"]) == 2
     told = capsys.readouterr()
@@ -53,16 +53,16 @@ def test_leftovers_go_and_damage_is_named(
     assert wrong["text"].startswith(f"{ranks} is damaged")
     shown = [f"{each['part']:9} {'PROBLEM: ' * each['problem']}{each['text']}" for each in document["findings"]]
     assert [line for line in shown if "GiB free" not in line] == lines
-    assert "the doctor found 1 problem" in told.err
+    assert "found 1 problem" in told.err
 
 
 def test_files_that_are_gone_are_named(
     tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the doctor and by whoever reads the run; weights may be deleted to save space."""
+    """Doctor and `load` name a run's missing files; only the weights may be deleted to save space."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
     folder = run_config(config, Bench.open(tmp_path, "none")).folder
-    assert not (folder.path / "pools-00.bits").exists()  # dropped by the run itself
+    assert not (folder.path / "pools-00.bits").exists()  # deleted by the run itself
     (folder.path / "model.safetensors").unlink()
     place = ["--runs-dir", str(tmp_path)]
     assert folder.lost() == []

@@ -1,4 +1,4 @@
-"""`negbench embed`: an encoder of one's own, from a folder of images and triplets to negatives; one-line errors."""
+"""`negbench embed` with a user's encoder: from a folder of images and triplets to negatives; one-line errors."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def mine(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """24 images, one of them turned and one grey, and 60 triplets."""
+    """Write 24 images, one of them rotated by EXIF and one grey, and 60 triplets."""
     rng, folder = np.random.default_rng(0), tmp_path / "my data"
     (folder / "pictures").mkdir(parents=True)
     names = [f"p{n}" for n in range(24)]
@@ -109,7 +109,7 @@ def pictures(tmp_path: Path) -> Path:
         image = Image.fromarray(np.full((8 + n % 5, 9, 3), rng.integers(256, size=3), dtype=np.uint8))
         image = image.convert("L") if n == 3 else image
         exif = Image.Exif()
-        exif[0x0112] = 6  # the orientation: turned by a quarter
+        exif[0x0112] = 6  # orientation: a quarter turn
         image.save(folder / "pictures" / f"{name}.png", exif=exif if n == 5 else None)
     places = (np.concatenate([rng.permutation(24) for _ in range(3)])[:60] for _ in range(2))
     rows = [
@@ -130,7 +130,7 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 class Counting(nn.Module):
-    """An encoder that says how it is asked."""
+    """An encoder that records batch sizes and modes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Counting(nn.Module):
 
 
 def given(file: Path, encoder: Any) -> str:
-    """Specification of an object in a file."""
+    """Put the encoder into a module and return its specification FILE:given."""
     import_file(file, "--encoder").given = encoder  # type: ignore[attr-defined]
     return f"{file}:given"
 
@@ -156,7 +156,7 @@ def given(file: Path, encoder: Any) -> str:
 def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
     pictures: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
-    """The commands of docs/howto/own_embeddings.md, in its order, on a file whose columns have other names."""
+    """Run the commands of docs/howto/own_embeddings.md in order, on a file with other column names."""
     page = (Path(__file__).parents[2] / "docs" / "howto" / "own_embeddings.md").read_text(encoding="utf-8")
     printed = [shlex.split(line)[1:] for line in page.split("```sh\n")[1].split("```")[0].splitlines()]
     renamed = (pictures / "queries.jsonl").read_text(encoding="utf-8")
@@ -169,7 +169,7 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
         return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
 
     def as_printed(line: list[str]) -> list[str]:
-        """A command of the page, with this test's folder and encoder."""
+        """Replace the folder and encoder of the page's command by this test's."""
         found = [word.replace("my-data", str(pictures)) for word in line]
         return [f"{mine}:Mine" if word == "encoder.py:Mine" else word for word in found]
 
@@ -198,9 +198,9 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
     capsys.readouterr()
     assert negbench([*embedding, "--overwrite", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["image_shape"] == [24, 6]
-    # a recipe that was changed says how to use the embeddings
+    # with an edited recipe, the error says how to use the embeddings
     recipe.write_text(recipe.read_text(encoding="utf-8").replace("epochs = 10", "epochs = 3"), encoding="utf-8")
-    refused(init, f'put into its [backbone] name = "precomputed", images = "{pictures}')
+    refused(init, f'set name = "precomputed", images = "{pictures}')
 
 
 def test_vectors_are_those_of_each_item_alone(pictures: Path, mine: Path) -> None:
@@ -216,7 +216,7 @@ def test_vectors_are_those_of_each_item_alone(pictures: Path, mine: Path) -> Non
     encoder = space["Mine"]().eval()
     with torch.no_grad():
         for image, row in images.items():
-            with Image.open(pictures / "pictures" / f"{image}.png") as opened:  # turned by no EXIF
+            with Image.open(pictures / "pictures" / f"{image}.png") as opened:  # ignores the EXIF orientation
                 want = encoder.encode_image([opened.convert("RGB")])[0]
             torch.testing.assert_close(torch.from_numpy(row), want)
         for text, row in texts.items():
@@ -265,20 +265,20 @@ def line_of(text: str) -> int:
 
 
 ONE_LINE = {
-    "mine.py": "name the encoder in it, as mine.py:NAME",
-    "none.py:x": "--encoder none.py: there is no such file",
+    "mine.py": "add the name of the encoder, as mine.py:NAME",
+    "none.py:x": "--encoder none.py: no such file",
     "broken.py:x": "--encoder broken.py cannot be imported: SyntaxError",
     "mine.py:Mina": "unknown encoder 'Mina' in mine.py: did you mean 'Mine'?",
     "mine.py:few": "encode_image must return [n, C] or [n, L, C] floats, a row for each of n = 10, got [1, 2]",
     "mine.py:words": "got a str",
-    "mine.py:nan": "encode_image of 'p4' is not finite",
+    "mine.py:nan": "encode_image is not finite for 'p4'",
     "mine.py:many": "encode_text must return [n, C] floats, a row for each of n = 3, got [3, 1, 2]",
-    "mine.py:widths": "encode_image gave [10] of one batch and [4] of the next",
+    "mine.py:widths": "encode_image returned shape [10] per item for one batch and [4] for the next",
     "mine.py:large": "out of memory (CUDA out of memory. Tried): lower --batch-size",
-    "mine.py:half": "an object of type Bad has no encode_image: want",
+    "mine.py:half": "an object of type Bad lacks encode_image: expected",
     "mine.py:raises": f"failed in line {line_of('raise KeyError')}: KeyError: 'no key'",
     "mine.py:Late": f"failed in line {line_of('return texts[0]')}: AttributeError: 'str' object",
-    "clip:ViT-B-32": "want open_clip:MODEL[:PRETRAINED], transformers:NAME",
+    "clip:ViT-B-32": "expected open_clip:MODEL[:PRETRAINED], transformers:NAME",
 }
 
 
@@ -300,7 +300,7 @@ def test_what_is_wrong_with_the_folder_is_one_line(
     def fails(folder: Path, message: str, *more: str) -> None:
         refused(["embed", str(folder), *spec, *more], message)
 
-    fails(tmp_path / "nowhere", "there is no such folder")
+    fails(tmp_path / "nowhere", "no such folder")
     fails(pictures / "pictures", "nothing to embed yet; missing: triplets: a .jsonl")
     fails(pictures, "--batch-size 0: input should be greater than or equal to 1", "--batch-size", "0")
     fails(pictures, "--device gpu9", "--device", "gpu9")
@@ -310,7 +310,7 @@ def test_what_is_wrong_with_the_folder_is_one_line(
     assert negbench(["embed", str(pictures), "--encoder", f"{mine}:Mine", "--overwrite"]) == 0
     assert (pictures / "images.npz").read_bytes() != before
     (pictures / "images.npz").rename(pictures / "earlier.npz")
-    fails(pictures, "earlier.npz holds embeddings of images already: move it away", "--overwrite")
+    fails(pictures, "earlier.npz already holds embeddings of images: move it away", "--overwrite")
     (pictures / "earlier.npz").unlink()
     (pictures / "pictures" / "p7.png").write_bytes(b"torn")
     fails(pictures, "p7.png is not a readable image", "--overwrite")

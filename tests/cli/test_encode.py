@@ -1,4 +1,4 @@
-"""`negbench data encode`: plan, fill once, go on."""
+"""`negbench data encode`: the plan, encoding once, repairing damage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_fills_the_store_once(
     assert "144 images: 144 encoded, 0 stored before" in capsys.readouterr().out
     assert negbench(command) == 0
     assert "144 images: 0 encoded, 144 stored before" in capsys.readouterr().out
-    for shard in (tmp_path / "features").rglob("*.safetensors"):  # damage is found and mended
+    for shard in (tmp_path / "features").rglob("*.safetensors"):  # damage is detected and repaired
         shard.write_bytes(shard.read_bytes()[:-1] + bytes([shard.read_bytes()[-1] ^ 1]))
     assert negbench(command) == 0
     assert "144 encoded" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`negbench evaluate`: a run scored again, on other data too, its lists; stored ranks and rankings without a model."""
+"""`negbench evaluate`: rescoring a run, also on other data; ranked lists; stored ranks and rankings without a model."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from negbench.systems.system import load_config
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFolder:
-    """A finished run on the toy garments."""
+    """Return a finished run on the toy garments."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
     return run_config(config, Bench.open(tmp_path_factory.mktemp("runs"), "none")).folder
 
 
 @pytest.fixture(scope="session")
 def benchmarks(standin: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Toy CIRR (val, test1) with stand-in images."""
+    """Write a toy CIRR (val, test1) with stand-in images."""
     root = tmp_path_factory.mktemp("benchmarks")
 
     def write(name: str, value: Any) -> None:
@@ -56,7 +56,7 @@ Call = Callable[..., str]
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """`negbench evaluate ...` as a function: what it prints, or its one line of error."""
+    """Return a function that runs `negbench evaluate ...` and returns its output or one-line error."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def invoke(*arguments: object, code: int = 0) -> str:
@@ -73,7 +73,7 @@ def call(capsys: pytest.CaptureFixture[str], run: RunFolder, monkeypatch: pytest
 
 
 def metrics_in(printed: str) -> dict[str, str]:
-    """Metric, with its part in front, -> value."""
+    """Parse a printed table into values by metric, prefixed with its part."""
     lines = printed[printed.index("metric") :].splitlines()
     (_, *parts), *rows = [re.split(" {2,}", line) for line in lines if "  " in line]
     cells = {(part, name): value for name, *values in rows for part, value in zip(parts, values, strict=True)}
@@ -97,7 +97,7 @@ def test_a_run_scored_again_gives_its_own_ranks(run: RunFolder, call: Call, tmp_
     assert run.manifest["dataset"]["val"] in printed
     assert run.manifest["dataset"]["split"] == "val"
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "again.parquet"), run.ranks())
-    # the untrained model gives others: the weights were loaded
+    # differs from the untrained model, so the weights were loaded
     assert run.result["baselines"]["untrained"] != run.result["metrics"]
 
 
@@ -105,7 +105,7 @@ def test_another_data_set_is_zero_shot(run: RunFolder, call: Call, benchmarks: P
     place = ("--data-root", benchmarks, "--out", tmp_path / "ranks.parquet")
     printed = call(run.run_id, "--dataset", "cirr", *place)
     assert f"trained on {run.manifest['dataset']['train']}: this is zero-shot" in printed
-    assert "all val: 20 queries where 4,181 are published" in printed
+    assert "all val: 20 queries, but 4,181 are published" in printed
     data = negbench.load_dataset("cirr", root=str(benchmarks), images=False)
     assert data.identity in printed
     ranks = pd.read_parquet(tmp_path / "ranks.parquet")
@@ -127,7 +127,7 @@ def test_submissions_of_closed_splits(run: RunFolder, call: Call, benchmarks: Pa
     for query in data.queries:
         assert query.reference not in recall[query.id]
         inside = [image for image in recall[query.id] if image in query.subset]
-        assert subset[query.id][: len(inside)] == inside[:3]  # one order in both files
+        assert subset[query.id][: len(inside)] == inside[:3]  # the same order in both files
 
 
 def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> 
     (copy / "model.safetensors").write_bytes(b"abc")
     assert "is damaged" in call(copy, code=2)
     (copy / "model.safetensors").unlink()
-    assert "holds no weights" in call(copy, code=2)
+    assert "has no weights" in call(copy, code=2)
     manifest = run.manifest
     manifest["backbone"]["sha256"] = "0" * 64
     folder.write_manifest(manifest)
@@ -169,14 +169,14 @@ def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> 
 def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
     place = ("--data-root", benchmarks)
     for arguments, message in (
-        ((), "name a run to score, or give --ranks FILE"),
-        ((run.run_id, "--ranks", "x.json"), "one of the two"),
+        ((), "give either a run to score or --ranks FILE"),
+        ((run.run_id, "--ranks", "x.json"), "give either a run to score or --ranks"),
         (("--ranks", "x.json", "--submission", "y"), "--submission needs a run"),
-        (("no-such-run",), "there is no run 'no-such-run'"),
+        (("no-such-run",), "run 'no-such-run' in "),
         ((run.run_id, "--dataset=cirr", "--split=test1", *place), "the labels of cirr test1 are closed"),
         ((run.run_id, "--submission", tmp_path), "synthetic has no test server"),
         ((run.run_id, "--set", "train.lr=1"), "only dataset and compute can be set"),
-        ((run.run_id, "--set", "dataset.split=val"), "the split is chosen with --split"),
+        ((run.run_id, "--set", "dataset.split=val"), "choose the split with --split"),
         ((run.run_id, "--set", "dataset.nothing=1"), "unknown option 'nothing'"),
         ((run.run_id, "--dataset", "cirrr"), "did you mean 'cirr'?"),
         ((run.run_id, "--split", "test"), "split must be train or val"),
@@ -200,6 +200,6 @@ def test_files_that_are_no_ranks(call: Call, benchmarks: Path, tmp_path: Path) -
         (written("c.json", "{}"), "no ranking for query '0' (20 of 20 queries"),
     ):
         assert message in call("--ranks", path, *place, code=2), path
-    assert "name the data set that it ranks" in call("--ranks", written("f.json", "{}"), code=2)
+    assert "name its data set with --dataset" in call("--ranks", written("f.json", "{}"), code=2)
     error = call("--ranks", tmp_path / "f.json", *place, "--set", "compute.device=cpu", code=2)
     assert "only dataset can be set" in error

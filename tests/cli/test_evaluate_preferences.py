@@ -1,4 +1,4 @@
-"""`negbench evaluate` by people's choices: runs scored against loops, mistakes."""
+"""`negbench evaluate` on people's preferences: scores against plain loops, user errors."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> R
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory, standin: Any) -> Path:
-    """A small hpfiq.json with stand-in images."""
+    """Write a small hpfiq.json with stand-in images."""
     folder = tmp_path_factory.mktemp("data")
     standin.write_preferences(folder, users=4, judgements=6, images=40)
     return folder
 
 
 def cells(text: str, metric: str) -> list[str]:
-    """Values of the table's row of a metric."""
+    """Return the values in a metric's row of the table."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"{metric}  ")]
     return re.split(" {2,}", line)[1:]
 
@@ -57,7 +57,7 @@ def test_recall_at_5_of_the_real_file_needs_no_image(shared_data: Path) -> None:
     assert values["spearman"] == pytest.approx(0.1535, abs=5e-5)
     assert values["preference_rate"] == pytest.approx(0.8107, abs=5e-5)
     assert values["preference_rate_with_ties"] == pytest.approx(0.5888, abs=5e-5)
-    assert math.isnan(values["preference_rate_equal_recall"])  # never ahead where recalls are equal
+    assert math.isnan(values["preference_rate_equal_recall"])  # this scorer has no preference between equal recalls
     assert values["accuracy"] == pytest.approx(0.5830, abs=5e-5)
     assert len(found.queries) == 3050
 

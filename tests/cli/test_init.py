@@ -1,4 +1,4 @@
-"""`negbench init`: what it finds and misses, and from its files to an audit, a comparison and negatives."""
+"""`negbench init`: present and missing files; its recipe in an audit, a comparison and mined negatives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_triplets(file: Path, images: list[str], texts: list[str], count: int) 
 
 @pytest.fixture
 def pictures(tmp_path: Path, standin: Any) -> Path:
-    """30 stand-in images and 80 triplets."""
+    """Write 30 stand-in images and 80 triplets."""
     names = [f"p{number}" for number in range(30)]
     standin.write_images(tmp_path / "data" / "pictures", names)
     write_triplets(tmp_path / "data" / "queries.jsonl", names, ["in blue", "longer", "with stripes"], 80)
@@ -59,16 +59,16 @@ def told_next(out: str) -> list[list[str]]:
 
 
 def compared(runs: Path) -> RunFolder:
-    """The last run of the comparison; the trials of the learning rate are in another."""
+    """Return the comparison's last run; trials of learning rates belong to another comparison."""
     return RunFolder(runs / read_json(runs / "first" / "comparison.json")["cells"][-1]["run"])
 
 
 def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path) -> pd.DataFrame:
-    """init, and the commands that it names, the comparison cut short; the negatives of the last one.
+    """Run `init` and the commands it prints, with a shortened comparison; return the mined negatives.
 
-    Audit, comparison, run and mining remark that the backbone learned from other images.
+    Audit, comparison, run and mining must note that the backbone learned from other images.
     """
-    warning = "note: backbone 'tiny' learned from the pictures of synthetic alone, and triplets has others"
+    warning = "note: backbone 'tiny' was trained only on the pictures of synthetic, not on those of triplets"
     assert negbench(["init", str(folder)]) == 0
     audit, compare, mine = told_next(capsys.readouterr().out)
     assert (audit[0], compare[0], mine[0]) == ("audit", "compare", "mine")
@@ -98,15 +98,15 @@ def test_a_folder_of_images_from_init_to_negatives(
         assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5
         assert set(row.negatives) <= images - {row.target}
     assert read_recipe(pictures / "recipe.toml")["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
-    # the same by a finished run, as JSON lines
+    # mining with a finished run, written as JSON lines
     run = compared(tmp_path / "runs")
     out = tmp_path / "negatives.jsonl"
     command = ["mine", "--run", run.run_id, "--runs-dir", str(tmp_path / "runs"), "--strategy", "top-k:k=3"]
     assert negbench([*command, "--draws", "2", "--out", str(out)]) == 0
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["query"] for line in lines] == mined["query"].tolist()
-    assert {len(line["negatives"]) for line in lines} == {2}  # of three
-    # a recipe that was changed is kept, and so is the strategy
+    assert {len(line["negatives"]) for line in lines} == {2}  # two draws from a pool of three
+    # an edited recipe is kept, and so is the strategy
     with (pictures / "recipe.toml").open("a", encoding="utf-8") as file:
         file.write("# mine\n")
     kept = [file.read_bytes() for file in (pictures / "recipe.toml", pictures / "my_strategy.py")]
@@ -120,14 +120,14 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path: Path, capsys: pytest.
     out = capsys.readouterr().out
     audit = told_next(out)[0]
     assert "val queries are few for a margin of 1 points" in out
-    assert "of 60 images, those that its own rows name" in out
+    assert "of 60 images that its rows name" in out
     assert read_recipe(folder / "recipe.toml")["train"]["lr"] == Precomputed.recommended["lr"]
     assert read_recipe(folder / "recipe.toml")["plugins"] == [str(folder / "my_strategy.py")]
     assert read_recipe(folder / "recipe.toml")["backbone"] == {
         "name": "precomputed", "images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz"),
     }  # fmt: skip
     assert negbench([*audit, "--queries", "10"]) == 0
-    assert "note: backbone" not in capsys.readouterr().err  # vectors of one's own
+    assert "note: backbone" not in capsys.readouterr().err  # no note for a user's own vectors
 
 
 MISSING: list[tuple[dict[str, str], str]] = [
@@ -150,7 +150,7 @@ def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         said = capsys.readouterr()
         assert message in said.err
         assert said.err.count("\n") == 1
-        assert "missing" not in said.out  # said once
+        assert "missing" not in said.out  # reported only once
         assert ("triplets: a .jsonl" in said.err) == (message == "missing: triplets: a .jsonl")
         assert {file.name for file in folder.iterdir()} == set(files)
 
@@ -167,7 +167,7 @@ def test_mine_wants_files_or_a_data_set(tmp_path: Path, refused: Callable[..., s
     base = ["mine", "--strategy", "qure", "--out", str(tmp_path / "n.parquet")]
     for more, message in (
         ([], "give --queries, --images and --targets, or a data set"),
-        (["--queries", "q.npy"], "--images, --targets must be given, too"),
+        (["--queries", "q.npy"], "--queries needs --images, --targets, too"),
         (["--queries", "q.npy", "--dataset", "vectors"], "--queries gives embeddings: leave out"),
         (["--dataset", "vectors", "--strategy", "qure,top-k"], "name one strategy"),
         (["--dataset", "vectors", "--backbone", "vectors", "--strategy", "in-batch"], "cannot be mined ahead"),

@@ -35,7 +35,7 @@ def test_on_a_terminal_nothing_is_wider_than_that(
 ) -> None:
     assert negbench(arguments) == 0
     piped = capsys.readouterr().out
-    assert max(map(len, piped.splitlines())) > 100  # one line each, for grep
+    assert max(map(len, piped.splitlines())) > 100  # one line per item, for grep
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")

@@ -1,4 +1,4 @@
-"""`negbench mine`: files in, a file out, and one line for whatever is wrong with a file."""
+"""`negbench mine`: from input files to an output file, and one-line errors for faulty files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_writes_what_the_miner_finds(folder: Path, targets: str, capsys: pytest.
 def test_formats_hold_the_same_negatives_each_once(
     folder: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
-    """Of a pool of four, six draws repeat: each negative once, with the score it had, in every format."""
+    """Six draws from a pool of four repeat; every format lists each negative once, with its cosine."""
     queries, images = (np.load(folder / name) for name in ("q.npy", "i.npy"))
     unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, images)]
     cosine, targets = unit[0] @ unit[1].T, np.load(folder / "t.npy")
@@ -113,7 +113,7 @@ MISTAKES = [
     ("queries", "text.npy", "cannot be read as .npy"),
     ("queries", "several.npz", "holds several arrays"),
     ("images", "missing.npy", "cannot be read as .npy"),
-    ("images", "words.npy", "image_embeddings must be numbers"),
+    ("images", "words.npy", "image_embeddings must be convertible"),
     ("targets", "q.npy", "--targets"),
     ("targets", "text.parquet", "cannot be read"),
     ("targets", "goal.parquet", "no column 'target' among goal"),
@@ -122,8 +122,8 @@ MISTAKES = [
     ("strategy", "qrue", "did you mean 'qure'"),
     ("draws", "0", "--draws 0: input should be greater"),
     ("draws", "1000000000", "--draws 1000000000: input should be less"),
-    ("out", "negatives.csv", "want a name that ends in .parquet"),
-    ("format", "jsonl", "--format jsonl wants an --out that ends in .jsonl"),
+    ("out", "negatives.csv", "must end in .parquet"),
+    ("format", "jsonl", "--format jsonl needs an --out that ends in .jsonl"),
     ("device", "gpu9", "--device gpu9"),
     *([] if torch.cuda.is_available() else [("device", "cuda", "--device cuda")]),
 ]

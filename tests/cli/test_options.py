@@ -1,4 +1,4 @@
-"""What commands share: help, version, plug-ins with options, names of folders."""
+"""Options shared by commands: help, version, plug-ins with options, names of folders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_example_of_the_help_is_a_command_line() -> None:
         first, *words = shlex.split(line)
         assert first == "negbench"
         name, *rest = words[1:] if words[0] == "data" else words
-        commands[name].make_context(name, rest).close()  # raises where there is no such flag
+        commands[name].make_context(name, rest).close()  # raises for an unknown flag
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_options_of_a_plugin_reach_every_command(refused: Callable[..., str], tmp_path: Path) -> None:
-    """The value is refused by the strategy itself, so that it got there."""
+    """The strategy itself rejects the value, so the option was passed on."""
     for command in ["run", "study", "audit"]:
         runs = [] if command == "audit" else ["--runs-dir", str(tmp_path)]
         refused([command, "--strategy", "dqe:alpha=0.9:beta=0.3", *runs], "alpha must be below beta (0.3), got 0.9")
@@ -91,10 +91,10 @@ def test_where_tasks_run_is_checked(
         (["--executor", "ray:gpus=1.5"], "gpus must be a whole number or a fraction of one, got 1.5"),
         (["--executor", "ray:gpus=all"], "gpus must be a whole number or a fraction of one, got 'all'"),
         (["--executor", "pool:cpus=2"], "unknown option 'cpus' in --executor pool"),
-        (["--address", "head:6379"], "--address is a Ray cluster's: add --executor ray"),
+        (["--address", "head:6379"], "--address needs --executor ray"),
         (["--executor", "ray"], "this needs ray: pip install 'negbench[ray]'"),
     ]:
-        monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+        monkeypatch.setitem(sys.modules, "ray", None)  # simulates a missing package
         monkeypatch.setenv("NEGBENCH_RUNS", str(tmp_path))
         refused(["compare", *flags], told)
 
@@ -109,10 +109,10 @@ def test_names_cannot_leave_the_runs_folder(
 ) -> None:
     for name in ["a/b", "../out", "/abs", ".hidden", "", "a b", "a\nb", "-x", "x" * 101, "a\\b"]:
         monkeypatch.chdir(tmp_path)
-        with pytest.raises(NegbenchError, match="want a plain name"):
+        with pytest.raises(NegbenchError, match="expected a plain name"):
             checked_name(name, "--name")
         for command in ("compare", "study", "claims"):
-            refused([command, f"--name={name}"], "want a plain name")
+            refused([command, f"--name={name}"], "expected a plain name")
         assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""What commands print where: one JSON document, results without progress, stages with -v; completion."""
+"""Output of commands: one JSON document, results without progress, stages with -v; shell completion."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def place(vector_flags: list[str], tmp_path: Path) -> list[str]:
 
 
 def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
-    """The one document on standard output."""
+    """Run a command with --json and return its output, which must be a single document."""
     assert negbench([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -44,7 +44,7 @@ def test_a_run_as_json_quiet_and_verbose(place: list[str], tmp_path: Path, capsy
     assert negbench([*command, "--set", "seed=1", "-v"]) == 0
     told = capsys.readouterr()
     assert "R@10" in told.out
-    assert "train" in told.err  # a stage with its seconds
+    assert "train" in told.err  # a stage and its seconds
     assert " s\n" in told.err
     assert negbench([*command, "--quiet"]) == 0
     told = capsys.readouterr()
@@ -59,7 +59,7 @@ def test_progress_and_notes_leave_standard_output_alone(place: list[str], capsys
     assert "[2/2]" in told.err
     assert "[2/2]" not in told.out
     assert "answer" in told.out
-    assert logging.getLogger("negbench").handlers == []  # nothing of a command stays behind
+    assert logging.getLogger("negbench").handlers == []  # commands remove their handlers
     quiet = document([*command, *place, "--quiet"], capsys)
     assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
 
@@ -81,7 +81,7 @@ def test_an_interrupted_comparison_says_what_was_kept(
         assert negbench([*command, *place]) == 130
     assert f"1 of 2 cells are finished and kept in {tmp_path / 'c'}\n" in capsys.readouterr().err
     assert negbench([*command, *place]) == 0
-    assert "1 of them finished before" in capsys.readouterr().out
+    assert "1 already finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_audit_mine_and_evaluate_as_json(
 ) -> None:
     audit = document(["audit", "--strategy", "qure,top-k", "--queries", "10", *vector_flags[:-8]], capsys)
     assert [row["strategy"] for row in audit["rows"]] == ["qure", "top-k"]
-    assert audit["rows"][0]["overlap"] is None  # NaN is not JSON
+    assert audit["rows"][0]["overlap"] is None  # JSON has no NaN
     rng = np.random.default_rng(0)
     for name, shape in (("q", (9, 4)), ("i", (20, 4))):
         np.save(tmp_path / f"{name}.npy", rng.normal(size=shape))

@@ -1,4 +1,4 @@
-"""The feature store against a plain loop over the images; killed, damaged, shared and full."""
+"""The feature store against a plain loop over images; after kills and damage, between processes, on a full disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shrink(image: Image.Image) -> Tensor:
 
 
 class Pooled(Backbone):
-    """Image features are one linear map of pooled pixels."""
+    """A backbone whose image features are one linear map of pooled pixels."""
 
     def __init__(self, *, scale: float = 1.0, pause: float = 0.0) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Pooled(Backbone):
         return "pooled"
 
 
-Pooled.__abstractmethods__ = frozenset()  # nobody asks for the rest
+Pooled.__abstractmethods__ = frozenset()  # other methods are not used
 
 
 def images_of(folder: Path) -> dict[str, Path]:
@@ -66,14 +66,14 @@ def images_of(folder: Path) -> dict[str, Path]:
 
 
 def by_loop(backbone: Pooled, images: dict[str, Path]) -> Tensor:
-    """One image at a time, float32."""
+    """Encode one image at a time in float32."""
     backbone.eval()
     with torch.no_grad():
         return torch.cat([backbone.image_features(shrink(Image.open(path))[None]) for path in images.values()])
 
 
 def main(root: str, folder: str, shard_rows: str, pause: str) -> None:
-    """Encode a folder in this process; prints one line per finished batch and a last one with what it encoded."""
+    """Encode a folder in this process; print one line per finished batch and a JSON summary."""
     features._SHARD_BYTES = int(shard_rows) * 2 * ROWS * WIDTH
     store = FeatureStore(Path(root), "pooled", (ROWS, WIDTH))
     backbone = Pooled(pause=float(pause))
@@ -90,12 +90,12 @@ def main(root: str, folder: str, shard_rows: str, pause: str) -> None:
 
 @pytest.fixture
 def start(forked):
-    """Starts a process that runs `main` with these arguments."""
+    """Return a function that starts a process running `main` with the given arguments."""
     return lambda *arguments: forked(partial(main, *map(str, arguments)))
 
 
 def release(*processes):
-    """Let processes begin to encode, once all of them are ready."""
+    """Let all processes begin to encode once all are ready."""
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process in processes:
@@ -105,7 +105,7 @@ def release(*processes):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Twelve images of differing size and mode; `copy` has the bytes of `i03`."""
+    """Write twelve images of different sizes and modes, and `copy` with the bytes of `i03`."""
     folder = tmp_path / "images"
     folder.mkdir()
     random = np.random.default_rng(0)
@@ -118,7 +118,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Four images to a shard."""
+    """Limit shards to four images."""
     monkeypatch.setattr(features, "_SHARD_BYTES", 4 * 2 * ROWS * WIDTH)
     return 4
 
@@ -134,7 +134,7 @@ def new_store(tmp_path: Path) -> FeatureStore:
 def test_equals_the_plain_loop(tmp_path, folder, small_shards, budget):
     images, backbone = images_of(folder), Pooled()
     store = new_store(tmp_path)
-    assert store.ensure(images, backbone, batch_size=5) == 12  # of 13 ids: two are one picture
+    assert store.ensure(images, backbone, batch_size=5) == 12  # of 13 ids, as two share a picture
     ids = list(images)
     held = store.load(ids, budget_bytes=budget)
     assert isinstance(held._source, Tensor) is (budget is None)
@@ -157,8 +157,8 @@ def test_batches_of_any_size_and_workers_give_the_same(tmp_path, folder):
         store.ensure(images, Pooled(), batch_size=batch_size, workers=workers)
         found.append(store.load(list(images))[torch.arange(13)])
     for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=2**-10, atol=2**-10)  # one step of float16
-    assert torch.equal(found[3], found[1])  # the same batches: the same bits, whoever decoded
+        torch.testing.assert_close(other, found[0], rtol=2**-10, atol=2**-10)  # float16 precision
+    assert torch.equal(found[3], found[1])  # equal batches give equal bits, with or without workers
 
 
 def test_only_what_is_new_is_encoded(tmp_path, folder):
@@ -233,7 +233,7 @@ def test_unreadable_images_are_named_and_the_others_stored(tmp_path, folder):
     assert new_store(tmp_path).missing(images) == ["i04", "i06", "i08"]
 
 
-@pytest.mark.parametrize(("scale", "what"), [(1e6, r"a feature of \d"), (float("nan"), "not a finite number")])
+@pytest.mark.parametrize(("scale", "what"), [(1e6, r"a feature of \d"), (float("nan"), "a feature that is not finite")])
 def test_out_of_half_range_names_the_image(tmp_path, folder, scale, what):
     images = images_of(folder)
     with pytest.raises(NegbenchError, match=rf"image 'copy' \(.*copy\.png\) has .*{what}.*65504"):
@@ -246,7 +246,7 @@ def test_a_full_disk_loses_nothing_finished(tmp_path, folder, small_shards, monk
 
     def fsync(handle: int) -> None:
         calls.append(handle)
-        if len(calls) > 4:  # two a shard: the file and its folder
+        if len(calls) > 4:  # two syncs per shard: file and folder
             raise OSError(errno.ENOSPC, "No space left on device")
         real(handle)
 
@@ -281,9 +281,9 @@ def test_an_interrupt_keeps_what_is_encoded(tmp_path, folder):
 
 def test_changed_shape_under_one_key_is_refused(tmp_path, folder):
     new_store(tmp_path).ensure(images_of(folder), Pooled())
-    with pytest.raises(NegbenchError, match=r"feature_key must tell the two apart; delete .*pooled"):
+    with pytest.raises(NegbenchError, match=r"feature_key must distinguish the two; delete .*pooled"):
         FeatureStore(tmp_path / "cache", "pooled", (1, WIDTH))
-    with pytest.raises(NegbenchError, match=r"gave \(12, 2, 8\) for 12 images"):
+    with pytest.raises(NegbenchError, match=r"returned \(12, 2, 8\) for 12 images"):
         FeatureStore(tmp_path / "new", "pooled", (1, WIDTH)).ensure(images_of(folder), Pooled())
 
 
@@ -313,7 +313,7 @@ def test_bad_keys(tmp_path):
 
 
 def test_a_damaged_shard_is_encoded_anew(tmp_path, folder, small_shards, logged):
-    """One whose list of hashes is; tests/reliability/test_damage.py has the other parts, bit by bit."""
+    """A damaged list of hashes; tests/reliability/test_damage.py damages the other parts bit by bit."""
     images, backbone = images_of(folder), Pooled()
     store = new_store(tmp_path)
     store.ensure(images, backbone, batch_size=4)
@@ -355,7 +355,7 @@ def test_killed_in_the_middle_and_resumed(tmp_path, folder, start):
     finished = 0
     for line in process.stdout:
         finished += int(line) if line.strip().isdigit() else 0
-        if finished >= 1 + 6:  # the copy, then three batches of two: one shard is complete, the next is begun
+        if finished >= 1 + 6:  # seven images: the first shard is complete, the next has begun
             process.kill()
             break
     process.wait()
@@ -404,7 +404,7 @@ def test_readers_beside_a_writer_see_whole_shards_only(tmp_path, folder, start):
         seen.add(len(ready))
         time.sleep(0.01)
     assert process.returncode == 0
-    assert len(seen) > 2  # it did look while the store was filling
+    assert len(seen) > 2  # it was read while being filled
 
 
 # --- content hashes --------------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def test_hashes_are_those_of_the_bytes(tmp_path, folder):
 
 
 def aged(paths):
-    """Written an hour ago, as far as their times tell."""
+    """Set the files' modification times back by an hour."""
     for path in paths:
         os.utime(path, ns=(0, path.stat().st_mtime_ns - 3600 * 10**9))
 
@@ -452,7 +452,7 @@ def test_names_of_any_characters(tmp_path):
 
 
 def test_a_file_rewritten_within_a_tick_is_read_again(tmp_path):
-    """Another picture of the same size and modification time: what was written a moment ago is not remembered."""
+    """A picture of equal size and modification time gets its own hash, as recently written files are not cached."""
     path = tmp_path / "a.png"
     path.write_bytes(b"first")
     before = path.stat().st_mtime_ns
@@ -463,7 +463,7 @@ def test_a_file_rewritten_within_a_tick_is_read_again(tmp_path):
 
 
 def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder):
-    """Neither another picture's hash, nor this one's under another stamp: a damaged memory is made anew."""
+    """With any bit of the hash cache flipped, the whole cache is discarded and hashes are computed again."""
     images = dict(list(images_of(folder).items())[:2])
     aged(images.values())
     want = content_hashes(images, tmp_path)

@@ -1,4 +1,4 @@
-"""The scene: one place decides splits, allowed members and what a process loads."""
+"""The scene, the single place that decides splits, allowed images and what a process loads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def configs(vector_sets: list[str], strategies: str, *more: str, seeds: int = 1)
 def test_the_plan_finds_the_runs_that_were_computed(
     vector_sets: list[str], tmp_path: Path, sets: tuple[str, ...]
 ) -> None:
-    """`compare` twice computed every cell twice: the plan carved its own dev part, and hashed another split."""
+    """Regression: a repeated `compare` recomputed every cell, as the plan drew its own dev part and hashed it."""
     grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
     for reused in (False, True):
         cells = plan(grid, tmp_path, Display(), Scenes())
@@ -57,7 +57,7 @@ def test_the_plan_finds_the_runs_that_were_computed(
 def test_a_comparison_loads_data_and_backbone_once(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were loaded 7 and 14 times for six cells."""
+    """Regression: six cells loaded data 7 times and the backbone 14 times."""
     counts = {"load_split": 0, "load_backbone": 0}
     for name in counts:
         real = getattr(scene, name)
@@ -86,8 +86,8 @@ def test_a_shared_backbone_starts_every_run_anew(vector_sets: list[str], tmp_pat
 
 
 def test_a_scene_is_that_of_its_backbone(vector_sets: list[str], tmp_path: Path) -> None:
-    """The same data set under other frozen features: neither run may read the other's."""
-    scenes, images = Scenes(), write_vectors(tmp_path, seed=1)[3]  # the same ids, other vectors
+    """Runs on the same data set with different frozen features never share features."""
+    scenes, images = Scenes(), write_vectors(tmp_path, seed=1)[3]  # the same ids, different vectors
     assert images.startswith("backbone.images=")
     (first,), (second,) = configs(vector_sets, "in-batch"), configs([*vector_sets, images], "in-batch")
     rows = torch.arange(5)
@@ -100,11 +100,11 @@ def test_a_scene_is_that_of_its_backbone(vector_sets: list[str], tmp_path: Path)
 def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options may read texts otherwise under the same features, and a dev part leaves another train split."""
+    """Scenes differ if an option changes how texts are read, even with equal features, or a dev part shrinks train."""
     monkeypatch.setattr(Precomputed, "feature_key", property(lambda self: "the same"))
     (texts,) = (text for text in vector_sets if text.startswith("backbone.texts="))
     found = np.load(texts.partition("=")[2].strip("'"))
-    turned = {name: found[name][::-1] for name in found.files}  # the same vectors, in other rows
+    turned = {name: found[name][::-1] for name in found.files}  # the same vectors in another order
     np.savez(tmp_path / "texts.npz", **turned)
     options = (), ("eval.select=dev",), (), (f"backbone.texts='{tmp_path / 'texts.npz'}'",)
     scenes, rows = Scenes(), []
@@ -129,7 +129,7 @@ def test_other_features_in_the_same_file_are_another_run(tmp_path: Path) -> None
 
 
 def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> None:
-    """Runs of one process share a part only where they carve it alike."""
+    """Runs in one process share a dev part only if fraction and seed agree."""
     scenes, found = Scenes(), list[list[str]]()
     for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
         (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
@@ -159,7 +159,7 @@ def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(
     bench = Bench.open(tmp_path, "none")
     once = [run_config(config, bench).details["metrics"] for config in grid]
     assert sorted(asked) == [20, 70]
-    monkeypatch.setattr(scene, "frozen_texts", lambda backbone, tokens: tokens)  # each batch by itself
+    monkeypatch.setattr(scene, "frozen_texts", lambda backbone, tokens: tokens)  # encode each batch separately
     bench = Bench.open(tmp_path / "each", "none")
     assert [run_config(config, bench).details["metrics"] for config in grid] == once
     assert len(asked) > 20
@@ -233,4 +233,4 @@ def test_images_that_a_backbone_does_not_know() -> None:
     assert said("tiny", "fashioniq", weights="random") == []
     assert said("vectors", "vectors") == []
     (line,) = said("tiny", "fashioniq")
-    assert line.startswith("backbone 'tiny' learned from the pictures of synthetic alone, and fashioniq has others")
+    assert line.startswith("backbone 'tiny' was trained only on the pictures of synthetic, not on those of fashioniq")

@@ -1,4 +1,4 @@
-"""Worlds of generated data: a run's seed draws one, all strategies of the seed share it, and `world` pins it."""
+"""Worlds of generated data: a run's seed determines the world, shared by all strategies, unless `world` pins it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_folder_holds_a_world_of_its_own(toy_root: Path) -> None:
 
     assert worlds() == [1, 2]
     assert worlds(f"dataset.root='{toy_root}'") == [None, None]
-    assert Synthetic.load(root=toy_root).card.world == "1"  # what the folder was made from
+    assert Synthetic.load(root=toy_root).card.world == "1"  # the world that the folder was made from
 
 
 def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the loaders' tests share; `toys` and `standin` are those of tests/conftest.py."""
+"""Fixtures for the tests of the loaders; tests/conftest.py has `toys` and `standin`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from negbench.datasets._icons import PACKAGES
 
 @pytest.fixture(scope="session")
 def flaws(load_file: Callable[[Path], ModuleType]) -> ModuleType:
-    """tests/datasets/flaws.py."""
+    """Return the module tests/datasets/flaws.py."""
     return load_file(Path(__file__).with_name("flaws.py"))
 
 
 @pytest.fixture(autouse=True)
 def _packages() -> Iterator[None]:
-    """Toy packages of icons are known for one test."""
+    """Restore the list of known icon packages after each test."""
     known = dict(PACKAGES)
     yield
     PACKAGES.update(known)

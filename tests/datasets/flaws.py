@@ -1,4 +1,4 @@
-"""Files of a data set, written and damaged: shared by the tests of the loaders through the fixture `flaws`."""
+"""Write and damage files of a data set; the tests of the loaders use it through the fixture `flaws`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from negbench.errors import DataError
 
-Files = dict[str, Any]  # relative path -> JSON value, or bytes as they are
+Files = dict[str, Any]  # relative path -> JSON value or raw bytes
 
 
 def write(root: Path, files: Files) -> Path:
@@ -29,7 +29,7 @@ def check(
     folder: Path,
     load: Callable[[Path], Any],
 ) -> None:
-    """Every flaw (what it does to the files, the message) is one line that says so."""
+    """Check that every flaw (a function that alters the files, the expected message) is a one-line error."""
     for number, (flaw, (alter, message)) in enumerate(flaws.items()):
         damaged_files = files()
         alter(damaged_files)

@@ -1,4 +1,4 @@
-"""Pairs of pictures: a data set of one's own, as small as they come; recall at 1 and 5."""
+"""Minimal data set plug-in: pairs of images with a text, measured by recall at 1 and 5."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ CARD = DatasetCard(
 
 @dataclass(frozen=True, eq=False)
 class Pairs(Dataset):
-    """Read from SPLIT.json: a list of {"from", "to", "caption"}."""
+    """Pairs read from SPLIT.json, a list of {"from", "to", "caption"}."""
 
     @classmethod
     def load(
         cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
     ) -> Self:
-        """As `Dataset.load`."""
+        """See `Dataset.load`."""
         check_choice("split", split, ("train", "val"))
         reader = Reader.find(root, CARD, marker=f"{split}.json", tree="SPLIT.json, and images in any folder")
         queries = []
@@ -54,5 +54,5 @@ class Pairs(Dataset):
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
-        """R@1 and R@5."""
+        """Return R@1 and R@5."""
         return METRICS

@@ -60,7 +60,7 @@ def block(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def submission_faults(files: dict[str, Any], queries: set[str], gallery: set[int]) -> list[str]:
-    """What the test server's description rules out."""
+    """Return what violates the test server's description of the file."""
     if list(files) != ["circo-test.json"]:
         return ["files"]
     body = files["circo-test.json"]
@@ -88,7 +88,7 @@ def test_the_real_queries_and_a_submission_of_random_scores(
     assert [int(q.reference) for q in data.queries] == [a["reference_img_id"] for a in annotations]
     assert [q.text for q in data.queries] == [a["relative_caption"].strip() for a in annotations]
     assert (data.queries[0].target, data.queries[0].relevant) == (None, ())
-    assert data.remarks == ("all test: 1,798 gallery where 123,403 are published",)
+    assert data.remarks == ("all test: 1,798 gallery, but 123,403 are published",)
     scores = toy_table(data, 1, "negative")
     with pytest.raises(DataError, match="closed"):
         data.evaluate(scores)
@@ -114,13 +114,13 @@ def test_queries_of_the_toy(root: Path) -> None:
     assert data.relevant is not None
     assert [data.relevant.row(i).tolist() for i in range(3)] == [[1, 2, 3], [0], [4, 0]]
     assert data.remarks == (
-        "all val: 3 queries where 220 are published",
-        "all val: 7 gallery where 123,403 are published",
+        "all val: 3 queries, but 220 are published",
+        "all val: 7 gallery, but 123,403 are published",
     )
 
 
 def server_metrics(annotations: list[dict[str, Any]], lists: dict[str, list[int]]) -> dict[str, float]:
-    """The published evaluation's arithmetic, on lists of numbers."""
+    """Compute the metrics with the published evaluation's arithmetic, on lists of numbers."""
     precisions: dict[int, np.ndarray] = {}
     values: dict[str, list[float]] = {}
     for value in annotations:
@@ -172,8 +172,8 @@ def change(key: str, value: Any) -> Callable[[Files], None]:
 
 
 FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
-    "too long": (change("target_img_id", 10**12), r"1000000000000 is no image number"),
-    "truth": (change("gt_img_ids", [20, "30"]), r"key 'gt_img_ids'\[1\]: want an integer, got '30'"),
+    "too long": (change("target_img_id", 10**12), r"1000000000000 is not an image number"),
+    "truth": (change("gt_img_ids", [20, "30"]), r"key 'gt_img_ids'\[1\]: expected an integer, got '30'"),
     "target no truth": (change("target_img_id", 60), r"the target 60 is not among the ground truths"),
     "truth twice": (change("gt_img_ids", [20, 30, 30]), r"an image occurs twice: \['20', '30', '30'\]"),
     "reference outside": (change("reference_img_id", 99), r"image 99 of query 0 is not in image_info"),

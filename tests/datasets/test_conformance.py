@@ -1,4 +1,4 @@
-"""Every registered data set passes the suite that plug-in authors are given, and the suite sees what is wrong."""
+"""Every registered data set passes the plug-in authors' suite, and the suite detects flawed data sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from negbench.plugins.registry import registry
 from negbench.testing import DatasetTestCase
 
 PLUGIN = Path(__file__).with_name("pairs_plugin.py")
-JUDGED = ("hp-fashioniq",)  # by the scores of sets, not by ranks
+JUDGED = ("hp-fashioniq",)  # evaluated by the scores of sets, not by ranks
 TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("cirr", {}),
     ("emoji", {}),
@@ -100,15 +100,15 @@ def test_a_data_set_of_your_own_is_short_and_so_is_what_its_author_reads() -> No
 )
 def test_verify_finds_the_copies_clean(name: str, toys: ModuleType, tmp_path: Path) -> None:
     found = verify(name, toys.TOYS[name](tmp_path / "toy"))
-    assert {problem.kind for problem in found.problems} <= {"counts"}  # a copy is smaller than what is published
+    assert {problem.kind for problem in found.problems} <= {"counts"}  # a copy is smaller than the published data
     assert [split.split for split in found.splits] == ["train", "val"]
 
 
-# --- the suite sees what is wrong --------------------------------------------------------------------------------
+# --- the suite detects flaws -------------------------------------------------------------------------------------
 
 
 def _flawed(base: Any) -> dict[str, type[Dataset]]:
-    """Name of the suite's test -> a data set that it must refuse."""
+    """Return, by name of the suite's test, a data set that the test must refuse."""
 
     class Shrinking(base):
         def at_epoch(self, epoch: int, seed: int) -> Any:
@@ -116,7 +116,7 @@ def _flawed(base: Any) -> dict[str, type[Dataset]]:
 
     class Drawing(base):
         def at_epoch(self, epoch: int, seed: int) -> Any:
-            order = torch.randperm(len(self.queries))  # the global generator
+            order = torch.randperm(len(self.queries))  # drawn from the global generator
             return dataclasses.replace(self, queries=[self.queries[i] for i in order.tolist()])
 
     class Leaking(base):

@@ -39,9 +39,9 @@ def card(**changes: Any) -> DatasetCard:
 def toy(
     *, seed: int = 0, exclude: bool = False, more: bool = False, subset: bool = False, queries: int = 25
 ) -> Dataset:
-    """Two overlapping groups, queries in mixed order, references inside, in the other group, and outside.
+    """Return a data set of two overlapping groups; references lie inside, in the other group or outside.
 
-    Subsets are CIRR's, and so then is the class.
+    With `subset` it is a CIRR data set, otherwise triplets.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -83,7 +83,7 @@ def test_ranks_against_loops() -> None:
             assert size == len(gallery - {query.reference} if exclude else gallery)
         assert ranks.query == tuple(query.id for query in data.queries)
         assert ranks.group == tuple(query.group for query in data.queries)
-        assert torch.equal(ranks.relevant_ranks.values, ranks.target_rank)  # nothing more is known
+        assert torch.equal(ranks.relevant_ranks.values, ranks.target_rank)  # no other relevant image is known
         assert ranks.subset_rank is None
         assert ranks.cluster is None
 
@@ -106,7 +106,7 @@ def test_relevant_ranks_against_loops(exclude: bool, sign: str) -> None:
             gallery = [image for image in gallery if image != query.reference]
         relevant = [i for i in dict.fromkeys([str(query.target), *query.relevant]) if i in gallery]
         score = dict(zip(data.images, scores[index].tolist(), strict=True))
-        # irrelevant images first among equals, then the relevant ones in the order they are listed
+        # ties: irrelevant images first, then the relevant ones in the listed order
         order = sorted(gallery, key=lambda i: (-score[i], relevant.index(i) if i in relevant else -1))
         assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant]
         known = data.relevant
@@ -167,8 +167,14 @@ NOWHERE = {"queries": [dataclasses.replace(toy().queries[0], target="nowhere")]}
         (NOWHERE, "target 'nowhere' of query q00"),
         ({"queries": toy().queries[:1] * 2}, "query 'q00' occurs twice"),
         ({"images": ["i0"] * 17}, "image 'i0' occurs twice"),
-        ({"groups": {"one": torch.tensor([0, 99]), "two": torch.arange(17)}}, "group 'one' has repeated, out-of-range"),
-        ({"groups": {"one": torch.tensor([0, 0]), "two": torch.arange(17)}}, "group 'one' has repeated, out-of-range"),
+        (
+            {"groups": {"one": torch.tensor([0, 99]), "two": torch.arange(17)}},
+            "group 'one' has repeated or invalid columns",
+        ),
+        (
+            {"groups": {"one": torch.tensor([0, 0]), "two": torch.arange(17)}},
+            "group 'one' has repeated or invalid columns",
+        ),
         ({"groups": {"one": torch.arange(17)}}, "unknown group 'two'"),
         ({"groups": {"one": torch.arange(17), "two": torch.tensor([0])}}, "is not in the gallery of group 'two'"),
     ],
@@ -186,7 +192,7 @@ def test_split_dev(fraction: float, seed: int) -> None:
     assert sorted(q.id for q in train.queries + dev.queries) == sorted(q.id for q in data.queries)
     assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
     largest = max(sum(q.target == t for q in data.queries) for t in {q.target for q in data.queries})
-    assert abs(len(dev.queries) - fraction * 200) <= 2 * largest  # whole targets move, in two groups
+    assert abs(len(dev.queries) - fraction * 200) <= 2 * largest  # in two groups, whole targets move
     assert train.images == dev.images == data.images
     assert all(torch.equal(dev.groups[name], data.groups[name]) for name in data.groups)
     again = data.split_dev(fraction, seed)[1]
@@ -238,7 +244,7 @@ def test_identity_covers_what_determines_a_result() -> None:
 def test_card_remarks() -> None:
     declared = card(expected={"val": {"one": Counts(3, 9), "two": Counts(2, 11)}})
     assert declared.remarks("val", {"one": Counts(3, 9), "two": Counts(2, 10)}) == (
-        "two val: 10 gallery where 11 are published",
+        "two val: 10 gallery, but 11 are published",
     )
     assert declared.remarks("val", {"one": Counts(3, 9)}) == ()
     assert declared.remarks("train", {"one": Counts(1, 1)}) == ()

@@ -1,4 +1,4 @@
-"""Emoji: what code points say, which pictures and queries that gives, and what is refused."""
+"""Emoji: meaning of code points, the pictures and queries made from them, and refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPELLED = {  # by hand, from Unicode's charts
     ),
     "1f46f-200d-2642": ("1f9d1-1f430-1f9d1", Look(who="man", other_who="man")),
     "1f91d-1f3fb": ("1faf1-1faf2", Look(tone="light", other_tone="light")),
-    "2640": ("2640", Look()),  # a sign by itself says nothing of anybody
+    "2640": ("2640", Look()),  # a sign alone sets no attribute
     "27a1": ("27a1", Look()),
     "1f9b0": ("1f9b0", Look()),
 }
@@ -87,7 +87,7 @@ def test_splits_share_no_family_and_each_attribute_is_trained(root: Path) -> Non
     families = [{parse(q.id.split(">")[0].split("icon-")[1]).family for q in data.queries} for data in (train, val)]
     assert families[0].isdisjoint(families[1])
     assert set(train.images).isdisjoint(val.images)
-    assert len(families[1]) == 3  # 2 of 6 that vary in tone, 1 of 3 that vary in who, too
+    assert len(families[1]) == 3  # 2 of the 6 that vary in tone, 1 of the 3 that also vary in who
     assert sum(family.startswith("1f9d1") for family in families[1]) == 1
     assert len(train.images) + len(val.images) == 4 * (6 * 3 + 3 * 9)
     words = [{w for q in data.queries for w in q.text.replace(",", "").split()} for data in (train, val)]
@@ -98,7 +98,7 @@ def test_splits_share_no_family_and_each_attribute_is_trained(root: Path) -> Non
 def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it(root: Path) -> None:
     data = load(root, train_queries=10_000)
     looks = {image: parse(image.split("icon-")[1]) for image in data.images}
-    # hands: 3 looks; jobs: 3 x 3 looks, 4 of them one attribute away and 4 two
+    # hands have 3 looks; jobs have 3 x 3, of which 4 are one attribute away and 4 two
     assert len(data.queries) == 4 * (4 * 3 * 2 + 2 * 9 * 8)
     for query in data.queries:
         before, after = looks[query.reference], looks[query.target or ""]
@@ -154,10 +154,10 @@ def test_styles(root: Path) -> None:
 
 def test_equal_drawings_are_one_image(root: Path, toys: ModuleType) -> None:
     bodies = {codes: toys.icon(codes) for codes in toys.emoji_codes()}
-    for who in ("1f468", "1f469"):  # one astronaut for all three
+    for who in ("1f468", "1f469"):  # one drawing for all three astronauts
         for tone in toys.EMOJI_TONES:
             bodies[f"{who}{tone}-200d-1f680"] = bodies[f"1f9d1{tone}-200d-1f680"]
-    bodies["1f44d"] = bodies["1f44b"]  # one drawing of two families
+    bodies["1f44d"] = bodies["1f44b"]  # one drawing for two families
     toys.icon_package(root / "openmoji", bodies)
     both = [load(root, split, train_queries=10_000) for split in ("train", "val")]
     images = [image for data in both for image in data.images if image.startswith("openmoji/")]
@@ -165,7 +165,7 @@ def test_equal_drawings_are_one_image(root: Path, toys: ModuleType) -> None:
     for data in both:
         for query in data.queries:
             assert query.reference not in query.relevant
-            # an ambiguous reference asks for nothing; the one left of three equal drawings bears the first one's name
+            # an ambiguous reference gets no query; three equal drawings keep the first one's name
             assert not (query.reference.startswith("openmoji/icon-1f468") and "1f680" in query.reference)
     assert {p.kind for p in verify("emoji", {"root": root}).problems} == set()
 
@@ -209,11 +209,11 @@ def test_options_that_do_not_fit_are_refused(root: Path) -> None:
             load(root, **{"split": "train", **options})
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),  # a file, what it holds instead (None: it is gone), what is said
+    ("name", "content", "message"),  # file, its new content (None: deleted), message
     [
         ("twemoji/chars.json", "{}", r"chars.json has an unexpected SHA-256: .*@iconify-json/twemoji@"),
         ("twemoji/info.json", None, r"info.json is missing: .*negbench data fetch emoji.*@iconify-json/twemoji@"),
@@ -232,10 +232,10 @@ def test_a_changed_or_missing_package_is_one_clear_line(
     assert re.search(message, said)
     assert said.count("\n") == 1
     spared = next(artist for artist in ARTISTS if not name.startswith(artist))
-    load(root, artists=(spared,))  # the others are not needed
+    load(root, artists=(spared,))  # the damaged package is not needed
 
 
-# --- the real ones ---------------------------------------------------------------------------------------------------
+# --- the real packages -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.data

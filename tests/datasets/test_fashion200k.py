@@ -1,4 +1,4 @@
-"""Fashion200K: toy label files, metrics against TIRG's rule in loops, training pairs against all that there are."""
+"""Fashion200K: toy label files, metrics against TIRG's rule in loops, training pairs against a list of all pairs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_queries_of_the_toy(root: Path) -> None:
 
 
 def tirg_hits(data: Fashion200K, scores: Tensor, k: int) -> float:
-    """The rule of TIRG's evaluation in loops; among equal scores the wrong captions come first."""
+    """Compute recall at k by TIRG's rule in loops; among equal scores the wrong captions come first."""
     caption = dict(TEST)
     hits = 0
     for index, query in enumerate(data.queries):
@@ -113,7 +113,7 @@ def test_metrics_against_loops(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
-    """Probability of every pair under TIRG's sampler and HyCoLe's rule of what a pair is, by listing all of them."""
+    """Return the probability of every pair by listing all pairs: TIRG's sampler, HyCoLe's rule of what a pair is."""
     children: dict[Any, set[tuple[str, str]]] = {}
     for caption in {c for _, c in images}:
         words = caption.split()
@@ -147,7 +147,7 @@ def test_pairs_are_drawn_as_tirg_draws_them(root: Path) -> None:
     assert ("a", "c") not in want  # the same caption
     assert ("a", "f") not in want  # the same words in another order
     assert ("f", "b") in want
-    assert not any("e" in pair for pair in want)  # no neighbour
+    assert not any("e" in pair for pair in want)  # `e` has no neighbour
     statistic = sum((drawn[pair] - 20_000 * p) ** 2 / (20_000 * p) for pair, p in want.items())
     assert statistic < len(want) + 4 * (2 * len(want)) ** 0.5
     for query in queries[:200]:
@@ -185,7 +185,7 @@ def test_pairs_of_later_epochs_leave_the_dev_part_its_targets(root: Path) -> Non
     drawn = [train.at_epoch(epoch, 0) for epoch in range(40)]
     seen = {q.target for part in drawn for q in part.queries}
     assert all(len(part.queries) == len(train.queries) for part in drawn)
-    assert seen == {i for i in train.images if short(i) != "e"} - held  # every other target comes up
+    assert seen == {i for i in train.images if short(i) != "e"} - held  # every other target is drawn
 
 
 def pairs_of(captions: list[str]) -> TrainingPairs:
@@ -196,7 +196,7 @@ def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
     sizes = (20, 20, 10)
     captions = [f"c{a} m{b} t{c}" for a in range(sizes[0]) for b in range(sizes[1]) for c in range(sizes[2])]
     pairs = pairs_of(captions * 2)
-    assert pairs.count * sum(size - 1 for size in sizes) * 2 == 752_000  # pairs that there are
+    assert pairs.count * sum(size - 1 for size in sizes) * 2 == 752_000  # number of possible pairs
     stored = (pairs.targets, pairs.families, pairs.members)
     assert [sum(map(len, part.values())) for part in stored] == [8_000, 12_000, 12_000]
 
@@ -231,12 +231,12 @@ def test_missing_images(root: Path, standin: ModuleType) -> None:
     file.write_bytes(b"")
     data = Fashion200K.load(root=root, allow_missing=True)
     assert data.missing == (name_of("q"),)
-    # queries from q are gone; where q was the target, another image with its caption stands in
+    # queries with reference q are dropped; where q was the target, another image with its caption replaces it
     assert [(short(q.reference), short(q.target)) for q in data.queries] == [("p", "r"), ("t", "r"), ("s", "r")]
     (root / f"{name_of('r')}.png").unlink()
-    with pytest.raises(DataError, match=r"fashion200k test: no query is left"):
+    with pytest.raises(DataError, match=r"fashion200k test: no query in .* is left"):
         Fashion200K.load(root=root, allow_missing=True)
-    with pytest.raises(DataError, match=r"fashion200k train: no query is left .*8 images missing"):
+    with pytest.raises(DataError, match=r"fashion200k train: no query in .* is left .*8 images missing"):
         Fashion200K.load(root=root, split="train", allow_missing=True)
 
 
@@ -255,14 +255,14 @@ def put(name: str, more: bytes) -> Callable[[Files], None]:
 FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
     "no label file": (lambda f: f.pop(LABELS), r"labels has no file with 'test' in its name"),
     "no query file": (lambda f: f.pop("test_queries.txt"), r"test_queries\.txt is missing"),
-    "two fields": (put(LABELS, b"women/x.jpeg\t1.0\n"), r"all\.txt: line 7: want path, score and caption between tabs"),
+    "two fields": (put(LABELS, b"women/x.jpeg\t1.0\n"), r"all\.txt: line 7: expected path, score and caption"),
     "empty caption": (put(LABELS, b"women/x.jpeg\t1\t \n"), r"line 7: image 'women/x' has an empty caption"),
-    "path that leaves": (put(LABELS, b"women/../../x.jpeg\t1\ta\n"), r"line 7: 'women/\.\./\.\./x\.jpeg' is no path"),
-    "one path": (put("test_queries.txt", b"women/x.jpeg\n"), r"queries\.txt: line 6: want source path and target path"),
-    "unknown path": (put("test_queries.txt", b"women/x.jpeg y\n"), r"line 6: source 'women/x' is in no test label"),
+    "path that leaves": (put(LABELS, b"women/../../x.jpeg\t1\ta\n"), r"line 7: 'women/\.\./\.\./x\.jpeg' is not a"),
+    "one path": (put("test_queries.txt", b"women/x.jpeg\n"), r"queries\.txt: line 6: expected source path and target"),
+    "unknown path": (put("test_queries.txt", b"women/x.jpeg y\n"), r"line 6: source 'women/x' is not in any test"),
     "same image": (
         put("test_queries.txt", f"{name_of('p')} {name_of('p')}\n".encode()), r"line 6: source and target are"),
-    "no queries": (lambda f: f.update({"test_queries.txt": b"\n"}), r"fashion200k test: no query is left"),
+    "no queries": (lambda f: f.update({"test_queries.txt": b"\n"}), r"fashion200k test: no query in .* is left"),
 }  # fmt: skip
 
 
@@ -275,5 +275,5 @@ def test_images_labelled_twice_are_one(tmp_path: Path, flaws: ModuleType) -> Non
     files[LABELS] += label_file([("p", "black silk dress"), ("q", "something else")])
     data = load(flaws.write(tmp_path, files))
     assert len(data.images) == 6
-    assert data.remarks == ("test: 2 lines label an image again, 1 of them otherwise: the first counts",)
+    assert data.remarks == ("test: 2 lines repeat an image, 1 with another caption: the first counts",)
     assert data.queries[0].captions[1] == "red silk dress"

@@ -1,4 +1,4 @@
-"""Fetching the icon packages: what npm is asked, what its answer may hold, and every way that it can fail."""
+"""Fetching the icon packages: the call of npm, checks of what it brings, and every kind of failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def packed(path: Path, **other: bytes) -> None:
 
 @pytest.fixture
 def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program `npm` that notes how it was called and copies `tarball.tgz`; what it prints is in `says`."""
+    """Install a fake `npm` that records its arguments and copies `tarball.tgz`, or fails with the text in `says`."""
     folder = tmp_path / "npm"
     folder.mkdir()
     script = folder / "npm"
@@ -64,7 +64,7 @@ def test_what_is_there_is_not_fetched_again_and_what_was_changed_is(npm: Path, t
     out = tmp_path / "out"
     assert "Apache-2.0" in fetch(out)[0]
     assert {path.name: path.read_bytes() for path in (out / "noto").iterdir()} == FILES
-    assert "there already" in fetch(out)[0]
+    assert "already present" in fetch(out)[0]
     (out / "noto" / "icons.json").write_text("{}")
     fetch(out)
     assert (out / "noto" / "icons.json").read_bytes() == FILES["icons.json"]

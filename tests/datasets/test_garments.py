@@ -30,7 +30,7 @@ def sample(*name: int | str) -> Garment:
 
 
 def calm() -> Nuisance:
-    """Upright, undimmed, on a plain ground."""
+    """Return a nuisance without shift, tilt, dimming and noise, on a plain backdrop."""
     drawn = sample_nuisance(Stream("calm"))
     return dataclasses.replace(drawn, shift=(0, 0), tilt=0, brightness=256, backdrop="plain", noise=0)
 
@@ -56,7 +56,7 @@ GOLDEN = "15218f13325fdb7974f32197ecd9a365ee8ae0db067f8f6d58df9c58440a8c12"
 
 
 def test_pixels_are_the_golden_ones() -> None:
-    # a change here moves every published number: raise GENERATOR in _synthesis.py
+    # a change here changes every published number: raise GENERATOR in _synthesis.py
     assert digest_of_samples() == GOLDEN
 
 
@@ -70,7 +70,7 @@ def test_every_value_is_visible(category: str, attribute: str) -> None:
     ]
     for i, one in enumerate(pictures):
         for other in pictures[i + 1 :]:
-            # the smallest difference is between two necklines: at least a dozen pixels, clearly
+            # the smallest difference, between two necklines, is at least 12 clearly different pixels
             assert (np.abs(one - other).max(-1) >= 24).sum() >= 12
 
 

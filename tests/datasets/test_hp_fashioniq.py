@@ -25,7 +25,7 @@ def path(number: int) -> str:
 
 
 def question_set(start: int, choices: str, ratings: list[tuple[int, int]]) -> dict[str, Any]:
-    """Judgements whose sets hold the target in every combination."""
+    """Return judgements in which the target is in neither set, in either one, or in both."""
     value: dict[str, Any] = {
         "ref_img_paths": [],
         "targ_img_paths": [],
@@ -110,7 +110,7 @@ def test_texts_are_fashioniqs_captions(real: HPFashionIQ, shared_data: Path) -> 
 
 
 def test_queries_and_judgements(root: Path) -> None:
-    data = load(root.parent)  # from the folder above, too
+    data = load(root.parent)  # the parent folder works too
     assert [query.id for query in data.queries[:2]] == ["user_1/question_set_1/00", "user_1/question_set_1/01"]
     query, judged = data.queries[2], data.judgements["user_1/question_set_1/02"]
     assert (query.reference, query.target, query.text) == ("B002", "B003", "is 2 blue. and has dots & stripes")
@@ -143,7 +143,7 @@ def test_evaluate_against_a_loop(root: Path, sign: str) -> None:
 
 
 def test_equal_recall_is_the_strict_rate_where_recall_cannot_tell(root: Path) -> None:
-    """CIRQRS eq. 9: C(1) > C(2), R(1) = R(2)."""
+    """The rate equals CIRQRS eq. 9 in a loop: among C(1) > C(2) with R(1) = R(2); NaN where there are none."""
     data = load(root)
     by_recall = data.judge(torch.where(data.hits, 0.0, -1.0))  # ahead only where recall differs
     assert math.isnan(by_recall["preference_rate_equal_recall"])
@@ -200,11 +200,11 @@ def test_missing_images_are_an_error_or_left_out(root: Path, standin: ModuleType
     ("change", "message"),
     [
         (lambda e: e.pop("sentences"), "'question_set_1': key 'sentences' is missing"),
-        (lambda e: e["sentences"].pop(), "the six lists must have one length"),
-        (lambda e: e["preferred set"].__setitem__(1, "3"), r"""key 'preferred set'\[1\]: want "1" or "2", got '3'"""),
+        (lambda e: e["sentences"].pop(), "the six lists must have the same length"),
+        (lambda e: e["preferred set"].__setitem__(1, "3"), r"""key 'preferred set'\[1\]: expected "1" or "2", got"""),
         (lambda e: e["retrieved_set1"][2].update(user_score="6"), r"""key 'retrieved_set1'\[2\]: key 'user_score'"""),
-        (lambda e: e["retrieved_set2"][0].update(img_path=[path(14)] * 5), "want 5 different images"),
-        (lambda e: e["targ_img_paths"].__setitem__(0, 5), r"key 'targ_img_paths'\[0\]: want a string, got 5"),
+        (lambda e: e["retrieved_set2"][0].update(img_path=[path(14)] * 5), "expected 5 different images"),
+        (lambda e: e["targ_img_paths"].__setitem__(0, 5), r"key 'targ_img_paths'\[0\]: expected a string, got 5"),
     ],
 )
 def test_a_flaw_names_file_participant_and_key(root: Path, flaws: ModuleType, change: Any, message: str) -> None:

@@ -47,7 +47,7 @@ def test_copies_are_one_image_but_different_files_are_an_error(tmp_path: Path) -
     write(copy, (1, 2, 3))
     with pytest.raises(DataError, match=r"'i' is ambiguous: .*a/i\.png and .*b/i\.png differ"):
         files.missing(["i"])
-    assert files.missing(["other"]) == {"other": "no file"}  # an image that nobody needs is not compared
+    assert files.missing(["other"]) == {"other": "no file"}  # copies of an image that is not requested are not compared
 
 
 def test_missing_and_empty_are_listed(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_metrics_against_loops(root: Path, sign: str) -> None:
             score = {i: float(scores[index, data.images.index(i)]) for i in pool}
             # equal scores: images of another class first
             order = sorted(pool, key=lambda i: (-score[i], class_of(i) == class_of(query.target)))
-            # HyCoLe's test samples are pairs of images: one for every image of the class that is asked for
+            # HyCoLe's test samples are pairs of images: one for every image of the target class
             hits += [(class_of(query.target) in [class_of(i) for i in order[:k]], FOLDERS[class_of(query.target)])]
         want[f"recall_at_{k}"] = sum(hit for hit, _ in hits) / len(hits)
         pairs = [hit for hit, count in hits for _ in range(count)]
@@ -129,5 +129,5 @@ def test_oddly_named_folders(root: Path, standin: ModuleType) -> None:
     with pytest.raises(DataError, match="has no images; the data come from http"):
         load(root)
     (root / "images").mkdir()
-    with pytest.raises(DataError, match=r"mit-states test: no query is left of .* \(0 images missing\)"):
+    with pytest.raises(DataError, match=r"mit-states test: no query in .* is left \(0 images missing\)"):
         registry.make("datasets", "mit-states", root=str(root))

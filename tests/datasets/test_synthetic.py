@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy(folder: Path, to: Path) -> Path:
-    """A copy whose files are links, to be damaged."""
+    """Copy a folder for tests that damage it: JSON files are copied, all others hard-linked."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             new = to / path.relative_to(folder)
@@ -81,7 +81,7 @@ GOLDEN = "b9009dec1a6e3186ef4f8ca6bf2e9df5c8a1af66b94f462f9e0cd9254e8cbeb3"
 
 
 def test_the_folder_is_the_golden_one(folder: Path) -> None:
-    # a change here moves every published number: raise GENERATOR in _synthesis.py
+    # a change here changes every published number: raise GENERATOR in _synthesis.py
     manifest = check(folder)
     assert manifest.generator == GENERATOR
     assert manifest.spec == TINY
@@ -118,7 +118,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def build(cache: Path, stuck: bool) -> None:
-    """What a process does that needs the data set; runs in a child, so the patches stay there."""
+    """Load the data set as a process does; runs in a child, so that the patches stay there."""
     real = _synthesis._build
 
     def told(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Triplets: two formats that say the same, splits, galleries, where images are found, flaws by row and column."""
+"""Triplets: equal content in two formats, splits, galleries, paths of images, flaws named by row and column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("jsonl", "csv")
 
 
 def toy_rows() -> Rows:
-    """Two splits, two groups; the first val row has three relevant images."""
+    """Return rows of two splits and two groups; the first row of a split has three relevant images."""
     rows: Rows = []
     for split, letter in (("train", "t"), ("val", "v")):
         ids = [f"{letter}{n}.png" for n in range(6)]
@@ -36,7 +36,7 @@ def toy_rows() -> Rows:
 
 
 def plain_rows(count: int = 20) -> Rows:
-    """Without optional columns; every target is that of two rows."""
+    """Return rows without optional columns; two rows share each target."""
     return [{"reference": f"r{n}", "text": f"text {n}", "target": f"i{n // 2}"} for n in range(count)]
 
 
@@ -63,7 +63,7 @@ def file(tmp_path: Path) -> Path:
     return save(tmp_path / "pairs.jsonl", toy_rows())
 
 
-# --- what is read ------------------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,16 +110,14 @@ def test_a_gallery_file(file: Path, tmp_path: Path) -> None:
     assert len(data.groups["one"]) == 6
     assert data.identity != load(file).identity
     (tmp_path / "more/gallery.txt").write_text("a\n../b\n")
-    with pytest.raises(DataError, match=r"gallery\.txt: line 2: '\.\./b' is no path below the images' folder"):
+    with pytest.raises(DataError, match=r"gallery\.txt: line 2: '\.\./b' is not a path below the image folder"):
         load(file, gallery=tmp_path / "more/gallery.txt")
 
 
 def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
     rows = [{**row, "price": 3, "brand": "x"} for row in toy_rows()]
     for kind in KINDS:
-        assert load(save(tmp_path / f"a.{kind}", rows)).remarks == (
-            f"a.{kind}: columns that are not read: 'price', 'brand'",
-        )
+        assert load(save(tmp_path / f"a.{kind}", rows)).remarks == (f"a.{kind}: unused columns: 'price', 'brand'",)
 
 
 # --- splits ------------------------------------------------------------------------------------------------------
@@ -191,7 +189,7 @@ def test_an_image_outside_the_folder_is_refused(tmp_path: Path, standin: ModuleT
     standin.write_images(tmp_path, ["secret"])
     for value in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "..", "..\\secret.png"):
         file = save(tmp_path / "in/a.jsonl", [{"reference": "r", "text": "t", "target": value, "split": "val"}])
-        with pytest.raises(DataError, match=r"line 1, column 'target': .* is no path below the images' folder"):
+        with pytest.raises(DataError, match=r"line 1, column 'target': .* is not a path below the image folder"):
             Triplets.load(file=file)
 
 
@@ -201,18 +199,18 @@ GOOD = '{"reference": "a", "text": "t", "target": "b", "split": "val"}'
 HEADER = "reference,text,target,split\n"
 FLAWS: dict[str, tuple[str, bytes, str]] = {
     "truncated": ("a.jsonl", f"{GOOD}\n{GOOD[:30]}".encode(), r"a\.jsonl: line 2 is not valid JSON \("),
-    "no object": ("a.jsonl", b"[1]\n", r"line 1: want an object, got \[1\]"),
+    "no object": ("a.jsonl", b"[1]\n", r"line 1: expected an object, got \[1\]"),
     "key absent": ("a.jsonl", b'{"reference": "a", "text": "t"}', r"line 1, column 'target' is missing \(it has \["),
-    "number": ("a.jsonl", b'{"reference": 7.5, "text": "t", "target": "b"}', r"'reference': want a string, got 7"),
+    "number": ("a.jsonl", b'{"reference": 7.5, "text": "t", "target": "b"}', r"'reference': expected a string, got 7"),
     "empty text": ("a.jsonl", b'{"reference": "a", "text": " ", "target": "b"}', r"column 'text': is empty"),
     "relevant no list": (
-        "a.jsonl", GOOD.replace("}", ', "relevant": "b"}').encode(), r"column 'relevant': want a list, got 'b'"),
-    "relevant number": ("a.jsonl", GOOD.replace("}", ', "relevant": [1.5]}').encode(), r"want a string, got 1.5"),
-    "surrogate": ("a.jsonl", GOOD.replace('"t"', '"\\ud800"').encode(), r"column 'text': .* is no valid text"),
-    "empty file": ("a.jsonl", b"\n\n", r"there is no triplet in it"),
+        "a.jsonl", GOOD.replace("}", ', "relevant": "b"}').encode(), r"column 'relevant': expected a list, got 'b'"),
+    "relevant number": ("a.jsonl", GOOD.replace("}", ', "relevant": [1.5]}').encode(), r"expected a string, got 1.5"),
+    "surrogate": ("a.jsonl", GOOD.replace('"t"', '"\\ud800"').encode(), r"column 'text': .* is not valid text"),
+    "empty file": ("a.jsonl", b"\n\n", r"it contains no triplet"),
     "not UTF-8": ("a.jsonl", b'{"reference": "\xff"}', r"is not UTF-8 \(byte 15\)"),
     "column absent": ("a.csv", b"reference,text\na,b\n", r"a\.csv: line 1: column 'target' is missing"),
-    "cells": ("a.csv", f"{HEADER}a,t,b,val\na,t\n".encode(), r"line 3: want 4 cells, as many as the header has"),
+    "cells": ("a.csv", f"{HEADER}a,t,b,val\na,t\n".encode(), r"line 3: expected 4 cells, as in the header"),
     "empty cell": ("a.csv", f"{HEADER}a,t,,val\n".encode(), r"line 2, column 'target' is missing"),
     "open quote": ("a.csv", f'{HEADER}a,"t,b,val\n'.encode(), r"a\.csv: line 1: not valid CSV: unexpected end"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The world of vectors: what its dials do, against brute force over the attributes that the ids name."""
+"""The data set of vectors: its dials against brute force over the attributes that the ids name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shown(image: str) -> tuple[str, ...]:
 
 
 def shared(image: str, other: str) -> int:
-    """Attributes that two images have in common."""
+    """Count the attributes that two images have in common."""
     return sum(a == b for a, b in zip(shown(image), shown(other), strict=True))
 
 
@@ -48,7 +48,7 @@ def test_an_id_names_the_attributes() -> None:
     "image", ["dress-train-0-b31203-00017", "dress-train-0-a3120-00017", "shirt-train-0-a31203-00017", "dress", ""]
 )
 def test_another_id_is_refused(image: str) -> None:
-    with pytest.raises(DataError, match=f"'{image}' is no image of the data set vectors"):
+    with pytest.raises(DataError, match=f"'{image}' is not an image of data set 'vectors'"):
         attributes_of(image)
 
 
@@ -75,7 +75,7 @@ def test_lines_are_pairs_three_attributes_apart() -> None:
             name, weight = look_of(image)
             assert weight == 0.7
             lines.setdefault(name, set()).add(shown(image))
-        assert sorted(map(len, lines.values()))[:-1] == [2] * (len(lines) - 1)  # one may have a third design
+        assert sorted(map(len, lines.values()))[:-1] == [2] * (len(lines) - 1)  # one line may have a third design
         assert len(set().union(*lines.values())) == sum(map(len, lines.values()))
         for query in data.queries:
             assert look_of(query.reference)[0] == look_of(str(query.target))[0]
@@ -99,7 +99,7 @@ def test_twenty_thousand_images() -> None:
 
 
 def test_the_world_is_the_golden_one() -> None:
-    # a change here moves published numbers: raise GENERATOR in _synthesis.py
+    # a change here changes published numbers: raise GENERATOR in _synthesis.py
     assert load().identity == "vectors@twins4.5-160x120x120x80-764a3018"
 
 
@@ -123,7 +123,7 @@ def test_privileged_texts_are_those_of_train() -> None:
 
 
 def test_a_garment_without_near_ones_has_queries_from_the_nearest() -> None:
-    """The only one of worlds 0 to 59, of 60 images, in which a target has no garment one to three attributes away."""
+    """Check world 10, the only one of 0 to 59 with 60 images where a target has no garment 1 to 3 attributes away."""
     world = load(world=10, train_images=60, train_queries=300, val_images=600, twins=3.0)
     assert len(world.queries) == 300
     assert all(query.reference != query.target for query in world.queries)

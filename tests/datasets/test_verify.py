@@ -1,4 +1,4 @@
-"""Checking a data set: what is clean, every kind of problem, the manifest, worker processes."""
+"""Checking a data set: clean data, every kind of problem, the manifest, worker processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from negbench.plugins.registry import registry
 
 
 def rows() -> list[dict[str, Any]]:
-    """Two queries a split; 'r0' is a reference of both splits."""
+    """Return two queries per split; 'r0' is a reference of both splits."""
     return [
         {"reference": "r0", "text": "is red", "target": f"{split}{n}", "split": split}
         for split in ("train", "val")
@@ -53,7 +53,7 @@ def test_a_clean_data_set(file: Path) -> None:
 
 
 def test_missing_empty_and_undecodable_images(file: Path) -> None:
-    """train0 is missing, so that its query goes; what else that query names is checked all the same."""
+    """train0 is missing, which drops its query; the query's other images are still checked."""
     images = file.parent / "images"
     (images / "train0.png").unlink()
     (images / "val0.png").write_bytes(b"")
@@ -69,7 +69,7 @@ def test_missing_empty_and_undecodable_images(file: Path) -> None:
     assert "images/val1.png is not a readable image" in found.problems[2].detail
     assert found.images == 3
     (images / "r0.png").unlink()
-    with pytest.raises(DataError, match="no query"):  # the reference of every query
+    with pytest.raises(DataError, match="no query"):  # r0 is the reference of every query
         registry.make("datasets", "triplets", file=file, allow_missing=True)
     (images / "r0.png").write_bytes(raw)
     (images / "train1.png").write_bytes(raw)
@@ -108,7 +108,7 @@ def test_counts_against_the_card(tmp_path: Path, toys: ModuleType) -> None:
     toys.fashioniq(tmp_path)
     found = verify("fashioniq", {"root": tmp_path})
     assert {problem.kind for problem in found.problems} == {"counts"}
-    assert Problem("counts", "dress val: 6 gallery where 3,817 are published", split="val") in found.problems
+    assert Problem("counts", "dress val: 6 gallery, but 3,817 are published", split="val") in found.problems
     assert all(split.published for split in found.splits)
     (tmp_path / "image_splits/split.dress.val.json").write_text('["dress-val-0"]')
     found = verify("fashioniq", {"root": tmp_path})

@@ -1,4 +1,4 @@
-"""A small copy of every registered data set, with images: shared by tests through the fixture `toys`."""
+"""Small copies of all registered data sets, with images; tests use them through the fixture `toys`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def vectors(root: Path) -> dict[str, Any]:
 
 EMOJI_TONES = ("", "-1f3fb", "-1f3ff")
 EMOJI_HANDS = ("1f44b", "1f44d", "1f590", "1f443", "270a", "1f4aa")  # vary in skin tone
-EMOJI_JOBS = ("1f692", "1f33e", "1f680")  # behind an adult: vary in who, too
+EMOJI_JOBS = ("1f692", "1f33e", "1f680")  # after an adult's code point: vary in who, too
 
 
 def emoji_codes() -> list[str]:
@@ -123,13 +123,13 @@ def emoji_codes() -> list[str]:
 
 
 def icon(key: str) -> str:
-    """A drawing of its own for every key."""
+    """Return a drawing that differs from key to key."""
     number = zlib.crc32(key.encode())
     return f'<rect x="{number % 7}" y="{number // 7 % 7}" width="9" height="9" fill="#{number & 0xFFFFFF:06x}"/>'
 
 
 def icon_package(folder: Path, bodies: Mapping[str, str]) -> None:
-    """Three files as an icon package has them (code points -> body), which from now on is the one that we know."""
+    """Write the three files of an icon package (code points -> body) and make its hashes the known ones."""
     from negbench.datasets._icons import PACKAGES
     from negbench.machine.files import sha256_of
 

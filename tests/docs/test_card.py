@@ -1,4 +1,4 @@
-"""The cards in docs/cards are of the published schema."""
+"""The cards in docs/cards follow the published schema."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ FOLDERS = {"negbench": "negbench", "strategies": "negbench.strategies", "backbon
 
 
 def modules() -> list[str]:
-    """Names of all modules with an example."""
+    """Return the names of all modules with an example."""
     return [
         ".".join((package, *file.relative_to(ROOT / folder).with_suffix("").parts))
         for folder, package in FOLDERS.items()

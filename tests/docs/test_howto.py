@@ -1,4 +1,4 @@
-"""The notebooks of the how-to pages run from top to bottom, in an empty folder, on data of seconds."""
+"""The how-to notebooks run from top to bottom, in an empty folder, on tiny data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_registry")]
 
 
-# notebook -> what its output holds, and a comparison of it with what its table holds
+# notebook -> patterns in its output; a comparison and a text in the table of it
 NOTEBOOKS: dict[str, tuple[tuple[str, ...], tuple[str, str] | None]] = {
     "own_strategy": ((r"\[\[0, 0, 1, 1, 0\]\]",), ("first-try", "below")),
     "own_data": (("10 queries against 20 images", "recall_at_10"), None),
@@ -49,10 +49,10 @@ def test_every_notebook_has_a_test() -> None:
 
 
 def shown_in(name: str) -> dict[str, Any]:
-    """What the plug-in file of a notebook defines."""
+    """Return the names that the plug-in file of a notebook defines."""
     (source,) = re.findall(r"^SOURCE = '''(.*?)'''", (HOWTO / f"{name}.py").read_text(encoding="utf-8"), re.M | re.S)
     module = types.ModuleType(f"howto_{name}")
-    sys.modules[module.__name__] = module  # a dataclass and a pickled function look their module up
+    sys.modules[module.__name__] = module  # dataclasses and pickled functions look up their module
     exec(source, module.__dict__)
     return module.__dict__
 

@@ -1,14 +1,14 @@
-"""Every command of the README runs: on settings of seconds, or up to the data or the tool that is not here.
+"""Every command of the README runs: in full on tiny settings, or up to missing data or a missing tool.
 
 | commands | how |
 |---|---|
-| `make ...` | the target exists and begins with what it says (`make -n`) |
+| `make ...` | the target exists and its commands hold the expected one (`make -n`) |
 | `pip install ...` | the extra is declared; tests/test_package.py installs the wheel |
 | `docker ...` | the Dockerfile exists: tests/test_package.py reads it |
-| with `--data-root DIR`, or on a run named RUN | whole, on an empty folder: it ends at the missing data, exit code 2 |
+| with `--data-root DIR`, or on a run named RUN | in full, on an empty folder: missing data, exit code 2 |
 | `negbench ui` | up to the server's own command; tests/report/test_browser.py opens it |
 | `negbench init`, `embed` | tests/cli/test_init.py and test_embed.py run them, on images and on embeddings |
-| all others of `negbench` | whole, on a toy data set, with fewer seeds, trials, systems and claims |
+| all others of `negbench` | in full, on a toy data set, with fewer seeds, trials, systems and claims |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FEWER = ONE | {"--systems": "plain,qure", "--strategies": "qure,in-batch", "--lo
 
 
 def commands() -> list[list[str]]:
-    """Words of every command of a fenced sh block, without its comment."""
+    """Return the words of every command of the fenced sh blocks, without comments."""
     found = []
     for block in re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
@@ -82,13 +82,13 @@ def test_commands_run_whole(
     if "63" in words[-1]:
         words[-1] = "1,5"  # batches of 16
     if words[0] == "compare":
-        words += ["--no-report", *(["--lr", "fixed"] if "--lr" not in words else [])]  # a test below writes one
-    if "--dial" in words:  # a recipe with a world of its own
+        words += ["--no-report", *(["--lr", "fixed"] if "--lr" not in words else [])]  # a test below writes a report
+    if "--dial" in words:  # its recipe sets its own data
         words += ["--strategies", "qure,in-batch", "--seeds", "1"]
         small = ["train_images=60", "train_queries=40", "val_images=60", "val_queries=40"]
         words += [part for text in small for part in ("--set", f"dataset.{text}")]
     elif words[0] not in ("list", "data"):
-        sets = [text for text in toy_sets if not (words[0] == "claims" and "schedule" in text)]  # claims fix it
+        sets = [text for text in toy_sets if not (words[0] == "claims" and "schedule" in text)]  # claims sets it
         words += [part for text in (*sets, "train.epochs=1") for part in ("--set", text)]
     assert negbench(words) == 0
 
@@ -120,7 +120,7 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(
     assert negbench(report) == 0
     for folder in ("report", "against-earlier"):
         assert (tmp_path / "runs" / "demo" / folder / "index.html").exists()
-    monkeypatch.setattr(os, "execve", lambda *_: None)  # tests/reliability/test_secrets.py looks at the command
+    monkeypatch.setattr(os, "execve", lambda *_: None)  # tests/reliability/test_secrets.py checks the command
     (ui,) = (words for words in OURS if words[0] == "ui")
     capsys.readouterr()
     assert negbench(ui) == 0

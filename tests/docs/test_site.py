@@ -1,4 +1,4 @@
-"""The documentation site: built whole and strict; every plug-in has its page; nothing is asked from the network."""
+"""The documentation site: no warnings when built, a page for every plug-in, no requests to the network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the site, built by MkDocs as `make docs` does; a warning is an error."""
+    """Build the site with MkDocs as `make docs` does, with warnings as errors; return its folder."""
     pytest.importorskip("mkdocs", reason="MkDocs is not installed: pip install '.[docs]'")
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", str(out)]
@@ -46,13 +46,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def build(load_file: Callable[[Path], ModuleType]) -> ModuleType:
-    """docs/build.py."""
+    """Return the module docs/build.py."""
     pytest.importorskip("mkdocs", reason="MkDocs is not installed: pip install '.[docs]'")
     return load_file(ROOT / "docs" / "build.py")
 
 
 class Addresses(HTMLParser):
-    """What a browser fetches when it opens the page, and what it may follow."""
+    """Parser that collects the addresses that a page fetches and those of its links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site: Path
     for page in pages:
         found = read(page)
         assert not [address for address in found.fetched if re.match(r"(https?:)?//", address)], page
-        if page.name == "404.html":  # its addresses begin at a server's root
+        if page.name == "404.html":  # its addresses start at a server's root
             continue
         for address in {*found.fetched, *found.followed}:
             if not re.match(r"[a-z]+:|#", address):
@@ -191,7 +191,7 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(
         page.goto((site / f"{name}.html").as_uri())
         page.locator(".md-typeset__scrollwrap").first.or_(page.locator("h1")).first.wait_for()
         first = ("header .md-header__button", ".md-content h1", ".md-content p")
-        for what in first if name in ("index", "strategies/qure") else ():  # others begin with a table, a figure
+        for what in first if name in ("index", "strategies/qure") else ():  # other pages begin with a table or a figure
             box = page.locator(f"{what}:visible").first.bounding_box()
             assert box is not None
             assert 0 <= box["y"] < 844 / 2, name

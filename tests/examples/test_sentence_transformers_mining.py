@@ -26,7 +26,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 class _Vectors:
-    """What `mine_hard_negatives` asks of a model, for texts that name rows of a table."""
+    """Stand-in model for `mine_hard_negatives`; each text names a row of a table."""
 
     def __init__(self, width: int, count: int, pairs: int) -> None:
         random = np.random.default_rng(0)

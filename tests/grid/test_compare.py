@@ -1,4 +1,4 @@
-"""Comparisons: cells computed once, failures apart, tables that do not depend on how they were computed."""
+"""Comparisons: cells are computed once, failures stop nothing, tables do not depend on how they were computed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from negbench.settings.options import Compare, parse_negatives, parse_seeds
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 
-# a function of the cells alone
+# files that depend on the cells alone
 FILES = (
     *("table.md", "table.tex", "table.csv", "statistics.csv", "statistics.json"),
     *("behaviour.md", "behaviour.csv", "regime.csv"),
@@ -59,7 +59,7 @@ def compute(axes: Axes, runs: Path, name: str = "c", **options: Any) -> list[Out
 
 
 def test_all_strategies_are_those_that_every_run_can_have() -> None:
-    """No guide and no judge is asked for."""
+    """`all` names every built-in strategy but those that need a guide or a judge."""
     names = {section["name"] for section in expand("strategies", "all")}
     built_in = {name for name, found in registry.plugins("strategies").items() if found.origin == "built-in"}
     assert built_in - names == {"gist", "rocketqa"}
@@ -74,7 +74,7 @@ def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None
 
 
 def test_cells_of_one_seed_stand_together(vector_sets: list[str]) -> None:
-    """Those of a seed share initial weights, and a process keeps one backbone at a time for long."""
+    """Cells are sorted by seed: they share initial weights, and a process keeps only one backbone for long."""
     axes = axes_of(vector_sets, "qure,in-batch", losses="bradley-terry,info-nce")
     found = [(config.seed, config.loss.name, config.strategy.name) for config in axes.configs()]
     assert found == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
@@ -132,7 +132,7 @@ def test_of_a_backbone_that_brings_its_features_one_world_is_opened(monkeypatch:
 
 
 def _cell_of(backbone: str, data: str, place: int) -> Any:
-    """A cell of the data set `world`, as far as encoding looks at it."""
+    """Return a cell of the data set `world` with only the fields that encoding reads."""
     config = SimpleNamespace(backbone=SimpleNamespace(name=backbone), place=place)
     return SimpleNamespace(data=data, config=config, labels={"backbone": backbone, "dataset": "world"})
 
@@ -153,7 +153,7 @@ def test_interrupted_and_continued_gives_the_same_table(
 
     monkeypatch.setattr(loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        compute(axes, tmp_path / "halves")  # six cells of two epochs: the third one's last epoch is lost
+        compute(axes, tmp_path / "halves")  # six cells of two epochs: the last epoch of the third one is lost
     monkeypatch.setattr(loop, "train_epoch", real)
     trained: list[int] = []
 
@@ -164,7 +164,7 @@ def test_interrupted_and_continued_gives_the_same_table(
     monkeypatch.setattr(loop, "train_epoch", counted)
     assert sum(o.reused for o in compute(axes, tmp_path / "halves")) == 2
     monkeypatch.undo()
-    assert trained == [1, 0, 1, 0, 1, 0, 1]  # it went on, and did not start anew
+    assert trained == [1, 0, 1, 0, 1, 0, 1]  # it resumed and did not start again
     assert not list((tmp_path / "halves").glob("*-2"))
     tables = [leader_table(groups_of(tmp_path / where, "c")) for where in ("straight", "halves")]
     assert markdown(tables[0].quality) == markdown(tables[1].quality)
@@ -179,7 +179,7 @@ def test_interrupted_and_continued_gives_the_same_table(
 
 @pytest.mark.slow
 def test_a_worker_gives_the_same_bits(vector_sets: list[str], tmp_path: Path) -> None:
-    """Both cells in one other process, which shares what it has loaded; several at once are test_executors.py's."""
+    """Cells computed in one worker process equal those computed here; test_executors.py tests several workers."""
     axes = axes_of(vector_sets, "qure,in-batch", seeds=1)
     here = compute(axes, tmp_path / "here")
     folder = ComparisonFolder(tmp_path / "there" / "c")
@@ -194,7 +194,7 @@ def test_a_worker_gives_the_same_bits(vector_sets: list[str], tmp_path: Path) ->
 def test_workers_are_prepared_where_there_is_something_for_them_to_do(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before all else that comes before the first cell; a comparison that is finished starts no server."""
+    """Workers are prepared before images are encoded; a finished comparison prepares none."""
     told: list[str] = []
     monkeypatch.setattr(Processes, "prepare", lambda self, function: told.append(function.__name__))
     monkeypatch.setattr(Processes, "run", lambda self, function, tasks: Here().run(function, tasks))
@@ -215,7 +215,7 @@ def test_a_failing_store_costs_the_copy_not_the_cells(
     (outcome,) = ComparisonFolder(tmp_path / "c").compute(cells, Here(), tracking_uri=broken)
     assert any("no MLflow run for 'c'" in record.getMessage() for record in logged)
     assert RunFolder(tmp_path / str(outcome.run_id)).status == "finished"
-    Tracker.open(tmp_path, broken).close_parent(tmp_path / "c" / "mlflow.json", "c", [], [])  # nothing to close
+    Tracker.open(tmp_path, broken).close_parent(tmp_path / "c" / "mlflow.json", "c", [], [])  # no parent to close
 
 
 def test_table_is_mean_and_deviation_over_seeds(vector_sets: list[str], tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path: Path) -> None:
 def test_the_command_ends_with_tables_and_summary_runs(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of your own embeddings, of which the report has no images to show."""
+    """On embeddings, it writes tables, a report without images and summary runs; rerun, it computes nothing."""
     sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)] + ["--lr", "fixed"]
     command = ["compare", "--strategies", "qure,in-batch", "--seeds=2", "--name=both", "--runs-dir", str(tmp_path)]
     assert negbench([*command, *sets]) == 0
@@ -282,14 +282,14 @@ def test_the_command_ends_with_tables_and_summary_runs(
     out = told.out
     assert "4 cells" in out
     assert "R@10" in out
-    assert "difference of R@10 to in-batch in points" in " ".join(out.split())
+    assert "difference of R@10 from in-batch in points" in " ".join(out.split())
     assert "3 more to compute: about" in told.err
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0
     page = (tmp_path / "both" / "report" / "index.html").read_text(encoding="utf-8")
     assert "there are no images to show" in page
     assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing
-    assert "4 of them finished before" in capsys.readouterr().out
+    assert "4 already finished" in capsys.readouterr().out
     assert negbench([*command, *sets, "--name", "bare", "--no-report"]) == 0
     assert (tmp_path / "bare" / "table.md").read_bytes() == (tmp_path / "both" / "table.md").read_bytes()
     client = MlflowClient(default_uri(tmp_path))
@@ -330,7 +330,7 @@ def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
 
 
 def held(runs: Path) -> dict[str, tuple[int, int]]:
-    """Every file below, with its inode and the time of its last change."""
+    """Return every file below a folder with its inode and modification time."""
     stats = {path: path.stat() for path in sorted(runs.rglob("*")) if path.is_file()}
     return {str(path): (found.st_ino, found.st_mtime_ns) for path, found in stats.items()}
 
@@ -338,7 +338,7 @@ def held(runs: Path) -> dict[str, tuple[int, int]]:
 def test_a_finished_comparison_is_read_and_printed(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is written and nothing judged or drawn again, but where what it was made from is no longer the same."""
+    """Rerun, nothing is written, judged or drawn unless an input, a rule or an output has changed."""
     command = command_of(vector_sets, tmp_path, "--name", "c")
     assert negbench(command) == 0
     first, before = capsys.readouterr().out, held(tmp_path)
@@ -348,14 +348,14 @@ def test_a_finished_comparison_is_read_and_printed(
     again = capsys.readouterr().out
     assert held(tmp_path) == before
     assert not judged
-    assert first.replace("0 of them finished", "2 of them finished") == again
+    assert first.replace("0 already", "2 already") == again
     assert [word in again for word in ("R@10", "stored", "index.html", "FN pool %", "cost: ")] == [True] * 3 + [
         False
     ] * 2
     (tmp_path / "c" / "report" / "index.html").unlink()
     assert negbench(command) == 0
     assert (tmp_path / "c" / "report" / "index.html").exists()
-    for name in ("inputs.json", "statistics.json"):  # damaged: made again
+    for name in ("inputs.json", "statistics.json"):  # a damaged file is made again
         (tmp_path / "c" / name).write_text("{}", encoding="utf-8")
         assert negbench(command) == 0
     assert len(judged) == 3
@@ -366,9 +366,9 @@ def test_a_finished_comparison_is_read_and_printed(
     run = next(tmp_path.glob("*/result.json")).parent
     RunFolder(run).write_result({**RunFolder(run).result, "seconds": {"train": 1234.5}})
     assert negbench([*command, "--margin", "30", "-v"]) == 0
-    assert "1,234" in capsys.readouterr().out.replace("1234", "1,234")  # of the table of costs
+    assert "1,234" in capsys.readouterr().out.replace("1234", "1,234")  # in the table of costs
     assert len(judged) == 2
-    assert negbench([*command, "--strategies", "qure", "--margin", "30"]) == 0  # one cell less
+    assert negbench([*command, "--strategies", "qure", "--margin", "30"]) == 0  # one cell fewer
     assert len(read_json(tmp_path / "c" / "comparison.json")["cells"]) == 1
 
 
@@ -403,18 +403,18 @@ def test_a_name_belongs_to_one_kind_of_folder(
     (tmp_path / "mlflow.db").touch()
     before = held(tmp_path)
     for name, there in (
-        ("of-claims", "claims already"),
-        ("of-a-study", "a study already"),
-        ("of-a-run", "a run already"),
-        ("mlflow.db", "of the MLflow store already"),
-        ("artifacts", "of the MLflow store already"),
+        ("of-claims", "already claims"),
+        ("of-a-study", "already a study"),
+        ("of-a-run", "already a run"),
+        ("mlflow.db", "already part of the MLflow store"),
+        ("artifacts", "already part of the MLflow store"),
     ):
         assert negbench(command_of(vector_sets, tmp_path, "--name", name)) == 2
         told = capsys.readouterr().err.strip().splitlines()[-1]
         assert told.startswith(f"negbench: error: --name {name}: ")
         assert told.endswith(f" is {there}: give another --name")
     for kind in ("claims", "study", "final"):
-        with pytest.raises(OptionError, match="compared is a comparison already"):
+        with pytest.raises(OptionError, match="compared is already a comparison"):
             check_place(tmp_path / "compared", kind)
         check_place(tmp_path / "new", kind)
     check_place(tmp_path / "compared", "comparison")
@@ -442,21 +442,21 @@ def test_a_dry_run_stops_after_the_plan(
 ) -> None:
     assert negbench(command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")) == 0
     out = capsys.readouterr().out
-    assert "2 cells (2 strategies), 0 of them finished before" in out
+    assert "2 cells (2 strategies), 0 already finished" in out
     assert not list(tmp_path.iterdir())
 
 
 MISTAKES = [
     (["--baseline", "inbatch"], "unknown --baseline 'inbatch': did you mean 'in-batch'?"),
     (["--margin", "-1"], "--margin -1.0: input should be greater than or equal to 0"),
-    (["--alpha", "1e-300"], "--alpha 1e-300: input should be greater than or equal to 0.001"),  # draws end there
-    (["--seeds", "1000000000"], "--seeds '1000000000': want at most 1,000"),
-    (["--pairs", "all"], "--pairs has no effect alone: add --until decided"),
+    (["--alpha", "1e-300"], "--alpha 1e-300: input should be greater than or equal to 0.001"),  # a limit of the draws
+    (["--seeds", "1000000000"], "--seeds '1000000000': at most 1,000 are allowed"),
+    (["--pairs", "all"], "--pairs has no effect without --until decided"),
     (["--until", "decided"], "--until decided starts with 1 seeds"),
-    (["--dial", "train.lr=1,2", "--tuned", "2"], "--dial and --tuned do not go together"),
-    (["--dial", "train.lr=1,2", "--losses", "all"], "--dial compares on one of the losses"),
-    (["--systems", "all", "--negatives", "1"], "--systems and --negatives do not go together"),
-    (["--systems", "all", "--losses", "info-nce"], "--systems brings each system's own loss"),
+    (["--dial", "train.lr=1,2", "--tuned", "2"], "--dial and --tuned cannot be combined"),
+    (["--dial", "train.lr=1,2", "--losses", "all"], "--dial cannot vary losses, too"),
+    (["--systems", "all", "--negatives", "1"], "--systems and --negatives cannot be combined"),
+    (["--systems", "all", "--losses", "info-nce"], "--systems uses each system's own loss"),
     (["--systems", "qur"], "unknown system 'qur' in --systems: did you mean 'qure'?"),
 ]
 

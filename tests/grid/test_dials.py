@@ -1,4 +1,4 @@
-"""Dials: the points, their cells, and what comparison.json says of them."""
+"""Dials: their points, the cells at each point, and their record in comparison.json."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_cells_lie_at_their_points(vector_sets: list[str], tmp_path: Path) -> No
         "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],
         "undefined": [],
     }
-    assert found.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 of them finished before"
+    assert found.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 already finished"
 
 
 def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets: list[str], tmp_path: Path) -> None:
-    """Else every point would be a table of another loss, and no line would lead along the dial."""
+    """Labels keep the plain name of the loss, so that all points of the dial share a table and a line."""
     dials = ("loss.tau=0.05,0.1,0.2",)
     asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=dials, sets=tuple(vector_sets), name="d")
     found = plan_comparison(asked, tmp_path)

@@ -1,4 +1,4 @@
-"""Learning rates: that of each group by hand from the trials' own results, found again, and told; `--lr`."""
+"""Learning rates chosen per group: by hand from the trials' results, reused, printed; `--lr`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def computed(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def trials_by_hand(vector_sets: list[str], strategy: str, runs: Path) -> dict[float, float]:
-    """rate -> main metric of the run that `negbench run --set ...` with the first seed would be."""
+    """Return, for each rate, the main metric of the run that `negbench run --set ...` makes with the first seed."""
     found = {}
     for factor in BY:
         texts = [*vector_sets, f"train.lr={factor * DOCUMENTED:.6g}", "eval.reported=false", "eval.dev_fraction=0.2"]
@@ -60,7 +60,7 @@ def test_every_group_runs_at_the_best_of_its_trials(vector_sets: list[str], comp
         assert [tuple(pair) for pair in each["tried"]] == sorted(tried.items())
         best = max(tried.values())
         assert tried[each["lr"]] == best
-        assert each["lr"] == DOCUMENTED or tried[DOCUMENTED] < best  # of equal ones the documented rate
+        assert each["lr"] == DOCUMENTED or tried[DOCUMENTED] < best  # among equals the documented rate wins
         assert each["seed"] == 3
         rates[strategy] = each["lr"]
     assert set(rates) == {"all-corpus", "top-k"}
@@ -77,8 +77,8 @@ def test_what_was_chosen_is_told_and_found_again(
     vector_sets: list[str], computed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = plan_comparison(asked_of(vector_sets, computed), computed)
-    trials = "first 6 trials of the learning rate, 6 of them finished before"
-    assert found.line().endswith(f"4 of them finished before; {trials}")
+    trials = "first 6 trials of the learning rate, 6 already finished"
+    assert found.line().endswith(f"4 already finished; {trials}")
     answer = api.compare(asked_of(vector_sets, computed)).answer
     (line,) = [line for line in answer if line.startswith("Learning rates")]
     for each in read_json(computed / "c" / "comparison.json")["rates"]:
@@ -160,10 +160,10 @@ def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets: li
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"lr": "fast"}, "--lr 'fast': want grid, fixed, or a number above 0, e.g. 1e-3"),
-        ({"lr": -1}, "want grid, fixed"),
-        ({"lr": "grid", "tuned": 2}, "--lr sets what --tuned and --dial train.lr look for"),
-        ({"lr": 0.1, "dials": ("train.lr=1,2",)}, "--lr sets what"),
+        ({"lr": "fast"}, "--lr 'fast': expected grid, fixed, or a number above 0, e.g. 1e-3"),
+        ({"lr": -1}, "expected grid, fixed"),
+        ({"lr": "grid", "tuned": 2}, "--tuned and --dial train.lr already search the learning rate"),
+        ({"lr": 0.1, "dials": ("train.lr=1,2",)}, "already search the learning rate"),
     ],
 )
 def test_mistakes(vector_sets: list[str], tmp_path: Path, given: dict[str, Any], message: str) -> None:

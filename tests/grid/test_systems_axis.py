@@ -1,4 +1,4 @@
-"""Systems as an axis: which cells there are, that all else is untouched, and the corners."""
+"""Systems as an axis: its cells, settings that stay untouched, and the corners."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_all_else_is_untouched(vector_sets: list[str]) -> None:
 def test_negatives_per_query_are_the_systems_own(vector_sets: list[str]) -> None:
     matrix = matrix_of(vector_sets, "plain,qure", "all-corpus,in-batch,hycole,cirqrs")
     for strategy, plain, qure in (("all-corpus", 15, 1), ("in-batch", None, 1), ("hycole", None, 1), ("cirqrs", 15, 1)):
-        assert config_of(matrix, "plain", strategy).train.num_negatives == plain  # a batch of 16
+        assert config_of(matrix, "plain", strategy).train.num_negatives == plain  # the 15 others in a batch of 16
         assert config_of(matrix, "qure", strategy).train.num_negatives == qure
 
 
@@ -79,7 +79,7 @@ def test_corners_take_each_factor_from_one_or_the_other(vector_sets: list[str]) 
         ("negatives",),
         ("objective",),
         ("negatives", "objective"),
-    }  # vectors carry no architecture of QuRe's
+    }  # vectors do not support QuRe's architecture
     of = {c.labels["system"]: c.config for c in matrix.cells}
     for factors, label in labels.items():
         assert of[label].strategy.name == ("qure" if "negatives" in factors else "in-batch")
@@ -91,7 +91,7 @@ def test_corners_take_each_factor_from_one_or_the_other(vector_sets: list[str]) 
     assert hashes[whole] == own.hash
     assert set().union(*corners_of(matrix, "hycole")) == {"negatives", "objective", "architecture"}
     for factors, label in corners_of(matrix, "hycole").items():
-        fusion = "gated" if "architecture" in factors else "sum"  # every system's start, plain's too
+        fusion = "gated" if "architecture" in factors else "sum"  # every system starts from it, plain included
         assert of[label].backbone.options["fusion"] == fusion
 
 
@@ -120,9 +120,12 @@ def test_the_command_keeps_the_matrix_for_its_readers(
     ]  # fmt: skip
     rows = document["cells"]
     assert {row["system"] for row in rows} == {*names, *(corner["label"] for corner in corners["qure"])}
-    assert sum(row["system"] in names for row in rows) == 2 * (2 + 3)  # two seeds; plain has its own in-batch
+    assert sum(row["system"] in names for row in rows) == 2 * (2 + 3)  # two seeds; in-batch is plain's own
     assert all(row["run"] for row in rows)
     capsys.readouterr()
     assert negbench([*command, "--dry-run"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert f"{len({row['hash'] for row in rows})} different runs), {len({row['hash'] for row in rows})} of them" in out
+    assert (
+        f"{len({row['hash'] for row in rows})} different runs), {len({row['hash'] for row in rows})} already finished"
+        in out
+    )

@@ -1,4 +1,4 @@
-"""A run of toy data, opened and not trained."""
+"""Fixture of an open, untrained run on toy data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from negbench.systems.system import load_config
 
 @pytest.fixture(scope="module")
 def cell(toy_root: Path) -> OpenRun:
-    """Its backbone is in evaluation mode."""
+    """Return an open run with its backbone in evaluation mode."""
     sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'"]
     opened = open_run(load_config(flags={"strategy": {"name": "hycole"}}, sets=sets), Display(), Scenes())
     opened.backbone.eval()

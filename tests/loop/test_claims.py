@@ -63,11 +63,11 @@ def test_steps_of_a_claim(tmp_path: Path) -> None:
         assert step == "anew"
         folder.write_error("mend this")
     with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
-        assert (folder.run_id, step) == (f"{NAME}-2", "anew")  # the failed attempt stays, for whoever looks into it
+        assert (folder.run_id, step) == (f"{NAME}-2", "anew")  # the failed attempt is kept for inspection
         folder.write_result({"metrics": {"a": 1.0}})
     with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-2", "reuse")
-    late = new_folder(tmp_path, NAME)  # a copy, say
+    late = new_folder(tmp_path, NAME)  # for example a copy
     late.write_manifest(manifest())
     late.write_result({"metrics": {"a": 2.0}})
     assert best_of(tmp_path, HASH) == late

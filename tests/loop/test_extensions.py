@@ -1,4 +1,4 @@
-"""Steps with a bank, synthetic negatives and ordered batches: against loops, and resumed to the bit."""
+"""Steps with a bank, synthetic negatives and ordered batches: against loops, and resumed bit for bit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config_of(sets: list[str], strategy: str, *more: str, loss: str = "info-nce"
 
 @pytest.fixture
 def opened(vector_sets: list[str]) -> OpenRun:
-    """A run whose backbone is in evaluation mode."""
+    """Return an open run with its backbone in evaluation mode."""
     found = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
     found.backbone.eval()
     return found
@@ -57,7 +57,7 @@ def step(objective: Objective, rows: Tensor = ROWS, drawn: Tensor | None = None,
 
 
 def tables(opened: OpenRun) -> tuple[Tensor, Tensor, Tensor]:
-    """[Q, N] scores over the temperature, [N, D] images, [Q] target columns, none with a gradient."""
+    """Return [Q, N] scores over the temperature, [N, D] images and [Q] target columns, all without gradients."""
     with torch.no_grad():
         found = evaluation.embed(opened.backbone, opened.scene, opened.scene.train)
         scores = relevance(found.queries, found.candidates) / opened.backbone.temperature
@@ -65,7 +65,7 @@ def tables(opened: OpenRun) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def resumes_to_the_bit(config: RunConfig, where: Path, interrupted: Callable[..., Bench]) -> RunResult:
-    """A run, equal to itself interrupted and resumed."""
+    """Check that an interrupted and resumed run equals the uninterrupted one bit for bit; return the latter."""
     whole = run_config(config, Bench.open(where / "whole", "none"))
     again = run_config(config, interrupted(config, where / "halves", 2))
     left, right = whole.folder.weights(), again.folder.weights()
@@ -100,7 +100,7 @@ def test_the_bank_is_the_gallery_in_one_softmax(opened: OpenRun, k: int | None) 
 
 
 def test_no_gradient_flows_through_a_bank(opened: OpenRun) -> None:
-    """That of the images is of the targets alone, as if the bank's scores were of other images' constants."""
+    """Images get gradients as targets of the batch only; the images of the bank are constants."""
     seen = list[Tensor]()
     real = opened.backbone.candidates
 
@@ -116,12 +116,12 @@ def test_no_gradient_flows_through_a_bank(opened: OpenRun) -> None:
 
 
 def test_a_queue_holds_the_last_targets_as_they_were(opened: OpenRun) -> None:
-    """Two steps: the loss of the batch, plus that against the queue, which has the batch and what came before."""
+    """The second loss is that of its batch plus that against the queue of both batches, by loops."""
     scores, _, targets = tables(opened)
     objective = objective_of(opened, "xbm", "info-nce", queue=8)
     first, second = ROWS, torch.tensor([3, 20, 35, 44, 26])
     step(objective, first)
-    with torch.no_grad():  # what stands in the queue does not follow the model
+    with torch.no_grad():  # queued embeddings do not follow the model
         objective.memory.tokens.mul_(0.5)
     result = step(objective, second)
     queue = [(int(targets[row]), 0.5) for row in first.tolist()] + [(int(targets[row]), 1.0) for row in second.tolist()]
@@ -141,7 +141,7 @@ def test_a_queue_holds_the_last_targets_as_they_were(opened: OpenRun) -> None:
 
 
 def test_planes_and_filters_reach_a_bank(opened: OpenRun) -> None:
-    """`mining.max_target`: what is too like the target is no negative, in the bank as in the batch."""
+    """`mining.max_target` drops images too similar to the target, in the bank as in the batch, by loops."""
     _, images, targets = tables(opened)
     mining = opened.config.mining.model_copy(update={"max_target": 0.1})
     for name, banked in (("bank", True), ("xbm", False)):
@@ -157,7 +157,7 @@ def test_planes_and_filters_reach_a_bank(opened: OpenRun) -> None:
 
 
 def test_what_a_bank_holds_is_no_candidate_again(opened: OpenRun) -> None:
-    """margin-kl over the corpus, where all of it is a negative already: as over a batch of one gallery."""
+    """With the whole corpus in the bank, margin-kl over the corpus equals margin-kl over a batch of one gallery."""
     losses = [
         Objective(
             opened.backbone,
@@ -184,7 +184,7 @@ def test_a_queue_is_resumed_to_the_bit(
 
 
 def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened: OpenRun) -> None:
-    """`mochi`: against a loop over the numbers that it was given; of the mixtures the query alone has a gradient."""
+    """The loss of `mochi` equals loops over the same random numbers; its mixtures carry no gradients."""
     objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
     given = list[BankStep]()
     seed = torch.arange(5) * 7919
@@ -218,7 +218,7 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened: OpenRun) -> No
         ]
         mixed += [b[k] / 2 * query[i] + (1 - b[k] / 2) * images[hard[int(u[14 + k] * len(hard))]] for k in range(2)]
         negatives = [float(scores[row, columns[j]]) for j in others]
-        # token by token, and the best token counts
+        # mixed token by token; the best token counts
         negatives += [float((normalize(h, dim=-1) @ query[i]).max()) / temperature for h in mixed]
         count += len(negatives)
         want -= float(torch.tensor([float(scores[row, own]), *negatives]).log_softmax(0)[0]) / len(ROWS)
@@ -234,7 +234,7 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened: OpenRun) -> No
 
 @pytest.mark.parametrize("over", ["batch", "corpus"])
 def test_candidates_beside_mixed_negatives(opened: OpenRun, over: str) -> None:
-    """margin-kl: what is synthetic is no image, and takes none of the candidates away."""
+    """Synthetic negatives are no images and remove none of margin-kl's candidates."""
     tokens = {k: v[ROWS] for k, v in opened.scene.train.tokens.items()}
     given = []
     for mixed in (0, 9):
@@ -263,7 +263,7 @@ def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened: OpenRun) -> Non
 
 
 def test_mixed_negatives_are_thinned_with_the_others(opened: OpenRun) -> None:
-    """`train.num_negatives` counts all that stand in the loss."""
+    """`train.num_negatives` limits all negatives of the loss, mixed ones included."""
     objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=8, with_query=8)
     result = step(objective, kept=6, seed=torch.arange(5))
     assert result.negatives == 6 * 5
@@ -279,13 +279,13 @@ def test_what_a_bank_does_not_go_with(vector_sets: list[str]) -> None:
             )
 
 
-# --- the order of queries --------------------------------------------------------------------------------------------
+# --- order of queries ------------------------------------------------------------------------------------------------
 
 
 def test_a_run_has_the_order_of_its_strategy(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches without a repeated target, where at random some have."""
+    """With no-duplicates, no batch of a run repeats a target; random batches do."""
     repeats = dict[str, int]()
     for name in ("in-batch", "no-duplicates"):
         opened, count = open_run(config_of(vector_sets, name), Display(), Scenes()), 0
@@ -314,11 +314,11 @@ def test_an_order_is_resumed_to_the_bit(
 
 def test_an_order_that_is_none_is_told(vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(make_strategy("ngame")), "order", lambda self, epoch: torch.zeros(48, dtype=torch.int64))
-    with pytest.raises(NegbenchError, match=r"Ngame\.order is no permutation of the 48 queries"):
+    with pytest.raises(NegbenchError, match=r"Ngame\.order must return a permutation of the 48 queries"):
         run_config(config_of(vector_sets, "ngame"), Bench.open(tmp_path, "none"))
 
 
 def textual(dataset: Dataset) -> Dataset:
-    """The same with privileged texts."""
+    """Return the data set with privileged texts."""
     queries = [dataclasses.replace(q, reference_text="a", target_text="b") for q in dataset.queries]
     return dataclasses.replace(dataset, queries=queries)

@@ -34,7 +34,7 @@ TAU = 0.5
 
 
 class Plane(Backbone):
-    """Embeddings in the plane: a text is an angle in degrees, composing is turning by the modification's angle."""
+    """Backbone of 2-D embeddings: a text is an angle in degrees; composing rotates by the modification's angle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Plane(Backbone):
         return direction((self._angle(reference_text)[:, None] + self._angle(modification)) * self.scale)
 
 
-Plane.__abstractmethods__ = frozenset()  # nobody asks for the rest
+Plane.__abstractmethods__ = frozenset()  # the other methods are never called
 
 
 def direction(degrees: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def info_nce(positive: float, negatives: list[float], tau: float = TAU) -> float
 
 
 def tcm(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS, *, joint: bool = False) -> float:
-    """Text composition by loops: every corrupted triple that differs in its text, and whose texts are known."""
+    """Compute TCM by loops over the corrupted triples with another text, where all texts are known."""
     values: dict[str, list[float]] = {}
     for i in rows:
         if chosen[i][0] is None or chosen[i][2] is None:
@@ -140,7 +140,7 @@ def tcm(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS, *, joint
 
 
 def match(rows: Sequence[int], text: int, image: int, chosen: Any = ROWS) -> float:
-    """RITM (columns 0 and 3) or TITM (2 and 4): both directions, over pairs of different texts."""
+    """Compute RITM (columns 0 and 3) or TITM (2 and 4), both directions, over pairs of different texts."""
     ways = []
     for to_image in (True, False):
         values = []
@@ -161,7 +161,7 @@ def match(rows: Sequence[int], text: int, image: int, chosen: Any = ROWS) -> flo
 
 
 def backbones(term: str) -> Tensor:
-    """One temperature for all terms."""
+    """Return one temperature for all terms."""
     return torch.tensor(TAU)
 
 
@@ -178,18 +178,18 @@ BOTH: tuple[Slot, ...] = ("target", "query")
 @pytest.mark.parametrize(("alpha", "beta"), [(0.4, 0.0), (0.0, 0.1), (0.4, 0.1)])
 @pytest.mark.parametrize("how", ["sum", "joint"])
 def test_terms_are_those_worked_out_by_loops(slots: tuple[Slot, ...], alpha: float, beta: float, how: str) -> None:
-    """Queries without a text take no part."""
+    """The terms equal those of loops; queries without a text take no part."""
     data = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0), (None, "5", None, 1.0, 2.0)]
     terms = terms_of(HybridConfig.model_validate({"alpha": alpha, "beta": beta, "slots": how}), slots, data)
     for rows in ([0, 1, 2, 3], [2, 0], [3, 1, 2], [0, 1, 2, 3, 4, 5, 6]):
         texts = match(rows, 0, 3, data) + match(rows, 2, 4, data)
         wanted = alpha * tcm(rows, slots, data, joint=how == "joint") + beta * texts
         assert float(terms(members(rows, slots, data), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
-    assert float(terms(members([4, 6], slots, data), backbones).detach()) == 0.0  # nobody has a partner
+    assert float(terms(members([4, 6], slots, data), backbones).detach()) == 0.0  # no query has a partner
 
 
 def test_each_term_has_its_temperature() -> None:
-    """Eq. 5 over rows 0 and 2 with four temperatures."""
+    """Eq. 5 by hand over rows 0 and 2, with a temperature for each of the three terms."""
     own = {"tcm": 0.2, "ritm": 0.4, "titm": 0.8}
     wanted = 0.0
     for term, texts, images in (("ritm", (0, 80), (5, 75)), ("titm", (30, 110), (28, 100))):
@@ -205,7 +205,7 @@ def test_each_term_has_its_temperature() -> None:
 
 
 def test_all_triples_of_texts_are_mined_by_the_strategy() -> None:
-    """TCM under in-batch-cube: the two best of every (text a, modification b, target text c) that is no query's own."""
+    """TCM under in-batch-cube uses the two best (text a, modification b, target text c) that are no query's own."""
     rows = [*ROWS, (None, "10", "60", 60.0, 70.0)]
     everyone = range(len(rows))
     strategy = make_strategy("in-batch-cube", k=2)
@@ -267,7 +267,7 @@ def test_a_data_set_without_texts_is_one_line() -> None:
     with pytest.raises(DataError, match=r"^hybrid\.alpha and hybrid\.beta need texts .* toy train has none") as caught:
         HybridTerms(HybridConfig(beta=0.1), Plane(), make_loss("info-nce"), bare, make_strategy("in-batch"))
     assert "\n" not in str(caught.value)
-    check_hybrid(HybridConfig(), Plane(), bare)  # off: nothing is needed
+    check_hybrid(HybridConfig(), Plane(), bare)  # switched off, it needs no texts
 
 
 def test_a_backbone_without_text_composition_is_named() -> None:
@@ -292,7 +292,7 @@ def test_texts_are_missed_before_anything_is_encoded(
 
 
 def step(cell: OpenRun, strategy: str, hybrid: HybridConfig | None, loss: str = "info-nce") -> Tensor:
-    if hybrid is not None:  # of the temperatures, the tests above tell
+    if hybrid is not None:  # the tests above cover the temperatures
         hybrid = hybrid.model_copy(update={"temperature": "backbone"})
     rows = torch.tensor([3, 40, 11, 25, 6])
     negatives = None if make_strategy(strategy).scope == "batch" else torch.tensor([[5], [70], [9], [1], [2]])
@@ -313,7 +313,7 @@ def test_weights_of_zero_are_exactly_the_plain_loss(cell: OpenRun, strategy: str
 
 @pytest.mark.parametrize(("strategy", "slots"), [("hycole", ALL), ("qure", ("target",))])
 def test_a_step_adds_the_terms_of_its_own_texts(cell: OpenRun, strategy: str, slots: tuple[Slot, ...]) -> None:
-    """The same terms from strings, embeddings and matrices of single scores."""
+    """A step adds the terms of its own texts, computed here from strings, embeddings and single scores."""
     rows, backbone, data = [3, 40, 11, 25, 6], cell.backbone, cell.scene.train.dataset
     queries = [data.queries[r] for r in rows]
     first, last = [q.reference_text or "" for q in queries], [q.target_text or "" for q in queries]
@@ -372,6 +372,6 @@ def test_terms_reach_what_they_are_made_of(
         assert gradient is not None
         assert gradient.abs().max() > 1e-6
     image = backbone.get_parameter("project_image.weight").grad
-    if hybrid.alpha:  # the image's own terms cancel: composing texts needs no image
+    if hybrid.alpha:  # composing texts needs no image: its gradients cancel
         assert image is None or image.abs().max() < 1e-5
     backbone.zero_grad()

@@ -1,4 +1,4 @@
-"""What a run needs is told before it is computed: the arithmetic against what a run then holds, and the refusals."""
+"""Needs of a run, estimated before it: the arithmetic against what the run then uses, and the refusals."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_machine_has_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_what_is_told_is_what_a_run_then_holds(vector_sets: list[str], tmp_path: Path) -> None:
-    """Draws, pools and tables counted again in the files of the run."""
+    """The estimates for draws, pools and tables match the files of the run."""
     more = ["train.epochs=6", "train.num_negatives=3", "schedule.refresh_epochs=[1,3]"]
     run = opened(vector_sets, *more)
     memory = by_name(needs.memory_needs(run))
@@ -72,7 +72,7 @@ def test_what_is_told_is_what_a_run_then_holds(vector_sets: list[str], tmp_path:
     drawn = [folder.table(name)["negatives"].map(len).to_numpy() for name in ("mining-00", "mining-01")]
     assert [each.tolist() for each in drawn] == [[2 * 3] * 48, [3 * 3] * 48]
     assert memory["drawn negatives"].bytes == drawn[1].sum() * needs._DRAWN_BYTES
-    assert disk["tables of what was mined"].bytes == (drawn[0].sum() + drawn[1].sum()) * needs._DRAWN_DISK
+    assert disk["tables of mined negatives"].bytes == (drawn[0].sum() + drawn[1].sum()) * needs._DRAWN_DISK
     pools = next(folder.path.glob("pools-*.bits")).stat().st_size - 128  # the header of a npy file
     corpus = len(run.scene.train.dataset.images)
     assert disk["pools"].bytes == needs._KEPT_POOLS * 48 * -(-corpus // 8)
@@ -80,14 +80,14 @@ def test_what_is_told_is_what_a_run_then_holds(vector_sets: list[str], tmp_path:
 
 
 def test_what_a_step_holds(vector_sets: list[str]) -> None:
-    """[B, 2 + K] images, the batch's scores, and what is made of its members."""
+    """Estimates for a step by hand: [B, 2 + K] images, scores of the batch, candidates of bank and corpus."""
     run = opened(vector_sets, "train.num_negatives=5")
     found = by_name(needs.step_needs(run))
     features = run.scene.source(torch.zeros(1, dtype=torch.int64)).numel()
     assert found["images of a step"].bytes == 16 * (1 + 1 + 5) * features * 4
     assert found["scores of a batch"].bytes == 0
     batch = by_name(needs.step_needs(opened(vector_sets, "train.batch_size=4096", strategy="in-batch")))
-    square = ((48, "queries"), (48, "members of the batch"))  # there are no more
+    square = ((48, "queries"), (48, "members of the batch"))  # all 48 train queries
     assert batch["scores of a batch"].factors[:2] == square
     crossed = by_name(needs.step_needs(opened(vector_sets, strategy="hycole")))
     assert crossed["scores of a batch"].bytes == 16 * 16 * 8 * 4
@@ -146,7 +146,7 @@ def test_features_and_batches_of_images_count_too(
     splits = Scenes().splits(resolved(config), load_backbone(config.backbone, 0))
     images = sum(len(part.all_images) for part in splits.parts)
     told = rf"\(a batch of images to encode: {min(128, images)} images x .*\): lower compute.encode_batch_size"
-    monkeypatch.setattr(room, "machine_memory", lambda: 1000 * 2**10)  # the features take less
+    monkeypatch.setattr(room, "machine_memory", lambda: 1000 * 2**10)  # enough for the features
     with pytest.raises(OptionError, match=told):
         open_run(config, Display(), Scenes())
     monkeypatch.setattr(room, "machine_memory", lambda: 1000)

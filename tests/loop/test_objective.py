@@ -27,13 +27,13 @@ from negbench.systems.system import load_config
 
 @pytest.fixture(scope="module")
 def weighted(toy_root: Path) -> OpenRun:
-    """The same with colour and shape sub-queries."""
+    """Return an open run with colour and shape sub-queries."""
     sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'", "backbone.attribute_weights=true"]
     return open_run(load_config(flags={"strategy": {"name": "dqe"}}, sets=sets), Display(), Scenes())
 
 
 def query(backbone: Backbone, scene: Scene, reference: int, text: int) -> Tensor:
-    """One composed query: the reference image of one query with the text of another."""
+    """Compose one query: the reference image of one query with the text of another."""
     split = scene.train
     feature = scene.features(backbone, split.references[reference : reference + 1])
     return backbone.queries(feature, {k: v[text : text + 1] for k, v in split.tokens.items()})[0]
@@ -117,7 +117,7 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: Op
 
 
 def wanted_divergence(cell: OpenRun, rows: list[int], candidates: list[list[int]]) -> float:
-    """Mean over queries of -log softmax of the target among itself and these columns."""
+    """Return the mean over queries of -log softmax of the target among itself and these columns."""
     tau, total = float(cell.backbone.temperature), 0.0
     for row, columns in zip(rows, candidates, strict=True):
         target = int(cell.scene.train.dataset.target_columns[row])
@@ -168,7 +168,7 @@ def test_the_corpus_needs_stored_features(cell: OpenRun) -> None:
         plain = (make_loss("info-nce"), HybridConfig(), cell.backbone, dataset)
         with pytest.raises(OptionError, match=r"^the bank of Bank scores the whole corpus in every step"):
             check_objective(make_strategy("bank"), *plain)
-        check_objective(make_strategy("xbm"), *plain)  # a queue of embeddings that were made before
+        check_objective(make_strategy("xbm"), *plain)  # its queue holds earlier embeddings
     finally:
         cell.backbone.frozen_images = True
 
@@ -227,7 +227,7 @@ def test_a_cube_that_would_not_fit_is_refused(cell: OpenRun, monkeypatch: pytest
 @pytest.mark.parametrize("exclude", [{}, {"exclude_relevant": True, "exclude_reference": True}], ids=["all", "strict"])
 def test_cube_step_is_info_nce_over_the_hardest_triples(cell: OpenRun, k: int | None, exclude: dict[str, bool]) -> None:
     scene, dataset = cell.scene, cell.scene.train.dataset
-    rows = [0, 1, 2, 3, 0]  # a query twice: its triple in another place is its own as well
+    rows = [0, 1, 2, 3, 0]  # a query twice: its triple at the other position is its own as well
     targets = dataset.target_columns[rows].tolist()
     own = {(dataset.queries[r].reference, dataset.queries[r].text, t) for r, t in zip(rows, targets, strict=True)}
     if exclude:
@@ -270,7 +270,7 @@ def test_a_batch_strategy_is_thinned_to_its_budget(cell: OpenRun, strategy: str,
         return
     assert [t.negatives for t in thinned] == [20 * kept] * 3
     assert thinned[0].loss == thinned[1].loss != thinned[2].loss
-    for t in thinned:  # the pool is what it was, the draws are fewer
+    for t in thinned:  # same pool, fewer draws
         assert t.statistics["pool_size"] == whole.statistics["pool_size"]
         assert t.statistics["hardness"] != whole.statistics["hardness"]
 
@@ -281,7 +281,7 @@ def test_a_batch_strategy_is_thinned_to_its_budget(cell: OpenRun, strategy: str,
 @pytest.mark.parametrize("loss", ["bradley-terry", "info-nce", "margin-kl"])
 @pytest.mark.parametrize("strategy", ["qure", "in-batch", "hycole", "in-batch-cube"])
 def test_bf16_is_close_to_float32(weighted: OpenRun, strategy: str, loss: str) -> None:
-    """Forward and backward under CPU autocast, hybrid terms, sub-queries and own temperatures included."""
+    """Loss and gradients under CPU autocast are close to float32, hybrid terms, sub-queries, temperatures included."""
     opened = weighted
     hybrid = HybridConfig(alpha=0.4, beta=0.1)
     rows = torch.arange(12)
@@ -310,7 +310,7 @@ def test_bf16_is_close_to_float32(weighted: OpenRun, strategy: str, loss: str) -
 
 @torch.no_grad()
 def test_scores_are_float32_under_autocast(cell: OpenRun) -> None:
-    """What bfloat16 costs is the embeddings' rounding alone, not that of the scores that a low temperature divides."""
+    """Under bfloat16 autocast only the embeddings are rounded, not the scores that a low temperature divides."""
     rows = torch.arange(12)
     objective = Objective(
         cell.backbone, make_strategy("in-batch"), make_loss("info-nce", tau=0.01), cell.scene, MiningConfig()

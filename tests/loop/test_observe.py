@@ -1,4 +1,4 @@
-"""What a run tells of itself: its regime card, taken of the model as it then is, and remarks on what looks wrong."""
+"""What a run reports: the regime card of its current model, and remarks on what looks wrong."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(toy_s
     assert all(card["fit_gap"] == card["recall_train"] - card["recall_val"] for card in cards[0])
 
 
-# --- remarks, of made-up states: each comes when it should, and not a step before -------------------------------------
+# --- remarks on made-up states: each appears when it should and not a step earlier ------------------------------------
 
 
 def told(vector_sets: list[str], loss: str = "bradley-terry", **state: Any) -> list[str]:
@@ -111,8 +111,8 @@ def test_fallbacks_and_stale_pools(vector_sets: list[str]) -> None:
         {"epoch": 3.0, "stale": 1.0, "fallback_below": math.nan},
     ]
     assert told(vector_sets, behaviour=rows) == [
-        "epoch 1: the pools of 11% of the queries were empty, and drawn from a fallback",
-        "epoch 3: the refresh left every pool as it was",
+        "epoch 1: 11% of the queries had an empty pool and drew from a fallback",
+        "epoch 3: the refresh changed no pool",
     ]
 
 
@@ -123,7 +123,7 @@ def test_collapsed_embeddings_once(vector_sets: list[str]) -> None:
 
 @pytest.mark.parametrize(("loss", "level"), [("bradley-terry", math.log(2)), ("triplet", 0.2)])
 def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets: list[str], loss: str, level: float) -> None:
-    """One negative: log 2 in closed form for the logistic ones, the margin for the hinge."""
+    """With one negative, equal scores give log 2 (logistic losses) or the margin (hinge): the remark appears there."""
     pinned = [level * 1.5, level * 1.1, level * 1.005, level * 0.995]
     (line,) = told(vector_sets, loss, points=losses(*pinned))
     assert line.startswith(f"the loss stays at {level:.3f}")
@@ -134,11 +134,11 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets: list[str], lo
 def test_the_end_of_a_run_prints_them(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model that does not move: its pools stay, and so does its loss."""
+    """The remark on unchanged pools is printed for a model that does not move, also when its run is reused."""
     sets = [
         part for text in (*vector_sets, "train.lr=1e-12", "schedule.refresh_epochs=[1,2]") for part in ("--set", text)
     ]
     command = ["run", "--strategy", "after-target", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
-    for _ in range(2):  # a second time it is read
+    for _ in range(2):  # the second call reuses the run
         assert negbench(command) == 0
-        assert "note: epoch 2: the refresh left every pool as it was" in capsys.readouterr().err.splitlines()
+        assert "note: epoch 2: the refresh changed no pool" in capsys.readouterr().err.splitlines()

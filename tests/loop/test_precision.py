@@ -1,6 +1,6 @@
 """Half precision on a CPU: every strategy, loss and term, mined, trained, scored, against float32 within bounds.
 
-Every backbone is tested so by `negbench.testing.BackboneTestCase.test_autocast`, whole.
+`negbench.testing.BackboneTestCase.test_autocast` tests every backbone the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from negbench.loop.types import RunResult
 from negbench.plugins.registry import registry
 from negbench.systems.system import load_config
 
-# of the first epoch's loss, which all precisions reach by the same batches and draws: bf16 has 8 bits, fp16 has 11
+# bounds for the first epoch's loss, with the same batches and draws at all precisions (bf16: 8 bits, fp16: 11)
 BOUNDS = {"bf16": 0.03, "fp16": 0.01}
 STEPS = ("train.lr=0.003", "train.epochs=2", "train.batch_size=24", "schedule.refresh_epochs=[1]")
 
@@ -30,12 +30,12 @@ def scenes() -> Scenes:
 
 
 def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Scenes) -> dict[str, RunResult]:
-    """By precision: two epochs of two steps each, with a refresh between them."""
+    """Return the run at every precision: two epochs of two steps each, with a refresh between them."""
     flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
     found = {}
     for precision in ("fp32", *BOUNDS):
         with pytest.MonkeyPatch.context() as patch:
-            if precision == "fp16":  # a run on a CPU refuses it; the arithmetic is tried all the same
+            if precision == "fp16":  # patched in: a run on a CPU refuses fp16
                 patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
             told = precision if precision == "bf16" else "fp32"
             config = load_config(flags=flags, sets=[*sets, f"train.precision={told}"])
@@ -75,7 +75,7 @@ def test_every_loss(strategy: str, loss: str, sets: list[str], scenes: Scenes, t
 
 @pytest.mark.parametrize("slots", ["sum", "joint"])
 def test_the_terms_on_privileged_texts(slots: str, toy_sets: list[str], tmp_path: Path) -> None:
-    """HyCoLe's, with temperatures of their own."""
+    """HyCoLe's terms with their own temperatures stay within the bounds."""
     terms = ["hybrid.alpha=0.4", "hybrid.beta=0.1", f"hybrid.slots={slots}", "train.epochs=1"]
     found = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes())
     assert any("train/temperature_tcm" in point for point in found["bf16"].folder.metrics())
@@ -83,7 +83,7 @@ def test_the_terms_on_privileged_texts(slots: str, toy_sets: list[str], tmp_path
 
 
 def test_fp16_without_a_gpu_is_refused(sets: list[str], tmp_path: Path) -> None:
-    """It would be float32 under the name of fp16."""
+    """fp16 without a GPU is refused, because it would be computed in float32."""
     config = load_config(
         flags={"strategy": {"name": "qure"}}, sets=[*sets, "train.precision=fp16", "compute.device=cpu"]
     )

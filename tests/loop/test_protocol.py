@@ -1,4 +1,4 @@
-"""The protocol of a run, watched step by step by a strategy and a loss that keep a record, against plain loops."""
+"""The protocol of a run, recorded step by step by a strategy and a loss, against plain loops."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
-# --- what keeps the record -------------------------------------------------------------------------------------------
+# --- plug-ins that record --------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -53,8 +53,8 @@ class Refresh:
     strategy: str
     refresh: int
     draws: int
-    steps: int  # taken before it
-    weights: dict[str, Tensor]  # at that time
+    steps: int  # taken before this refresh
+    weights: dict[str, Tensor]  # at this refresh
     views: list[ScoreView] = field(default_factory=list)
     mined: Mined = None  # type: ignore[assignment]
 
@@ -71,7 +71,7 @@ class Step:
     mask: Tensor | None = None
     temperature: Any = None
     lr: float = math.nan
-    gradient: float = math.nan  # norm
+    gradient: float = math.nan  # norm of the gradient
     random: int = -1  # seed of the global generator
 
 
@@ -104,7 +104,7 @@ class Nearest(Strategy):
 
 @dataclass(frozen=True)
 class Everything(Nearest):
-    """A pool that no score moves, redefined all the same."""
+    """A pool that no score changes, but which is refreshed."""
 
     def pool(self, view: ScoreView) -> Tensor:
         super().pool(view)
@@ -140,7 +140,7 @@ class Watched(BradleyTerry):
 
 
 class Dropping(Precomputed):
-    """Its dropout draws from the global generator, as most models' does."""
+    """Backbone whose dropout draws from the global generator, as in most models."""
 
     def queries(self, features: Tensor, text: TextBatch) -> Tensor:
         return functional.normalize(functional.dropout(super().queries(features, text), 0.3, self.training), dim=-1)
@@ -167,7 +167,7 @@ PLUGINS = {
 
 @contextmanager
 def recording() -> Iterator[Tape]:
-    """Names the plug-ins of this file and keeps a new record while it lasts."""
+    """Register the plug-ins of this file and keep a new record while it lasts."""
     global tape
     tape = Tape()
     mine, forward = pools.mine, Objective.forward
@@ -224,7 +224,7 @@ def config_of(sets: list[str], *more: str, strategy: str = "nearest", loss: str 
 
 
 def with_plugin(sets: list[str], name: str) -> list[str]:
-    """The same files, read by a plug-in of this test."""
+    """Return the settings with this file's plug-in in place of the one that it extends."""
     stands_for = {"dropping": "precomputed", "varied": "triplets"}[name]
     return [text.replace(f".name={stands_for}", f".name={name}") for text in sets]
 
@@ -256,7 +256,7 @@ def composed(backbone: Backbone, dataset: Dataset) -> list[Tensor]:
 
 @torch.no_grad()
 def table(queries: list[Tensor], images: list[Tensor]) -> Tensor:
-    """[Q, N]: each query against the best of each image's tokens."""
+    """Return [Q, N] scores: each query against the best of each image's tokens."""
     return torch.stack([torch.stack([max(token @ query for token in image) for image in images]) for query in queries])
 
 
@@ -301,7 +301,7 @@ def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story: Story) -> N
     assert [row["epoch"] for row in story.result.details["behaviour_by_refresh"]] == list(REFRESHES)
     assert story.result.details["refresh_epochs"] == list(REFRESHES)
     points = {p["epoch"]: p["mining/pool_size"] for p in story.result.folder.metrics() if "mining/pool_size" in p}
-    assert points == {0: 19, 2: 3, 3: 3, 5: 3}  # the warm-up is in the log, but not the strategy's behaviour
+    assert points == {0: 19, 2: 3, 3: 3, 5: 3}  # the warm-up is logged, but no behaviour of the strategy
     names = sorted(p.name for p in story.result.path.glob("mining-*"))
     assert names == [f"mining-{n:02d}.parquet" for n in range(3)]
     assert sorted(p.name for p in story.result.path.glob("pools-*")) == ["pools-01.bits", "pools-02.bits"]
@@ -315,11 +315,11 @@ def test_the_warm_up_draws_from_all_of_the_corpus(story: Story) -> None:
         assert query.target not in names
         assert all(query.group in name for name in names)
     used = torch.bincount(drawn.flatten(), minlength=len(dataset.images))
-    assert int((used > 0).sum()) == len(dataset.images)  # not the few images that score high
+    assert int((used > 0).sum()) == len(dataset.images)  # not only the few images that score high
 
 
 def test_the_strategy_sees_the_model_as_it_is(story: Story) -> None:
-    """Scores of each refresh by loops over ids, with the weights of that moment."""
+    """The scores of each refresh equal those of loops over ids, with the weights of that moment."""
     seen = []
     for refresh in story.tape.refreshes[1:]:
         backbone = backbone_at(story.config, refresh.weights)
@@ -371,7 +371,7 @@ def test_overlap_is_with_the_refresh_before(story: Story) -> None:
 
 
 def rates() -> list[float]:
-    """The learning rate of every step, written out: 5 steps of rise (1.5 epochs of 3, rounded), then half a cosine."""
+    """Return the learning rate of every step: 4 steps of rise (1.5 epochs of 3, rounded), then half a cosine."""
     rise = 4  # 4.5 rounds to the even number
     rest = EPOCHS * STEPS - rise
     up = [LR * (step + 1) / rise for step in range(rise)]
@@ -381,7 +381,7 @@ def rates() -> list[float]:
 def test_learning_rate_of_every_step(story: Story) -> None:
     assert [step.lr for step in story.tape.steps] == pytest.approx(rates())
     logged = [p["train/lr"] for p in story.result.folder.metrics() if "train/lr" in p]
-    assert logged == pytest.approx([*rates()[STEPS::STEPS], LR * FLOOR])  # of the step that comes next
+    assert logged == pytest.approx([*rates()[STEPS::STEPS], LR * FLOOR])  # the log has the rate of the next step
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_learning_rate_of_every_step(story: Story) -> None:
     ],
 )
 def test_cosine_by_hand(vector_sets: list[str], sets: tuple[str, ...], want: list[float]) -> None:
-    """Three epochs of one step each, and two steps beyond."""
+    """The schedule by hand: three epochs of one step each, and two steps beyond."""
     config = resolved(load_config(flags={"strategy": {"name": "top-k"}}, sets=[*vector_sets, "train.epochs=3", *sets]))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
     schedule = cosine(optimizer, config, 1)
@@ -408,7 +408,7 @@ def test_cosine_by_hand(vector_sets: list[str], sets: tuple[str, ...], want: lis
 
 
 def test_training_is_a_plain_loop(story: Story) -> None:
-    """Batches of the seed, the recorded draws, Bradley-Terry by its formula, AdamW: the same weights at the end."""
+    """A plain loop (the seed's batches, recorded draws, Bradley-Terry's formula, AdamW) ends with the same weights."""
     backbone = backbone_at(story.config)
     optimizer = torch.optim.AdamW(backbone.parameter_groups(LR, DECAY))
     images, train = story.train.images, story.train
@@ -439,7 +439,7 @@ def test_training_is_a_plain_loop(story: Story) -> None:
         optimizer.step()
     assert [float(step.temperature) for step in story.tape.steps] == pytest.approx(temperatures, rel=1e-4)
     assert temperatures[0] == pytest.approx(0.07)
-    assert abs(temperatures[-1] - 0.07) > 0.01  # it is learned
+    assert abs(temperatures[-1] - 0.07) > 0.01  # the temperature is learned
     points = [p for p in story.result.folder.metrics() if "train/loss" in p]
     means = [sum(losses[i : i + STEPS]) / STEPS for i in range(0, len(losses), STEPS)]
     assert [p["train/loss"] for p in points] == pytest.approx(means, rel=1e-3)
@@ -517,7 +517,7 @@ def test_scored_every_so_many_epochs_and_at_the_end(vector_sets: list[str], tmp_
 def test_the_epoch_is_chosen_where_the_run_says(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A case where dev, val and the last epoch disagree: each choice reports its own epoch's model."""
+    """Where dev, val and the last epoch disagree, each choice reports the model of its own epoch."""
     weights: list[dict[str, Tensor]] = []
     score = loop.score
 
@@ -546,7 +546,7 @@ def test_the_epoch_is_chosen_where_the_run_says(
         reported[select] = best
         if select == "dev":
             other = [p["val/recall_at_10"] for p in curve]
-            assert other.index(max(other)) != best  # else this run could not tell dev from val
+            assert other.index(max(other)) != best  # otherwise this run could not tell dev from val
             assert any("dev/" in name for name in curve[0])
         else:
             assert not any("dev/" in name for p in curve for name in p)
@@ -641,7 +641,7 @@ def test_mining_and_scoring_see_no_dropout(vector_sets: list[str], record: Tape,
     val = part_of(resolved(config), "val")
     trained = backbone_at(resolved(config), result.folder.weights())
     assert result.metrics == pytest.approx(val.evaluate(table(composed(trained, val), images_of(trained, val))))
-    # but training does: the first step's positives are not those of the model at rest
+    # training uses dropout: the first step's positives differ from those without it
     resting = scores[torch.arange(48), dataset.target_columns][record.steps[0].rows]
     assert not torch.allclose(record.steps[0].positive, resting, atol=1e-3)
 
@@ -663,7 +663,7 @@ def test_a_refresh_at_epoch_0_leaves_no_warm_up(vector_sets: list[str], record: 
 
 
 def test_an_earlier_stage_counts_its_own_refreshes(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
-    """From 0, and the run's own count begins with the last stage."""
+    """Each stage counts its refreshes from 0, and the run reports those of the last stage."""
     sets = ("train.epochs=6", "schedule.refresh_epochs=[4,5]")
     result = run(config_of(vector_sets, *sets, strategy="nearest:4>everything"), tmp_path)
     found = [(r.strategy, r.refresh, r.steps // STEPS, r.draws) for r in record.refreshes]
@@ -704,20 +704,20 @@ def test_only_an_oracle_is_shown_what_is_relevant(
             assert kept_out == {query.target, *further}
 
 
-# --- what a run remarks and sums up ----------------------------------------------------------------------------------
+# --- remarks and summaries of a run ----------------------------------------------------------------------------------
 
 
 def test_a_refresh_that_moves_no_pool_is_remarked(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
     sets = ("train.epochs=3", "schedule.refresh_epochs=[0,1,2]")
     with pytest.warns(UserWarning, match="stale pools"):
         result = run(config_of(vector_sets, *sets, strategy="first"), tmp_path)
-    told = "the refresh left every pool as it was"
+    told = "the refresh changed no pool"
     assert result.details["remarks"] == [f"epoch 1: {told}", f"epoch 2: {told}"]
     assert [row["stale"] for row in result.details["behaviour_by_refresh"]] == [0, 1, 1]
 
 
 def test_query_concentration_is_the_length_of_the_mean_query(story: Story) -> None:
-    """tests/loop/test_observe.py has what is remarked of it."""
+    """The logged value is the length of the mean query; tests/loop/test_observe.py tests the remark on it."""
     assert story.result.details["remarks"] == []
     points = [p["val/query_concentration"] for p in story.result.folder.metrics() if "val/query_concentration" in p]
     backbone = backbone_at(story.config, story.result.folder.weights())
@@ -727,7 +727,7 @@ def test_query_concentration_is_the_length_of_the_mean_query(story: Story) -> No
 
 
 def test_behaviour_of_an_epoch_is_the_mean_over_its_batches() -> None:
-    """A batch without a value counts as 0; what no batch knows stays unknown."""
+    """A batch without a value counts as 0; a value that no batch has is NaN."""
     found = [{"a": 1.0, "b": math.nan, "c": 3.0}, {"a": math.nan, "b": math.nan, "c": 5.0}]
     means = loop.batch_behaviour(found)
     assert (means["a"], means["c"]) == (0.5, 4.0)
@@ -762,7 +762,7 @@ def test_gradients_are_clipped_only_where_asked(vector_sets: list[str], tmp_path
 
 
 def outcome(folder: RunFolder) -> dict[str, Any]:
-    """All that must not depend on how a run was computed: everything but times, memory and the state of caches."""
+    """Return all that must not depend on how a run was computed: all but times, memory and encoded images."""
     result = {k: v for k, v in folder.result.items() if k not in ("seconds", "peak_memory_mib", "images_encoded")}
     tables = {file.name: pd.read_parquet(file).to_json() for file in folder.path.glob("*.parquet")}
     files = {file.name: file.read_bytes() for pattern in ("pools-*", "curves-*") for file in folder.path.glob(pattern)}
@@ -779,7 +779,7 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
 def test_interrupted_and_resumed_gives_the_same_bits(
     vector_sets: list[str], record: Tape, tmp_path: Path, strategy: str, more: tuple[str, ...]
 ) -> None:
-    """At every epoch, in the middle of it or after the last; dropout from the global generator included."""
+    """A run interrupted in any epoch or after the last gives the same bits when resumed, with global dropout."""
     sets = with_plugin(vector_sets, "dropping")
     config = config_of(sets, *more, "train.epochs=5", "eval.every=2", strategy=strategy)
     straight = run(config, tmp_path / "straight")
@@ -789,7 +789,7 @@ def test_interrupted_and_resumed_gives_the_same_bits(
         record.steps.clear()
 
         def interrupted(run: Any, moving: Any, state: State, batches: Any, stop_at: int = stop_at) -> Any:
-            made = real(run, moving, state, batches)  # work that is lost
+            made = real(run, moving, state, batches)  # this work is lost
             if state.epoch == stop_at:
                 raise KeyboardInterrupt
             return made
@@ -804,9 +804,9 @@ def test_interrupted_and_resumed_gives_the_same_bits(
         assert RunFolder(place / straight.run_id).status == "interrupted"
         assert len(record.steps) == per_epoch * min(5, stop_at + 1)
         record.steps.clear()
-        torch.manual_seed(stop_at)  # as another process would have it
+        torch.manual_seed(stop_at)  # another process has another global state
         resumed = run_config(config, Bench.open(place, "none"))
-        assert len(record.steps) == per_epoch * (5 - stop_at)  # what was trained is not trained again
+        assert len(record.steps) == per_epoch * (5 - stop_at)  # finished epochs are not trained again
         assert outcome(resumed.folder) == outcome(straight.folder)
         kept, want = resumed.folder.weights(), straight.folder.weights()
         assert kept.keys() == want.keys()
@@ -817,7 +817,7 @@ def test_interrupted_and_resumed_gives_the_same_bits(
 def test_checkpoints_pause_in_proportion_to_what_they_cost(
     vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first epoch is always kept; what came after the last checkpoint is computed again, to the bit."""
+    """The first epoch is always saved; what came after the last checkpoint is computed again, bit for bit."""
     config = config_of(vector_sets, strategy="qure", loss="info-nce")
     straight = run(config, tmp_path / "straight")
     monkeypatch.setattr(checkpoint, "PAUSE", 1e9)
@@ -850,7 +850,7 @@ def test_the_time_before_an_interruption_counts(
 def test_every_file_reaches_the_disk_before_it_gets_its_name(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events: list[tuple[str, int, int]] = []  # what, inode, bytes that were there
+    events: list[tuple[str, int, int]] = []  # event, inode, size in bytes
     named: list[tuple[str, int]] = []  # name, number of events before it
     replace = Path.replace
 
@@ -872,14 +872,14 @@ def test_every_file_reaches_the_disk_before_it_gets_its_name(
     run(config_of(vector_sets, strategy="top-k", loss="info-nce"), tmp_path)
     names = [name for name, _ in named]
     assert {"a", "config.json", "checkpoint.pt", "result.json", "ranks.parquet", "model.safetensors"} <= set(names)
-    assert names.count("checkpoint.pt") == 4  # one an epoch
-    for name, place in named:  # the name itself is safe when its folder is
+    assert names.count("checkpoint.pt") == 4  # one per epoch
+    for name, place in named:  # a name is safe once its folder is synced
         what, folder, _ = events[place + 1]
         assert (what, folder) == ("sync", events[place][1]), name
 
 
 def test_fields_of_this_file_s_records_are_filled(story: Story) -> None:
-    """A hook that is not called any more would let the tests above pass on nothing."""
+    """All recorders were called; otherwise the tests above would pass on empty records."""
     for step in story.tape.steps:
         assert all(getattr(step, f.name) is not None for f in dataclasses.fields(step) if f.name != "mask")
         assert math.isfinite(step.lr)

@@ -1,4 +1,4 @@
-"""What a whole run leaves and what moves it: temperatures, budgets, draws, pairs that are drawn anew, failures."""
+"""Whole runs: temperatures, budgets, draws, pairs that change with the epoch, failures, and the files they leave."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_own_temperatures_are_trained_and_written_down(tmp_path: Path, toy_sets:
     for term in ("icm", "tcm", "ritm", "titm"):
         curve = [p[f"train/temperature_{term}"] for p in points]
         assert len(set(curve)) == 3
-        assert abs(math.log(curve[0]) + 1) < 0.2  # from e^-1 on
+        assert abs(math.log(curve[0]) + 1) < 0.2  # starts at e^-1
         assert result.details["temperatures"][term] == curve[-1]
-    # nothing divides by the backbone's, so it stays
+    # no term uses the backbone's temperature, so it stays
     assert len({p["train/temperature"] for p in points}) == 1
     plain = run(config_of("hycole", toy_sets), tmp_path)
     assert list(plain.details["temperatures"]) == ["backbone"]
@@ -106,7 +106,7 @@ def test_with_replacement_an_epoch_may_repeat_a_negative(tmp_path: Path, toy_set
 def test_thinning_draws_from_the_runs_own_stream(
     tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anew for each query and epoch, otherwise under another seed, and without moving the batches."""
+    """Thinning draws anew for each query and epoch, differs under another seed, and leaves the batches unchanged."""
     rows: dict[str, list[list[int]]] = {}
     streams: dict[str, list[tuple[int, int]]] = {}
     real, key = Objective.forward, ""
@@ -131,7 +131,7 @@ def test_thinning_draws_from_the_runs_own_stream(
     assert len({seed for _, seed in streams["thinned"] + streams["other"]}) == 2 * 3 * 72
 
 
-# --- what a run leaves -----------------------------------------------------------------------------------------------
+# --- what a run leaves behind ----------------------------------------------------------------------------------------
 
 
 def test_a_run_leaves_the_global_generators_alone(tmp_path: Path, toy_sets: list[str]) -> None:
@@ -181,12 +181,12 @@ def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(
     assert torch.get_num_threads() == before
 
 
-# --- pairs that are drawn anew ---------------------------------------------------------------------------------------
+# --- pairs that change with the epoch --------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triplets whose train split draws its pairs anew."""
+    """Patch `Triplets` so that the pairs of its train split change with the epoch."""
 
     def at_epoch(self: Triplets, epoch: int, seed: int) -> Triplets:
         if self.split != "train" or epoch == 0:
@@ -238,6 +238,6 @@ def test_pairs_are_those_of_the_epoch_or_of_the_interval(
     same = [[bool((a == b).all()) for b in seen] for a in seen]
     assert same == [[a == b for b in pairs_of_epoch] for a in pairs_of_epoch]
     changed = [bool((tokens[0] != token).any()) for token in tokens]
-    assert changed == [epoch > 0 for epoch in pairs_of_epoch]  # the texts go with the pairs
+    assert changed == [epoch > 0 for epoch in pairs_of_epoch]  # the texts change with the pairs
     if strategy == "after-target":
         assert all(bool((task == seen[epoch]).all()) for task, epoch in zip(mined, (0, 2, 4), strict=True))

@@ -1,4 +1,4 @@
-"""Slots of a step against hand tables: one softmax each and added, or one of all."""
+"""Slots of a step against hand tables: the sum of one softmax per slot, or one softmax over all."""
 
 from __future__ import annotations
 

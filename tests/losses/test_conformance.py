@@ -1,4 +1,4 @@
-"""Every registered loss passes the suite that plug-in authors are given."""
+"""Every registered loss passes the plug-in authors' suite."""
 
 from __future__ import annotations
 

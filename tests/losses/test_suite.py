@@ -1,4 +1,4 @@
-"""The suite itself: a loss whose formula is not monotone says so, and what then holds is checked all the same."""
+"""The suite itself: a loss may declare that it is not monotone, and all other properties are still checked."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Complement(Loss):
 
 @dataclass(frozen=True)
 class Claimed(Complement):
-    """The same, and says that it is monotone."""
+    """The same loss, which claims to be monotone."""
 
     monotone: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Upside(Complement):
-    """Falls where negatives rise: no loss at all."""
+    """An invalid loss: it falls as negatives rise."""
 
     def value(self, given: LossInput) -> Tensor:
         return -super().value(given)
@@ -67,7 +67,7 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
 
 
 def test_bad_options_are_quoted() -> None:
-    """What the suite does not try: it tries NaN and -1."""
+    """Bad options are quoted, beyond NaN and -1, which the suite tries."""
     for key, options, message in REFUSED:
         with pytest.raises(NegbenchError, match=message):
             registry.get("losses", key)(**options)

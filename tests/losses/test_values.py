@@ -20,7 +20,7 @@ from negbench.plugins.registry import registry
 from negbench.testing import toy_scores
 
 TAU = 0.2
-Row = Callable[..., float]  # loss, score of the target, scores and weights of the negatives that there are
+Row = Callable[..., float]  # loss, score of the target, scores and weights of the unmasked negatives
 
 
 def bradley_terry(loss: BradleyTerry, p: float, negatives: list[float], weights: list[float]) -> float:
@@ -34,7 +34,7 @@ def info_nce(loss: InfoNCE, p: float, negatives: list[float], weights: list[floa
 
 
 def hcl(loss: HCL, p: float, negatives: list[float], weights: list[float]) -> float:
-    """The released code, weights as multiplicities."""
+    """Compute HCL by the released code, with weights as multiplicities."""
     count = sum(weights)
     terms = [math.exp(s / TAU) for s in negatives]
     hard = [t**loss.beta for t in terms]
@@ -46,7 +46,7 @@ def hcl(loss: HCL, p: float, negatives: list[float], weights: list[float]) -> fl
 
 
 def hn_nce(loss: HnNCE, p: float, negatives: list[float], weights: list[float]) -> float:
-    """CoVR's, weights as multiplicities; `test_released` has a number of its code."""
+    """Compute CoVR's HN-NCE, with weights as multiplicities; tests/test_released.py has a value of its code."""
     scaled, count = [n / TAU for n in negatives], sum(weights)
     share = sum(w * math.exp(loss.beta * s) for s, w in zip(scaled, weights, strict=True))
     hard = (w * count * math.exp(loss.beta * s) / share * math.exp(s) for s, w in zip(scaled, weights, strict=True))

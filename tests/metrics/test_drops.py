@@ -14,13 +14,13 @@ from negbench.metrics.drops import Prominence, drop_prominence, drops, steepest
 
 
 def falls(row: list[float], target: int, allowed: list[bool]) -> list[float]:
-    """Drops of the sorted scores below the target, in the order of the ranking."""
+    """Return the drops between sorted scores below the target, in the order of the ranking."""
     below = sorted((s for s, ok in zip(row, allowed, strict=True) if ok and s < row[target]), reverse=True)
     return [one - two for one, two in pairwise(below)]
 
 
 def prominence(scores: Tensor, target: Tensor, allowed: Tensor) -> Prominence:
-    """Of the drops between the images below each target."""
+    """Return the prominence of the drops between the images below each target."""
     below = allowed & (scores < scores.gather(1, target[:, None]))
     ranked = scores.masked_fill(~below, -torch.inf).sort(1, descending=True).values
     return drop_prominence(drops(ranked, 0, below.sum(1, keepdim=True)))
@@ -56,7 +56,7 @@ def test_prominence_against_a_loop() -> None:
 def test_steepest_by_hand() -> None:
     for drop, want in [
         ([0.1, 0.5, -1.0, 0.3], [1, 3]),
-        ([0.3, 0.5, 0.5, 0.3], [1, 2]),  # of equal drops the earlier
+        ([0.3, 0.5, 0.5, 0.3], [1, 2]),  # the earlier of equal drops
         ([-1.0, 0.0, -1.0], [1, -1]),
         ([-1.0, -1.0], [-1, -1]),
         ([0.2], [0, -1]),

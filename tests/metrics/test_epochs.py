@@ -12,7 +12,7 @@ from negbench.metrics.epochs import event_effect, falls, late_slope, slope
 
 def test_falls_by_hand() -> None:
     for curves, want in [
-        ([[0.25, 0.75, 0.5]], [0.25]),  # alone: from its own best
+        ([[0.25, 0.75, 0.5]], [0.25]),  # a single curve falls from its own best
         ([[0.0, 0.5, 1.0], [0.0, 0.25, 0.5]], [0.0, 0.0]),
         # the others' mean is best at epochs 1, 2 and 1: 2 - 3, 5 - 0, 4 - 1
         ([[0.0, 2.0, 1.0, 3.0], [1.0, 4.0, 5.0, 0.0], [0.0, 4.0, 6.0, 1.0]], [1.0 - 3.0, 5.0 - 0.0, 4.0 - 1.0]),
@@ -23,7 +23,7 @@ def test_falls_by_hand() -> None:
 def test_a_curve_that_only_fluctuates_does_not_fall() -> None:
     curves = np.random.default_rng(0).normal(size=(4000, 20))
     assert abs(falls(curves).mean()) < 0.05
-    assert np.mean(curves.max(1) - curves[:, -1]) > 1.5  # what each curve's own best would say
+    assert np.mean(curves.max(1) - curves[:, -1]) > 1.5  # measured from each curve's own best
 
 
 def test_late_slope_is_least_squares_of_the_last_third() -> None:
@@ -55,7 +55,7 @@ def test_effect_of_events_by_hand() -> None:
     for events, want in [
         ([2], 1.0 - (0.25 - 0.5) / 2),  # changes 0.25, 1, -0.5, 0.25
         ([2, 4], (1.0 - (0.25 - 0.5) / 2 + 0.25 + 0.5) / 2),
-        ([1, 2], 1.0 + 0.5),  # of epoch 1 the only neighbour is refreshed too
+        ([1, 2], 1.0 + 0.5),  # the only neighbour of epoch 1 is a refresh, too
         ([0, 9], math.nan),  # no change leads to epoch 0, and there is no epoch 9
         ([1, 2, 3, 4], math.nan),
     ]:

@@ -20,7 +20,7 @@ RELEVANT = [[1, 4], [3], [8, 2, 20], [12], [60, 1], [6, 5]]
 
 
 def six(groups: tuple[str, ...] = ("all",) * 6) -> QueryRanks:
-    """Six queries a to f."""
+    """Return the ranks of six queries, a to f."""
     return QueryRanks(
         query=tuple("abcdef"),
         group=groups,
@@ -120,15 +120,15 @@ def test_means_against_loops() -> None:
 def test_what_cannot_be_scored() -> None:
     nobody = six().select([])
     for metric in (Metric((hits(5),)), Metric((precision(5),)), Metric((hits(5),), group="none")):
-        with pytest.raises(NegbenchError, match="no queries"):
+        with pytest.raises(NegbenchError, match="needs at least one query"):
             metric.mean(nobody)
     ranks = QueryRanks(("a",), ("all",), torch.tensor([1]), torch.tensor([9]), Ragged.of([[1]]))
-    with pytest.raises(DataError, match="no ranks within image groups"):
+    with pytest.raises(DataError, match="ranks within image groups, and these ranks have none"):
         Metric((subset_hits(1),)).mean(ranks)
 
 
 def test_a_number_that_is_no_mean_has_no_values() -> None:
-    """A data set may report more than it declares: what is no mean over queries has no interval and no test."""
+    """Numbers that a data set reports without being means over queries have no values per query."""
     base: Any = registry.get("datasets", "cirr")
 
     class WithMedian(base):  # type: ignore[misc]

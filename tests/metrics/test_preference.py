@@ -20,7 +20,7 @@ from negbench.metrics.preference import (
 
 
 def draw(seed: int, count: int = 60) -> tuple[Tensor, Tensor]:
-    """Scores of few negative levels, so that many tie, and choices."""
+    """Return random choices and scores of five levels of both signs, so that many tie."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(-3, 2, (count, 2), generator=generator).double() / 4
     return scores, torch.rand(count, generator=generator) < 0.6
@@ -42,7 +42,7 @@ def test_set_scores_against_a_loop() -> None:
 
 def test_sets_of_the_same_images_tie_exactly_in_any_order() -> None:
     scores = torch.tensor([[1e16, 1.0, -1e16, 1.0, 0.5]]).double()
-    assert scores[0, [0, 1, 2, 3, 4]].mean() != scores[0, [0, 2, 3, 1, 4]].mean()  # sums do depend on the order
+    assert scores[0, [0, 1, 2, 3, 4]].mean() != scores[0, [0, 2, 3, 1, 4]].mean()  # plain sums depend on the order
     for seed in range(20):
         order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
         found = set_scores(scores, torch.stack([torch.arange(5), order])[None])
@@ -62,7 +62,7 @@ def test_a_score_that_is_not_finite_is_an_error_only_within_the_sets() -> None:
 
 
 def rate_loop(scores: Tensor, first: Tensor, ties: bool, among: Tensor | None) -> float:
-    """The released evaluation's loop (> and choice "1"), with the other two conditions."""
+    """Compute the rate by the released evaluation's loop (> and choice "1"), optionally with ties or a subset."""
     met = chosen = 0
     for index, (one, two) in enumerate(scores.tolist()):
         if (one > two or (ties and one == two)) and (among is None or among[index]):
@@ -96,8 +96,8 @@ def test_closed_forms() -> None:
     base = float(first.double().mean())
     tied = torch.full((len(first), 2), -0.25)
     assert math.isnan(preference_rate(tied, first))
-    assert preference_rate(tied, first, ties=True) == pytest.approx(base)  # knows nothing: the share of set 1
-    assert float(agreement(tied, first).mean()) == 0.5  # knows nothing: one half
+    assert preference_rate(tied, first, ties=True) == pytest.approx(base)  # uninformative scores: the share of set 1
+    assert float(agreement(tied, first).mean()) == 0.5  # uninformative scores: one half
 
 
 # --- correlation -------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_mean_of_the_first_k_against_a_loop() -> None:
 
 
 def test_an_empty_ranking_and_a_wrong_k_are_told() -> None:
-    with pytest.raises(NegbenchError, match="query 1 has no image"):
+    with pytest.raises(NegbenchError, match="query 1 has none"):
         cirqrs_at_k(torch.tensor([[1.0], [torch.nan]]), 1)
     with pytest.raises(OptionError, match="k must be >= 1"):
         cirqrs_at_k(torch.zeros(1, 1), 0)
@@ -163,6 +163,6 @@ def test_order_of_four_models_by_hand() -> None:
     rate = torch.tensor([0.7339, 0.7276, 0.6700, 0.6608])  # SPRC, CoVR-BLIP, Bi-BLIP4CIR, CLIP4CIR
     at_10 = torch.tensor([71.97, 71.62, 70.36, 68.07])
     assert spearman(at_10, rate) == pytest.approx(1)
-    swapped = torch.tensor([0.7339, 0.7276, 0.65, 0.7])  # one neighbouring pair: 1 - 6 * 2 / (4 * 15)
+    swapped = torch.tensor([0.7339, 0.7276, 0.65, 0.7])  # one neighbouring pair is swapped: 1 - 6 * 2 / (4 * 15)
     assert spearman(swapped, at_10) == pytest.approx(0.8)
     assert spearman(-rate, at_10) == pytest.approx(-1)

@@ -1,7 +1,8 @@
-"""Stored ranks: selection, and a lossless way through a parquet file."""
+"""Stored ranks: selection, and a lossless round trip through a parquet file."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -35,12 +36,13 @@ def same(one: QueryRanks, other: QueryRanks) -> bool:
     ]
     if one.subset_rank is not None and other.subset_rank is not None:
         pairs.append((one.subset_rank, other.subset_rank))
-    return one.query == other.query and one.group == other.group and all(a.equal(b) for a, b in pairs)
+    names = [(each.query, each.group, each.cluster) for each in (one, other)]
+    return names[0] == names[1] and all(a.equal(b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("subset", [False, True])
 def test_through_parquet(tmp_path: Path, subset: bool) -> None:
-    ranks = sample(subset=subset)
+    ranks = replace(sample(subset=subset), cluster=("x", "x", "y") if subset else None)
     ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
     assert same(QueryRanks.from_frame(pd.read_parquet(tmp_path / "ranks.parquet")), ranks)
     assert same(QueryRanks.from_frame(ranks.to_frame()), ranks)

@@ -144,7 +144,7 @@ def test_recall_against_scikit_learn() -> None:
     for shift in [0.0, -9.0]:
         for k in [1, 3, 10]:
             generator = torch.Generator().manual_seed(0)
-            scores = torch.randn(200, 20, generator=generator) + shift  # no ties, where the two tie rules differ
+            scores = torch.randn(200, 20, generator=generator) + shift  # no ties: the two tie rules differ
             target = torch.randint(0, 20, (200,), generator=generator)
             want = top_k_accuracy_score(target.numpy(), scores.numpy(), k=k, labels=range(20))
             assert hits_at_k(target_ranks(scores, target), k).mean() == pytest.approx(want, abs=1e-6)
@@ -155,7 +155,7 @@ def test_what_has_no_recall() -> None:
         hits_at_k(torch.tensor([1]), 0)
     with pytest.raises(OptionError, match="k must be >= 1, got 0"):
         expected_hits_at_k(torch.tensor([1]), torch.tensor([2]), 0, 2)
-    with pytest.raises(NegbenchError, match="empty"):
+    with pytest.raises(NegbenchError, match="needs at least one query"):
         hits_at_k(torch.tensor([], dtype=torch.int64), 1)
     with pytest.raises(NegbenchError, match="1 queries have none"):
         hits_at_k(torch.tensor([1, 0]), 1)
@@ -204,7 +204,7 @@ def test_uncut_average_precision_against_scikit_learn() -> None:
 def test_what_has_no_average_precision() -> None:
     with pytest.raises(OptionError, match="k must be >= 1, got -3"):
         average_precision_at_k(Ragged.of([[1]]), -3)
-    with pytest.raises(NegbenchError, match="empty"):
+    with pytest.raises(NegbenchError, match="needs at least one query"):
         average_precision_at_k(Ragged.of([]), 1)
     with pytest.raises(NegbenchError, match="1 have none"):
         average_precision_at_k(Ragged.of([[1], []]), 1)

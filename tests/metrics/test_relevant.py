@@ -19,9 +19,9 @@ Case = tuple[list[list[int]], list[list[int]], Ragged, torch.Tensor]
 
 
 def case(seed: int, rows: int = 8, columns: int = 30) -> Case:
-    """Rankings (columns, best first; irrelevant before relevant where scores tie), the relevant columns, their ranks.
+    """Return rankings (columns, best first; irrelevant first among ties), the relevant columns and their ranks.
 
-    A relevant row starts with the target; two columns of every row are no candidates.
+    Relevant columns start with the target; the last two columns of every row are no candidates.
     """
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(-6, 4, (rows, columns), generator=generator).float() / 4

@@ -1,4 +1,4 @@
-"""Strategies made of strategies: names, options, a union's step against loops, switches that are the warm-up's twin."""
+"""Composite strategies: names, options, a union's step against loops, and a switch equal to the warm-up."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets: list[str]) -> 
     ("name", "message"),
     [
         ("in-batch+qur", "did you mean 'qure'"),
-        ("top-k+qure", "a union is of one strategy that draws from the corpus and one that takes the batch's members"),
-        ("in-batch+in-batch", "a union is of one strategy"),
-        ("in-batch-cube+qure", "triples of the whole batch have no union"),
-        ("all-corpus>qure", "want NAME:EPOCHS>NAME"),
-        ("all-corpus:2>qure:3", "want NAME, or NAME:option=value"),
-        ("all-corpus:2>in-batch:3>", "want NAME:EPOCHS>NAME"),
-        ("all-corpus:0>qure", "a stage lasts at least one epoch"),
+        ("top-k+qure", "a union combines one corpus strategy and one batch strategy"),
+        ("in-batch+in-batch", "a union combines one"),
+        ("in-batch-cube+qure", "whole-batch triples and drawn negatives do not combine"),
+        ("all-corpus>qure", "expected NAME:EPOCHS>NAME"),
+        ("all-corpus:2>qure:3", "expected NAME, or NAME:option=value"),
+        ("all-corpus:2>in-batch:3>", "expected NAME:EPOCHS>NAME"),
+        ("all-corpus:0>qure", "a stage must last at least one epoch"),
         ("qure:2>qure", "names 'qure' twice"),
         ("all-corpus:4>qure", "its last part starts at epoch 4; the run has 4 epochs"),
         ("in-batch+qure:k=3", "unknown option 'k' in strategy 'in-batch+qure'"),
@@ -119,7 +119,7 @@ def test_names_that_mean_nothing_are_one_line(name: str, message: str, vector_se
 def step_of(
     sets: list[str], name: str, loss: str, rows: torch.Tensor, drawn: torch.Tensor, **options: Any
 ) -> tuple[float, int, torch.Tensor, torch.Tensor]:
-    """Loss and count of a step, and the scores [Q, N] and temperature that it is made of."""
+    """Return loss and negatives of a step, all scores [Q, N] over the temperature, and the target columns."""
     opened = open_run(config_of(sets, name), Display(), Scenes())
     opened.backbone.eval()
     train = opened.scene.train
@@ -163,7 +163,7 @@ def test_a_union_with_three_slots_adds_the_other_slots(vector_sets: list[str]) -
 
 
 def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(vector_sets: list[str]) -> None:
-    """margin-kl over the corpus: what is a negative already is no candidate."""
+    """margin-kl over the corpus leaves out images that already are negatives, by loops."""
     rows = torch.tensor([0, 7])
     targets = open_run(config_of(vector_sets, "qure"), Display(), Scenes()).scene.train.dataset.target_columns[rows]
     free = [column for column in range(20) if column not in targets.tolist()]
@@ -172,7 +172,7 @@ def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(v
     batch, *_ = step_of(vector_sets, "in-batch+qure", "margin-kl", rows, drawn, kl_over="batch")
     want = 0.0
     for row, target, own in zip(rows.tolist(), targets.tolist(), drawn.tolist(), strict=True):
-        for columns, sign in ((list(range(20)), 1), ([*targets.tolist(), *own], -1)):  # both are of one gallery
+        for columns, sign in ((list(range(20)), 1), ([*targets.tolist(), *own], -1)):  # both rows are of one gallery
             want -= sign * float(scores[row, columns].log_softmax(0)[columns.index(target)]) / 2
     assert loss - batch == pytest.approx(want, abs=1e-4)
 
@@ -181,7 +181,7 @@ def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(v
 
 
 def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets: list[str], tmp_path: Path) -> None:
-    """The same numbers, whichever way it is told."""
+    """`schedule.warmup=3` and the switch `all-corpus:3>cirqrs` give the same run."""
     sets = [*vector_sets, "train.epochs=6"]
     told = run(config_of(sets, "cirqrs", "schedule.warmup=3", "schedule.n_def=4"), tmp_path)
     named = run(config_of(sets, "all-corpus:3>cirqrs", "schedule.n_def=4"), tmp_path)
@@ -212,7 +212,7 @@ def test_stages_of_a_run(vector_sets: list[str]) -> None:
         (12, "Dqe", (4, 5, 7, 8, 10), True),
     ]
     assert planned("all-corpus:5>qure", "schedule.n_def=1") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5,), True)]
-    with pytest.raises(NegbenchError, match=r"schedule\.warmup says 3: leave it out"):
+    with pytest.raises(NegbenchError, match=r"schedule\.warmup is 3: leave it out"):
         planned("all-corpus:5>qure", "schedule.warmup=3")
     with pytest.raises(NegbenchError, match="must begin with 5"):
         planned("all-corpus:5>qure", "schedule.refresh_epochs=[4,6]")
@@ -221,7 +221,7 @@ def test_stages_of_a_run(vector_sets: list[str]) -> None:
 def test_a_switch_goes_on_with_what_came_before(
     vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
-    """Two epochs are those of the first strategy, to the bits, and the two that follow are not."""
+    """The first two epochs equal the first strategy bit for bit, the third does not; resumed, the run is the same."""
     name = "in-batch:2>top-k:k=5"
     whole = run(config_of(vector_sets, name), tmp_path / "whole")
     first = run(config_of(vector_sets, "in-batch"), tmp_path / "first")

@@ -16,7 +16,7 @@ from negbench.mining.task import MiningTask
 
 
 def task_of(seed: int = 0, queries: int = 12, shift: float = 0.0) -> MiningTask:
-    """Two groups of 9 and 14 images, two tokens each; `shift` < 0 makes every score negative."""
+    """Return a task of two groups of 9 and 14 images, two tokens each; `shift` < 0 makes every score negative."""
     generator = torch.Generator().manual_seed(seed)
     candidates = torch.randn(20, 2, 6, generator=generator)
     points = torch.randn(queries, 6, generator=generator)
@@ -30,7 +30,7 @@ def task_of(seed: int = 0, queries: int = 12, shift: float = 0.0) -> MiningTask:
 
 
 def loop(task: MiningTask, row: int) -> tuple[int, list[int]]:
-    """Images ranked, and the places of the two steepest drops below the target, by plain loops."""
+    """Return the number of ranked images and the places of the two steepest drops below the target, by loops."""
     assert task.excluded is not None
     scores = relevance(task.queries, task.candidates)[row].tolist()
     target, gone = int(task.target[row]), task.excluded.row(row).tolist()

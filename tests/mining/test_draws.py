@@ -18,7 +18,7 @@ def seeds(rows: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("per_epoch", [1, 2])
 def test_with_replacement_epochs_are_independent(weighted: bool, per_epoch: int) -> None:
-    """Within an epoch no repeats; the same image in two epochs as often as chance has it: (pairs of epochs) M^2 / n."""
+    """No image repeats within an epoch; between epochs they repeat as by chance: (pairs of epochs) M^2 / n."""
     rows, size, epochs = 4000, 6, 3
     pool = torch.zeros(rows, 9, dtype=torch.bool)
     pool[:, 3:] = True

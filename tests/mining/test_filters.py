@@ -1,4 +1,4 @@
-"""Filters against loops: what they drop, in the corpus and in a batch, for any strategy; what a run makes of them."""
+"""Filters against loops: what they drop in the corpus and in a batch, for any strategy, and their effect on a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS = [
 
 
 def dropped(view: ScoreView, row: int, column: int, settings: dict[str, float]) -> bool:
-    """One image of one query, by the rules as they are written in the configuration."""
+    """Tell whether the rules, as the configuration states them, drop one image of one query."""
     score, positive = float(view.scores[row, column]), float(view.positive[row])
 
     def plane(name: str, at: int = column) -> float:
@@ -82,7 +82,7 @@ def test_every_strategy_draws_from_what_is_left() -> None:
         strategy = make_strategy(name, **({} if name == "all-corpus" else {"k": 2}))
         mined = mine(task, strategy, refresh=0, draws=6, generator=torch.Generator().manual_seed(0))
         assert set(mined.negatives[0].tolist()) == want
-        assert mined.target_rank.item() == 2  # statistics are of all that is allowed: a filter hides nothing
+        assert mined.target_rank.item() == 2  # statistics cover all allowed images: a filter hides none
         assert mined.band_start.item() == pytest.approx(2 / 4)
 
 
@@ -95,7 +95,7 @@ def test_a_query_without_anything_left_falls_back_as_without_a_filter() -> None:
 
 
 def test_fallbacks_take_what_the_filters_leave() -> None:
-    """The nearest below the target that is not dropped; else all that are not dropped."""
+    """Take the nearest unfiltered image below the target, else all unfiltered images."""
     nothing = Function(lambda view: torch.zeros_like(view.allowed))
     for margin, row, code, want in (
         (0.2, [0.5, 0.45, 0.6, 0.1, 0.2], BELOW_TARGET, {4}),
@@ -144,7 +144,7 @@ def test_a_batch_is_filtered_by_its_own_scores(vector_sets: list[str]) -> None:
 
 
 def test_a_filter_makes_any_pool_one_of_scores(vector_sets: list[str]) -> None:
-    """All of the corpus is redefined as other strategies are."""
+    """With a filter on scores, all-corpus is refreshed like other strategies."""
     plain = resolved(config_of(vector_sets, "all-corpus"))
     assert plain.schedule.refresh_epochs == (0,)
     config = config_of(vector_sets, "all-corpus", "mining.margin=0.2", "train.num_negatives=2")
@@ -158,14 +158,14 @@ def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets: list[str]) -> No
     assert before == {}
     filtered = resolved(config_of(vector_sets, "qure", "mining.margin=0")).identity()["mining"]
     assert filtered == {"margin": 0.0}
-    with pytest.raises(OptionError, match="a filter of mining reads the plane 'guide', and the run names none"):
+    with pytest.raises(OptionError, match="a mining filter reads the plane 'guide', but the run has none"):
         plan_run(config_of(vector_sets, "qure", "mining.guide_margin=0"), Scenes())
     with pytest.raises(OptionError, match=r"mining\.relative_margin = -1"):
         config_of(vector_sets, "qure", "mining.relative_margin=-1")
 
 
 def test_known_groups_are_left_out(vector_sets: list[str]) -> None:
-    """CIRR's image groups: no member of the query's own is a negative, in the corpus and in a batch."""
+    """`exclude_subset` removes the query's own image group (CIRR) from the negatives, in the corpus and in a batch."""
     opened = open_run(config_of(vector_sets, "qure"), Display(), Scenes())
     train = opened.scene.train
     data, mining = train.dataset, MiningConfig(exclude_subset=True)

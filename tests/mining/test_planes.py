@@ -32,7 +32,7 @@ SEEN: list[ScoreView] = []
 
 @dataclass(frozen=True)
 class Watching(Strategy):
-    """Everything, and keeps what it was shown."""
+    """Draw from all allowed images and record every view."""
 
     reads: ClassVar[tuple[PlaneName, ...]] = PLANES
     n_def: ClassVar[int] = 2
@@ -74,7 +74,7 @@ def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:
 
 @pytest.fixture
 def sets(vector_sets: list[str], tmp_path: Path) -> list[str]:
-    """`--set` texts with other vectors as guide, and a judge's file that scores two images of the first train query."""
+    """Return `--set` texts with other vectors as guide and a judge's file of two images of the first train query."""
     write_vectors(tmp_path / "guide", seed=1)
     train = load_split(resolved(config_of(vector_sets, "plain")).dataset, "train", images=False)
     lines = [f"{train.queries[0].id} Q0 {train.images[c]} 1 {s} me" for c, s in ((3, -0.5), (1, 0.9))]
@@ -89,7 +89,7 @@ def guide_of(config: RunConfig) -> Backbone:
 
 @torch.no_grad()
 def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) -> float:
-    """One plane's score of one query and one image, by id."""
+    """Return one plane's score of one query and one image, by id."""
 
     def tokens(of: str) -> Tensor:
         return backbone.candidates(backbone.features_of([of]))[0]
@@ -133,7 +133,7 @@ def test_planes_of_a_task_are_those_of_loops(sets: list[str]) -> None:
 
 
 def test_planes_of_a_batch_are_those_of_the_corpus(sets: list[str]) -> None:
-    """Row i, column j of the target slot is query i and target j; the query slot has it the other way round."""
+    """Row i, column j of the target slot is query i and target j; the query slot is its transpose."""
     opened = open_run(config_of(sets, "watchingbatch"), Display(), Scenes())
     opened.backbone.eval()
     offline = offline_planes(PLANES, opened.config, opened.scene, Display())
@@ -177,16 +177,16 @@ def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(vector_sets: list[str
     (tmp_path / "j.trec").write_text(f"{train.queries[0].id} Q0 {train.images[3]} 1 0.5 me\n")
     sets = (f"mining.guide='{own}'", other, "schedule.refresh_epochs=[0,1]")
     run_config(config_of(vector_sets, "watching", *sets), Bench.open(tmp_path / "r", "none"))
-    assert torch.equal(SEEN[0].plane("guide"), SEEN[0].scores)  # before any training they are one
+    assert torch.equal(SEEN[0].plane("guide"), SEEN[0].scores)  # equal before any training
     assert not torch.equal(SEEN[-1].plane("guide"), SEEN[-1].scores)
-    assert torch.equal(SEEN[0].plane("guide"), SEEN[-2].plane("guide"))  # two groups a refresh
+    assert torch.equal(SEEN[0].plane("guide"), SEEN[-2].plane("guide"))  # two groups per refresh
 
 
-# --- what cannot be --------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"Watching reads the plane 'guide', and the run names none: --set mining.gu"):
+    with pytest.raises(OptionError, match=r"Watching reads the plane 'guide', but the run has none: --set mining.gu"):
         plan_run(config_of(vector_sets, "watching"), Scenes())
     with pytest.raises(NegbenchError, match="did you mean 'tiny'"):
         plan_run(config_of(sets, "watching", "mining.guide=tinny"), Scenes())
@@ -207,8 +207,8 @@ def test_files_that_are_no_scores(tmp_path: Path) -> None:
     with pytest.raises(NegbenchError, match="cannot read"):
         read_trec(file)
     for content, message in (
-        (b"0 Q0 i 1 0.5\n", "line 1: want the six fields"),
-        (b"0 Q0 i 1 high me\n", "line 1: want the six fields"),
+        (b"0 Q0 i 1 0.5\n", "line 1: expected the six fields"),
+        (b"0 Q0 i 1 high me\n", "line 1: expected the six fields"),
         (b"0 Q0 x 1 1 me\n0 Q0 x 2 0.5 me\n", "line 2: image 'x' of query '0' occurs twice"),
         (b"", "holds no ranking"),
         (b"\xff\xfe", "cannot read"),
@@ -221,7 +221,7 @@ def test_files_that_are_no_scores(tmp_path: Path) -> None:
 def test_pairs_that_change_have_no_plane_that_stays(sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = open_run(config_of(sets, "watching"), Display(), Scenes())
     monkeypatch.setattr(type(opened.scene.train.dataset), "redraws", True)
-    with pytest.raises(DataError, match="draws other pairs in each epoch, and plane 'guide' is made once"):
+    with pytest.raises(DataError, match="draws new pairs in each epoch, but plane 'guide' is computed once"):
         offline_planes(PLANES, opened.config, opened.scene, Display())
 
 

@@ -1,4 +1,4 @@
-"""Pools on disk: a bit for each image."""
+"""Pools on disk: one bit per image."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SIZES = (25, 34)  # images of the two gallery groups
 
 
 def task_of(seed: int, *, shift: float = 0.0, ties: bool = False, truth: bool = True) -> MiningTask:
-    """40 queries, two groups, two tokens an image; `shift` < 0 makes every score negative, `ties` many equal."""
+    """Return a task: 40 queries, two groups, two tokens per image; `shift` < 0: scores negative; `ties`: many equal."""
     generator = torch.Generator().manual_seed(seed)
     candidates = torch.randn(sum(SIZES), 2, 6, generator=generator)
     queries = torch.randn(40, 6, generator=generator)
@@ -52,7 +52,7 @@ def ranks_of(ranks: list[int], sizes: list[int]) -> QueryRanks:
 
 
 def rows_of(task: MiningTask) -> list[tuple[int, list[tuple[float, int]], float]]:
-    """Query, its allowed images as (score, column) by descending score, and its target's score."""
+    """Return each query, its allowed images as (score, column) by descending score, and its target's score."""
     assert task.excluded is not None
     scores, found = relevance(task.queries, task.candidates), []
     for i in range(len(task.queries)):
@@ -171,7 +171,7 @@ def test_the_sample_is_seeded_and_takes_nothing_from_global_streams() -> None:
 
 
 def single(scores: list[float], target: int) -> Regime:
-    """One query whose images score so."""
+    """Return the card of one query whose images have these scores."""
     column = torch.tensor([target])
     tokens = torch.tensor(scores)[:, None, None]
     return regime(MiningTask(torch.ones(1, 1), tokens, column, torch.zeros_like(column), [torch.arange(len(scores))]))

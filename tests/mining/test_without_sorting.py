@@ -1,6 +1,6 @@
-"""Pools and bands that are found by selection and counts are, bit for bit, those of fully sorted rows.
+"""Pools and bands found by selection and counts equal, bit for bit, those of fully sorted rows.
 
-By torch alone, and by the compiled passes where numba is installed.
+Tested with torch alone, and with the compiled passes where numba is installed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ KINDS += ("two outliers", "clustered", "lopsided", "subnormal", "huge")
 
 
 def view_of(kind: str, refresh: int = 0) -> ScoreView:
-    """A third of the columns excluded, and in the last rows all but few; targets at both ends and between."""
+    """Return a view: a third of the columns excluded, nearly all in the last rows; targets at both ends and between."""
     scores, generator = rows_of(kind), torch.Generator().manual_seed(8)
     allowed = torch.rand(ROWS, COLUMNS, generator=generator) > 0.33
     for row, kept in ((-1, 3), (-2, 1), (-3, 30)):
@@ -105,7 +105,7 @@ def below(view: ScoreView) -> Tensor:
 
 
 def sorted_qure(strategy: Qure, view: ScoreView) -> Tensor:
-    """Rows one by one, drops of a sorted row, and a walk over all of them in a stable descending order."""
+    """Return the pools row by row: sort the row and walk over all drops in a stable descending order."""
     pool, place, order = torch.zeros_like(view.allowed), places(view.scores, below(view)), descending(view.scores)
     for row in range(ROWS):
         columns = order[row][below(view)[row, order[row]]]
@@ -165,7 +165,7 @@ def test_windows_are_those_of_sorted_rows() -> None:
         view, generator = view_of(kind), torch.Generator().manual_seed(9)
         place, ranked = places(view.scores, view.allowed), ranked_scores(view.scores, view.allowed)
         start = torch.randint(0, COLUMNS, (ROWS,), generator=generator)
-        stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # also below start, also behind the end
+        stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # may lie below start or behind the end
         want = view.allowed & (place >= start[:, None]) & (place < stop[:, None])
         assert torch.equal(view.window(view.allowed, stop, start), want)
         assert torch.equal(window(view.scores, view.allowed, start, stop, ranked), want)
@@ -213,7 +213,7 @@ def test_the_compiled_passes_are_what_runs(path: str) -> None:
 @needs_numba
 @pytest.mark.parametrize("kind", KINDS)
 def test_drops_are_those_of_torch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many rows: a pair of drops that differ in the last bit comes only now and then."""
+    """Compiled drops equal torch's on many rows, because drops that differ in the last bit only are rare."""
     generator = torch.Generator().manual_seed(10)
     for width in (1, 2, 3, 17, 3000):
         columns = torch.randint(COLUMNS, (40, width), generator=generator)
@@ -230,7 +230,7 @@ def test_drops_are_those_of_torch(kind: str, monkeypatch: pytest.MonkeyPatch) ->
 @needs_numba
 @pytest.mark.parametrize("apart", [0, 1, 3, 10])
 def test_drops_that_hardly_differ(apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Falling drops: the walk goes from neighbour to neighbour, far beyond the drops that bins tell apart at once."""
+    """Compiled drops equal torch's where a walk follows slowly falling drops, beyond what bins separate at once."""
     generator = torch.Generator().manual_seed(15)
     for spread in (0.001, 0.01, 0.03, 0.1):
         falls = 1 - 0.01 * torch.arange(70) + spread * torch.randn(200, 70, generator=generator)
@@ -264,6 +264,6 @@ def test_counts_of_a_pool() -> None:
                 scores, inside = view.scores[row][view.allowed[row]], view.scores[row][chosen[row]]
                 assert told.size[row] == len(inside)
                 assert told.reached[row] == (scores >= view.positive[row]).sum()
-                if len(inside) < len(scores):  # all that is allowed: by count
+                if len(inside) < len(scores):  # the ends of a full pool are unused
                     assert told.first[row] == (scores > inside.max()).sum()
                     assert told.last[row] == (scores >= inside.min()).sum() - 1

@@ -1,4 +1,4 @@
-"""The audit: its numbers are those of loops over the scores."""
+"""The audit: its numbers equal those of loops over the scores."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def subject(config: RunConfig) -> Subject:
 
 
 def loops(subject: Subject, row: int) -> tuple[Tensor, Tensor, int, set[int]]:
-    """Scores, corpus columns, target's column and relevant columns of one sampled query."""
+    """Return scores, corpus columns, target's column and relevant columns of one sampled query."""
     task = subject.task
     columns = task.groups[int(task.group[row])]
     scores = relevance(task.queries[row : row + 1], task.candidates[columns])[0]
@@ -71,7 +71,7 @@ def test_rates_are_those_of_loops(subject: Subject) -> None:
     assert row["false_negative_rate_pool"] == pytest.approx(sum(false) / 20)
     assert found.truth
     whole = audit(subject, {"top": make_strategy("top-k", k=5)}, Audit(queries=20, draws=5)).rows[0]
-    assert whole["hardness"] == pytest.approx(sum(hardness) / 20, abs=1e-5)  # five draws of five: each once
+    assert whole["hardness"] == pytest.approx(sum(hardness) / 20, abs=1e-5)  # five draws, pool of five: each once
     assert whole["false_negative_rate_draws"] == pytest.approx(sum(false) / 20)
     assert found.frame()["pool_size"].tolist() == [5]
     assert "FN pool %" in audit_frame(found.rows)
@@ -162,7 +162,7 @@ def test_a_run_s_weights_are_audited(
     assert stored["regime"]["fit_gap"] == result.details["regime"]["fit_gap"]
     assert negbench(flags) == 0
     assert "regime  the training target's median rank is " in capsys.readouterr().out
-    assert negbench([*flags, "--split", "val"]) == 0  # against itself there is no gap
+    assert negbench([*flags, "--split", "val"]) == 0  # val against itself has no gap
     assert "the fit gap is unknown" in capsys.readouterr().out
 
 
@@ -171,7 +171,7 @@ MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
     (["--strategy", "top-k,top-k:k=100"], "names top-k twice"),
     (["--strategy", "top-k,in-batch"], "strategy in-batch chooses among the members of a batch"),
     (["--draws", "0"], "--draws 0: input should be greater than or equal to 2"),
-    (["--run", "nothing"], "there is no run 'nothing'"),
+    (["--run", "nothing"], "run 'nothing' in "),
 ]
 
 

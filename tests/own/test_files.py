@@ -1,4 +1,4 @@
-"""Triplets as people have them: other separators and names of columns, numbers as ids, paths of Windows."""
+"""Triplet files as users have them: other separators and column names, numbers as ids, Windows paths."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_likely_mistakes_are_remarked(tmp_path: Path) -> None:
         "\n".join(line + (",split" if n == 0 else ",val") for n, line in enumerate(file.read_text().split("\n")))
     )
     remarks = Triplets.load(file=file, images=False).remarks
-    assert "a.csv: 1 of 5 triplets are there twice" in remarks
-    assert "a.csv: of 1 triplets the target is the reference itself" in remarks
+    assert "a.csv: 1 of 5 triplets are duplicates" in remarks
+    assert "a.csv: in 1 triplets the target is the reference itself" in remarks
 
 
 def test_other_columns_are_named_by_an_option(tmp_path: Path) -> None:
-    """tests/cli/test_embed.py goes on with it."""
+    """Missing columns are named, and `--columns` maps them; tests/cli/test_embed.py covers the rest."""
     written(tmp_path / "mine.csv", ";", "ref;caption;target")
     assert "name other columns with --columns reference=NAME" in look(tmp_path).missing[0]
     assert look(tmp_path, "reference=ref,text=caption").triplets is not None

@@ -1,4 +1,4 @@
-"""What is told before training: each warning on data that earn it, and none on data that do not."""
+"""Warnings before training: each appears on data that deserve it, and on no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = ["t0", "t1"]
 
 
 def told(folder: Path, margin: float, weight: float, texts: Any = None, **options: Any) -> list[str]:
-    """40 images; query n asks for image n + 1 from image n; a text is `weight` times as long as an image."""
+    """Return the warnings: 40 images; query n asks for image n + 1 from image n; texts are `weight` times as long."""
     rng = np.random.default_rng(0)
     images = rng.normal(size=(40, 16)).astype(np.float32)
     if "twin" in options:
@@ -45,10 +45,10 @@ def test_each_reason_is_one_line(tmp_path: Path) -> None:
     assert few.startswith("19 val queries are few for a margin of 1 points")
     assert "±10.1 points" in few
     assert "1,921 queries" in few
-    assert gallery.startswith("val ranks 20 of 40 images")
+    assert gallery.startswith("val ranks only the 20 of 40 images")
     assert first.startswith("a query's own reference ranks first for")
     assert "R@1 is 0.0% before training" in first
-    # with the gallery, without the references, and a wide margin there is nothing to tell
+    # with a gallery, without references and with a wide margin there is no warning
     assert told(tmp_path, 0.2, 0.01, gallery=str(tmp_path / "i.npz"), exclude_reference=True) == []
 
 

@@ -98,7 +98,7 @@ def test_state() -> None:
     assert torch.equal(again.negatives, found[1].negatives)
     other = Miner("top-k:k=8", draws=2, seed=4, refreshes=1).refresh(moved, images, targets)
     assert not torch.equal(other.negatives, found[1].negatives)
-    fewer = first.refresh(moved[:9], images, targets[:9])  # another task: nothing to compare with
+    fewer = first.refresh(moved[:9], images, targets[:9])  # another task: no earlier pools to compare with
     assert fewer.overlap.isnan().all()
     assert first.refreshes == 3
 
@@ -127,14 +127,14 @@ MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
     ({"query_embeddings": _QUERIES * 1e30}, "query_embeddings row 0 .* longer than 1e19"),
     ({"image_embeddings": _IMAGES * 1e-16}, "image_embeddings row 0 is the zero vector or nearly so"),
     ({"image_embeddings": _IMAGES * (torch.arange(N) != 6)[:, None]}, "image_embeddings row 6 is the zero vector"),
-    ({"query_embeddings": _QUERIES[:, :5]}, r"of one width D, got \(30, 5\) and \(40, 8\)"),
+    ({"query_embeddings": _QUERIES[:, :5]}, r"with the same D, got \(30, 5\) and \(40, 8\)"),
     ({"query_embeddings": _QUERIES[0]}, r"query_embeddings must be floats, \[rows, width\], got \(8,\)"),
     ({"image_embeddings": _IMAGES.long()}, r"image_embeddings must be floats.*int64"),
     ({"query_embeddings": _QUERIES[:0]}, r"query_embeddings must be floats.*\(0, 8\)"),
     ({"targets": _TARGETS[:4]}, r"targets must be 30 whole numbers, got \(4,\) int64"),
     ({"targets": _TARGETS.float()}, r"targets must be 30 whole numbers, got \(30,\) float32"),
-    ({"targets": _TARGETS + N * (torch.arange(Q) == 2)}, r"targets: query 2 names image \d+, but there are 40"),
-    ({"targets": _TARGETS * 0 - 1}, "targets: query 0 names image -1, but there are 40"),
+    ({"targets": _TARGETS + N * (torch.arange(Q) == 2)}, r"targets: query 2 names image \d+, expected 0 ... 39"),
+    ({"targets": _TARGETS * 0 - 1}, "targets: query 0 names image -1, expected 0 ... 39"),
     ({"excluded": [[1]]}, "excluded must have a row for each of the 30 queries, got 1"),
     ({"excluded": [[1], [99], *[[]] * 28]}, "excluded: query 1 names an image outside 0 ... 39"),
     ({"relevant": [[-1], *[[]] * 29]}, "relevant: query 0 names an image outside 0 ... 39"),

@@ -1,11 +1,11 @@
-"""Kills grids and studies at random moments, gives the same command again, and compares the tables. `make attack`.
+"""Kill grids and studies at random moments, rerun the command, and compare the tables. `make attack`.
 
     python -m tests.reliability.attack [--kills N] [--seed S]
 
 Each command is first computed undisturbed. Then, in new runs folders, the commands take turns: one is killed up to six
-times, by kill -9 to the command, to one of its processes or to all of them, or by a signal or two. Given again it must
+times, by kill -9 to the command, to one of its processes or to all of them, or by one or two signals. Rerun, it must
 end with exit code 0, the same metrics of the same runs, no half-written or damaged file, nothing that MLflow calls
-running and no process left. Prints a line an attempt, with the kills so far; exit code 1 where anything differs.
+running and no process left. Prints a line per attempt, with the kills so far; exit code 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ COMMANDS = (
 )
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT to all")
 WAYS = ("kill -9", "kill -9 to one process", "kill -9 to all", *SIGNALS, *(f"{way}, twice" for way in SIGNALS))
-SECONDS = 900  # a command that takes longer hangs
+SECONDS = 900  # a command that takes longer counts as hung
 
 
 def hear() -> None:
-    """Signals that nohup and a shell's background ignore reach the command."""
+    """Restore the signals that nohup and background shells ignore."""
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
 
 
 def start(command: str, sets: list[str], runs: Path) -> psutil.Popen:
-    """Start it in a session of its own; what it tells is in a file beside its runs folder."""
+    """Start the command in its own session, with its output in a file beside its runs folder."""
     words = [sys.executable, "-m", "negbench", *command.split(), *sets, "--runs-dir", str(runs)]
     with runs.with_suffix(".log").open("ab") as told:
         return psutil.Popen(words, stdout=told, stderr=told, start_new_session=True, preexec_fn=hear)
 
 
 def table(runs: Path) -> dict[str, Any]:
-    """Run or trial -> its metrics, by the names of their folders."""
+    """Return the metrics of every run and trial, by the paths of their folders."""
     found = {}
     for path in sorted({*runs.rglob("result.json")} - {*(runs / "artifacts").rglob("result.json")}):  # MLflow's copies
         found[str(path.parent.relative_to(runs))] = json.loads(path.read_text(encoding="utf-8"))["metrics"]
@@ -68,7 +68,7 @@ def table(runs: Path) -> dict[str, Any]:
 
 
 def flaws(runs: Path, want: dict[str, Any]) -> list[str]:
-    """What is wrong about a folder whose command ended well."""
+    """Return what is wrong in the runs folder of a command that succeeded."""
     from negbench.machine.files import SUMS, damaged_in
 
     found = table(runs)
@@ -86,7 +86,7 @@ def has_checkpoint(runs: Path) -> bool:
 
 
 def living(session: int) -> list[psutil.Process]:
-    """Processes of a session."""
+    """Return the running processes of a session."""
     found = list[psutil.Process]()
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
@@ -96,7 +96,7 @@ def living(session: int) -> list[psutil.Process]:
 
 
 def strike(process: psutil.Popen, way: str, chance: random.Random) -> None:
-    """End a command in one of `WAYS`; where not all of it is killed, wait until the rest has noticed."""
+    """End a command in one of `WAYS`; if some of it survives the kill, wait until the rest has ended."""
     kind, _, twice = way.partition(", ")
     name, _, whom = kind.partition(" to ")
     for _ in range(2 if twice else 1):
@@ -117,10 +117,10 @@ def strike(process: psutil.Popen, way: str, chance: random.Random) -> None:
 def attacked(
     command: str, sets: list[str], runs: Path, chance: random.Random, most: int, span: float, ways: Counter[str]
 ) -> None:
-    """Kill a command up to `most` times, then let it end; counts the ways, and how many came after a checkpoint."""
+    """Kill a command up to `most` times, then let it end; count the ways, and the kills after a checkpoint."""
     for _ in range(most):
         process, wait = start(command, sets, runs), chance.uniform(0.0, span)
-        if chance.random() < 0.8:  # most of them while something is computed
+        if chance.random() < 0.8:  # most kills come while something is computed
             while process.poll() is None and not has_checkpoint(runs):
                 time.sleep(0.02)
             wait *= 0.3
@@ -136,7 +136,7 @@ def attacked(
 
 
 def main() -> int:
-    """Run it; exit code."""
+    """Run the attack and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)

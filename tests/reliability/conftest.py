@@ -1,4 +1,4 @@
-"""The helper of these tests lies beside them."""
+"""Put the helper kills.py, which lies beside these tests, on the path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture
 def features(toy_root: Path) -> Callable[..., tuple[Any, dict[str, Path]]]:
-    """Opens the feature store below a folder and fills it with so many pictures, or does not; with these pictures."""
+    """Return a function that opens a feature store, fills it unless told not to, and returns it with its images."""
     from negbench.data.features import store_of
     from negbench.datasets.image_files import EXTENSIONS
     from negbench.plugins.registry import registry

@@ -1,4 +1,4 @@
-"""A child process that dies at the n-th thing it does to the disk, whatever that is."""
+"""Run code in a child process that dies at its n-th change to the disk."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# what the interpreter tells before it does it; a rename covers Path.replace
+# audit events, which come before the change; a rename covers Path.replace
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.link", "os.truncate"}
 NEVER = 10**9
 
 
 def many(few: int, all_of_them: int) -> int:
-    """How often to try: `few` in the suite, `all_of_them` under `make faults`."""
+    """Return how often to try: `few` in the suite, `all_of_them` under `make faults`."""
     return all_of_them if os.environ.get("NEGBENCH_FAULTS") else few
 
 
 def spread(total: int, count: int) -> list[int]:
-    """`count` numbers of 1..total at equal distances, the last one among them; all where there are fewer."""
+    """Return `count` numbers of 1..total at equal distances, with the last one; all numbers if there are fewer."""
     return sorted({total - round(place * total / count) for place in range(count)} - {0})
 
 
 def moments(action: Callable[[], Any], folder: Path, at: int, told: Path, *, torn: bool = False) -> int:
-    """Run `action` in a child that kills itself just before the `at`-th change to `folder`; returns how many it saw.
+    """Run `action` in a child that kills itself just before the `at`-th change to `folder`; return how many it saw.
 
     Changes are files opened for writing, renamed or removed, folders made, and what is flushed to disk.
 
     Args:
         action: what the child does.
-        folder: all that counts lies below it.
+        folder: only changes below it count.
         at: from 1; `NEVER` for a child that ends by itself.
-        told: file where the child counts.
-        torn: a child that dies at a flush has half of a new file on disk, or an old one without its last bytes.
+        told: file in which the child counts the changes.
+        torn: a child that dies at a flush leaves half of a new file, or an old one without its last bytes.
     """
     pid = os.fork()
     if pid == 0:
@@ -46,7 +46,7 @@ def moments(action: Callable[[], Any], folder: Path, at: int, told: Path, *, tor
 
 
 def _child(action: Callable[[], Any], folder: str, at: int, told: Path, *, torn: bool) -> None:
-    """Never returns."""
+    """Run the child; never return."""
     counter = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     seen = 0
 

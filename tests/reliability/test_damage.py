@@ -1,4 +1,4 @@
-"""A byte that changed or an end that is missing, in every kind of file that is read: refused by name, or made anew."""
+"""A changed byte or a missing end in every kind of file that is read: refused by name, or the file is made again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMES = many(6, 50)
 
 
 def damages(content: bytes, seed: int) -> Iterator[bytes]:
-    """`TIMES` damaged copies: bits flipped at places spread over the file, and ends cut off at any length."""
+    """Yield `TIMES` damaged copies: bits flipped at places spread over the file, and ends cut off at any length."""
     place = random.Random(seed)
     for number in range(TIMES):
         at = place.randrange(len(content))
@@ -42,7 +42,7 @@ def damages(content: bytes, seed: int) -> Iterator[bytes]:
 
 
 def damaged(path: Path) -> Iterator[bytes]:
-    """Puts each of `damages` at `path`, and the right content back at the end."""
+    """Write each of `damages` to `path`, and restore the content at the end."""
     content = path.read_bytes()
     try:
         for wrong in damages(content, len(content)):
@@ -54,7 +54,7 @@ def damaged(path: Path) -> Iterator[bytes]:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, vector_flags: list[str]) -> Path:
-    """A runs folder with a finished comparison of two strategies."""
+    """Return a runs folder with a finished comparison of two strategies."""
     runs = tmp_path_factory.mktemp("runs")
     grid = ["--strategies", "qure,all-corpus", "--seeds", "2", "--name", "duel", "--no-report", "--lr=fixed"]
     assert negbench(["compare", *grid, *vector_flags, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
@@ -63,14 +63,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory, vector_flags: list[str]) -> 
 
 @pytest.fixture(scope="module")
 def finished(bench: Path) -> RunFolder:
-    return RunFolder(next(bench.glob("qure-*-s0-*")))  # whose queries the report shows
+    return RunFolder(next(bench.glob("qure-*-s0-*")))  # the report shows its queries
 
 
 @pytest.fixture(scope="module")
 def halfway(
     tmp_path_factory: pytest.TempPathFactory, vector_sets: list[str], interrupted: Callable[..., Bench]
 ) -> RunFolder:
-    """A run that was interrupted after its third epoch."""
+    """Return a run that was interrupted after its third epoch."""
     runs = tmp_path_factory.mktemp("halfway")
 
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,3]"])
@@ -103,7 +103,7 @@ def test_a_damaged_file_of_a_run_is_named(finished: RunFolder, name: str) -> Non
 
 @pytest.mark.parametrize("name", [name for name in READERS if name != "config.json"])
 def test_without_the_list_of_hashes_there_is_no_traceback(finished: RunFolder, tmp_path: Path, name: str) -> None:
-    """A folder of an older version: what still can be read is read."""
+    """In a folder of an older version, without hashes, what is readable is read and damaged files are named."""
     copy = RunFolder(tmp_path / finished.run_id)
     shutil.copytree(finished.path, copy.path)
     (copy.path / SUMS).unlink()
@@ -130,13 +130,13 @@ def test_a_damaged_file_of_a_comparison_is_named(bench: Path, name: str) -> None
 
 
 def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished: RunFolder) -> None:
-    """It refuses the files whose lines it lost, and goes on reading the others."""
+    """Files whose lines it lost are refused, and the others are still read."""
     want = finished.result
     refused = 0
     for _ in damaged(finished.path / SUMS):
         try:
             assert finished.result == want
-        except (DamagedError, RunError):  # a file, or the name of one, that is not there
+        except (DamagedError, RunError):  # a file, or its name in the list, is missing
             refused += 1
     assert refused > 0
 
@@ -156,7 +156,7 @@ def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(
 
 
 def again(vector_flags: list[str], runs: Path) -> list[str]:
-    """The command that goes on with `halfway`."""
+    """Return the command that resumes `halfway`."""
     flags = [*vector_flags, "--set", "schedule.refresh_epochs=[1,3]", "--tracking-uri", "none"]
     return ["run", "--strategy", "qure", *flags, "--runs-dir", str(runs)]
 
@@ -170,7 +170,7 @@ Features = Callable[..., tuple[Any, dict[str, Path]]]
 def test_damaged_features_are_encoded_anew(features: Features, tmp_path: Path) -> None:
     _, images = features(tmp_path, 12, fill=False)
     for path in images.values():
-        os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**10))  # else it is read again, and not on the list
+        os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**10))  # a recent file is read again and not looked up
 
     def encoded() -> torch.Tensor:
         found: torch.Tensor = features(tmp_path, 12)[0].load(list(images))[torch.arange(12)]
@@ -184,7 +184,7 @@ def test_damaged_features_are_encoded_anew(features: Features, tmp_path: Path) -
             for path in file.parent.glob("*.safetensors"):
                 path.unlink()
             file.write_bytes(wrong)
-            # what is encoded again may be so in a batch of another size: the last bit may differ
+            # encoding again may use another batch size, which may change the last bit
             torch.testing.assert_close(encoded(), want, rtol=2e-3, atol=2e-3)
             assert all(path.read_bytes() != wrong for path in file.parent.glob("*.safetensors"))
 
@@ -203,13 +203,13 @@ def test_every_bit_of_a_shards_header_is_checked(features: Features, tmp_path: P
 
 
 def test_a_shard_that_changed_within_a_tick_is_read_again(features: Features, tmp_path: Path) -> None:
-    """Damaged in place, with the size, inode and modification time of the shard that was just found whole."""
+    """Damage in place is seen though size, inode and modification time are those of the shard just checked."""
     _, images = features(tmp_path, 4)
     assert features(tmp_path, 4, fill=False)[0].missing(images) == []
     (shard,) = tmp_path.rglob("*.safetensors")
     before = shard.stat()
     content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 0x40  # of the features, which are nearly all of it
+    content[len(content) // 2] ^= 0x40  # a byte of the features, which are nearly all of it
     with shard.open("r+b") as file:
         file.write(content)
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -230,7 +230,7 @@ class Malicious:
 
 @pytest.mark.parametrize("name", [*READERS, "checkpoint.pt", "pools-00.bits"])
 def test_a_pickle_in_the_place_of_any_file_is_not_run(finished: RunFolder, tmp_path: Path, name: str) -> None:
-    """With the list of hashes forged, too."""
+    """Pickled code never runs, even without the list of hashes, which would refuse the file."""
     copy, marker = RunFolder(tmp_path / finished.run_id), tmp_path / "marker"
     shutil.copytree(finished.path, copy.path)
     (copy.path / SUMS).unlink()
@@ -249,14 +249,14 @@ def test_a_pickle_in_the_place_of_any_file_is_not_run(finished: RunFolder, tmp_p
 
 
 def zipped(value: object) -> bytes:
-    """As torch.save writes it."""
+    """Return the value as torch.save writes it."""
     buffer = io.BytesIO()
     torch.save({"state": value}, buffer)
     return buffer.getvalue()
 
 
 def array_of(value: object) -> bytes:
-    """As numpy.save writes an array of objects."""
+    """Return the value as numpy.save writes an array of objects."""
     buffer = io.BytesIO()
     np.save(buffer, np.array([value], dtype=object), allow_pickle=True)
     return buffer.getvalue()

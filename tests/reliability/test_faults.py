@@ -1,4 +1,4 @@
-"""What a machine or a data set does to a run: each ends in one line or in the numbers it would have had."""
+"""Faults of the machine or the data: a run ends with one line, or with the numbers of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def result(config: RunConfig, runs: Path) -> tuple[Any, ...]:
 def test_a_disk_that_is_full_at_any_write(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the n-th flush on nothing can be written; with room again the same command ends with the same numbers."""
+    """Nothing can be written from the n-th flush on; rerun with room, the command gives the same numbers."""
     config, calls = config_of(vector_sets), 0
 
     def flush(handle: int) -> None:
@@ -63,7 +63,7 @@ def test_a_disk_that_is_full_at_any_write(
 
 
 def as_nobody(action: Callable[[], object]) -> str:
-    """The message that `action` ends with for a user who may write nowhere; "" where it ends well."""
+    """Return the error of `action` for a user who may write nowhere; "" if it succeeds."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written(vector_sets: list[str], tmp_path: Path)
     assert "Permission denied" in as_nobody(lambda: locked(tmp_path / "runs" / "x.lock").__enter__())
     other = config_of(vector_sets, "seed=5")
     assert as_nobody(lambda: result(other, tmp_path / "runs")).startswith(f"cannot write {tmp_path / 'runs'}")
-    assert as_nobody(lambda: RunFolder(done.path).ranks()) == ""  # reading needs no more than reading
+    assert as_nobody(lambda: RunFolder(done.path).ranks()) == ""  # reading needs no right to write
     for folder in (tmp_path / "runs", done.path):
         folder.chmod(0o755)
 
@@ -142,7 +142,7 @@ def test_a_store_that_goes_away_midway_costs_the_copy(
 
 
 def test_a_gallery_of_one_image(vector_sets: list[str], tmp_path: Path) -> None:
-    """The reference is the target and all there is: found at rank 1, and every number is one."""
+    """One image is reference, target and gallery: the main metric is 1 and every metric is finite."""
     told = dict(text.split("=", 1) for text in vector_sets)
     lines = Path(told["dataset.file"].strip("'")).read_text(encoding="utf-8").splitlines()
     train, val = ([line for line in lines if json.loads(line)["split"] == split] for split in ("train", "val"))

@@ -1,4 +1,4 @@
-"""A disk that is really full, a small tmpfs, while features, checkpoints, MLflow and the report are written."""
+"""A really full disk (a small tmpfs) while features, checkpoints, MLflow and the report are written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZE = 8 * 2**20
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A mounted tmpfs of 8 MiB."""
+    """Mount a tmpfs of 8 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
     if sys.platform != "linux":
@@ -39,7 +39,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, left: int) -> None:
-    """Leave so many bytes free."""
+    """Fill the disk until `left` bytes are free."""
     ballast = disk / "ballast"
     free = shutil.disk_usage(disk).free
     with ballast.open("ab") as file:
@@ -57,7 +57,7 @@ def leftovers(disk: Path) -> list[Path]:
 
 @pytest.mark.parametrize("room", [0, 100, 1000, 5000, 12_000, 20_000, 100_000, 800_000, 812_000, 813_000])
 def test_a_checkpoint_for_which_there_is_no_room(room: int, tmp_path: Path) -> None:
-    """One line wherever its writer stops; a file may have so many bytes, which needs no disk of its own."""
+    """A checkpoint cut off anywhere by a limit on file sizes is a one-line error; the old one stays."""
     state = {"a": torch.zeros(3000), "b": {"x": torch.zeros(200_000)}, "c": "text"}
     folder, limits = RunFolder(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
     folder.write_checkpoint({"a": 1})
@@ -72,7 +72,7 @@ def test_a_checkpoint_for_which_there_is_no_room(room: int, tmp_path: Path) -> N
 
 
 def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None]) -> None:
-    """Full from some moment of the second epoch on: one line; with room again the numbers of an undisturbed run."""
+    """If the disk fills up in the second epoch, the error is one line; with room again the numbers are undisturbed."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
     straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
     whole = sum(path.stat().st_size for path in straight.path.iterdir())

@@ -1,6 +1,6 @@
-"""Whatever a user writes into an option or a file: it works, or ends with exit code 2 and one line; never a traceback.
+"""Any option or file either works or ends with exit code 2 and one line, never with a traceback.
 
-250 cases in the suite, always the same; as many as `NEGBENCH_FUZZ` says under `make fuzz`, others each time.
+The suite runs 250 fixed cases; `make fuzz` runs as many as `NEGBENCH_FUZZ` says, new ones each time.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ Function = TypeVar("Function", bound=Callable[..., None])
 
 
 def fuzzed(*arguments: st.SearchStrategy[Any]) -> Callable[[Function], Function]:
-    """`given`, with this kind's share of the cases."""
+    """Return hypothesis's `given` with this kind's share of the cases."""
     chosen = settings(
         max_examples=-(-CASES // KINDS_OF_INPUT),
         derandomize="NEGBENCH_FUZZ" not in os.environ,
         database=None,
         deadline=None,
-        phases=(Phase.explicit, Phase.generate),  # what fails is short already
+        phases=(Phase.explicit, Phase.generate),  # failing cases are short already
         suppress_health_check=list(HealthCheck),
     )
     return lambda function: chosen(given(*arguments)(function))  # type: ignore[return-value]
@@ -58,7 +58,7 @@ def fuzzed(*arguments: st.SearchStrategy[Any]) -> Callable[[Function], Function]
 
 @pytest.fixture(scope="module", autouse=True)
 def small() -> Iterator[None]:
-    """A machine of a gibibyte, and runs that are given up after an epoch; at the end, how many cases there were."""
+    """Limit memory to a gibibyte and runs to one epoch; at the end of `make fuzz`, print the number of cases."""
     whole = loop.train_epoch
 
     def one(run: Any, moving: Any, state: Any, batches: Any) -> Any:
@@ -75,7 +75,7 @@ def small() -> Iterator[None]:
 
 
 def outcome(kind: str, *arguments: object) -> int:
-    """Exit code of a command in this process: 0, or 2 and one line."""
+    """Run a command in this process and return its exit code: 0, or 2 and one line."""
     TRIED[kind] += 1
     told = io.StringIO()
     with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -90,7 +90,7 @@ def outcome(kind: str, *arguments: object) -> int:
     return code
 
 
-# --- what is written ------------------------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------------------------------------
 
 STRANGE = """
 0 -1 1 2 7 1e9 1e400 -1e-400 inf nan 0x10 1_0 null true None '' ' [ { } # = @ - 2020-01-01 [1,[2,[3]]] {a=1}
@@ -118,13 +118,13 @@ JSONS = st.recursive(
 
 @dataclass(frozen=True)
 class Source:
-    """A file's bytes or a value; what fails is told without them."""
+    """A file's bytes or a value, left out when a failing case is printed."""
 
     value: Any = field(repr=False)
 
 
 def spoilt(content: bytes) -> st.SearchStrategy[bytes]:
-    """A few changes to a file's bytes: cut, doubled, or something strange put in."""
+    """Return a file's bytes with a few changes: cut, doubled, or with something strange inserted."""
     return _spoilt(Source(content))
 
 
@@ -145,7 +145,7 @@ def _spoilt(draw: st.DrawFn, source: Source) -> bytes:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of all parts of nested lists and dictionaries."""
+    """Yield the paths of all parts of nested lists and dictionaries."""
     yield path
     if isinstance(value, dict | list):
         for key in value if isinstance(value, dict) else range(len(value)):
@@ -153,7 +153,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any, parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """One part of nested lists and dictionaries is another, or gone."""
+    """Return nested lists and dictionaries with one part replaced or removed."""
     return _changed(Source(value), parts)
 
 
@@ -177,7 +177,7 @@ def _changed(draw: st.DrawFn, source: Source, parts: st.SearchStrategy[Any]) -> 
 
 
 def keys() -> list[str]:
-    """Every key of a run's configuration, and the options of some plug-ins."""
+    """Return every key of a run's configuration, and the options of some plug-ins."""
     plain = [key for key, _ in flattened(RunConfig(strategy={"name": "qure"}).model_dump())]  # type: ignore[arg-type]
     options = [
         f"{s}.{o}" for s, o in (("strategy", "k"), ("strategy", "variant"), ("loss", "tau"), ("backbone", "hidden"))
@@ -192,7 +192,7 @@ def place(tmp_path: Path) -> list[object]:
 
 @pytest.fixture
 def sources(vector_sets: list[str]) -> dict[str, Path]:
-    """The files of `vector_sets`: triplets, images, texts."""
+    """Return the files of `vector_sets`: triplets, images, texts."""
     told = dict(text.split("=", 1) for text in vector_sets)
     keys = {"triplets": "dataset.file", "images": "backbone.images", "texts": "backbone.texts"}
     return {name: Path(told[key].strip("'")) for name, key in keys.items()}
@@ -223,8 +223,8 @@ def test_recipes(vector_sets: list[str], place: list[object], tmp_path: Path) ->
     base = "\n".join(f"[{section}]\n" + "\n".join(lines) for section, lines in tables.items()).encode()
     recipe = tmp_path / "r.toml"
     recipe.write_bytes(base)
-    data = ["--dataset", "triplets", "--backbone", "precomputed"]  # never the data set that is made on first use
-    assert outcome("recipe", "run", "--recipe", recipe, *data, *place) == 2  # given up, not refused
+    data = ["--dataset", "triplets", "--backbone", "precomputed"]  # avoids the data set that is made on first use
+    assert outcome("recipe", "run", "--recipe", recipe, *data, *place) == 2  # stopped after an epoch, not refused
     assert len(list((tmp_path / "runs").glob("*/metrics.jsonl"))) == 1
 
     @fuzzed(spoilt(base) | st.binary(max_size=40) | st.text(max_size=40).map(lambda t: t.encode("utf-8", "replace")))
@@ -241,7 +241,7 @@ def test_recipes(vector_sets: list[str], place: list[object], tmp_path: Path) ->
 def test_annotation_files(
     sources: dict[str, Path], vector_flags: list[str], place: list[object], toys: Any, tmp_path: Path
 ) -> None:
-    """Files of triplets by a whole run; those of the benchmarks are read, and random scores are measured by them."""
+    """Files of triplets are used in a whole run; those of benchmarks are read and score random numbers."""
     triplets = sources["triplets"].read_bytes()
     rows = [json.loads(line) for line in triplets.splitlines()]
     options = {name: toys.TOYS[name](tmp_path / name) for name in ("fashioniq", "cirr", "circo", "hp-fashioniq")}
@@ -290,7 +290,7 @@ def test_embeddings(sources: dict[str, Path], vector_flags: list[str], place: li
         return buffer.getvalue()
 
     def others(name: str) -> list[bytes]:
-        """The table in other types and shapes, and without parts of it."""
+        """Return the table in other types and shapes, and without parts of it."""
         key = {"images": "ids", "texts": "texts"}[name]
         with np.load(sources[name]) as stored:
             ids, rows = stored[key], stored["features"]
@@ -421,7 +421,7 @@ def test_plugin_files(
     assert set(KINDS) == {"strategies", "losses", "backbones", "datasets"}
 
 
-# --- what negbench itself has written -------------------------------------------------------------------------------
+# --- negbench's own files -------------------------------------------------------------------------------------------
 
 PARTS = st.one_of(
     JSONS,
@@ -432,7 +432,7 @@ PARTS = st.one_of(
 
 
 def test_checkpoints(vector_sets: list[str], vector_flags: list[str], place: list[object], tmp_path: Path) -> None:
-    """Of folders without hashes, as older versions left them: with hashes every one of these is refused at once."""
+    """Damaged checkpoints in folders without hashes (older versions); with hashes each is refused at once."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     with pytest.raises(NegbenchError, match="enough"):
         run_config(config, Bench.open(tmp_path / "runs", "none"))
@@ -472,7 +472,7 @@ def test_checkpoints(vector_sets: list[str], vector_flags: list[str], place: lis
 def test_ranks(
     sources: dict[str, Path], vector_sets: list[str], vector_flags: list[str], place: list[object], tmp_path: Path
 ) -> None:
-    """Rankings of `evaluate`, and scores of a guide."""
+    """Damaged rankings for `evaluate`, and damaged scores of a guide."""
     split = negbench.load_dataset("triplets", file=sources["triplets"], split="val", images=False)
     lists = {query.id: split.images[:5] for query in split.queries}
     trec = "".join(

@@ -1,4 +1,4 @@
-"""Kill -9 at any moment, and the same command again: the same bytes, nothing lost, nothing twice, nothing left over."""
+"""A command killed with -9 at any moment and rerun: the same bytes, nothing lost, repeated or left over."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from negbench.machine.files import SUMS, flaw
 from negbench.settings.config import RunConfig
 from negbench.systems.system import load_config
 
-# what a run takes, not what it finds
+# costs of a run, not results
 _TIMES = ("seconds", "peak_memory_mib")
 
 
 def contents(runs: Path) -> dict[str, bytes]:
-    """Every file below the runs folder by its path, but for times, locks and the hashes' own lists."""
+    """Return every file below the runs folder by its path, without times, locks and the lists of hashes."""
     found = {}
     for path in sorted(path for path in runs.rglob("*") if path.is_file()):
         if path.name.endswith(".lock") or path.name == SUMS:

@@ -1,4 +1,4 @@
-"""A password in the address of a store reaches no file, no line that is printed and nothing that the store is told."""
+"""A password in a store's address reaches no file, no printed line and no record in the store."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ RESTS = (
 
 
 def test_every_scheme_that_a_store_may_have() -> None:
-    """MLflow's own and SQLAlchemy's, in any sentence, and in the parts that a library makes of them."""
+    """Secrets are removed for every scheme of MLflow and SQLAlchemy, in sentences and in parts of an address."""
     for scheme, rest in itertools.product(SCHEMES, RESTS):
         address = f"{scheme}://{rest}"
         assert SECRET not in without_secrets(address)
@@ -69,7 +69,7 @@ def test_every_scheme_that_a_store_may_have() -> None:
 
 
 def found_in(folder: Path) -> list[str]:
-    """Files that hold the secret in their bytes, unpacked ones too."""
+    """Return the files whose bytes contain the secret."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
     return [str(path) for path in files if SECRET.encode() in path.read_bytes()]
@@ -77,7 +77,7 @@ def found_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store that answers under the address with the secret: an sqlite file."""
+    """Let an sqlite file answer as the store under the secret address; return the working folder."""
     place, client = Tracker.open(tmp_path / "elsewhere"), Tracker.client
     place.root.mkdir()
     monkeypatch.setattr(Tracker, "client", lambda tracker: client(place))
@@ -90,7 +90,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_file_of_any_command_holds_it(
     elsewhere: Path, vector_flags: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run, a comparison with its report, a study, a second look: every file that they write is read."""
+    """A run, a comparison with its report, a study and the doctor leave the secret in no file and no output."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
     place = ["--runs-dir", "runs", "--tracking-uri", URI]
     study = ["study", "--strategy", "dqe", "--trials", "2", "--name", "s", "--seeds", "1", "--final-seeds", "0"]
@@ -115,7 +115,7 @@ def test_no_file_of_any_command_holds_it(
 def test_a_store_that_fails_is_named_without_it(
     vector_flags: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MLflow's own messages hold the whole address."""
+    """The error names the store without its password, though MLflow's messages hold the whole address."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", URI]
     grid = ["compare", "--strategies", "qure", "--seeds=1", "--lr=fixed", "--name=c", "--no-report"]

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP and Ctrl-C, once and twice, to a run and to a comparison with workers; and kill -9, mended later."""
+"""SIGTERM, SIGHUP and Ctrl-C, once and twice, to a run and to a comparison with workers; repair after kill -9."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ GRID = ("compare", "--lr=fixed", "--strategies", "all-corpus", "--losses", "brad
 
 @pytest.fixture
 def start(start_command: Callable[[list[str]], Any], vector_sets: list[str], tmp_path: Path) -> Callable[..., Any]:
-    """Starts a command that computes long; its runs are in the test's folder."""
+    """Return a function that starts a long command with its runs in the test's folder."""
     sets = itertools.chain(*(["--set", text] for text in [*vector_sets, *LONG]))
     return lambda *arguments: start_command([*arguments, *sets, "--runs-dir", str(tmp_path)])
 
 
 def spawned(code: str) -> Any:
-    """A process of this code, which hears signals that the suite is deaf to: under nohup, in a shell's background."""
+    """Start a process of this code that gets the signals hidden from the suite by nohup or a background shell."""
 
     def hears_all() -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -79,9 +79,9 @@ CASES = list(itertools.product(FIRST, [None, *FIRST]))
 
 @pytest.fixture(scope="module")
 def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str, str]]:
-    """Exit code, output and errors of a command that got the first signal, and the second, if there is one, soon after.
+    """Return, by first and second signal (if any), the exit code, output and errors of a command.
 
-    All at once: each waits most of its time.
+    All run at once, because each mostly waits.
     """
     processes = [spawned(WAITING) for _ in CASES]
     for process in processes:
@@ -103,11 +103,11 @@ def test_exit_codes_and_a_second_signal(
     for (number, again), (code, out, told) in ended.items():
         assert (code, out) == (FIRST[number], "closed\n"), (number, again)
         (line,) = told.splitlines()
-        assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
+        assert line.startswith(f"negbench: stopped by {number.name}; finished work is kept: ")
 
 
 class Deaf:
-    """A signal that arrives in here is lost: Python ignores what a destructor raises."""
+    """Loses a signal that arrives in its destructor, because Python ignores what a destructor raises."""
 
     def __del__(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -116,11 +116,11 @@ class Deaf:
 
 @pytest.fixture
 def listening() -> Iterator[None]:
-    """This process hears signals as a command does, for as long as the test runs."""
+    """Handle signals in this process as a command does, for as long as the test runs."""
     kept = {number: signal.signal(number, signal.SIG_DFL) for number in FIRST}
     stop_on_signals()
     yield
-    stop_on_signals()  # forgets the test's
+    stop_on_signals()  # forgets the test's signals
     for number, handler in kept.items():
         signal.signal(number, handler)
 
@@ -201,7 +201,7 @@ def test_a_later_signal_ends_the_process_whatever_it_does() -> None:
 
 
 def living(group: int) -> list[str]:
-    """Processes of a group that are not just waiting to be buried."""
+    """Return the command lines of a group's processes, without zombies."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -237,7 +237,7 @@ def test_what_kill_9_left_running_is_ended_by_the_next_command(
     process.kill()
     process.wait()
     assert statuses(tmp_path) == {"RUNNING": 2}
-    with folder.lock():  # somebody is at it
+    with folder.lock():  # another process computes it
         assert Tracker.open(tmp_path).end_abandoned() == ["duel"]
     assert statuses(tmp_path) == {"RUNNING": 1, "KILLED": 1}
     assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
@@ -298,7 +298,7 @@ def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(
 def test_a_signal_while_a_checkpoint_is_written_is_no_failure(
     stop: BaseException, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch's zip writer, cut off, raises an error of its own in the place of the signal's."""
+    """The run is interrupted, not failed, though torch's cut-off zip writer hides the signal behind its own error."""
 
     def broken(self: RunFolder, state: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Neither the current folder nor a runs folder of somebody else's can make a process of ours run its code."""
+"""No process runs code from the current folder or from somebody else's runs folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def strange(tmp_path: Path) -> Path:
-    """A folder with modules that bear the names of libraries; each leaves a mark beside it when it is imported."""
+    """Return a folder of modules with the names of libraries; each leaves a mark when it is imported."""
     folder = tmp_path / "strange"
     folder.mkdir()
     for name in STRANGERS:
@@ -63,7 +63,7 @@ def test_workers_import_nothing_from_the_current_folder(strange: Path, tmp_path:
 
 
 def test_python_m_negbench_leaves_the_current_folder_to_nobody(strange: Path) -> None:
-    (strange / "negbench.py").unlink()  # Python itself takes that one
+    (strange / "negbench.py").unlink()  # Python itself imports that one
     told = subprocess.run(
         [sys.executable, "-m", "negbench", "list", "losses"], cwd=strange, capture_output=True, text=True, timeout=200
     )
@@ -99,7 +99,7 @@ def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alo
 
 @pytest.fixture
 def received(vector_sets: list[str], tmp_path: Path) -> tuple[RunFolder, Path]:
-    """A run of somebody else's, which says that it needs a file of plug-ins; the file leaves a mark when it is run."""
+    """Return somebody else's run, which names a plug-in file, and that file, which leaves a mark when run."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     folder = run_config(config, Bench.open(tmp_path / "runs", "none")).folder
     plugin = tmp_path / "theirs.py"
@@ -122,7 +122,7 @@ def test_a_stored_run_executes_no_file_that_is_not_named(
     other.write_text(plugin.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
     refused([*arguments, "--plugin", str(other)], f"--plugin {plugin}")
     assert ran(plugin.parent) == ["other.ran"]  # that one was named
-    mine = plugin.rename(plugin.with_name("mine.py"))  # of the same content, wherever it lies
+    mine = plugin.rename(plugin.with_name("mine.py"))  # same content, another place
     assert negbench([*arguments, "--plugin", str(mine)]) == 0
     assert ran(plugin.parent) == ["mine.ran", "other.ran"]
 
@@ -137,7 +137,7 @@ def test_a_report_of_it_executes_nothing(received: tuple[RunFolder, Path], own_r
 
 
 def status(port: int, host: str) -> int | None:
-    """Of MLflow's first page, asked for under this name."""
+    """Return the HTTP status of MLflow's first page, requested under this host name; None without an answer."""
     asked = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         asked.request("GET", "/", headers={"Host": host})

@@ -1,4 +1,4 @@
-"""A small comparison with all that a report shows."""
+"""Fixtures of a small comparison with all that a report shows, and of a large one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOSSES = ("bradley-terry", "info-nce")
 
 @pytest.fixture(scope="session")
 def compared(toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs folder of the comparison 'small': three strategies, two losses, two seeds, tested."""
+    """Return the runs folder of the comparison 'small': three strategies, two losses, two seeds, tested."""
     runs = tmp_path_factory.mktemp("compared")
     axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=tuple(toy_sets)))
     cells = plan(axes.configs(), runs, Display(), Scenes())
@@ -45,7 +45,7 @@ _EPOCHS, _REFRESHES = 30, 6  # of a published schedule (QuRe's)
 
 @pytest.fixture(scope="session")
 def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs folder of the comparison 'many': 30 groups of runs as long as published ones.
+    """Return the runs folder of the comparison 'many': 30 groups of runs as long as published ones.
 
     Nothing is trained for it: they are copies of the runs of `compared`, with ranks that differ, whose epochs and
     refreshes are repeated.

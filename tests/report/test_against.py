@@ -15,7 +15,7 @@ from negbench.machine.files import read_json, write_json
 
 @pytest.fixture(scope="module")
 def runs(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs folder of `two` (seeds 0 and 1) and `one` (seed 0, one epoch, no top-k), whose verdict on qure is forged."""
+    """Return the runs folder of `two` (seeds 0, 1) and `one` (seed 0, one epoch, no top-k; forged verdict on qure)."""
     where = tmp_path_factory.mktemp("against")
     common = [*(part for text in vector_sets for part in ("--set", text)), "--runs-dir", str(where), "--no-report"]
     common += ["--tracking-uri", "none", "--losses", "bradley-terry"]
@@ -40,7 +40,7 @@ def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(
     assert negbench(["report", "two", "--against", "one", "--runs-dir", str(runs), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     two, one = rows_of(runs, "two"), rows_of(runs, "one")
-    assert {pair["two"]["strategy"] for pair in found["rows"]} == {"in-batch", "qure"}  # top-k is in one alone
+    assert {pair["two"]["strategy"] for pair in found["rows"]} == {"in-batch", "qure"}  # top-k is not in `one`
     for pair in found["rows"]:
         name = pair["two"]["strategy"]
         assert (pair["two"]["mean"], pair["one"]["mean"]) == (two[name]["mean"], one[name]["mean"])
@@ -49,7 +49,7 @@ def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(
     settings = {row["setting"]: (row["two"], row["one"]) for row in found["settings"]}
     assert settings.pop("seed") == ("0, 1", "0")
     assert settings.pop("train.epochs") == ("2", "1")
-    assert {key.split(".")[0] for key in settings} <= {"schedule"}  # no world or weights of the seed that one lacks
+    assert {key.split(".")[0] for key in settings} <= {"schedule"}  # no entry for the missing seed
     moved = 100 * (two["qure"]["mean"] - one["qure"]["mean"])
     table = (runs / "two" / "against-one" / "tables" / "against.csv").read_text(encoding="utf-8")
     (row,) = [line for line in table.splitlines() if line.startswith("qure")]

@@ -29,7 +29,7 @@ UNFOLD = "document.querySelectorAll('details').forEach(d => { d.removeAttribute(
 
 @pytest.fixture(scope="module")
 def runs(browser: Browser, toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs folder of a comparison made by the command line, with its store and report."""
+    """Return the runs folder of a comparison made by the command line, with its store and report."""
     where = tmp_path_factory.mktemp("browser")
     sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
     axes = ["--strategies", "qure,in-batch", "--losses", "bradley-terry,info-nce", "--seeds", "1"]
@@ -39,7 +39,7 @@ def runs(browser: Browser, toy_sets: list[str], tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def server(runs: Path, forked: Callable[[Callable[[], object]], Any]) -> Iterator[str]:
-    """Address of `negbench ui`, which is killed with all its children in the end."""
+    """Start `negbench ui` and yield its address; kill it with all its children at the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -65,16 +65,16 @@ def server(runs: Path, forked: Callable[[Callable[[], object]], Any]) -> Iterato
         assert process.poll() is None, log.read_text(encoding="utf-8")
         yield f"http://127.0.0.1:{port}"
     finally:
-        with suppress(ProcessLookupError):  # it never was a group
+        with suppress(ProcessLookupError):  # it never became a group
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, server: str) -> Iterator[Page]:
-    """MLflow's pages are one program: its scripts are fetched and started once for all of them."""
+    """Yield one page for all tests: MLflow's scripts are fetched and started once for all of its pages."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
-    # MLflow opens its assistant over a quarter of the window on the first visit alone
+    # MLflow opens its assistant over a quarter of the window on the first visit only
     context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
     opened = context.new_page()
     opened.set_default_timeout(60_000)
@@ -83,7 +83,7 @@ def page(browser: Browser, server: str) -> Iterator[Page]:
 
 
 def stored(runs: Path) -> dict[str, list[Any]]:
-    """MLflow runs of the experiment by kind."""
+    """Return the MLflow runs of the experiment, by kind."""
     client = Tracker.open(runs).client()
     experiment = client.get_experiment_by_name(NAME)
     found: dict[str, list[Any]] = {}
@@ -95,14 +95,14 @@ def stored(runs: Path) -> dict[str, list[Any]]:
 def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer(
     page: Page, server: str, runs: Path
 ) -> None:
-    """`negbench ui` is given no name, so the address is that of the newest comparison."""
+    """Without a name, `negbench ui` prints the address of the newest comparison."""
     printed = (runs / "ui.log").read_text(encoding="utf-8").split()[0]
     assert printed.startswith(f"{server}/#/experiments/")
     page.goto(printed)
     found = stored(runs)["summary"]
     ranked = sorted(found, key=lambda run: -run.data.metrics["verdict/mean"])
     page.get_by_role("link", name=ranked[0].info.run_name, exact=True).first.wait_for()
-    names = page.locator("a[href*='/runs/']").all_inner_texts()  # no cell, no parent; the best first
+    names = page.locator("a[href*='/runs/']").all_inner_texts()  # summaries only, the best first
     assert names == [run.info.run_name for run in ranked]
     page.get_by_text("final/average/recall_at_10", exact=True).wait_for()  # the first section of charts
     page.get_by_text((runs / NAME / "answer.md").read_text(encoding="utf-8")[:40]).first.wait_for()
@@ -157,13 +157,13 @@ def test_the_report_answers_on_the_first_screen_without_network(
     assert report.evaluate(shown)
     small = """[...document.querySelectorAll('.chart img')].map(i => i.clientWidth / i.naturalWidth)"""
     report.set_viewport_size({"width": 390, "height": 900})
-    # still read on a phone, where wide charts scroll; another source of a picture takes a moment
+    # still legible on a phone, where wide charts scroll; swapping a picture takes a moment
     report.wait_for_function(f"Math.min(...{small}) > 0.6")
     assert report.evaluate("document.documentElement.scrollWidth") == 390
     dark = "rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
     assert report.evaluate("getComputedStyle(document.body).backgroundColor") == dark
     paper = report.evaluate("getComputedStyle(document.querySelector('#figure-training .scroll')).backgroundColor")
-    assert paper == "rgb(255, 255, 255)"  # pictures are drawn for white
+    assert paper == "rgb(255, 255, 255)"  # pictures are drawn on white
     assert trouble == []
     assert asked == [address]
     context.close()
@@ -171,7 +171,7 @@ def test_the_report_answers_on_the_first_screen_without_network(
 
 @pytest.fixture
 def opened(browser: Browser, runs: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """The report in a window of a desktop without network; `indirect` options are those of the window."""
+    """Yield the report in an offline desktop window; `indirect` parameters are options of the window."""
     given: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}, **getattr(request, "param", {})}
     context = browser.new_context(offline=True, **given)
     report = context.new_page()
@@ -211,18 +211,18 @@ def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(opened: Page) -> No
     assert visible.count() == 4
 
 
-PHONE = {"viewport": {"width": 390, "height": 900}, "color_scheme": "dark"}  # the desktop is light: each once
+PHONE = {"viewport": {"width": 390, "height": 900}, "color_scheme": "dark"}  # the desktop is light
 
 
 @pytest.mark.parametrize("opened", [{"bypass_csp": True}, {**PHONE, "bypass_csp": True}], indirect=True)
 def test_axe_finds_nothing_in_the_report(opened: Page, axe: Callable[..., list[str]]) -> None:
     report = opened
-    if report.evaluate("innerWidth") > 390:  # what is seen folded is seen unfolded, too, in the same colours
+    if report.evaluate("innerWidth") > 390:  # not on the phone: unfolding shows the same colours
         assert axe(report) == []
     report.evaluate(UNFOLD)
     assert axe(report) == []
     report.evaluate("document.querySelector('#answer p').style.color = '#bbbbbb55'")
-    assert [line.split(":")[0] for line in axe(report, "#answer")] == ["color-contrast"]  # it would have told
+    assert [line.split(":")[0] for line in axe(report, "#answer")] == ["color-contrast"]  # axe does find flaws
 
 
 def test_the_report_by_keyboard_alone(opened: Page) -> None:
@@ -230,14 +230,14 @@ def test_the_report_by_keyboard_alone(opened: Page) -> None:
     report.keyboard.press("Tab")
     focused = "document.activeElement"
     assert report.evaluate(f"{focused}.textContent") == "Skip to the results"
-    assert report.evaluate(f"{focused}.getBoundingClientRect().left") >= 0  # seen while it has the focus
+    assert report.evaluate(f"{focused}.getBoundingClientRect().left") >= 0  # visible while focused
     report.keyboard.press("Enter")
     assert report.evaluate("location.hash") == "#main"
     report.locator("#chapter-details summary").first.focus()
     report.keyboard.press("Enter")
     report.locator("#tests table").first.wait_for()
     wide = report.locator("#table-leader .scroll")
-    wide.focus()  # what scrolls takes the focus, so that arrows move it
+    wide.focus()  # scrolling areas take the focus for the arrow keys
     assert report.evaluate(f"{focused}.className") == "scroll"
 
 
@@ -251,7 +251,7 @@ def test_printed_the_report_is_whole(opened: Page) -> None:
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) > 3
     report.emulate_media(media="print", color_scheme="dark")
     assert not report.locator("nav").is_visible()
-    report.set_viewport_size({"width": 720, "height": 1000})  # of the paper, at 96 dots
+    report.set_viewport_size({"width": 720, "height": 1000})  # width of the paper at 96 dpi
     wide = "[...document.querySelectorAll('table, img, .thumbs')].map(e => e.getBoundingClientRect().right)"
     assert max(report.evaluate(wide)) <= 720  # nothing is clipped at the right
     assert report.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -43,7 +43,7 @@ VOID = {"meta", "link", "source", "img", "br", "wbr", "hr", "input"}
 
 
 class Parsed(HTMLParser):
-    """Well-formed or an error; ids, links, tables, pictures and figures of the page."""
+    """Parse a page, which must be well formed: its ids, links, tables, pictures and figures."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def test_the_answer_comes_first_and_detail_is_folded(
     assert all("average recall with 1 negative per query and step: " in line for line in lines[:2])
     assert text.index('id="figure-forest"') < text.index('id="table-leader"') < text.index("<details")
     assert text.index("<details") > text.index('id="gallery"')
-    assert page.folded == [True]  # the details, and nothing else
+    assert page.folded == [True]  # only the details are folded
     head = re.search(r'<p class="header">(.*?)</p>', text)
     assert head is not None
     date = datetime.fromtimestamp((compared / "small" / "comparison.json").stat().st_mtime, tz=UTC)
@@ -215,11 +215,11 @@ def test_every_chart_is_drawn_with_its_words_and_written(page: Parsed, compared:
     assert page.unnamed == 0
     for name in written:
         with Image.open(compared / "small" / "report" / "figures" / f"{name}.png") as opened:
-            assert len(opened.convert("L").getcolors(256) or []) > 20  # something is drawn
+            assert len(opened.convert("L").getcolors(256) or []) > 20  # the picture is not blank
     for figure in re.findall(r'<figure class="block chart".*?</figure>', text_of(compared), re.DOTALL):
         words = re.search(r'<p class="small">(.*?)</p>', figure)
         assert words is not None
-        assert len(words[1]) > 40  # a sentence that says what it shows
+        assert len(words[1]) > 40  # a sentence explains the figure
 
 
 def drawn(panel: Any) -> Any:
@@ -310,7 +310,7 @@ def test_galleries_show_what_was_drawn(page: Parsed, compared: Path, words_of: C
     mined = pd.read_parquet(run / "mining-00.parquet")
     shown = re.search(r"query (\S+)-train-(\d+) of train", text)
     assert shown is not None
-    assert len(re.findall("<h4>[^<]*negatives drawn", text)) == 3 * 2  # best, worst, random; two strategies that mine
+    assert len(re.findall("<h4>[^<]*negatives drawn", text)) == 3 * 2  # best, worst, random; two mining strategies
     row = next(
         index for index, query in enumerate(_train_queries(run)) if query == f"{shown.group(1)}-train-{shown.group(2)}"
     )
@@ -334,7 +334,7 @@ def _train_queries(run: Path) -> list[str]:
 
 @pytest.fixture
 def runs(compared: Path, tmp_path: Path) -> Path:
-    """A copy that a test may change."""
+    """Return a copy of the runs folder that a test may change."""
     return Path(shutil.copytree(compared, tmp_path / "runs"))
 
 
@@ -393,7 +393,7 @@ def test_no_galleries_on_request(runs: Path, capsys: pytest.CaptureFixture[str],
     assert any("files (png)" in line for line in lines)
     assert not {"gallery", "negatives"} & set(Parsed(Path(lines[0]).read_text(encoding="utf-8")).ids)
     absent = ["report", "nosuch", "--runs-dir", str(runs)]
-    assert "small" in refused(absent, f"there is no comparison 'nosuch' in {runs}: known are")
+    assert "small" in refused(absent, f"no comparison 'nosuch' in {runs}; known: ")
 
 
 def test_sort_keys() -> None:
@@ -408,13 +408,13 @@ def test_the_page_of_thirty_groups_is_light(many: Path) -> None:
     assert file.stat().st_size < 3_000_000
     parsed = Parsed(file.read_text(encoding="utf-8"))
     assert len(parsed.tables["table-leader"]) - 1 == 30
-    assert len(parsed.sources) > 20  # galleries and their pictures are in it
-    assert parsed.elements < 40_000  # what opening it takes grows with them; docs/performance.md says how long
+    assert len(parsed.sources) > 20  # includes galleries and their pictures
+    assert parsed.elements < 40_000  # the time to open it grows with them: docs/performance.md
 
 
 @pytest.mark.browser
 def test_the_page_of_thirty_groups_has_its_answer_and_forest_on_the_first_screen(many: Path, browser: Browser) -> None:
-    """On a desktop and on a phone, in both schemes; build/screenshots keeps what was seen."""
+    """Checked on a desktop and a phone, in both schemes; build/screenshots keeps the screenshots."""
     folder = Path(__file__).parents[2] / "build" / "screenshots"
     context = browser.new_context(offline=True)
     report = context.new_page()

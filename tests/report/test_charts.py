@@ -31,8 +31,8 @@ CHART = Chart(
 def test_a_chart_is_one_picture_of_all_panels_with_one_legend() -> None:
     root = ElementTree.fromstring(saved(CHART, "svg"))
     words = [e.text for e in root.iter() if e.tag.endswith("text")]
-    assert {"one", "two", "x", "y (%)"} <= set(words)  # words stay words
-    assert "Title" not in words  # it stands above the picture
+    assert {"one", "two", "x", "y (%)"} <= set(words)  # text stays text
+    assert "Title" not in words  # the page has it above the picture
     assert [words.count(name) for name in ("up", "a", "b")] == [1, 1, 1]
     with Image.open(io.BytesIO(saved(CHART, "png"))) as opened:
         assert opened.size[0] == 2 * 429  # two panels of 3.9 inches at 110 dots
@@ -52,7 +52,7 @@ def test_names_at_the_ends_of_lines_are_in_order_and_apart() -> None:
     gap = 0.15 / tall_enough(5)
     assert all(above - below >= gap - 1e-9 for below, above in itertools.pairwise(places))
     assert max(places) <= 1
-    assert heights["b"] == pytest.approx(0.5, abs=0.01)  # the lowest of those that meet stays
+    assert heights["b"] == pytest.approx(0.5, abs=0.01)  # of names that overlap, the lowest stays
     assert all(tall_enough(count) >= 0.15 * count for count in (1, 20, 40))
 
 
@@ -74,7 +74,7 @@ def test_heat_map_cells() -> None:
     assert [(t.get_text(), t.get_position()) for t in axes.texts] == [("low", (0, 0)), ("high", (1, 1))]
     assert [t.get_text() for t in axes.get_yticklabels()] == ["r1", "r2"]
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is at the top
-    assert axes.images[0].get_clim() == (-3, 3)  # 0 in the middle
+    assert axes.images[0].get_clim() == (-3, 3)  # 0 is in the middle
     grey = heat(("r1",), ("c1", "c2"), {(0, 0): (-1.0, "low"), (0, 1): (3.0, "high")}, undecided={(0, 1)})
     axes = Figure().add_subplot()
     grey.draw(axes)

@@ -15,7 +15,7 @@ LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 
 
 def table(system: str, own: str = "", **means: float) -> VerdictTable:
-    """Every query of every seed near the mean."""
+    """Return a table in which every query of every seed is near the given mean."""
     noise = np.random.default_rng(0).normal(size=(4, 200)) * 1e-3
     noise -= noise.mean()
     values = {name.replace("_", "-"): Values(mean + noise, (0, 1, 2, 3), None) for name, mean in means.items()}
@@ -34,7 +34,7 @@ def test_own_terms_shares_and_the_interaction_by_hand() -> None:
     """Plain 30, negatives alone 32, objective alone 31, both 38: own terms 2, 1, interaction 5, shares 4.5, 3.5."""
     means = (0.30, 0.32, 0.31, 0.38)
     tables = [table(str(corner["label"]), x=mean) for corner, mean in zip(CORNERS, means, strict=True)]
-    tables[3].labels["backbone"] = "b(fusion=gated)"  # an architecture of its own
+    tables[3].labels["backbone"] = "b(fusion=gated)"  # its own architecture
     gains = gains_of(tables, {"s": CORNERS}, Rules())
     found = {(gain.kind, gain.part): gain.value for gain in gains}
     assert found == pytest.approx(
@@ -83,4 +83,4 @@ def test_other_negatives_against_the_systems_own() -> None:
     assert first.startswith("plain: R@10 30.0 % with its own negatives (in-batch); better with qure +5.00 [")
     assert "; worse with in-batch -10.00 [" in second
     assert "; equal with twin." in second
-    assert third == "none: no finished run with its own negatives, so nothing to compare with."
+    assert third == "none: no finished run with its own negatives to compare with."

@@ -1,4 +1,4 @@
-"""Along dials: who is best where."""
+"""Along dials: the best strategy at each point."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_the_best_and_those_that_share_first_place() -> None:
     assert math.isnan(point[0].behind)
     lines = dials_answer(dials, rows)
     assert lines[0] == (
-        "2 points (R@10, 5 seeds, 1500 queries a point): one strategy beats all others at 1; at 1 several share first "
-        "place."
+        "2 points (R@10, 5 seeds, 1500 queries per point): one strategy beats all others at 1; at 1 several share "
+        "first place."
     )
     assert lines[1] == "b is best at x=2."
     assert lines[2] == "Over all points: a, b and c are best or share first place at 1 of 2."

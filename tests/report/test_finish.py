@@ -1,4 +1,4 @@
-"""One end for every comparison: folders with dials, with systems, at both settings, over two backbones."""
+"""`finish` for every kind of comparison: with dials, with systems, at both settings, over two backbones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Cells = list[dict[str, Any]]
 
 
 def ended(runs: Path, name: str, cells: Cells, *, report: bool = True, **axes: Any) -> str:
-    """What `finish` prints of a comparison of runs that are there already."""
+    """Return what `finish` prints for a comparison of existing runs."""
     seal(runs / name)
     write_json(runs / name / "comparison.json", {"kind": "comparison", "cells": cells, **axes})
     out = io.StringIO()
@@ -33,7 +33,7 @@ def ended(runs: Path, name: str, cells: Cells, *, report: bool = True, **axes: A
 
 @pytest.fixture
 def cells(compared: Path) -> Callable[..., Cells]:
-    """Cells of one loss under other labels."""
+    """Return a function that returns the cells of one loss under other labels."""
 
     def of(loss: str, /, **labels: str) -> Cells:
         rows = ComparisonFolder(compared / "small").cells()
@@ -43,7 +43,7 @@ def cells(compared: Path) -> Callable[..., Cells]:
 
 
 def test_dials(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
-    """Points that are the two losses: the same verdicts as of two tables, heat map and lines, one answer."""
+    """With the two losses as points, verdicts equal those of two tables; heat map, lines and answer are written."""
     rows = cells("bradley-terry", point="k=1") + cells("info-nce", point="k=2", loss="bradley-terry")
     axes: dict[str, Any] = {"dials": [{"key": "dataset.k", "values": [1, 2]}]}
     axes["undefined"] = [{"point": "k=3", "strategy": "dqe", "reason": "k is too large"}]
@@ -65,7 +65,7 @@ def test_dials(compared: Path, cells: Callable[..., Cells], words_of: Callable[[
 
 
 def test_systems(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
-    """A system that is another loss with other negatives: its gain is the difference of two cells; its parts add up."""
+    """For a system with another loss and other negatives, the gain is the difference of two cells; its parts add up."""
     rows = cells("info-nce", system="plain") + cells("bradley-terry", system="sys")
     place = {(row["loss"], row["strategy"]): row["run"] for row in rows}
     corners = []
@@ -98,7 +98,7 @@ def test_systems(compared: Path, cells: Callable[..., Cells], words_of: Callable
 
 
 def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
-    """qure "tuned" to another loss: its gain is the difference of its two groups of runs."""
+    """For qure "tuned" to another loss, the gain is the difference of its two groups of runs."""
     rows = cells("bradley-terry", settings="default")
     tuned = cells("info-nce", settings="tuned", loss="bradley-terry")
     rows += [row for row in tuned if row["strategy"] == "qure"]

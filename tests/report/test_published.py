@@ -1,4 +1,4 @@
-"""Published numbers: every row adds up or says why not, and stands beside its own split and protocol only."""
+"""Published numbers: every row adds up or says why not, and is shown only beside its own split and protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find(source: str, row: str, dataset: str = "fashioniq") -> PublishedRow:
 
 
 def test_rows_as_printed() -> None:
-    """One row of every table, typed in again."""
+    """One row of every table equals the printed numbers, typed in again."""
     qure = find("QuRe table 2", "QuRe")
     assert (qure.backbone, qure.split, qure.protocol, qure.secondary) == ("BLIP-2 ViT-L", "val", "original", False)
     printed = [46.80, 69.81, 53.53, 72.87, 57.47, 77.77, 52.60, 73.48, 63.04]
@@ -60,7 +60,7 @@ def test_rows_as_printed() -> None:
 
 
 def sums(row: PublishedRow) -> dict[str, tuple[str, ...]]:
-    """Metric -> those that it is printed as the mean of."""
+    """Return, for every printed mean, the metrics that it is the mean of."""
     recalls, subsets = [f"recall_at_{k}" for k in (1, 5, 10, 50)], [f"subset_recall_at_{k}" for k in (1, 2, 3)]
     found = {"average": ("recall_at_5", "subset_recall_at_1"), "overall": (*recalls, *subsets)}
     for name in ("recall", "cirqrs"):
@@ -72,7 +72,7 @@ def sums(row: PublishedRow) -> dict[str, tuple[str, ...]]:
 
 
 def test_what_does_not_add_up_has_a_note_and_all_else_adds_up() -> None:
-    """Section 8 of the collection: these rows, and no others, to 0.02 of what is printed."""
+    """Exactly these rows (section 8 of the collection) differ from their means by more than 0.015 and say so."""
     wrong = set()
     for row in published_rows():
         unit = 1 if "cirqrs" in " ".join(row.metrics) else 100
@@ -148,7 +148,7 @@ def test_rows_beside_a_run() -> None:
 
 
 def test_tables_are_whole() -> None:
-    """Every column once, and a share of every percentage."""
+    """Column names are unique, and every percentage lies between 0 and 100."""
     for table in json.loads(PATH.read_text(encoding="utf-8"))["tables"]:
         assert len(set(table["columns"])) == len(table["columns"])
         assert table["unit"] in ("percent", "plain")

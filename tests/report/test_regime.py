@@ -42,7 +42,7 @@ UNKNOWN = {"relevant", "false_negatives", "false_negatives_above", "false_negati
 
 
 def group_of(path: Path, strategy: str, *ranks: float, **card: Any) -> Group:
-    """A run for each rank, which is that of its last refresh; the start and the end are another's."""
+    """Return a group with one run per rank, which it has at its last refresh only."""
     folders = []
     for seed, rank in enumerate(ranks):
         folder = RunFolder(path / f"{strategy}-{seed}")
@@ -119,7 +119,7 @@ def test_the_answer_ends_with_the_regime_of_the_last_refresh(tmp_path: Path) -> 
     groups = [group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)]
     (line,) = _regime(groups)
     assert line.startswith("Regime: the training target's median rank is 3 to 8 of 1,000, ")
-    assert line.endswith(". The answer is about this regime.")
+    assert line.endswith(". The answer holds for this regime.")
     assert answer(groups, []) == [line]
     for run in groups[1].runs:
         run.write_result({k: v for k, v in run.result.items() if "regime" not in k})  # of an earlier version

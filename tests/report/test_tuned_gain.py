@@ -32,7 +32,7 @@ def test_who_is_first_before_and_after_and_what_it_cost() -> None:
     assert lines[0].startswith("First place at published defaults: y and z; after 5 trials each: x (strategies with 1")
     assert lines[1:] == [
         "Tuning gains, in points on the reported split: x +30.00 [20.00, 40.00].",
-        "Tuning cost 10 trials and 9 s of computing beside the runs of both tables.",
+        "Tuning cost 10 trials and 9 s of computing, besides the runs of both tables.",
     ]
     frame = tuned_frame([*rows, TunedRow(row("f", 0.1), None, failed, gains["f"])])
     assert list(frame["found"]) == ["k=3", "the default", "nothing to tune", "FAILED: mend this"]

@@ -1,4 +1,4 @@
-"""Statistics of a comparison: those of negbench.analysis.statistics on the right values, only of like with like."""
+"""Verdicts of a comparison: those of negbench.analysis.statistics on the right values, only of like with like."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr
 
 
 def ranks_of(seed: int, better: float, queries: int = 120) -> QueryRanks:
-    """FashionIQ ranks; the queries have difficulties of their own, and `better` moves all of them up."""
+    """Return FashionIQ ranks; each query has its own difficulty, and `better` improves all of them."""
     difficulty = np.random.default_rng(0).standard_normal(queries)
     noise = np.random.default_rng(seed).standard_normal(queries)
     rank = torch.from_numpy(np.ceil(np.exp(2.6 - better + difficulty + 0.3 * noise))).long()
@@ -56,7 +56,7 @@ def ranks_of(seed: int, better: float, queries: int = 120) -> QueryRanks:
 def group_of(
     runs: Path, strategy: str, better: float, *, seeds: tuple[int, ...] = (0, 1, 2), dataset: str = "f@1", **labels: str
 ) -> Group:
-    """A group of finished runs, as folders."""
+    """Return a group of finished runs, as folders."""
     folders = []
     for seed in seeds:
         name = f"{strategy}-{'-'.join(labels.values())}-{dataset}-{seed}"
@@ -153,7 +153,7 @@ def test_baseline_margin_and_alpha(tmp_path: Path) -> None:
     counted = [group_of(tmp_path, name, b) for name, b in (("a x5", 0.5), ("in-batch x1", 0.0), ("in-batch x5", 0.1))]
     (table,) = tables_of(counted)
     assert rows_by_strategy(table, Rules())["a x5"].baseline == "in-batch x1"
-    lost = rows_by_strategy(smaller, Rules("in-batch"))  # its cells failed: nothing else takes its place
+    lost = rows_by_strategy(smaller, Rules("in-batch"))  # its cells failed: nothing replaces it
     assert {row.verdict for row in lost.values()} == {"not compared"}
 
 
@@ -200,7 +200,7 @@ def test_leader_table_has_interval_and_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path: Path, seed: int) -> None:
-    """Random tables of FashionIQ ranks: better and worse exactly where the numbers in brackets exclude 0."""
+    """On random FashionIQ ranks, verdicts are better or worse exactly where the printed interval excludes 0."""
     draw = np.random.default_rng(seed)
     groups = [group_of(tmp_path, "in-batch", 0.0, seeds=(0, 1, 2))]
     for i in range(4):
@@ -240,7 +240,7 @@ def test_the_metric_can_be_chosen(tmp_path: Path) -> None:
 
 
 def counted(group: Group, seen: int) -> Group:
-    """The group, with runs that know their train queries and met so many negatives."""
+    """Return the group with train queries and `seen` negatives per query and epoch in its runs."""
     for run in group.runs:
         manifest = {**run.manifest, "dataset": {"train_queries": 50, "corpus": {"all": 200}}}
         manifest["config"]["train"]["epochs"] = 4
@@ -277,7 +277,7 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
 
 
 def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
-    """A row whose numbers are chosen by hand."""
+    """Return a row with numbers chosen by hand."""
     ends = {"sd": 0.0, "low": mean, "high": mean}
     known = {"metric": "recall_at_10", "main": True, "seeds": 5, "queries": 9, "baseline": "a", "verdict": "undecided"}
     given = {**LABELS, **known, **ends, "negatives": 1.0, "margin": 0.005, "alpha": 0.05, "best": "x", **facts}
@@ -305,11 +305,11 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
     two = answer([], [*rows, row("x", 0.5, loss="other")])
     assert list(dict.fromkeys(line.split(":")[0] for line in two)) == ["l", "other"]
     (several,) = {line.split(":")[0] for line in answer([], [rows[0], row("x", 0.5, dataset=OVER_ALL)])[:1]}
-    assert several == OVER_ALL  # it comes first
+    assert several == OVER_ALL  # the block over all comes first
 
 
 def test_the_price_of_what_is_undecided_is_said(tmp_path: Path) -> None:
-    """Seeds until the last of the pairs is decided, and the computing of all: two strategies of 3 s a run."""
+    """The answer tells the seeds until the last pair is decided and their computing time: 4 seeds of 3 s each."""
     group = group_of(tmp_path, "x", 0.5)  # its runs took 2, 3 and 4 s
     pair = {"more_seeds": 4.0, "seeds": 3, "loss": "bradley-terry", "backbone": "tiny", "dataset": "f@1"}
     rows = [row("x", 0.5, undecided=("y",), **pair), row("y", 0.49, undecided=("x",), **pair)]
@@ -332,7 +332,7 @@ def test_too_few_seeds_are_said(tmp_path: Path) -> None:
     two = told((0, 1))
     assert "1 pair is undecided" in two
     assert "share first place" in two
-    assert "under other seeds and other queries." in two
+    assert "valid for other seeds and other queries with these models" in two
 
 
 def test_a_saturated_metric_is_said(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_saturated_metric_is_said(tmp_path: Path) -> None:
 
 
 def test_over_all_weighs_every_data_set_the_same(tmp_path: Path) -> None:
-    """Of three strata and of none: by hand the mean of the two tables' means, and the same test as of their values."""
+    """Over all, a row has the mean of the tables' means and the test of their values, with strata and without."""
     groups = [
         group_of(tmp_path, name, better, seeds=(0, 1, 2), dataset=dataset)
         for name, better in (("in-batch", 0.0), ("a", 0.4))
@@ -390,7 +390,7 @@ def test_measured_numbers(tmp_path: Path) -> None:
 
 def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
     generator = default_rng(0)
-    shared = np.repeat(generator.normal(size=20), 10)  # twenty clusters that differ as one
+    shared = np.repeat(generator.normal(size=20), 10)  # twenty clusters, each with one shared difference
     values = {"a": 0.1 + shared + 0.1 * generator.normal(size=(3, 200)), "b": 0.1 * generator.normal(size=(3, 200))}
     clusters = np.repeat(np.arange(20), 10).astype(str)
 
@@ -405,4 +405,4 @@ def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
     tables = [VerdictTable({**LABELS, "dataset": str(i)}, "m", {"m": {"s": each}}) for i, each in enumerate(parts)]
     joined = over_all(tables)[0].values["m"]["s"]
     assert joined.clusters is not None
-    assert len(set(joined.clusters)) == 20 + 200  # where there are none, every query is its own
+    assert len(set(joined.clusters)) == 20 + 200  # without clusters, every query is its own

@@ -23,7 +23,7 @@ from negbench.testing.datasets import toy_table
 
 
 def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Dataset:
-    """A data set under a real protocol, of random queries."""
+    """Return a data set of random queries under a real protocol."""
     source = random.Random(seed)
     ids = [str(1000 + n) for n in range(size)]
     made = []
@@ -51,7 +51,7 @@ def block(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def lists_of(data: Dataset, scores: Tensor, cut: int | None = None) -> dict[str, list[str]]:
-    """Best first within each query's gallery, the reference among them."""
+    """Return each query's gallery, best first, with the reference in it."""
     lists = {}
     for query, row in zip(data.queries, scores.tolist(), strict=True):
         columns = sorted(data.groups[query.group].tolist(), key=lambda c: -row[c])
@@ -107,9 +107,9 @@ def test_submission_files_of_cirr_score_as_they_are() -> None:
     assert alone["subset_recall_at_1"] <= data.evaluate(scores)["subset_recall_at_1"]
     assert count_cut_subsets(data, recall) == sum(any(m not in recall[q.id] for m in q.subset) for q in data.queries)
     assert count_cut_subsets(data, recall) > 0
-    with pytest.raises(NegbenchError, match="want a list of image ids, got None"):
+    with pytest.raises(NegbenchError, match="expected a list of image ids, got None"):
         count_cut_subsets(data, {data.queries[0].id: None})  # type: ignore[dict-item]
-    with pytest.raises(NegbenchError, match="ranks within subsets: give that of metric 'recall'"):
+    with pytest.raises(NegbenchError, match="ranks within subsets: give the 'recall' file"):
         metrics_of(data, subset)
 
 
@@ -135,11 +135,11 @@ ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "unknown query": (lambda r: r.update({"99": []}), r"unknown query '99' in the rankings \(1 of 31 are not in"),
     "unknown image": (lambda r: r["3"].append("../x"), r"unknown image '\.\./x' in the ranking of query '3'"),
     "image twice": (lambda r: r["3"].append(r["3"][0]), r"the ranking of query '3': image '1\d\d\d' occurs twice"),
-    "a string": (lambda r: r.update({"3": "1001"}), r"query '3': want a list of image ids, got '1001'"),
-    "a number": (lambda r: r.update({"3": 1001}), r"want a list of image ids, got 1001"),
-    "no id": (lambda r: r["3"].append(None), r"query '3': want image ids, got None"),
-    "true": (lambda r: r["3"].append(True), r"want image ids, got True"),
-    "scores": (lambda r: r.update({"3": {"1001": 0.5}}), r"query '3': want a list of image ids, got"),
+    "a string": (lambda r: r.update({"3": "1001"}), r"query '3': expected a list of image ids, got '1001'"),
+    "a number": (lambda r: r.update({"3": 1001}), r"expected a list of image ids, got 1001"),
+    "no id": (lambda r: r["3"].append(None), r"query '3': expected image ids, got None"),
+    "true": (lambda r: r["3"].append(True), r"expected image ids, got True"),
+    "scores": (lambda r: r.update({"3": {"1001": 0.5}}), r"query '3': expected a list of image ids, got"),
 }
 
 

@@ -51,4 +51,4 @@ def test_a_query_of_the_same_target_is_no_negative_either_way(vector_sets: list[
     rows, mining = torch.arange(48), MiningConfig(exclude_relevant=True)
     there, back = (train.batch_allowed(slot, rows, mining) for slot in ("target", "query"))
     assert torch.equal(back, there.T)
-    assert not torch.equal(back, there)  # a query may know another's target to be relevant, and not the other way round
+    assert not torch.equal(back, there)  # a target may be relevant to another query, and not the other way round

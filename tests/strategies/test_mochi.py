@@ -11,7 +11,7 @@ from negbench.testing import toy_bank_step
 
 
 def bank_view(rows: int = 4, images: int = 9) -> ScoreView:
-    """Negative scores; the last row allows no image."""
+    """Return a view of negative scores; its last row allows no image."""
     scores = -torch.rand(rows, 1 + images, generator=torch.Generator().manual_seed(1)) - 0.1
     allowed = torch.ones_like(scores, dtype=torch.bool)
     allowed[-1] = False
@@ -19,7 +19,7 @@ def bank_view(rows: int = 4, images: int = 9) -> ScoreView:
 
 
 class Answers(Mochi):
-    """Gives back whatever it was made to."""
+    """Returns a preset answer."""
 
     answer: object = None
 
@@ -44,20 +44,20 @@ def there(rows: int = 4) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (None, "must return two tensors, the tokens and which of them there are"),
+        (None, "must return two tensors: the tokens, and a mask of those that exist"),
         ((one(), there(), there()), "must return two tensors"),
         ((one(), [True] * 5), "must return two tensors"),
         ((one()[:, :, 0], there()), r"must return \[4, S, 1, 8\] tokens, got \(4, 5, 8\)"),
         ((one(rows=3), there(3)), r"must return \[4, S, 1, 8\] tokens, got \(3, 5, 1, 8\)"),
         ((one(tokens=2), there()), r"got \(4, 5, 2, 8\)"),
         ((one(width=7), there()), r"got \(4, 5, 1, 7\)"),
-        ((one(), there()[:, :4]), r"must say which there are by a \(4, 5\) bool tensor, got \(4, 4\) torch.bool"),
+        ((one(), there()[:, :4]), r"must return a \(4, 5\) bool tensor as the mask, got \(4, 4\) torch.bool"),
         ((one(), there().float()), r"got \(4, 5\) torch.float32"),
         ((one().long(), there()), "must return float tokens on cpu, got torch.int64"),
         ((one(value=1.0), there()), "must return finite tokens of unit norm"),
         ((one(value=float("nan")), there()), "must return finite tokens of unit norm"),
         ((one(value=float("nan")), ~there()), "must return finite tokens of unit norm"),
-        (wrote, "wrote into what it was shown"),
+        (wrote, "modified its inputs"),
     ],
 )
 def test_what_no_plug_in_may_answer(answer: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What strategies refuse as options, at the edge of what they take, and pool sizes as a share of the gallery."""
+"""Options just outside the range of a strategy are refused; pool sizes may be shares of the gallery."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
 TOLD: list[tuple[str, dict[str, Any], str]] = [
     ("top-k", {"k": 0}, 'k must be a whole number >= 1, or a share of the gallery such as "0.6%", got 0'),
     ("shifted-top-k", {"stop": 10}, r"start must be below stop \(10\), got 10"),
-    ("dqe", {"beta": 2.5}, "beta must be <= 2 where scale is 'absolute', got 2.5"),
-    ("dqe", {"beta": 1.5, "scale": "minmax"}, "beta must be <= 1 where scale is 'minmax', got 1.5"),
+    ("dqe", {"beta": 2.5}, "beta must be <= 2 if scale is 'absolute', got 2.5"),
+    ("dqe", {"beta": 1.5, "scale": "minmax"}, "beta must be <= 1 if scale is 'minmax', got 1.5"),
     ("qure", {"variant": "papr"}, "variant must be 'paper' or 'release', got 'papr'"),
     ("qure", {"consecutive_threshold": 2}, "consecutive_threshold must be left out .* got 2"),
-    ("simans", {"variant": "absolute", "b": 1.0}, "b must be left out where variant is 'absolute', got 1.0"),
+    ("simans", {"variant": "absolute", "b": 1.0}, "b must be left out if variant is 'absolute', got 1.0"),
     ("pair-margin", {"margin": 2.1}, "margin must be less than or equal to 2, got 2.1"),
 ]
 
@@ -93,7 +93,7 @@ def test_a_share_is_that_count(key: str) -> None:
         view = view_of(gallery)
         by_share, by_count = (registry.make("strategies", key, **{SIZED[key]: size}) for size in (share, count))
         assert torch.equal(by_share.pool(view), by_count.pool(view))
-        assert by_share != by_count  # what was given stays in records and tables
+        assert by_share != by_count  # records and tables keep the given value
 
 
 def test_nearest_whole_number_of_images() -> None:

@@ -1,4 +1,4 @@
-"""Orders of queries: what strategies that compose their batches make of an epoch."""
+"""Orders of queries that strategies with composed batches make of an epoch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from negbench.strategies.no_duplicates import NoDuplicates
 
 
 def epoch(target: torch.Tensor, size: int, seed: int, queries: torch.Tensor | None = None) -> Epoch:
-    """Without queries one that may read no embeddings."""
+    """Return an epoch; without `queries`, reading embeddings fails the test."""
     read = (lambda: pytest.fail("it reads no embeddings")) if queries is None else lambda: queries
     return Epoch(0, target, size, torch.Generator().manual_seed(seed), read)
 
 
 def test_batches_of_ngame_are_clusters_of_like_queries() -> None:
-    """Eight groups of four directions each: every cluster of 4 is one of them, whatever the order of the queries."""
+    """With eight groups of four similar queries, at least 30 of 40 clusters of 4 are one whole group."""
     generator = torch.Generator().manual_seed(0)
     centres = normalize(torch.randn(8, 16, generator=generator), dim=1)
     group = torch.arange(32) % 8
@@ -35,7 +35,7 @@ def test_batches_of_ngame_are_clusters_of_like_queries() -> None:
 
 
 def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange() -> None:
-    """A fixed point of balanced 2-means: no two queries would rather be each in the other's half."""
+    """The split is a fixed point of balanced 2-means: no exchange of two queries would suit both better."""
     for count in [2, 3, 9, 16]:
         generator = torch.Generator().manual_seed(count)
         points = normalize(torch.randn(count, 3, generator=generator), dim=1)
@@ -49,7 +49,7 @@ def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange() -> None:
 
 
 def test_no_batch_repeats_a_target() -> None:
-    """As long as none has more queries than there are batches, less one."""
+    """No batch repeats a target if every target has fewer queries than there are batches."""
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         size = 3 + seed % 5

@@ -1,6 +1,6 @@
 """Every pool that is a function of its row, against a loop over that row; `tests/strategies/test_NAME.py` has the rest.
 
-A loop gives the set of columns of a mask, or a row of weights.
+A loop returns the set of columns of a mask, or a row of weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Loop = Callable[[ScoreView, int, Any], set[int] | list[float]]
 
 @cache
 def views() -> list[ScoreView]:
-    """Tables of 1 to 60 columns at several refreshes; a guide of few values, which did not score all of them."""
+    """Return tables of 1 to 60 columns at several refreshes; their guide has few values and some gaps."""
     found = []
     for number, view in enumerate([*toy_views(), *(toy_view(6, n, seed=n, ties=n < 9) for n in (1, 2, 3, 4, 60))]):
         holes = torch.rand(view.scores.shape, generator=torch.Generator().manual_seed(number)) < 0.2
@@ -44,7 +44,7 @@ def allowed(view: ScoreView, row: int, strategy: Any = None) -> set[int]:
 
 
 def gaps(view: ScoreView, row: int) -> dict[int, float]:
-    """s+ - s of every allowed image."""
+    """Return s+ - s for every allowed image."""
     scores = view.scores[row].tolist()
     return {j: scores[int(view.target[row])] - scores[j] for j in allowed(view, row)}
 
@@ -92,7 +92,7 @@ def shifted_top_k(view: ScoreView, row: int, strategy: Any) -> set[int]:
 
 
 def at_most(limit: Callable[[Any, float], float], *, strictly: bool = False) -> Loop:
-    """The k best of those whose score is not above a limit, which is made of the strategy and the target's score."""
+    """Return a loop for the k best images not above a limit, computed from the strategy and the target's score."""
 
     def loop(view: ScoreView, row: int, strategy: Any) -> set[int]:
         most, scores = limit(strategy, float(view.positive[row])), view.scores[row].tolist()
@@ -259,7 +259,7 @@ LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
         {"relative_margin": 0.25, "num_negatives": 2},
         {"relative_margin": 0.5, "range_max": 8, "sampling_strategy": "random"},
         {"max_score": 0.25, "min_score": -0.5, "num_negatives": 5},
-        {"min_score": -1.0, "sampling_strategy": "random"},  # no reason for a wider window
+        {"min_score": -1.0, "sampling_strategy": "random"},  # does not widen the window
         {"absolute_margin": 0.0, "sampling_strategy": "random"},
         {"relative_margin": 0.0, "range_min": 5, "sampling_strategy": "random"},
         {"max_score": 1.0, "num_negatives": 2, "sampling_strategy": "random"},
@@ -307,7 +307,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("mochi", {"queue": 5, "hardest": 2, "pairs": 0, "with_query": 3}),
     ("sentence-transformers", {"relative_margin": 0.25, "max_score": 0.5, "min_score": -0.75}),
 ]
-RULES = [  # that an option can break
+RULES = [  # rules that an option can break
     "form",
     "precision",
     "small_and_flat_tables",
@@ -370,6 +370,6 @@ def test_no_weight_underflows() -> None:
 
 def test_the_width_is_that_of_the_embeddings() -> None:
     by_hand = ScoreView(torch.tensor([[0.0, -0.5, 0.5]]), torch.tensor([0]))
-    with pytest.raises(NegbenchError, match="width must be given: the scores' own is not at least 3, got 0"):
+    with pytest.raises(NegbenchError, match="width must be given: the width of the embeddings is unknown or"):
         DistanceWeighted().pool(by_hand)
     assert as_sets(DistanceWeighted(width=3).pool(by_hand)) == [{2}]

@@ -15,7 +15,7 @@ Variant = Literal["paper", "release"]
 
 
 def _naive(view: ScoreView, row: int, variant: Variant, threshold: int) -> set[int]:
-    """QuRe alg. 1, and the walk of its released code, as a loop over one row."""
+    """Return the pool of one row by QuRe's alg. 1, or by the walk of its released code, as a loop."""
     below = ranking_below(view, row)
     scores = [view.scores[row].tolist()[j] for j in below]
     drops = [a - b for a, b in pairwise(scores)]

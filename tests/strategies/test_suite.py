@@ -20,7 +20,7 @@ Rule = Callable[[ScoreView], Tensor]
 
 @dataclass(frozen=True)
 class ByRule(Strategy):
-    """A strategy out of a function."""
+    """A strategy made of a function."""
 
     rule: Rule = field(default=lambda view: view.allowed.clone())
 
@@ -30,7 +30,7 @@ class ByRule(Strategy):
 
 @dataclass(frozen=True)
 class Unchecked(Strategy):
-    """Swallows any option."""
+    """A strategy that accepts any option."""
 
     k: int = 3
 
@@ -76,7 +76,7 @@ def _peeking(view: ScoreView) -> Tensor:
 
 @dataclass(frozen=True)
 class Reader(ByRule):
-    """Declares a plane."""
+    """A strategy that declares a plane."""
 
     reads: ClassVar = ("guide",)
 
@@ -127,7 +127,7 @@ def test_a_plane_must_be_declared() -> None:
     case.test_form(Reader(_by_plane("guide")))
     case.test_planes_may_be_partial(Reader(_by_plane("guide")))
     for strategy in (ByRule(_by_plane("guide")), Reader(_by_plane("judge"))):
-        with pytest.raises(NegbenchError, match="name it in the strategy's `reads`"):
+        with pytest.raises(NegbenchError, match="declare it in the strategy's `reads`"):
             case.test_form(strategy)
 
 

@@ -27,7 +27,7 @@ NO_TEXTS = (
 
 @pytest.fixture(scope="module")
 def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory, standin: Any) -> Path:
-    """The first entries of each real caption file, the images that they name, and a picture for each of these."""
+    """Write the first entries of each real caption file, the list of their images, and a picture for each."""
     real, cut, out = shared_data / "fashioniq", tmp_path_factory.mktemp("cut"), tmp_path_factory.mktemp("standin")
     for folder in ("captions", "image_splits"):
         (cut / folder).mkdir()
@@ -42,7 +42,7 @@ def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory, stand
 
 
 def run_two_steps(name: str, sets: list[str], folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """result.json of a run of the system, and what it goes without."""
+    """Run a system for two steps and return its result.json and what it leaves out."""
     base = [set_layer(text) for text in sets]
     layer, remarks = system(name).layer(base, Scenes())
     details = run_config(build_config([layer, *base]), Bench.open(folder, "none")).details
@@ -62,7 +62,7 @@ def test_a_corpus_system_runs(name: str, backbone: str, fashioniq: Path, tmp_pat
 
 @pytest.mark.parametrize("texts", [False, True])
 def test_hycole_runs(texts: bool, fashioniq: Path, tmp_path: Path) -> None:
-    """The real files come without attributes: what needs them is left out, and there where they are added."""
+    """Terms on attributes are left out on the real files, which have none, and present where they are added."""
     root = tmp_path / "root"
     root.mkdir()
     for part in fashioniq.iterdir():

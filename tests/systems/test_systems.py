@@ -1,4 +1,4 @@
-"""Systems: what each is made of, one base for all, and what a backbone or a data set cannot carry."""
+"""Systems: what each consists of, one base for all, and what a backbone or a data set does not support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from negbench.data.scene import Scenes
 from negbench.settings.config import build_config, resolved
 from negbench.systems.system import FACTORS, PLAIN, system, systems, with_system
 
-NAMES = (PLAIN, "cirqrs", "dqe", "hycole", "qure")  # what the papers state of theirs: tests/test_recipes.py
+NAMES = (PLAIN, "cirqrs", "dqe", "hycole", "qure")  # tests/test_recipes.py has the papers' settings
 
 
 def test_all_systems_are_named_here() -> None:
@@ -38,7 +38,7 @@ def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
             assert "\n" not in remark
         assert set(layer.get("backbone", {})) <= {"name", "fusion"}
         fusion = build_config([layer, *base]).backbone.options.get("fusion")
-        assert fusion == layer.get("backbone", {}).get("fusion")  # not lost where a layer above names the backbone
+        assert fusion == layer.get("backbone", {}).get("fusion")  # kept where a layer above names the backbone
         resolved(build_config([layer, *base]))  # what is left can run
 
 
@@ -63,7 +63,7 @@ def test_every_system_starts_from_one_base(name: str) -> None:
     assert (options["dim"], options["fusion"], options["hidden"]) == (16, fusion, 0)
     assert options["attribute_weights"] is weights
     other = "sum" if fusion == "gated" else "gated"
-    given = [{**base[0], "backbone": {"name": "vectors", "fusion": other, "hidden": 8}}]  # a flag beats it
+    given = [{**base[0], "backbone": {"name": "vectors", "fusion": other, "hidden": 8}}]  # a flag overrides it
     whole, _ = with_system([{"system": name}, *given], Scenes())
     assert (whole["backbone"]["fusion"], whole["backbone"]["hidden"]) == (other, 8)
 
@@ -87,7 +87,7 @@ def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_strategies_of_the_papers_are_there() -> None:
-    """Their own and their opponents'; a system's negatives are among them."""
+    """`cir` names the papers' own strategies and their opponents, the negatives of all systems among them."""
     from negbench.grid.axes import expand
     from negbench.plugins.registry import registry
     from negbench.systems.system import CIR, systems

@@ -1,4 +1,4 @@
-"""Trials in every storage, with an objective of a moment and workers that are killed."""
+"""Trials in every storage, with an instant objective and with workers that are killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at_once(trial: optuna.Trial) -> float:
 
 
 def in_steps(trial: optuna.Trial) -> float:
-    """Reports, and is pruned."""
+    """Report a value at every step, and stop when pruned."""
     for step in range(4):
         trial.report(toy_value(trial.params) * (step + 1) / 4, step)
         if trial.should_prune():
@@ -59,7 +59,7 @@ def in_steps(trial: optuna.Trial) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Slowly:
-    """Waits, so that a kill finds a worker within a trial; writes down who computes what."""
+    """Objective that waits, so that a kill hits a worker within a trial, and records who computes what."""
 
     folder: Path
     seconds: float
@@ -72,7 +72,7 @@ class Slowly:
 
 
 def slow(job: Job, *, together: int = 1, seconds: float = 0.2) -> Callable[[optuna.Trial], float]:
-    """Opens when so many workers are there, so that none has done all before another one starts."""
+    """Return a slow objective once `together` workers are there, so that none finishes all before another starts."""
     (job.folder / f"here-{os.getpid()}").touch()
     until(lambda: len(list(job.folder.glob("here-*"))) >= together)
     return Slowly(job.folder, seconds)
@@ -81,7 +81,7 @@ def slow(job: Job, *, together: int = 1, seconds: float = 0.2) -> Callable[[optu
 def deadly(
     job: Job, *, at: Sequence[int], times: int = 1, objective: Callable[[optuna.Trial], float] = at_once
 ) -> Callable[[optuna.Trial], float]:
-    """Opens an objective that kills its worker (-9) so many times in each of these trials."""
+    """Return an objective that kills its worker (-9) `times` times in each of these trials."""
 
     def dying(trial: optuna.Trial) -> float:
         value = objective(trial)
@@ -117,12 +117,12 @@ def points(book: Book) -> list[dict[str, Any]]:
 def test_a_study_keeps_its_settings_and_its_storage(tmp_path: Path) -> None:
     folder = tmp_path / "toy"
     toy_book(folder)
-    with pytest.raises(RunError, match="was started with another sampler, seed, and its trials"):
+    with pytest.raises(RunError, match="was started with different sampler, seed; its trials"):
         toy_book(folder, spec=toy_spec("random", seed=3))
-    with pytest.raises(RunError, match="was started with another storage"):
+    with pytest.raises(RunError, match="was started with different storage"):
         Book(folder, toy_spec(), f"sqlite:///{tmp_path}/s.db")
     base = {**toy_spec().base, "compute": {"device": "cpu", "threads": 4}}
-    toy_book(folder, spec=toy_spec(base=base))  # another machine may compute in its own way
+    toy_book(folder, spec=toy_spec(base=base))  # another machine may use other compute settings
     write_json(folder / "study.json", {"storage": None, "spec": toy_spec().dump() | {"seed": "4"}})
     with pytest.raises(DamagedError, match=r"study\.json is damaged"):
         Book(folder, None)
@@ -162,7 +162,7 @@ def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path: Path) -> None:
     assert points(book)[0] == {ALPHA: 0.2, DRAWN: 1}
     assert book.counts() == {"finished": 12, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
     assert toy_book(tmp_path, 12).work(at_once, silent) == 0
-    assert toy_book(tmp_path, 15).work(at_once, silent) == 3  # a higher number goes on
+    assert toy_book(tmp_path, 15).work(at_once, silent) == 3  # a higher number continues it
     assert finished(book)[0].value == max(map(toy_value, points(book)))
     straight = toy_book(tmp_path / "straight", 15)
     straight.work(at_once, silent)
@@ -195,7 +195,7 @@ def test_a_failing_trial_counts_and_is_not_queued_again(tmp_path: Path) -> None:
     errors = [t.user_attrs.get("error") for t in book.frozen() if t.state == TrialState.FAIL]
     assert errors == ["ValueError: odd", "mend this", None]
     assert said[3].startswith("trial 3: FAILED: mend this (alpha=")
-    assert said[4].startswith("trial 4: FAILED: its value is no number")
+    assert said[4].startswith("trial 4: FAILED: its value is not a number")
 
 
 def test_a_default_that_fails_stops_the_study(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_default_that_fails_stops_the_study(tmp_path: Path) -> None:
 
     with pytest.raises(NegbenchError, match="trial 0, the default, failed: mend this"):
         toy_book(tmp_path / "a").work(partial(failing, NegbenchError("mend this")), silent)
-    with pytest.raises(ValueError, match=r"^odd$"):  # a fault of ours, with its traceback
+    with pytest.raises(ValueError, match=r"^odd$"):  # a bug, with its traceback
         toy_book(tmp_path / "b").work(partial(failing, ValueError("odd")), silent)
 
 
@@ -257,7 +257,7 @@ def serve_toy(job: Job) -> None:
 
 
 def start(jobs: Sequence[Job]) -> list[Any]:
-    """Worker processes."""
+    """Start a worker process for each job."""
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=serve_toy, args=(job,), daemon=True) for job in jobs]
     for process in processes:
@@ -266,7 +266,7 @@ def start(jobs: Sequence[Job]) -> list[Any]:
 
 
 def rerun(job: Job) -> int:
-    """One worker after another until one comes to the end; returns how many were killed."""
+    """Run one worker after another until one finishes; return how many were killed."""
     for killed in range(20):
         (process,) = start([job])
         process.join()
@@ -283,7 +283,7 @@ def rerun(job: Job) -> int:
 def test_a_killed_study_tries_the_same_points(
     sampler: str, pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed (-9) in trials, while a trial is sampled, and between its last value and its end."""
+    """A study killed (-9) in trials, while sampling, or before a trial's end tries the points of an unkilled one."""
     objective, short = (at_once if pruner == "none" else in_steps), {**BASE.model_dump(), "train": {"epochs": 4}}
     spec = toy_spec(sampler, pruner=pruner, base=short)
     straight, folder = toy_book(tmp_path / "straight", 20, spec), tmp_path / "toy"
@@ -291,7 +291,7 @@ def test_a_killed_study_tries_the_same_points(
     real = Knob.suggest
 
     def suggest(knob: Knob, trial: optuna.Trial) -> Any:
-        if knob.key == DRAWN:  # the other knob is stored
+        if knob.key == DRAWN:  # the other knob is already stored
             die_once(folder, 100 + trial.number, (105, 117))
         return real(knob, trial)
 
@@ -305,7 +305,7 @@ def test_a_killed_study_tries_the_same_points(
     assert [t.state for t in killed.frozen()] == [t.state for t in straight.frozen()]
     assert [t.value for t in killed.frozen()] == [t.value for t in straight.frozen()]
     assert bool(pruned) == (pruner != "none")
-    assert len({json.dumps(point) for point in points(killed)}) == 20  # every trial draws its own
+    assert len({json.dumps(point) for point in points(killed)}) == 20  # every trial has its own point
 
 
 def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path: Path) -> 
 
 
 def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
-    """kill -9 for one of the processes while it computes, and out of the list with it; the trial that it hits."""
+    """Kill (-9) one process while it computes, drop it from the list, and return the trial that was hit."""
 
     def at_work() -> list[tuple[int, int]]:
         found = [(int(path.name.partition("-")[2]), int(path.read_text() or 0)) for path in folder.glob("working-*")]
@@ -341,7 +341,7 @@ def none_lost_none_twice(book: Book, trials: int, hit: set[int]) -> None:
 
 @pytest.mark.slow
 def test_workers_of_a_journal_of_which_one_is_killed(tmp_path: Path) -> None:
-    """The points of a random sampler, which depend on no other trial, are those of one worker."""
+    """With a random sampler, whose points do not depend on other trials, they try the points of one worker."""
     folder, spec = tmp_path / "toy", toy_spec("random")
     book = toy_book(folder, 16, spec)
     workers = start([toy_job(folder, 16, partial(slow, together=3), spec)] * 3)

@@ -1,4 +1,4 @@
-"""What is searched, how it is told, and the settings of a study."""
+"""The search space, its options, and the settings of a study."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_space_of_a_strategy_and_trial_0_is_its_default() -> None:
 
 def test_a_share_of_the_gallery_stays_as_it_is() -> None:
     assert knobs_of(build_space(base_of("top-k", "strategy.k=0.6%"))) == SCHEDULE
-    with pytest.raises(NegbenchError, match="no number by default"):
+    with pytest.raises(NegbenchError, match="is not a number; set one first"):
         build_space(base_of("top-k", "strategy.k=0.6%"), search=["strategy.k=10:100"])
 
 
@@ -79,7 +79,7 @@ def test_start_and_width_become_the_band() -> None:
         return options["alpha"], options["beta"]
 
     assert band(0.1, 0.15) == (0.1, 0.25)  # right below the target
-    assert band(0.4, 0.9) == (0.4, 1.0)  # cut where the field's own range ends
+    assert band(0.4, 0.9) == (0.4, 1.0)  # cut at the end of the field's own range
     fixed = base_of("dqe", "strategy.alpha=0.3")
     narrow = build_space(fixed, fix=["strategy.alpha"])
     assert "strategy.alpha" not in knobs_of(narrow)
@@ -91,7 +91,7 @@ def test_start_and_width_become_the_band() -> None:
 
 
 def test_every_strategys_own_range_makes_strategies() -> None:
-    """The ends of every knob, a third of the way between them, and all knobs of whole numbers whole."""
+    """Strategies accept every knob at its ends and a third of the way between; integer knobs stay integers."""
     for name in registry.plugins("strategies"):
         base = base_of(name)
         try:
@@ -125,12 +125,12 @@ def test_ranges_from_the_command_line() -> None:
 
 
 CANNOT_BE = [
-    ("strategy.beta=0.5:1", "is searched as the width of its band: --search strategy.beta-alpha="),
+    ("strategy.beta=0.5:1", "is the end of a band: search its width with --search strategy.beta-alpha="),
     ("strategy.alhpa=0:1", "did you mean 'strategy.alpha'"),
-    ("strategy.alpha=0.5", "want KEY=low:high"),
-    ("strategy.alpha=0.4:0.1", "want low < high"),
+    ("strategy.alpha=0.5", "expected KEY=low:high"),
+    ("strategy.alpha=0.4:0.1", "expected low < high"),
     ("train.lr=0:1:log", "low > 0 on a log scale"),
-    ("train.num_negatives=1.5:3.5", "want whole numbers"),
+    ("train.num_negatives=1.5:3.5", "expected whole numbers"),
     ("strategy.scale=absolute:minmax", "a range needs two numbers"),
     ("train.num_negatives=1|1", "names a value twice"),
     ("train.epochs=2:12", "cannot be searched"),
@@ -138,9 +138,9 @@ CANNOT_BE = [
     ("seed=1:3", "cannot be searched"),
     ("dataset.name=a|b", "cannot be searched"),
     ("strategy.alpha=-0.5:0.3", "alpha must be greater than or equal to 0"),
-    ("train.min_lr_ratio=1|[1]", "want a number, a text, true or false, got"),
-    ("train.lr=", "want KEY=low:high"),
-    ("train.lr=1:2:3", "want KEY=low:high"),
+    ("train.min_lr_ratio=1|[1]", "expected a number, a text, true or false, got"),
+    ("train.lr=", "expected KEY=low:high"),
+    ("train.lr=1:2:3", "expected KEY=low:high"),
 ]
 
 
@@ -207,9 +207,9 @@ def test_recipes_are_overridden_by_flags(tmp_path: Path) -> None:
 
 
 def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, refused: Callable[..., str]) -> None:
-    """Of a recipe and of flags; through the command, which ends with 2."""
+    """In recipes and flags, values of wrong types end the command with code 2 and one line."""
     recipes = {
-        "study = 5": "recipe's study = 5: want a table, [study]",
+        "study = 5": "recipe's study = 5: expected a table, [study]",
         "[study]\nseed = 3": "unknown key 'study.seed': did you mean 'study.seeds'?",
         "[study]\nsampler = 5": "study.sampler 5: input should be 'tpe'",
         "[study]\npruner = 0.5": "study.pruner 0.5: input should be 'median'",
@@ -220,10 +220,10 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, refused: Callable
     for text, message in recipes.items():
         refused(["study", "--strategy", "dqe", "--recipe", str(recipe_of(tmp_path, text))], message)
     flags = {
-        "--search=train.min_lr_ratio=1|[1]": "want a number, a text, true or false, got [1]",
+        "--search=train.min_lr_ratio=1|[1]": "expected a number, a text, true or false, got [1]",
         "--sampler=tpo": "--sampler 'tpo': input should be 'tpe', 'gp', 'random', 'cmaes' or 'grid'",
         "--storage=nosql://u:p@h/d": "nosql://h/d cannot be opened",
-        "--name=../s": "--name '../s': want a plain name",
+        "--name=../s": "--name '../s': expected a plain name",
     }
     for flag, message in flags.items():
         refused(["study", "--strategy", "dqe", flag, "--runs-dir", str(tmp_path)], message)

@@ -1,4 +1,4 @@
-"""Trials of the engine on the dev part only, their MLflow copies, and the command from start to test."""
+"""Trials of the engine on the dev part only, their MLflow copies, and the whole command."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touch
     monkeypatch.setattr(scene, "load_split", watched)
     SCENES.clear()
     book = small_study(toy_sets, tmp_path, trials=2, seeds=2)
-    assert asked == ["train"]  # once for all trials, and nothing else
+    assert asked == ["train"]  # once for all trials, and no other split
     runs = [[RunFolder(tmp_path / "s" / "cells" / run) for run in t.user_attrs["runs"]] for t in book.frozen()]
     train = {q.id for q in load_split(runs[0][0].config.dataset, "train", images=False).queries}
     (shared,) = {tuple(run.ranks()["query"]) for mine in runs for run in mine}
@@ -96,7 +96,7 @@ def test_nothing_is_pruned_before_its_first_refresh(
         assert step >= firsts[number]
     for trial in book.frozen()[1:]:
         assert trial.state == TrialState.PRUNED
-        assert trial.last_step == firsts[trial.number]  # stopped within the epoch that condemned it
+        assert trial.last_step == firsts[trial.number]  # stopped in the epoch in which it was pruned
     cells = [RunFolder(path.parent) for path in (tmp_path / "s" / "cells").glob("*/config.json")]
     assert {cell.status for cell in cells} == {"finished", "interrupted"}
     assert not list((tmp_path / "s" / "cells").glob("*/checkpoint.pt"))
@@ -119,7 +119,7 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(
         small_study(vector_sets, tmp_path / "halves", trials=1)
     book = small_study(vector_sets, tmp_path / "halves", trials=1)
     assert epochs == [0, 1, 2, 3, 3]
-    assert not list(tmp_path.glob("*/s/cells/*/model.safetensors"))  # forty of them would be gigabytes
+    assert not list(tmp_path.glob("*/s/cells/*/model.safetensors"))  # the weights of forty trials take gigabytes
     (again,), (want,) = book.frozen(), straight.frozen()
     assert again.params == want.params
     assert (again.value, again.intermediate_values) == (want.value, want.intermediate_values)
@@ -140,7 +140,7 @@ def test_a_trial_killed_before_the_pruner_answered_is_judged_again_there_alone(
     with pytest.raises(KeyboardInterrupt):
         small_study(vector_sets, tmp_path, trials=1)
     for path in (tmp_path / "s" / "cells").glob("*/checkpoint.pt"):
-        path.unlink()  # it goes through all epochs again
+        path.unlink()  # so that it repeats all epochs
     book = small_study(vector_sets, tmp_path, trials=1)
     assert asked == [2, 3, 3]
     assert book.counts()["finished"] == 1
@@ -165,7 +165,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
     assert [again.value] == values
     assert again.user_attrs["runs"] == before.user_attrs["runs"]
     copies = [run.info.status for run in mlflow_runs(tmp_path, "s") if "trial" in run.data.tags]
-    assert copies == ["FINISHED"]  # in place of the interrupted one
+    assert copies == ["FINISHED"]  # it replaces the interrupted one
 
 
 def mlflow_runs(runs: Path, name: str) -> list[Any]:
@@ -204,9 +204,9 @@ def test_mlflow_statuses(vector_sets: list[str], tmp_path: Path, monkeypatch: py
 def test_final_runs_go_on_until_the_best_is_decided(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rate at which nothing is learned against one at which everything is: two seeds leave it open, or decide it.
+    """A rate too low to learn against a good one: a third seed runs only if two seeds leave the pair undecided.
 
-    The trials lie in a database that lets nobody in without its password, which nobody reads anywhere.
+    The trials are in a database with a password, which no output and no JSON file contains.
     """
     real = optuna.storages.get_storage
 
@@ -236,14 +236,14 @@ def test_final_runs_go_on_until_the_best_is_decided(
 def test_the_command_from_start_to_test(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A grid of a rate at which nothing is learned, the default, and one at which something is."""
+    """The command with a grid of two learning rates, a default too low to learn and a good one."""
     sets = [part for text in (*vector_sets, *DEV, "train.lr=0.000001") for part in ("--set", text)]
     grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--final-seeds", "2", "--name", "s"]
     arguments = ["study", "--strategy", "all-corpus", *sets, *grid, "--runs-dir", str(tmp_path)]
     assert negbench(arguments) == 0
     told = capsys.readouterr()
     assert "  trial 0: " in told.err
-    assert "val stays closed" in told.out
+    assert "no trial reads val" in told.out
     assert f"optuna-dashboard --host 127.0.0.1 {tmp_path / 's' / 'optuna.journal'}" in told.out.replace("\n", "")
     book = open_book(tmp_path, "s")
     assert book.counts()["finished"] == 2
@@ -260,7 +260,7 @@ def test_the_command_from_start_to_test(
     assert parent.data.tags["mlflow.note.content"].startswith("The best of 2 finished trials: lr = 0.03 (recall ")
     logged = {a.path for a in MlflowClient(default_uri(tmp_path)).list_artifacts(parent.info.run_id)}
     assert logged == {"trials.csv", "importance.csv"}
-    assert negbench(arguments) == 0  # again: nothing is computed, the same is said
+    assert negbench(arguments) == 0  # rerun: nothing is computed, the output is the same
     assert " trial " not in capsys.readouterr().err
     assert negbench([*arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

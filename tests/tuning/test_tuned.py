@@ -1,4 +1,4 @@
-"""Equal tuning: what is searched, the same number of trials for all, and both tables from the runs themselves."""
+"""Equal tuning: what is searched, the same number of trials for all, and both tables against the runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def combined(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str 
     return combinations(configs, plan(configs, tmp_path, Display(), Scenes()))
 
 
-OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # what top-k's search moves
+OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # the knobs of top-k's search
 
 
 # --- what is searched ----------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_comparison_at_equal_tuning(
         for config in (tmp_path / each.study / "cells").glob("*/config.json"):
             kept = read_json(config)
             assert kept["config"]["seed"] == SEED
-            assert kept["dataset"]["scored"] == "dev"  # the reported split is not even loaded
+            assert kept["dataset"]["scored"] == "dev"  # the reported split is not loaded
     _check_tuned_runs(tmp_path, searched)
     assert negbench([*command, "3"]) == 0
     again = capsys.readouterr().err
@@ -93,7 +93,7 @@ def test_a_comparison_at_equal_tuning(
 
 
 def searches_of(runs: Path, trials: int) -> list[Tuning]:
-    """Those of comparison 'c' that had something to tune; every strategy had so many trials, or none."""
+    """Return the tunings of 'c' that had knobs; check that every strategy had `trials` trials or none."""
     tuned = read_json(runs / "c" / "comparison.json")["tuned"]
     assert tuned["trials"] == trials
     found = [Tuning(**each) for each in tuned["tunings"]]
@@ -103,7 +103,7 @@ def searches_of(runs: Path, trials: int) -> list[Tuning]:
 
 
 def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
-    """Tuned cells have the best trials' settings, on all of train; strategies without a knob are the same runs."""
+    """Check that tuned cells use the best trials' settings and all of train; without knobs the runs are shared."""
     cells = read_json(runs / "c" / "comparison.json")["cells"]
     default, tuned = ([cell for cell in cells if cell["settings"] == each] for each in ("default", "tuned"))
     assert len(cells) == 12
