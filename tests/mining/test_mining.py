@@ -248,6 +248,17 @@ def test_a_corpus_of_several_tiles_is_scored_like_one(tokens: int, monkeypatch: 
     torch.testing.assert_close(mining.tiled_relevance(task.queries, task.candidates), whole, atol=1e-6, rtol=0)
 
 
+def test_a_corpus_is_viewed_copied_or_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = torch.arange(36.0).view(6, 3, 2)
+    monkeypatch.setattr(tiles, "_COPY_BYTES", 4 * table[0].nbytes)
+    for columns, how in (([1, 2, 3], "view"), ([0, 2, 1, 3], "copy"), ([5, 0], "copy"), ([0, 1, 3, 4, 5], "gather")):
+        rows = torch.tensor(columns)
+        tokens, gathered = tiles.gatherable(table, rows)
+        assert torch.equal(tokens if gathered is None else tokens[gathered], table[rows])
+        shared = tokens.untyped_storage().data_ptr() == table.untyped_storage().data_ptr()
+        assert (shared, gathered is None) == {"view": (True, True), "copy": (False, True), "gather": (True, False)}[how]
+
+
 def test_half_precision_embeddings_are_scored_in_float32_even_under_autocast() -> None:
     task = toy_task()
     half = dataclasses.replace(task, queries=task.queries.bfloat16(), candidates=task.candidates.bfloat16())
