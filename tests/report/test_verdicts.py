@@ -309,15 +309,15 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
 
 
 def test_the_price_of_what_is_undecided_is_said(tmp_path: Path) -> None:
-    """The answer tells the seeds until the last pair is decided and their computing time: 4 seeds of 3 s each."""
-    group = group_of(tmp_path, "x", 0.5)  # its runs took 2, 3 and 4 s
+    """The answer tells the seeds until the last pair is decided and their computing time: 4 seeds of 3 s for each strategy."""
+    groups = [group_of(tmp_path, name, 0.5) for name in ("x", "y")]  # their runs took 2, 3 and 4 s
     pair = {"more_seeds": 4.0, "seeds": 3, "loss": "bradley-terry", "backbone": "tiny", "dataset": "f@1"}
     rows = [row("x", 0.5, undecided=("y",), **pair), row("y", 0.49, undecided=("x",), **pair)]
-    assert open_pairs([group], rows) == "1 pair is undecided: about 4 more seeds, 12 s of computing"
+    assert open_pairs(groups, rows) == "1 pair is undecided: about 4 more seeds, 24 s of computing"
     stuck = [replace(each, more_seeds=-1.0) for each in rows]
-    assert open_pairs([group], stuck) == "1 pair is undecided, and some need more queries, not seeds"
-    assert open_pairs([group], [replace(each, undecided=()) for each in rows]) == ""
-    assert answer([group], rows)[0].endswith(f"share first place (49.0 to 50.0 %). {open_pairs([group], rows)}.")
+    assert open_pairs(groups, stuck) == "1 pair is undecided, and some need more queries, not seeds"
+    assert open_pairs(groups, [replace(each, undecided=()) for each in rows]) == ""
+    assert answer(groups, rows)[0].endswith(f"share first place (49.0 to 50.0 %). {open_pairs(groups, rows)}.")
 
 
 def test_too_few_seeds_are_said(tmp_path: Path) -> None:
