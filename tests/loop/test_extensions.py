@@ -181,6 +181,7 @@ def test_a_queue_is_resumed_to_the_bit(
     without = "in-batch+top-k:k=5" if "+" in name else "in-batch"
     plain = run_config(config_of(vector_sets, without), Bench.open(tmp_path / "plain", "none"))
     assert whole.details["negatives_seen"] > plain.details["negatives_seen"]
+    assert sum("mining/hardness" in point for point in plain.folder.metrics()) == (2 if "+" in name else 4)
 
 
 def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened: OpenRun) -> None:

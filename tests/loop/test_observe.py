@@ -128,7 +128,9 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets: list[str], lo
     (line,) = told(vector_sets, loss, points=losses(*pinned))
     assert line.startswith(f"the loss stays at {level:.3f}")
     assert told(vector_sets, loss, points=losses(*pinned[:3], level * 0.98)) == []
+    assert told(vector_sets, loss, points=losses(*pinned[:2], level * 1.1, level)) == []  # two at least
     assert told(vector_sets, loss, points=losses(level, level, level)) == []  # too short to tell
+    assert told(vector_sets, loss, points=losses(0.0, 0.0, 0.0, 0.0)) == []
 
 
 def test_the_end_of_a_run_prints_them(

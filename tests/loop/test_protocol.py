@@ -24,6 +24,7 @@ from negbench.data.scene import Scenes, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
+from negbench.errors import NegbenchError
 from negbench.loop import checkpoint, pools, snapshot
 from negbench.loop import record as made
 from negbench.loop import train as loop
@@ -842,6 +843,40 @@ def test_the_time_before_an_interruption_counts(
     folder.write_checkpoint(saved)
     seconds = run_config(config, bench).details["seconds"]
     assert seconds["train"] > saved["state"]["seconds"]["train"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda saved: saved["optimizer"]["param_groups"][0].update(lr="0.01"), "different optimizer"),
+        (lambda saved: saved["state"].update(epoch="1"), "error for int"),
+        (lambda saved: saved["state"].update(negatives=saved["state"]["negatives"][:-1]), "other queries"),
+    ],
+)
+def test_a_checkpoint_of_other_types_or_queries_is_refused(
+    change: Callable[[Any], None],
+    message: str,
+    vector_sets: list[str],
+    tmp_path: Path,
+    interrupted: Callable[..., Bench],
+) -> None:
+    config = config_of(vector_sets, "train.epochs=2", strategy="qure", loss="info-nce")
+    bench = interrupted(config, tmp_path, 1)
+    folder = RunFolder(next(tmp_path.glob("qure*")))
+    saved = folder.checkpoint()
+    assert saved is not None
+    change(saved)
+    folder.write_checkpoint(saved)
+    with pytest.raises(NegbenchError, match=f"checkpoint.pt is damaged (.|\n)*{message}"):
+        run_config(config, bench)
+
+
+def test_a_loss_without_a_gradient_is_refused(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry.get("losses", "info-nce"), "__call__", lambda *given, **more: torch.tensor(1.0))
+    with pytest.raises(NegbenchError, match="'info-nce' returned a number without a gradient"):
+        run(config_of(vector_sets, strategy="in-batch", loss="info-nce"), tmp_path)
 
 
 # --- durability ------------------------------------------------------------------------------------------------------
