@@ -309,7 +309,7 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
 
 
 def test_the_price_of_what_is_undecided_is_said(tmp_path: Path) -> None:
-    """The answer gives the seeds until the last pair is decided, and their computing time: 4 seeds of 3 s per strategy."""
+    """The answer gives the seeds that decide the last pair, and their computing time: 4 seeds of 3 s per strategy."""
     groups = [group_of(tmp_path, name, 0.5) for name in ("x", "y")]  # their runs took 2, 3 and 4 s
     pair = {"more_seeds": 4.0, "seeds": 3, "loss": "bradley-terry", "backbone": "tiny", "dataset": "f@1"}
     rows = [row("x", 0.5, undecided=("y",), **pair), row("y", 0.49, undecided=("x",), **pair)]
