@@ -70,7 +70,8 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
                 "remarks",
             )
         ],
-        [f"tests/loop/test_{name}.py" for name in ("protocol", "observe", "run_options", "claims", "extensions")],
+        [f"tests/loop/test_{name}.py" for name in ("protocol", "observe", "run_options", "claims", "extensions")]
+        + ["tests/loop/test_precision.py", "tests/mining/test_composite.py"],
     ),
 }
 

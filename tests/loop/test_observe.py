@@ -114,6 +114,9 @@ def test_fallbacks_and_stale_pools(vector_sets: list[str]) -> None:
         "epoch 1: 11% of the queries had an empty pool and drew from a fallback",
         "epoch 3: the refresh changed no pool",
     ]
+    for kind in ("fallback_below", "fallback_any"):  # the other kind counts 0
+        counts = [len(told(vector_sets, behaviour=[{"epoch": 1.0, kind: count}])) for count in (10.0, 11.0)]
+        assert counts == [0, 1]
 
 
 def test_collapsed_embeddings_once(vector_sets: list[str]) -> None:
@@ -131,6 +134,7 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets: list[str], lo
     assert told(vector_sets, loss, points=losses(*pinned[:2], level * 1.1, level)) == []  # two at least
     assert told(vector_sets, loss, points=losses(level, level, level)) == []  # too short to tell
     assert told(vector_sets, loss, points=losses(0.0, 0.0, 0.0, 0.0)) == []
+    assert len(told(vector_sets, loss, points=losses(*[level * 1.1] * 9, level, level, level))) == 1  # a quarter
 
 
 def test_the_end_of_a_run_prints_them(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,51 @@ def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(
         run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path)
     assert seen == [("interrupted", before + 1)] * 2
     assert torch.get_num_threads() == before
+
+
+def test_a_bug_is_noted_and_the_run_computed_again(
+    tmp_path: Path, vector_sets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(opened: Any, folder: RunFolder, log: Any) -> Any:
+        raise ValueError("odd")
+
+    config = config_of("in-batch", vector_sets)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "train", odd)
+        with pytest.raises(ValueError, match="odd"):
+            run(config, tmp_path)
+    error = next(tmp_path.glob("in-batch*")) / "error.txt"
+    assert error.read_text(encoding="utf-8").strip() == "ValueError: odd"
+    assert [run(config, tmp_path).reused for _ in range(2)] == [False, True]
+
+
+class Shown(Display):
+    """Records (stage, total, what was advanced by, note)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[tuple[str, int | None, int, str]] = []
+
+    @contextmanager
+    def stage(self, name: str, *, total: int | None = None, note: str = "") -> Iterator[Callable[[int], None]]:
+        counts: list[int] = []
+        with super().stage(name, total=total, note=note):
+            yield counts.append
+        self.shown.append((name, total, sum(counts), note))
+
+
+def test_progress_reaches_its_total(tmp_path: Path, vector_sets: list[str]) -> None:
+    config, display = (
+        config_of("qure", vector_sets, "train.epochs=2", "train.batch_size=20", "schedule.refresh_epochs=[0,1]"),
+        Shown(),
+    )
+    runs.run_config(config, Bench.open(tmp_path, "none", display=display))
+    queries = len(Scenes().dataset(config.dataset, "train", images=False).queries)
+    assert queries == 48
+    trained = [("train", 3, 3, f"epoch {epoch}/2") for epoch in (1, 2)]  # two batches of 20 and one of 8
+    assert [each for each in display.shown if each[0] == "train"] == trained
+    mined = [("mine", queries, queries, f"epoch {epoch}") for epoch in (1, 2)]
+    assert [each for each in display.shown if each[0] == "mine"] == mined
 
 
 # --- pairs that change with the epoch --------------------------------------------------------------------------------
