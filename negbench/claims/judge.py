@@ -133,7 +133,7 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share:
     first, second = test.settings
     pairs = [(one, other, s) for one, other in zip(*map(test.variants, test.settings), strict=True) for s in seeds]
     if all(evidence.run(one, s).folder.path == evidence.run(other, s).folder.path for one, other, s in pairs):
-        raise Untestable(f"'{first}' and '{second}' are the same run: the option between them is unsupported")
+        raise Untestable(f"'{first}' and '{second}' are the same run: the differing option is unsupported")
     (one, strata), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
     if one.shape != other.shape:
         raise Untestable(f"'{first}' and '{second}' were measured on different queries")

@@ -179,7 +179,7 @@ def _single(axes: Axes, flag: str, *names: str) -> None:
     """Refuse a second loss, backbone or data set."""
     for name in names:
         if len(getattr(axes, name)) > 1:
-            raise OptionError(f"{flag} cannot vary {name}, too: give one")
+            raise OptionError(f"{flag} and several {name} do not go together: give one")
 
 
 def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:

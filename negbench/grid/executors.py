@@ -115,7 +115,8 @@ class Processes:
         pending = list(enumerate(tasks))[::-1]
         deaths: Counter[int] = Counter()
         active: dict[Connection, _Worker] = {}
-        if any(worker.function is not function or not worker.process.is_alive() for worker in self.idle):
+        # An idle worker sends nothing: a readable pipe is a closed one. `process.is_alive` learns of a death later.
+        if any(worker.function is not function or worker.pipe.poll() for worker in self.idle):
             _end(self.idle)
 
         def start() -> None:

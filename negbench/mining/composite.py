@@ -134,7 +134,7 @@ def _union(name: str, find: Find) -> type[Strategy]:
     own = next(part for part in parts if part.scope == "corpus")
     other = next(part for part in parts if issubclass(part, BatchStrategy))
     if "triple" in other.corrupts:
-        raise OptionError(f"strategy {quoted(name)}: whole-batch triples and drawn negatives do not combine")
+        raise OptionError(f"strategy {quoted(name)}: whole-batch triples cannot be combined with drawn negatives")
     return _made(Union, name, names, parts, like=own)
 
 

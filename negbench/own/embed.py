@@ -177,7 +177,7 @@ class _Used:
         found = found.to("cpu", torch.float32, copy=True)  # an encoder may write into its own buffer
         finite = torch.isfinite(found).flatten(1).all(1)
         if not finite.all():
-            raise DataError(f"{self.title}: {method} is not finite for '{names[int(finite.int().argmin())]}'")
+            raise DataError(f"{self.title}: {method} gave NaN or inf for '{names[int(finite.int().argmin())]}'")
         return found
 
     @contextmanager

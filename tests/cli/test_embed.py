@@ -271,7 +271,7 @@ ONE_LINE = {
     "mine.py:Mina": "unknown encoder 'Mina' in mine.py: did you mean 'Mine'?",
     "mine.py:few": "encode_image must return [n, C] or [n, L, C] floats, a row for each of n = 10, got [1, 2]",
     "mine.py:words": "got a str",
-    "mine.py:nan": "encode_image is not finite for 'p4'",
+    "mine.py:nan": "encode_image gave NaN or inf for 'p4'",
     "mine.py:many": "encode_text must return [n, C] floats, a row for each of n = 3, got [3, 1, 2]",
     "mine.py:widths": "encode_image returned shape [10] per item for one batch and [4] for the next",
     "mine.py:large": "out of memory (CUDA out of memory. Tried): lower --batch-size",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 from dataclasses import replace
 from itertools import product
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from mlflow.tracking import MlflowClient
 from rich.console import Console
 
@@ -270,6 +272,25 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path: Path) -> None:
             Axes.of(over_recipe(Compare(recipe=recipe)))
 
 
+def test_workers_have_ended_when_the_report_begins(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold memory that the report needs; a cell leaves no memory that torch only caches."""
+    alive, emptied = list[int](), list[int]()
+    real = finish_of.finish
+
+    def watched(*given: Any, **more: Any) -> Any:
+        alive.append(len(multiprocessing.active_children()))
+        return real(*given, **more)
+
+    monkeypatch.setattr(finish_of, "finish", watched)
+    assert negbench(command_of(vector_sets, tmp_path, "--workers", "2")) == 0
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
+    assert negbench(command_of(vector_sets, tmp_path / "here")) == 0
+    assert alive == [0, 0]
+    assert len(emptied) == len(list((tmp_path / "here").glob("*/result.json")))
+
+
 @pytest.mark.slow
 def test_the_command_ends_with_tables_and_summary_runs(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -454,7 +475,7 @@ MISTAKES = [
     (["--pairs", "all"], "--pairs has no effect without --until decided"),
     (["--until", "decided"], "--until decided starts with 1 seeds"),
     (["--dial", "train.lr=1,2", "--tuned", "2"], "--dial and --tuned cannot be combined"),
-    (["--dial", "train.lr=1,2", "--losses", "all"], "--dial cannot vary losses, too"),
+    (["--dial", "train.lr=1,2", "--losses", "all"], "--dial and several losses do not go together"),
     (["--systems", "all", "--negatives", "1"], "--systems and --negatives cannot be combined"),
     (["--systems", "all", "--losses", "info-nce"], "--systems uses each system's own loss"),
     (["--systems", "qur"], "unknown system 'qur' in --systems: did you mean 'qure'?"),

@@ -94,7 +94,7 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets: list[str]) -> 
         ("in-batch+qur", "did you mean 'qure'"),
         ("top-k+qure", "a union combines one corpus strategy and one batch strategy"),
         ("in-batch+in-batch", "a union combines one"),
-        ("in-batch-cube+qure", "whole-batch triples and drawn negatives do not combine"),
+        ("in-batch-cube+qure", "whole-batch triples cannot be combined"),
         ("all-corpus>qure", "expected NAME:EPOCHS>NAME"),
         ("all-corpus:2>qure:3", "expected NAME, or NAME:option=value"),
         ("all-corpus:2>in-batch:3>", "expected NAME:EPOCHS>NAME"),
