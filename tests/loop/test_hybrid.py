@@ -204,25 +204,29 @@ def test_each_term_has_its_temperature() -> None:
     assert float(found.detach()) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_all_triples_of_texts_are_mined_by_the_strategy() -> None:
-    """TCM under in-batch-cube uses the two best (text a, modification b, target text c) that are no query's own."""
-    rows = [*ROWS, (None, "10", "60", 60.0, 70.0)]
+@pytest.mark.parametrize("k", [2, 60])
+def test_all_triples_of_texts_are_mined_by_the_strategy(k: int) -> None:
+    """TCM under in-batch-cube uses the k best allowed (text a, modification b, target text c) that are no query's."""
+    rows = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0)]
     everyone = range(len(rows))
-    strategy = make_strategy("in-batch-cube", k=2)
+    strategy = make_strategy("in-batch-cube", k=k)
     terms = HybridTerms(HybridConfig(alpha=1.0), Plane(), make_loss("info-nce"), dataset(rows), strategy)
-    batch = members(list(everyone), ("modification",), rows)
+    batch = members(everyone, (), rows)
     count = len(rows)
     cells = itertools.product(everyone, repeat=3)
-    allowed = torch.tensor([not a == b == c for a, b, c in cells]).reshape(count, count, count)
-    batch = dataclasses.replace(batch, allowed={**batch.allowed, "triple": allowed})
-    own = {(first, n, last) for n, (first, _, last, _, _) in enumerate(rows)}
+    allowed = torch.tensor([a != c for a, _, c in cells]).reshape(count, count, count)
+    turns = [row[1] for row in rows]
+    others = torch.tensor([[a != b for b in turns] for a in turns])
+    batch = dataclasses.replace(batch, allowed={"modification": others, "triple": allowed})
+    own = {(first, turn, last) for first, turn, last, _, _ in rows}
     found = []
     for a, b, c in itertools.product(everyone, repeat=3):
         first, last = rows[a][0], rows[c][2]
-        if first is not None and last is not None and (first, b, last) not in own:
-            found.append(cos(float(first) + float(rows[b][1]), float(last)))
-    hardest = sorted(found, reverse=True)[:2]
-    complete = [n for n in everyone if rows[n][0] is not None]
+        if a != c and first is not None and last is not None and (first, turns[b], last) not in own:
+            found.append(cos(float(first) + float(turns[b]), float(last)))
+    assert len(found) > k
+    hardest = sorted(found, reverse=True)[:k]
+    complete = [n for n in everyone if None not in rows[n]]
     positive = [cos(float(rows[n][0] or 0) + float(rows[n][1]), float(rows[n][2] or 0)) for n in complete]
     wanted = sum(info_nce(p, hardest) for p in positive) / len(positive)
     assert float(terms(batch, backbones).detach()) == pytest.approx(wanted, rel=1e-5)
