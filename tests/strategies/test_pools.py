@@ -30,12 +30,13 @@ Loop = Callable[[ScoreView, int, Any], set[int] | list[float]]
 
 @cache
 def views() -> list[ScoreView]:
-    """Return tables of 1 to 60 columns at several refreshes; their guide has few values and some gaps."""
+    """Return tables of 1 to 60 columns at several refreshes; their planes have gaps and the guide few values."""
     found = []
-    for number, view in enumerate([*toy_views(), *(toy_view(6, n, seed=n, ties=n < 9) for n in (1, 2, 3, 4, 60))]):
+    for number, view in enumerate([*toy_views(), *(toy_view(12, n, seed=n, ties=n < 9) for n in (1, 2, 3, 4, 60))]):
         holes = torch.rand(view.scores.shape, generator=torch.Generator().manual_seed(number)) < 0.2
-        guide = ((8 * view.planes["guide"]).round() / 8).masked_fill(holes, torch.nan)
-        found.append(replace(view, refresh=number % 4, planes={**view.planes, "guide": guide}))
+        planes = {**view.planes, "guide": (8 * view.planes["guide"]).round() / 8}
+        planes = {name: plane.masked_fill(holes, torch.nan) for name, plane in planes.items()}
+        found.append(replace(view, refresh=number % 4, planes=planes))
     return found
 
 
@@ -144,7 +145,7 @@ def dqe(view: ScoreView, row: int, strategy: Dqe) -> set[int]:
 
 
 def fnc(view: ScoreView, row: int, strategy: Any) -> set[int]:
-    likeness = view.planes["target"][row].tolist()
+    likeness = view.planes["target"][row].nan_to_num(-math.inf).tolist()
     nearest = sorted(allowed(view, row), key=lambda j: (-likeness[j], j))[: strategy.k]
     return {j for j in allowed(view, row) if not (j in nearest and likeness[j] > strategy.threshold)}
 
@@ -202,7 +203,7 @@ def distance_weighted(view: ScoreView, row: int, strategy: DistanceWeighted) -> 
 
 
 def trisampler(view: ScoreView, row: int, strategy: Any) -> list[float]:
-    likeness, by_column = view.planes["target"][row].tolist(), gaps(view, row)
+    likeness, by_column = view.planes["target"][row].nan_to_num(-math.inf).tolist(), gaps(view, row)
     weights = [0.0] * view.scores.shape[1]
     for j in ranking(view, row)[: strategy.k]:
         weights[j] = math.exp(-(by_column[j] ** 2) / 4) * max(0.0, likeness[j] - float(view.scores[row, j]))
@@ -255,7 +256,7 @@ LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
         {"k": 6, "n": 2, "limit": 0.0}, {"k": 2, "n": 4, "limit": -0.5}, {"k": 4, "n": 1, "limit": 0.9}, {"k": 1},
     )),
     ("sentence-transformers", sentence_transformers, (
-        {}, {"range_min": 2, "range_max": 6, "sampling_strategy": "random"}, {"absolute_margin": 0.25, "range_min": 1},
+        {}, {"range_min": 2, "range_max": 5, "sampling_strategy": "random"}, {"absolute_margin": 0.25, "range_min": 1},
         {"relative_margin": 0.25, "num_negatives": 2},
         {"relative_margin": 0.5, "range_max": 8, "sampling_strategy": "random"},
         {"max_score": 0.25, "min_score": -0.5, "num_negatives": 5},
