@@ -36,7 +36,7 @@ def test_batches_of_ngame_are_clusters_of_like_queries() -> None:
 
 def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange() -> None:
     """The split is a fixed point of balanced 2-means: no exchange of two queries would suit both better."""
-    for count in [2, 3, 9, 16]:
+    for count in [2, 3, 9, 16, 40, 41]:
         generator = torch.Generator().manual_seed(count)
         points = normalize(torch.randn(count, 3, generator=generator), dim=1)
         side = _half(points, generator)
