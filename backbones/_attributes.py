@@ -66,13 +66,13 @@ def attribute_masks(words: Sequence[Sequence[str | None]], length: int) -> dict[
     Returns:
         {"colour": [B, S] bool, "shape": [B, S] bool}, on the CPU.
     """
-    found: dict[str, list[int]] = {aspect: [] for aspect in ASPECTS}
+    by_aspect: dict[str, list[int]] = {aspect: [] for aspect in ASPECTS}
     for row, tokens in enumerate(words):
         for place, word in enumerate(tokens[:length], start=row * length):
             for aspect in () if word is None else _aspects_of(word):
-                found[aspect].append(place)
+                by_aspect[aspect].append(place)
     masks = {aspect: torch.zeros(len(words), length, dtype=torch.bool) for aspect in ASPECTS}
-    for aspect, places in found.items():
+    for aspect, places in by_aspect.items():
         masks[aspect].view(-1)[torch.tensor(places, dtype=torch.int64)] = True
     return masks
 

@@ -65,10 +65,10 @@ def vocabulary_file(source: Path) -> Path:
         WeightsError: no such file.
     """
     if source.is_dir():
-        found = [source / name for name in ("vocab.txt", "tokenizer.json") if (source / name).is_file()]
-        if not found:
+        files = [source / name for name in ("vocab.txt", "tokenizer.json") if (source / name).is_file()]
+        if not files:
             raise WeightsError(f"no tokenizer in {source}: put the vocab.txt of bert-base-uncased there")
-        return found[0]
+        return files[0]
     if not source.is_file():
         raise WeightsError(f"no tokenizer at {source}: tokenizer= takes a vocab.txt or a folder that holds one")
     return source

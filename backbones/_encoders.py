@@ -71,12 +71,12 @@ class _OpenClip:
 
     def encode_image(self, images: Sequence[Image]) -> Tensor:
         pixels = torch.stack([self._transform(image) for image in images])
-        found: Tensor = self._model.encode_image(pixels.to(self._device))
-        return found
+        embeddings: Tensor = self._model.encode_image(pixels.to(self._device))
+        return embeddings
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        found: Tensor = self._model.encode_text(self._tokenizer(list(texts)).to(self._device))
-        return found
+        embeddings: Tensor = self._model.encode_text(self._tokenizer(list(texts)).to(self._device))
+        return embeddings
 
 
 def _open_clip(name: str, device: torch.device) -> Encoder:
@@ -99,22 +99,22 @@ def _open_clip_options(name: str) -> dict[str, Any]:
     """Parse backbone `clip`'s options from MODEL[:PRETRAINED][:OPTION=VALUE...]; an existing path is the weights."""
     given, *more = re.split(r":(?=\w+=)", f":{name}")
     given = given.removeprefix(":")
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if given and Path(given).expanduser().exists():
-        found["weights"] = given
+        options["weights"] = given
     else:
         model, _, weights = given.partition(":")
-        found |= {key: value for key, value in (("model", model), ("weights", weights)) if value}
+        options |= {key: value for key, value in (("model", model), ("weights", weights)) if value}
     for option in more:
         key, _, value = option.partition("=")
         if key not in _OPTIONS:
             raise UnknownNameError("option", key, _OPTIONS)
-        found[key] = value
-    if not found:
+        options[key] = value
+    if not options:
         raise OptionError("name a model, e.g. open_clip:ViT-B-32:openai")
-    if found.get("activation", "auto") not in ("auto", "quick_gelu", "gelu"):
-        raise UnknownNameError("activation", found["activation"], ("quick_gelu", "gelu"))
-    return found
+    if options.get("activation", "auto") not in ("auto", "quick_gelu", "gelu"):
+        raise UnknownNameError("activation", options["activation"], ("quick_gelu", "gelu"))
+    return options
 
 
 # --- transformers --------------------------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ class _Transformers:
         kept = {} if self._most is None else {"truncation": True, "max_length": self._most}
         return self._processor(text=list(texts), padding=padding, return_tensors="pt", **kept)
 
-    def _pooled(self, found: Any) -> Tensor:
+    def _pooled(self, output: Any) -> Tensor:
         """Return the projected pooled features: part of a tower's output from transformers 5 on, all of it before."""
-        tensor: Tensor | None = found if isinstance(found, Tensor) else getattr(found, "pooler_output", None)
+        tensor: Tensor | None = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
         if tensor is None:
             raise OptionError(f"{type(self._model).__name__} returns no pooled features of images and texts")
         return tensor

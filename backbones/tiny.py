@@ -153,9 +153,9 @@ def load_encoders(path: Path) -> Encoders:
         encoders = Encoders([str(word) for word in json.loads(metadata["vocabulary"])])
     except (KeyError, ValueError, TypeError) as error:
         raise WeightsError(f"{path} has no vocabulary: write it with examples/pretrain_tiny.py") from error
-    found = load_file(path)
-    check_fit(f"{path} does not fit the tiny backbone", found, encoders.state_dict())
-    encoders.load_state_dict(found)
+    state = load_file(path)
+    check_fit(f"{path} does not fit the tiny backbone", state, encoders.state_dict())
+    encoders.load_state_dict(state)
     return encoders
 
 

@@ -162,12 +162,12 @@ class Vectors(GivenFeatures):
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """{"ids": [B, S] phrases, "colour": [B, S] bool, "shape": [B, S] bool: which name an attribute}."""
-        found = [_phrases_of(text) or [((), 1)] for text in texts]
-        ids = torch.zeros(len(found), max(map(len, found), default=1), dtype=torch.int64)
-        for row, tokens in enumerate(found):
+        token_lists = [_phrases_of(text) or [((), 1)] for text in texts]
+        ids = torch.zeros(len(token_lists), max(map(len, token_lists), default=1), dtype=torch.int64)
+        for row, tokens in enumerate(token_lists):
             ids[row, : len(tokens)] = torch.tensor([number for _, number in tokens])
         # a hyphen separates the words of a compound
-        compounds = [["-".join(phrase) or None for phrase, _ in tokens] for tokens in found]
+        compounds = [["-".join(phrase) or None for phrase, _ in tokens] for tokens in token_lists]
         return {"ids": ids, **attribute_masks(compounds, ids.shape[1])}
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -182,15 +182,15 @@ class Vectors(GivenFeatures):
 
 def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
     """Split a text into known phrases, longest first from the left, with their numbers; joining words are dropped."""
-    rest, found = tuple(words(text)), []
+    rest, tokens = tuple(words(text)), []
     while rest:
         known = next((rest[:n] for n in range(_LONGEST, 0, -1) if rest[:n] in _NUMBER), None)
         if known is not None:
-            found.append((known, _NUMBER[known]))
+            tokens.append((known, _NUMBER[known]))
         elif rest[0] not in VOCABULARY:
-            found.append((rest[:1], 2 + len(_NUMBER) + zlib.crc32(rest[0].encode()) % BUCKETS))
+            tokens.append((rest[:1], 2 + len(_NUMBER) + zlib.crc32(rest[0].encode()) % BUCKETS))
         rest = rest[len(known or rest[:1]) :]
-    return found
+    return tokens
 
 
 def _encoders(dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Hook of MkDocs: the pages that are made from docstrings, cards, recipes of systems, README and notebooks.
+"""MkDocs hook: pages generated from docstrings, cards, recipes of systems, README and notebooks.
 
 Nothing is written beside the site: pages are handed to MkDocs as they are made. `make docs` runs it.
 """
@@ -78,24 +78,24 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 class Doctests(Preprocessor):
-    """Fences examples, from `>>> ` to the next blank line: to Markdown they are quotes within quotes."""
+    """Fence examples, from `>>> ` to the next blank line: to Markdown they are quotes within quotes."""
 
     def run(self, lines: list[str]) -> list[str]:
-        """The lines of a page or of a docstring."""
+        """Fence examples in the lines of a page or docstring."""
         example = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
         return example.sub(r"\1```pycon\n\g<0>\n\1```", "\n".join(lines)).split("\n")
 
 
 class DoctestExtension(Extension):
-    """Of Python-Markdown, which runs it before its own fences."""
+    """Python-Markdown extension that runs before its own fences."""
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """Register it."""
+        """Register the preprocessor."""
         md.preprocessors.register(Doctests(md), "doctests", 50)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made."""
+    """Add the generated pages."""
     for path, text in pages():
         if (known := files.get_file_from_path(path)) is not None:
             files.remove(known)
@@ -106,7 +106,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Path below docs/ and Markdown of every page that is made."""
+    """Yield path below docs/ and Markdown of every generated page."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     readme = readme.replace("# negbench", "# Overview", 1).replace("](CONTRIBUTING.md)", "](contributing.md)")
     yield "overview.md", readme.replace("](docs/", "](")
@@ -127,7 +127,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def names(kind: str) -> list[str]:
-    """Built-in plug-ins of one kind."""
+    """Return the names of a kind's built-in plug-ins."""
     return [name for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in"]
 
 
@@ -135,14 +135,14 @@ def names(kind: str) -> list[str]:
 
 
 def index(kind: str) -> str:
-    """All plug-ins of one kind in a table."""
-    found = [d for d in registry.describe(kind) if d.origin == "built-in"]
-    rows = [(f"[{d.name}]({d.name}.md)", d.summary, d.paper or "none named") for d in found]
+    """List the plug-ins of one kind in a table."""
+    built_in = [d for d in registry.describe(kind) if d.origin == "built-in"]
+    rows = [(f"[{d.name}]({d.name}.md)", d.summary, d.paper or "none named") for d in built_in]
     return f"# {TITLES[kind]}\n\n" + table(("name", "what", "source"), rows)
 
 
 def plugin_page(kind: str, name: str) -> str:
-    """One plug-in: docstrings of its file and class, options, pool or card."""
+    """Describe one plug-in: docstrings of its file and class, options, pool or card."""
     described, section, options = explained(kind, name)
     cls = registry.get(kind, name)
     module = importlib.import_module(cls.__module__)
@@ -166,7 +166,7 @@ def plugin_page(kind: str, name: str) -> str:
 
 
 def strategy_part(name: str, cls: type[Strategy]) -> str:
-    """Schedule of a strategy, and the picture of its pool if it has one on a score row."""
+    """Show the schedule of a strategy, and the picture of its pool if it has one on a score row."""
     facts = [("scope", cls.scope)]
     if issubclass(cls, BatchStrategy):
         facts += [("corrupts", ", ".join(cls.corrupts))]
@@ -179,7 +179,7 @@ def strategy_part(name: str, cls: type[Strategy]) -> str:
 
 
 def score_row(cls: type[Strategy]) -> ScoreView:
-    """One query, 300 images: three steps and a long tail, the target at place 25."""
+    """Return scores of one query and 300 images: three steps and a long tail, the target at place 25."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(IMAGES, generator=generator).sort(descending=True).values
     scores = 0.15 + 0.35 * noise
@@ -194,7 +194,7 @@ def score_row(cls: type[Strategy]) -> ScoreView:
 
 
 def pool_picture(name: str, cls: type[Strategy]) -> str:
-    """The curve, the target, and the weight with which each image is drawn, as an SVG element in the page's colours."""
+    """Draw the curve, the target and each image's weight as an SVG element in the page's colours."""
     view = score_row(cls)
     pool = cls().pool(view)[0].float()
     inside = pool > 0
@@ -221,7 +221,7 @@ def pool_picture(name: str, cls: type[Strategy]) -> str:
 
 
 def card_part(make: Any) -> str:
-    """A benchmark's card with its published sizes, at default options."""
+    """Show a benchmark's card with its published sizes, at default options."""
     hints, given = typing.get_type_hints(make), {}
     for parameter in inspect.signature(make).parameters.values():
         if parameter.default is inspect.Parameter.empty:
@@ -239,7 +239,7 @@ def card_part(make: Any) -> str:
 
 
 def system_page(system: System) -> str:
-    """One published method: what each of its factors sets."""
+    """Show what each factor of a published method sets."""
     layers = [
         (factor, layer, "") for factor, layer in (("negatives", system.negatives), ("objective", system.objective))
     ]
@@ -255,7 +255,7 @@ def system_page(system: System) -> str:
 
 
 def options_page() -> str:
-    """The fields of every options model that `negbench` exports."""
+    """List the fields of every options model that `negbench` exports."""
     exported = (getattr(negbench, name) for name in dir(negbench))
     models = [cls for cls in exported if isinstance(cls, type) and issubclass(cls, Options)]
     parts = [
@@ -273,7 +273,7 @@ def options_page() -> str:
 
 
 def notebook(text: str, name: str) -> str:
-    """A script in percent format (`# %%`, `# %% [markdown]`) as a page; editors open the same file as a notebook."""
+    """Turn a script in percent format (`# %%`, `# %% [markdown]`) into a page; editors open it as a notebook."""
     parts = []
     for cell in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:
         head, _, body = cell.partition("\n")
@@ -288,7 +288,7 @@ def notebook(text: str, name: str) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [list(head), *([str(value) for value in row] for row in rows)]
     cells = [[re.sub(r"\s+", " ", value).replace("|", "\\|") for value in line] for line in lines]
     cells.insert(1, ["---"] * len(cells[0]))
@@ -296,30 +296,30 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def facts_list(facts: Iterable[tuple[str, str]]) -> str:
-    """Names and what they are, a line each."""
+    """Return names with their descriptions, a line each."""
     return "\n".join(f"- {name}: {value}" for name, value in facts)
 
 
 def without_arguments(text: str) -> str:
-    """A docstring without its Args section, which the table of options holds."""
+    """Return a docstring without its Args section, which the table of options holds."""
     return re.sub(r"^(Args|Attributes):\n(?:[ \t]+.*\n?|\n(?=[ \t]))*", "", text, flags=re.MULTILINE)
 
 
 def prose(text: str) -> str:
-    """A docstring as Markdown: `Paper:`, `Departures:`, ... begin paragraphs; indented blocks are literal."""
-    found = []
+    """Return a docstring as Markdown: `Paper:`, `Departures:`, ... begin paragraphs; indented blocks are literal."""
+    markdown = []
     for block in re.split(r"\n\s*\n", text.strip()):
         lines = block.split("\n")
         literal = [line.startswith(("    ", "|", "  |")) for line in lines]
         for number, line in enumerate(lines):
             if literal[number] and (number == 0 or not literal[number - 1]):
-                found.append("\n```text")
+                markdown.append("\n```text")
             if not literal[number] and number and literal[number - 1]:
-                found.append("```\n")
+                markdown.append("```\n")
             ended = number == 0 or lines[number - 1].endswith((".", ":"))
             begins = re.match(r"([A-Z][\w ,`=\"-]{2,60}):(?= |$)", line) if ended else None
-            found.append(f"\n**{begins[1]}:**{line[begins.end() :]}" if begins and not literal[number] else line)
+            markdown.append(f"\n**{begins[1]}:**{line[begins.end() :]}" if begins and not literal[number] else line)
         if literal[-1]:
-            found.append("```")
-        found.append("")
-    return "\n".join(found).strip()
+            markdown.append("```")
+        markdown.append("")
+    return "\n".join(markdown).strip()

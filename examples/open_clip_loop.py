@@ -45,11 +45,11 @@ def finetune(
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr)
     order, summaries = torch.Generator().manual_seed(seed), []
     for _ in range(epochs):
-        found = miner.refresh(*embed(model, tokens, images, batch), targets)
-        summaries.append(found.summary())
+        mined = miner.refresh(*embed(model, tokens, images, batch), targets)
+        summaries.append(mined.summary())
         model.train()
         for rows in torch.randperm(len(tokens), generator=order).split(batch):
-            columns = torch.cat([targets[rows, None], found.negatives[rows]], dim=1)
+            columns = torch.cat([targets[rows, None], mined.negatives[rows]], dim=1)
             distinct, place = columns.unique(return_inverse=True)  # encode each image once even if drawn twice
             text = model.encode_text(tokens[rows], normalize=True)
             chosen = model.encode_image(images[distinct], normalize=True)[place]

@@ -35,11 +35,11 @@ def train(
     order, summaries = torch.Generator().manual_seed(seed), []
     for _ in range(epochs):
         with torch.no_grad():
-            found = miner.refresh(model(queries), images, targets)
-        summaries.append(found.summary())
+            mined = miner.refresh(model(queries), images, targets)
+        summaries.append(mined.summary())
         for rows in torch.randperm(len(queries), generator=order).split(batch):
             embedded = normalize(model(queries[rows]), dim=1)
-            chosen = normalize(images[torch.cat([targets[rows, None], found.negatives[rows]], dim=1)], dim=2)
+            chosen = normalize(images[torch.cat([targets[rows, None], mined.negatives[rows]], dim=1)], dim=2)
             scores = torch.einsum("bd,bmd->bm", embedded, chosen)
             optimiser.zero_grad()
             loss_of(scores[:, 0], scores[:, 1:]).backward()

@@ -61,15 +61,15 @@ def mine_hard_negatives(
     place = {query: row for row, query in enumerate(distinct)}
     rows = torch.tensor([place[query] for query in queries])
     made = strategy or negbench.make_strategy("sentence-transformers", num_negatives=num_negatives)
-    found = negbench.Miner(made, draws=num_negatives, seed=seed, refreshes=refresh).refresh(
+    mined = negbench.Miner(made, draws=num_negatives, seed=seed, refreshes=refresh).refresh(
         torch.as_tensor(model.encode_query(distinct, **encoded))[rows],
         model.encode_document(texts, **encoded),
         [column[text] for text in positives],
         excluded=[known[query] for query in queries],
     )
-    enough = (found.pool_size >= num_negatives) & (found.fallback == 0)
-    order = found.scores.argsort(dim=1, descending=True)
-    negatives = found.negatives.gather(1, order)[enough].T.tolist()
+    enough = (mined.pool_size >= num_negatives) & (mined.fallback == 0)
+    order = mined.scores.argsort(dim=1, descending=True)
+    negatives = mined.negatives.gather(1, order)[enough].T.tolist()
     kept = enough.nonzero()[:, 0].tolist()
     table = {anchor: [queries[row] for row in kept], positive: [positives[row] for row in kept]}
     table |= {f"negative_{n}": [texts[c] for c in columns] for n, columns in enumerate(negatives, start=1)}

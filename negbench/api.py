@@ -194,8 +194,8 @@ def _forewarn(planned: ComparisonPlan, rules: Rules) -> None:
     todo = [cell for cell in planned.cells if cell.step(runs) in ("resume", "anew")]
     first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
     with stages("prepare") as display:
-        found = forewarnings(list(first.values()), rules.margin, display, SCENES)
-    notes(found)
+        reasons = forewarnings(list(first.values()), rules.margin, display, SCENES)
+    notes(reasons)
 
 
 def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rules, list[Combination]]:
@@ -246,11 +246,11 @@ def _tuned(
     trials, folder = int(planned.asked.tuned or 0), planned.folder
     runs = folder.path.parent
     results = tune(searches, runs, folder.path.name, trials, **until["how"], report=log.info)
-    found = [(tuning.labels, mine[0]) for tuning, mine in results if mine]
+    tuned = [(tuning.labels, configs[0]) for tuning, configs in results if configs]
 
     def more(seeds: Sequence[int]) -> list[Cell]:
-        configs = [config.model_copy(update={"seed": seed}) for _, config in found for seed in seeds]
-        labels = [{**labels, "settings": "tuned"} for labels, _ in found for _ in seeds]
+        configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
+        labels = [{**labels, "settings": "tuned"} for labels, _ in tuned for _ in seeds]
         with stages("plan") as display:
             return plan(configs, runs, display, SCENES, labels)
 

@@ -40,7 +40,7 @@ def without_secrets(text: str, address: str = "") -> str:
         address: URL of a store that `text` is about; its secrets are masked wherever they occur in `text`, because
             libraries quote parts of URLs.
     """
-    text = _URL.sub(lambda found: found[1] + _without_user(found[1], found[2]), text)
+    text = _URL.sub(lambda match: match[1] + _without_user(match[1], match[2]), text)
     for secret in (rf"(?<=[?&;#]){_SECRET}[&;]", rf"[?&;#]{_SECRET}"):  # followed by another parameter, or the last one
         text = re.sub(secret, "", text)
     hidden = {*_WORDS.findall(address)} - {*_WORDS.findall(without_secrets(address))} if address else set[str]()

@@ -22,8 +22,8 @@ def below_target(view: ScoreView) -> Tensor:
 
 def _share(size: object) -> Fraction | None:
     """Parse a percentage: '0.6%' is 3/500; return None for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", size, re.ASCII) if isinstance(size, str) else None
-    return Fraction(found[1]) / 100 if found else None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", size, re.ASCII) if isinstance(size, str) else None
+    return Fraction(match[1]) / 100 if match else None
 
 
 def _size(size: object) -> object:

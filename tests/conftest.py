@@ -69,13 +69,13 @@ class Forked:
         self.stdin, self.stdout = os.fdopen(write, "w", encoding="utf-8"), os.fdopen(read, encoding="utf-8")
 
     @staticmethod
-    def _child(action: Callable[[], object], given: int, told: int) -> None:
+    def _child(action: Callable[[], object], entry: int, output: int) -> None:
         """Run the action, then exit; never returns."""
         code = 1
         multiprocessing.forkserver._forkserver._forkserver_pid = None  # belongs to the parent; the child needs its own
         try:
-            os.dup2(given, 0)
-            os.dup2(told, 1)
+            os.dup2(entry, 0)
+            os.dup2(output, 1)
             sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
             sys.stderr = os.fdopen(2, "w", encoding="utf-8")  # pytest's capture would print it twice
             action()
@@ -345,12 +345,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]]
         def noting(self: State, log: Any) -> Any:
             noted = real(self, log)
 
-            def told(values: Any, step: int, epoch: int) -> None:
+            def watched(values: Any, step: int, epoch: int) -> None:
                 noted(values, step, epoch)
                 if epoch >= 0:
                     watch(epoch)
 
-            return told
+            return watched
 
         monkeypatch.setattr(State, "noting", noting)
 

@@ -257,10 +257,10 @@ def attempt(mutant: Mutant, seconds: int) -> tuple[str, str]:
         with suppress(ProcessLookupError):  # the child and leftovers of its tests
             os.killpg(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        told = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+        printed = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return "timed out", ""
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", told, re.MULTILINE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE)
     return ("survived", "") if code == 0 else ("killed", failed[0] if failed else "the import")
 
 

@@ -31,8 +31,8 @@ def test_a_call_makes_the_same_comparison_as_the_command(
     grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "2", "--name", "c", *vector_flags]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
     assert command(["compare", "--lr=fixed", *grid, *place, "--json"]) == 0
-    told = capsys.readouterr()
-    document = json.loads(told.out)
+    output = capsys.readouterr()
+    document = json.loads(output.out)
     assert len(list(tmp_path.glob("*/result.json"))) == 4  # the command reused the runs of the Python call
     assert document["cells"] == json.loads((tmp_path / "c" / "comparison.json").read_text())["cells"]
     assert document["answer"] == found.answer
@@ -69,9 +69,9 @@ def test_an_audit_in_python_is_that_of_the_command(vector_sets: list[str], capsy
 
 
 def test_what_no_configuration_can_name_is_one_line() -> None:
-    with pytest.raises(NegbenchError, match=r"backbone <object .*: input should be a valid string") as told:
+    with pytest.raises(NegbenchError, match=r"backbone <object .*: input should be a valid string") as caught:
         negbench.run(strategy="qure", backbone=object())  # type: ignore[arg-type]
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     with pytest.raises(NegbenchError, match=r"strategies \[3\]: input should be a valid string"):
         negbench.Compare(strategies=[3])  # type: ignore[list-item]
     with pytest.raises(NegbenchError, match="unknown executor 'roy': did you mean 'ray'"):

@@ -223,10 +223,10 @@ def test_a_signal_ends_tasks_in_order(
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGTERM)
-    told = process.communicate()
-    assert process.returncode == 143, told
-    assert "Traceback" not in told
-    assert "0 of 3 cells are finished and kept" in told
+    output = process.communicate()
+    assert process.returncode == 143, output
+    assert "Traceback" not in output
+    assert "0 of 3 cells are finished and kept" in output
     for path in found:  # unlocked and resumable
         with RunFolder(path.parent).lock():
             assert RunFolder(path.parent).status == "interrupted"
@@ -242,8 +242,8 @@ def test_an_address_that_leads_nowhere_is_one_line(
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", unreachable)
-    told = "--address head: cannot join a Ray cluster there (nobody answers); give HOST:PORT"
-    refused(["compare", "--executor", "ray", "--address", "head"], told)
+    message = "--address head: cannot join a Ray cluster there (nobody answers); give HOST:PORT"
+    refused(["compare", "--executor", "ray", "--address", "head"], message)
 
 
 def test_a_task_that_no_node_can_hold_is_refused(two_nodes: Any, tmp_path: Path) -> None:

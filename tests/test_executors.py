@@ -43,9 +43,9 @@ def test_failures_stop_nothing(workers: int) -> None:
     assert "Traceback" in ends[3].detail
     if workers > 1:
         assert ends[5].value == ends[7].value == "its worker process died (killed by signal 9), 2 times"
-    told = [e.value for e in events if e.kind == "note" and "tried again" not in e.value]
-    assert len(events) - len(told) == len(tasks) + 2 * (workers > 1)
-    assert sorted(told) == sorted(f"at {n}" for n in tasks if isinstance(n, int))
+    notes = [e.value for e in events if e.kind == "note" and "tried again" not in e.value]
+    assert len(events) - len(notes) == len(tasks) + 2 * (workers > 1)
+    assert sorted(notes) == sorted(f"at {n}" for n in tasks if isinstance(n, int))
 
 
 def test_a_worker_that_leaves_without_an_error_is_one() -> None:
@@ -158,9 +158,9 @@ def test_workers_end_within_two_seconds_of_their_parent(tmp_path: Path, number: 
     while is_alive(worker):
         assert time.monotonic() - ended < 2.0
         time.sleep(0.02)
-    _, told = process.communicate()
-    assert "BrokenPipe" not in told
-    assert "Process Spawn" not in told  # the first words of a worker's traceback
+    _, errors = process.communicate()
+    assert "BrokenPipe" not in errors
+    assert "Process Spawn" not in errors  # the first words of a worker's traceback
 
 
 def test_workers_have_time_to_end_in_order(tmp_path: Path) -> None:

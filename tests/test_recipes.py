@@ -367,9 +367,9 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(
     with pytest.warns(UserWarning, match=re.escape(line)) as warned:
         load_config(recipe=recipe, sets=vector_sets)
     assert len(warned) == 1
-    told = list[str]()
-    axes_of(recipe, vector_sets, strategies="dqe,top-k", seeds=1).configs(told.append)
-    assert told == [line]  # one remark for all cells
+    remarks = list[str]()
+    axes_of(recipe, vector_sets, strategies="dqe,top-k", seeds=1).configs(remarks.append)
+    assert remarks == [line]  # one remark for all cells
     assert plan_study(Study(recipe=recipe, sets=tuple(vector_sets))).remarks == (line,)
     # each cell gets the parts that its backbone supports
     configs = axes_of(recipe, [f"dataset.root='{toy_root}'"], backbones="tiny,blip2").configs()
@@ -389,9 +389,9 @@ def test_encode_and_audit_take_recipes(
     assert negbench(["data", "encode", "--recipe", recipe, *toy]) == 0
     assert "144 images: 144 encoded" in capsys.readouterr().out
     assert negbench(["audit", "--recipe", recipe, "--strategy", "dqe,top-k", "--json", *vector_flags]) == 0
-    told = capsys.readouterr()
-    assert " ".join(told.err.split()).count("note: DQE-CIR without its attribute weights") == 1
-    assert '"dqe(beta=0.7)"' in told.out
+    output = capsys.readouterr()
+    assert " ".join(output.err.split()).count("note: DQE-CIR without its attribute weights") == 1
+    assert '"dqe(beta=0.7)"' in output.out
 
 
 def test_a_comparisons_world_serves_one_run_and_a_study() -> None:

@@ -221,9 +221,9 @@ def test_mistakes_are_one_line() -> None:
             registry.make(kind, name, **options)
         assert _message(caught) == message
     for error, kind, name, options, parts in OPTIONS:
-        with pytest.raises(error) as told:
+        with pytest.raises(error) as refused:
             registry.make(kind, name, **options)
-        assert all(part in _message(told) for part in parts)
+        assert all(part in _message(refused) for part in parts)
     with pytest.raises(UnknownNameError) as caught:
         registry.plugins("strategy")
     assert _message(caught) == "unknown kind of plug-in 'strategy': did you mean 'strategies'?"
@@ -306,9 +306,9 @@ def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path: Path, own_r
     view = ScoreView(torch.zeros(2, 3), torch.tensor([0, 1]))
     with pytest.raises(IndexError) as caught:
         registry.make("strategies", "broken").pool(view)
-    told = blamed(caught.value)
-    assert told is not None
-    assert told.startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
+    message = blamed(caught.value)
+    assert message is not None
+    assert message.startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
     with pytest.raises(ZeroDivisionError) as ours:
         assert 1 / 0
     assert blamed(ours.value) is None

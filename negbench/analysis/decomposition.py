@@ -54,7 +54,7 @@ def gains_of(
         corners: system -> its corners, each {"factors": [...], "label": its cells' label `system`}.
         rules: for the level alpha.
     """
-    found = []
+    gains = []
     values = {t.labels["system"]: next(iter(t.values[t.main].values())) for t in tables if t.values.get(t.main)}
     for system, all_corners in corners.items():
         cells = {frozenset(c["factors"]): values[c["label"]] for c in all_corners if c["label"] in values}
@@ -67,11 +67,11 @@ def gains_of(
         named += [("share", factor, effect) for factor, effect in parts.shares.items()]
         for factors, each in sorted(cells.items(), key=lambda cell: (len(cell[0]), sorted(cell[0]))):
             name = " + ".join(sorted(factors)) or "plain"
-            found.append(Gain(system, "corner", name, each.mean, np.nan, np.nan, np.nan))
-        found += [
+            gains.append(Gain(system, "corner", name, each.mean, np.nan, np.nan, np.nan))
+        gains += [
             Gain(system, kind, part, e.value, e.interval.low, e.interval.high, e.p_adjusted) for kind, part, e in named
         ]
-    return found
+    return gains
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
     """Write a line per system on the effect of other negatives, then a line per system on the parts of its gain."""
     lines = []
     for name in dict.fromkeys(row.system for row in rows):
-        mine = [row for row in by_negatives(rows) if row.system == name]
-        own = next((row for row in mine if row.verdict == "baseline"), None)
+        system_rows = [row for row in by_negatives(rows) if row.system == name]
+        own = next((row for row in system_rows if row.verdict == "baseline"), None)
         if own is None:
             lines.append(f"{name}: no finished run with its own negatives to compare with.")
             continue
@@ -136,7 +136,7 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
                 f"{row.strategy} {signed(row.difference, row.diff_low, row.diff_high)}"
                 if verdict in ("better", "worse")
                 else row.strategy
-                for row in mine
+                for row in system_rows
                 if row.verdict == verdict
             ]
             text += f"; {verdict} with {listed(names, 9)}" if names else ""

@@ -32,9 +32,9 @@ def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
     names = sorted({row.strategy for row in rows})
     shown = []
     for series in dict.fromkeys(series_of(row.place) for row in rows):
-        mine = [row for row in rows if series_of(row.place) == series]
+        series_rows = [row for row in rows if series_of(row.place) == series]
         for place in dials.points:
-            point = at_point(mine, dials.label(place))
+            point = at_point(series_rows, dials.label(place))
             if not point:
                 continue
             means = {row.strategy: f"{percent(row.mean)} ({row.ranks})" for row in point}
@@ -54,8 +54,8 @@ def dials_answer(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
     lines = []
     for series in every:
         prefix = f"{series}: " if len(every) > 1 else ""
-        mine = [row for row in rows if series_of(row.place) == series]
-        lines += [prefix + line for line in _series_answer(dials, mine)]
+        series_rows = [row for row in rows if series_of(row.place) == series]
+        lines += [prefix + line for line in _series_answer(dials, series_rows)]
     return lines
 
 

@@ -74,9 +74,9 @@ def differences(
         ValueError: a stratum with a single query.
     """
     design = replace(_design(values, margin=margin, alpha=alpha), share=share, draws=_draws(share))
-    seeds = {name: mine.seeds for name, mine in values.items()}
+    seeds = {name: each.seeds for name, each in values.items()}
     generator = seeded(values, key)
-    table = statistics.ValueTable({name: mine.values for name, mine in values.items()}, design, seeds)
+    table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
     against = {} if baseline is None else statistics.against(table, baseline, generator)
     return Differences(statistics.summarise(table), against, statistics.pairs(table, generator))
 
@@ -112,21 +112,21 @@ def decided(
     """
     if looks is None:
         return differences(values, baseline, margin=margin, alpha=alpha, key=key)
-    found, seen = None, 0
+    latest, seen = None, 0
     for count, share in zip(looks.counts, looks.shares, strict=True):
-        mine = {name: chosen for name, each in values.items() if (chosen := each.of_seeds(looks.seeds(count))).seeds}
-        cells = sum(len(each.seeds) for each in mine.values())
+        subset = {name: chosen for name, each in values.items() if (chosen := each.of_seeds(looks.seeds(count))).seeds}
+        cells = sum(len(each.seeds) for each in subset.values())
         if cells > seen:
-            base = baseline if baseline in mine else None
-            now = differences(mine, base, margin=margin, alpha=alpha, share=share, key=key)
-            found, seen = now if found is None else now.after(found), cells
-    assert found is not None  # there is a value, so there is a look that sees it
-    return found
+            base = baseline if baseline in subset else None
+            now = differences(subset, base, margin=margin, alpha=alpha, share=share, key=key)
+            latest, seen = now if latest is None else now.after(latest), cells
+    assert latest is not None  # there is a value, so there is a look that sees it
+    return latest
 
 
 def _design(values: Mapping[str, Values], *, margin: float = 0.0, alpha: float) -> statistics.Design:
     """Return the statistical design, which is the same for all values."""
-    first, nested = next(iter(values.values())), any(mine.nested for mine in values.values())
+    first, nested = next(iter(values.values())), any(each.nested for each in values.values())
     return statistics.Design(first.strata, first.clusters, nested, alpha, margin)
 
 
@@ -137,15 +137,15 @@ def factorial(corners: Mapping[frozenset[str], Values], *, alpha: float) -> stat
         corners: set of the factors that are on -> values.
         alpha: level; the intervals of all parts are simultaneous.
     """
-    named = {" + ".join(sorted(factors)): mine for factors, mine in corners.items()}
-    cells = {factors: mine.values for factors, mine in corners.items()}
+    named = {" + ".join(sorted(factors)): each for factors, each in corners.items()}
+    cells = {factors: each.values for factors, each in corners.items()}
     return statistics.factorial(cells, seeded(named, "factorial"), _design(named, alpha=alpha))
 
 
 def seeded(values: Mapping[str, Values], key: str) -> np.random.Generator:
     """Return a generator seeded with everything that is tested."""
     digest = hashlib.sha256(key.encode())
-    for name, mine in values.items():
-        digest.update(f"{name} {mine.seeds}".encode())
-        digest.update(np.ascontiguousarray(mine.values).tobytes())
+    for name, each in values.items():
+        digest.update(f"{name} {each.seeds}".encode())
+        digest.update(np.ascontiguousarray(each.values).tobytes())
     return np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))

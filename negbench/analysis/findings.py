@@ -56,8 +56,8 @@ class Findings:
     @property
     def systems(self) -> Mapping[str, Any]:
         """The systems in comparison.json; empty if the comparison has none."""
-        found: Mapping[str, Any] = self.document.get("systems") or {}
-        return found
+        systems: Mapping[str, Any] = self.document.get("systems") or {}
+        return systems
 
     @property
     def main(self) -> list[VerdictRow]:
@@ -169,9 +169,9 @@ def stored(runs: Path, name: str) -> Findings:
         raise NegbenchError(f"{path} is from another version of negbench: rerun the comparison ({error})") from error
 
 
-def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
+def _gaps(row: Mapping[str, Any]) -> dict[str, Any]:
     """Replace null, a gap in JSON, by NaN."""
-    return {key: float("nan") if value is None else value for key, value in found.items()}
+    return {key: float("nan") if value is None else value for key, value in row.items()}
 
 
 def _stored(runs: Path, name: str) -> tuple[tuple[Group, ...], list[Group], Mapping[str, Any]]:

@@ -168,11 +168,11 @@ def negatives_words(count: str) -> str:
 
 def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
     """Group rows by negatives per query and step, as tables print them; the most common number first."""
-    found: dict[float, list[VerdictRow]] = {}
+    blocks: dict[float, list[VerdictRow]] = {}
     for row in rows:
-        found.setdefault(_rounded(row.negatives), []).append(row)
-    usual = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    return {negatives_text(mine[0].negatives): mine for _, mine in usual}
+        blocks.setdefault(_rounded(row.negatives), []).append(row)
+    usual = sorted(blocks.items(), key=lambda item: (-len(item[1]), item[0]))
+    return {negatives_text(block[0].negatives): block for _, block in usual}
 
 
 def by_negatives(rows: Sequence[VerdictRow]) -> list[VerdictRow]:

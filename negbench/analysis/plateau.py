@@ -84,7 +84,7 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
     for name, each in sorted(zip(names, chosen, strict=True), key=lambda pair: -pair[1].lr):
         of_rate.setdefault(each.lr, []).append(name)
         ends += [name] * each.at_an_end
-    rates = "; ".join(f"{rate:g} for {listed(mine, _NAMED)}" for rate, mine in of_rate.items())
+    rates = "; ".join(f"{rate:g} for {listed(members, _NAMED)}" for rate, members in of_rate.items())
     text = f"Learning rates, each the best of its grid on a part of train with seed {chosen[0].seed}: {rates}."
     return [text + f" At an end of the grid (a better rate may exist beyond it): {listed(ends, _NAMED)}." * bool(ends)]
 

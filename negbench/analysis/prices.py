@@ -9,44 +9,44 @@ import scipy
 from negbench.analysis.statistics import POWER, Difference
 
 
-def seeds_for(found: Difference, target: float, *, nested: bool) -> float:
+def seeds_for(difference: Difference, target: float, *, nested: bool) -> float:
     """Return how many seeds would shrink the interval's half width to `target`.
 
     The part of the variance due to seeds shrinks with their number; the part due to queries does not, unless every seed
     has its own queries.
 
     Args:
-        found: a difference with an interval.
+        difference: with an interval.
         target: half width, in the unit of the values.
         nested: whether every seed has queries of its own.
 
     Returns:
         Infinity if the queries alone keep the interval wider; NaN with one seed, which says nothing about others.
     """
-    if found.seeds < 2:
+    if difference.seeds < 2:
         return math.nan
-    half, sd, queries = _parts(found, nested=nested)
+    half, sd, queries = _parts(difference, nested=nested)
     if half == 0:
-        return found.seeds
+        return difference.seeds
     left = (target * sd / half) ** 2 - queries**2
-    return found.seeds * max(sd**2 - queries**2, 0) / left if left > 0 else math.inf
+    return difference.seeds * max(sd**2 - queries**2, 0) / left if left > 0 else math.inf
 
 
-def floor_of(found: Difference, *, nested: bool) -> float:
+def floor_of(difference: Difference, *, nested: bool) -> float:
     """Return the interval's half width in the limit of many seeds."""
-    half, sd, queries = _parts(found, nested=nested)
+    half, sd, queries = _parts(difference, nested=nested)
     return half * queries / sd if sd else 0.0
 
 
-def more_seeds(found: Difference, margin: float, *, nested: bool) -> float:
+def more_seeds(difference: Difference, margin: float, *, nested: bool) -> float:
     """Return how many seeds to add to decide a difference if its estimate is right; infinity, NaN as in `seeds_for`."""
-    needed = seeds_for(found, max(abs(found.value), margin - abs(found.value)), nested=nested)
-    return needed if not math.isfinite(needed) else max(1, math.ceil(needed) - found.seeds)
+    needed = seeds_for(difference, max(abs(difference.value), margin - abs(difference.value)), nested=nested)
+    return needed if not math.isfinite(needed) else max(1, math.ceil(needed) - difference.seeds)
 
 
-def _parts(found: Difference, *, nested: bool) -> tuple[float, float, float]:
+def _parts(contrast: Difference, *, nested: bool) -> tuple[float, float, float]:
     """Return the interval's half width, and the standard deviation of the difference in all and over queries alone."""
-    half = (found.interval.high - found.interval.low) / 2
-    sd = (found.minimum_detectable - half) / scipy.stats.norm.ppf(POWER)
-    models = (found.models.high - found.models.low) / 2 / scipy.stats.norm.ppf(0.5 + found.models.level / 2)
+    half = (contrast.interval.high - contrast.interval.low) / 2
+    sd = (contrast.minimum_detectable - half) / scipy.stats.norm.ppf(POWER)
+    models = (contrast.models.high - contrast.models.low) / 2 / scipy.stats.norm.ppf(0.5 + contrast.models.level / 2)
     return half, sd, 0.0 if nested else min(models, sd)

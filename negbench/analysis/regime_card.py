@@ -24,8 +24,8 @@ READ = (
 
 def last_card(result: Mapping[str, Any]) -> Card:
     """Return the card of the last refresh from result.json."""
-    found: Card = result["regime_by_refresh"][-1]
-    return found
+    card: Card = result["regime_by_refresh"][-1]
+    return card
 
 
 def in_words(cards: Sequence[Card]) -> str:
@@ -54,5 +54,5 @@ def _range(cards: Sequence[Card], field: str, factor: float = 100, digits: int =
 
 
 def _known(cards: Sequence[Card], field: str) -> list[float]:
-    found = [card.get(field) for card in cards]
-    return [value for value in found if value is not None and math.isfinite(value)]
+    values = [card.get(field) for card in cards]
+    return [value for value in values if value is not None and math.isfinite(value)]

@@ -44,8 +44,8 @@ def variance_draws(means: Array, draws: int, generator: np.random.Generator) -> 
     scale = np.sqrt((residual**2).sum() / max(1, there.sum()))
     if not scale > 1e-12:
         return np.zeros((draws, len(means)))
-    found = _gibbs(centred / scale, there, draws, generator) * scale**2
-    return np.asarray(found, dtype=np.float64)
+    variances = _gibbs(centred / scale, there, draws, generator) * scale**2
+    return np.asarray(variances, dtype=np.float64)
 
 
 def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.random.Generator) -> Array:

@@ -164,12 +164,12 @@ class ValueTable:
         """[K, S] means of strategies (default: all) and seeds (default: all); NaN where there is none."""
         chosen = [self._rows[name] for name in names or self._rows]
         every = list(seeds) or sorted({seed for rows in chosen for seed in rows})
-        found = np.full((len(chosen), len(every)), np.nan)
+        means = np.full((len(chosen), len(every)), np.nan)
         for k, rows in enumerate(chosen):
             for s, seed in enumerate(every):
                 if seed in rows:
-                    found[k, s] = rows[seed] @ self._weights(len(rows[seed]))
-        return found
+                    means[k, s] = rows[seed] @ self._weights(len(rows[seed]))
+        return means
 
     def queries(self, name: str) -> int:
         """Return the number of queries of a seed."""
@@ -272,15 +272,15 @@ def contrasts(
         used = [name for name in names if any(name in weights[c] for c in members)]
         places = [names.index(name) for name in used]
         matrix = np.array([[weights[c].get(name, 0.0) for name in used] for c in members])
-        noise, mine = table.query_noise(used, common), matrix @ table.seed_means(used, common)
-        value[members], seeds[members] = mine.mean(axis=1), len(common)
+        noise, estimates = table.query_noise(used, common), matrix @ table.seed_means(used, common)
+        value[members], seeds[members] = estimates.mean(axis=1), len(common)
         student = np.sqrt(scipy.stats.chi2.ppf(quantile, noise.df) / noise.df)
         drawn = (query[:, places] @ _root(noise.covariance).T / student) @ matrix.T
         alone[:, members] = drawn
         both[:, members] = drawn * noise.share * _reproducible(noise, matrix)
         if len(common) > 1:
             spread = variances[:, places] / len(common)
-            own = mine.var(axis=1, ddof=1) / len(common)
+            own = estimates.var(axis=1, ddof=1) / len(common)
             pooled = np.maximum(np.median(spread @ (matrix**2).T, axis=0), 1e-30)
             widened = np.maximum(1.0, own / pooled) ** _INFLATED
             both[:, members] += (normal[:, places] * np.sqrt(spread)) @ matrix.T * widened
@@ -320,12 +320,12 @@ def _differences(table: ValueTable, value: Array, seeds: NDArray[Any], both: Arr
         ratio = np.where(half > 0, seen / half, np.where(seen > 0, np.inf, 0))
     joint = (1 + count - np.searchsorted(np.sort(most), ratio)) / (count + 1)
     p_value = np.maximum(p_models, p_both)
-    found, sd = [], np.quantile(both, 0.6827, axis=0)
+    differences, sd = [], np.quantile(both, 0.6827, axis=0)
     for c, mean in enumerate(value):
         interval = _interval(float(mean), float(stretch * half[c]), 1 - alpha)
         outside = interval.low > 0 or interval.high < 0
         adjusted = min(1.0, max(float(joint[c]), float(p_value[c])) / table.design.share)
-        found.append(
+        differences.append(
             Difference(
                 value=float(mean),
                 interval=interval,
@@ -337,7 +337,7 @@ def _differences(table: ValueTable, value: Array, seeds: NDArray[Any], both: Arr
                 seeds=int(seeds[c]),
             )
         )
-    return found
+    return differences
 
 
 def _scale(table: ValueTable) -> tuple[float, float]:
@@ -361,7 +361,7 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
 
 def summarise(table: ValueTable) -> dict[str, Summary]:
     """Compute mean, sd over seeds and interval (Student's t) of every strategy."""
-    level, found, bounds = 1 - table.design.alpha, {}, _scale(table)
+    level, summaries, bounds = 1 - table.design.alpha, {}, _scale(table)
     for name in table.names:
         seeds = table.common([name])
         means, noise = table.seed_means([name], seeds)[0], table.query_noise([name], seeds)
@@ -373,8 +373,8 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
             df = (over_seeds + query) ** 2 / (over_seeds**2 / (len(seeds) - 1) + query**2 / noise.df)
             half = max(half, float(scipy.stats.t.ppf(0.5 + level / 2, df)) * (over_seeds + query) ** 0.5)
         sd = float(means.std(ddof=1)) if len(seeds) > 1 else float("nan")
-        found[name] = Summary(mean, sd, _interval(mean, half, level, bounds), len(seeds), table.queries(name))
-    return found
+        summaries[name] = Summary(mean, sd, _interval(mean, half, level, bounds), len(seeds), table.queries(name))
+    return summaries
 
 
 def against(table: ValueTable, baseline: str, generator: np.random.Generator) -> dict[str, Difference]:
@@ -382,8 +382,8 @@ def against(table: ValueTable, baseline: str, generator: np.random.Generator) ->
     if baseline not in table.names:
         raise ValueError(f"baseline '{baseline}' is not in the table: {', '.join(table.names)}")
     others = [name for name in table.names if name != baseline and table.common([name, baseline])]
-    found = contrasts(table, [{name: 1.0, baseline: -1.0} for name in others], generator)
-    return dict(zip(others, found, strict=True))
+    differences = contrasts(table, [{name: 1.0, baseline: -1.0} for name in others], generator)
+    return dict(zip(others, differences, strict=True))
 
 
 @dataclass(frozen=True)
@@ -413,7 +413,7 @@ class Pairs:
                 winners[second].append(first)
             elif difference.verdict == "worse":
                 winners[first].append(second)
-        return {name: tuple(found) for name, found in winners.items()}
+        return {name: tuple(names) for name, names in winners.items()}
 
     def ranks(self) -> dict[str, tuple[int, int]]:
         """Return name -> lowest and highest rank that the pairs allow; 1 is best."""
@@ -425,9 +425,9 @@ class Pairs:
 def pairs(table: ValueTable, generator: np.random.Generator) -> Pairs:
     """Test together all pairs of a table that share a seed."""
     every = [pair for pair in combinations(table.names, 2) if table.common(pair)]
-    found = contrasts(table, [{first: 1.0, second: -1.0} for first, second in every], generator)
+    differences = contrasts(table, [{first: 1.0, second: -1.0} for first, second in every], generator)
     means = dict(zip(table.names, map(float, np.nanmean(table.seed_means(), axis=1)), strict=True))
-    return Pairs(table.names, means, dict(zip(every, found, strict=True)))
+    return Pairs(table.names, means, dict(zip(every, differences, strict=True)))
 
 
 @dataclass(frozen=True)

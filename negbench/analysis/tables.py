@@ -74,13 +74,13 @@ def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return texts(columns, rows, ["strategy"])
 
 
-def audit_table(found: AuditResult) -> Grid:
+def audit_table(audit: AuditResult) -> Grid:
     """Return `audit_frame` with a title and caption on the audited model, data and queries."""
-    known = "by the data set's ground truth" if found.truth else "unknown: only the target is annotated"
+    known = "by the data set's ground truth" if audit.truth else "unknown: only the target is annotated"
     return Grid(
-        audit_frame(found.rows),
-        f"audit: {found.backbone}, {found.model}, on {found.dataset}: {found.options['queries']:,} queries, "
-        f"{found.options['draws']} draws each",
+        audit_frame(audit.rows),
+        f"audit: {audit.backbone}, {audit.model}, on {audit.dataset}: {audit.options['queries']:,} queries, "
+        f"{audit.options['draws']} draws each",
         f"false negatives {known}; band: rank percentile of the pool; diversity: 1 - mean cosine of the draws; "
         "fallbacks: queries with an empty pool",
         rest="--json",

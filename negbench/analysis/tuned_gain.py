@@ -55,24 +55,24 @@ def tuning_gains(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], alph
     """Test the gain of every tuned strategy; Bonferroni correction within one data set, loss and backbone."""
     axes = ("settings", *KEY[1:])
     by_place = {tuple(table.labels.get(axis, "") for axis in axes): table for table in tables}
-    found = []
+    gains = []
     for tuning in tunings:
         strategy, *place = (tuning.labels[axis] for axis in KEY)
         tests = sum(bool(each.found) for each in tunings if [each.labels[axis] for axis in KEY[1:]] == place)
         pair = {}
         for settings in (DEFAULT, TUNED):
             table = by_place.get((settings, *place))
-            mine = None if table is None else table.values[table.main].get(strategy)
-            if mine is not None:
-                pair[settings] = mine
+            values = None if table is None else table.values[table.main].get(strategy)
+            if values is not None:
+                pair[settings] = values
         ends = (math.nan, math.nan, math.nan)
         if tuning.found and len(pair) == 2:
             test = differences(pair, DEFAULT, alpha=alpha / tests).against.get(TUNED)
             if test is not None:
                 ends = (test.value, test.interval.low, test.interval.high)
         loss, backbone, dataset = place
-        found.append(TuningGain(strategy, loss, backbone, dataset, *ends))
-    return found
+        gains.append(TuningGain(strategy, loss, backbone, dataset, *ends))
+    return gains
 
 
 def tuned_rows(rows: Sequence[VerdictRow], tunings: Sequence[Tuning], gains: Sequence[TuningGain]) -> list[TunedRow]:
@@ -92,12 +92,12 @@ def tuned_frame(rows: Sequence[TunedRow]) -> pd.DataFrame:
     shown = []
     for row in rows:
         line: dict[str, object] = {axis: getattr(row.default, axis) for axis in KEY}
-        for title, mine in (("at defaults", row.default), ("tuned", row.tuned)):
-            line[f"{label_of(row.default.metric)} {title}"] = "-" if mine is None else percent(mine.mean, 2)
+        for title, side in (("at defaults", row.default), ("tuned", row.tuned)):
+            line[f"{label_of(row.default.metric)} {title}"] = "-" if side is None else percent(side.mean, 2)
             line[f"{title}: difference"] = (
-                "-" if mine is None else signed(mine.difference, mine.diff_low, mine.diff_high)
+                "-" if side is None else signed(side.difference, side.diff_low, side.diff_high)
             )
-            line[f"{title}: verdict"] = "-" if mine is None else mine.verdict
+            line[f"{title}: verdict"] = "-" if side is None else side.verdict
         line["tuning gains"] = signed(row.gain.value, row.gain.low, row.gain.high)
         line |= {"found": _found(row.tuning), "negatives": negatives_text(row.default.negatives)}
         shown.append(line | {"trials": row.tuning.trials, "tuning s": f"{row.tuning.seconds:.1f}"})
@@ -119,10 +119,10 @@ def tuned_answer(budget: int, rows: Sequence[TunedRow]) -> list[str]:
     tables: dict[tuple[str, ...], list[TunedRow]] = {}
     for row in rows:
         tables.setdefault((row.default.dataset, row.default.loss, row.default.backbone), []).append(row)
-    for place, mine in tables.items():
-        first = next(iter(equally_many([row.default for row in mine]).values()))
+    for place, table in tables.items():
+        first = next(iter(equally_many([row.default for row in table]).values()))
         names = {row.strategy for row in first}
-        both = first, [row.tuned for row in mine if row.tuned is not None and row.tuned.strategy in names]
+        both = first, [row.tuned for row in table if row.tuned is not None and row.tuned.strategy in names]
         unbeaten = [
             listed([row.strategy for row in sorted(each, key=lambda r: -r.mean) if not names & set(row.beaten_by)], 9)
             for each in both

@@ -172,9 +172,9 @@ class VerdictRow:
         return {k: _finite(v) if isinstance(v, float) else v for k, v in asdict(self).items()}
 
     @classmethod
-    def read(cls, found: Mapping[str, Any]) -> VerdictRow:
+    def read(cls, stored: Mapping[str, Any]) -> VerdictRow:
         """Read what `plain` wrote as JSON, where a gap is null."""
-        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in found.items()}
+        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in stored.items()}
         return cls(**{**known, **{name: tuple(known[name]) for name in ("beaten_by", "undecided")}})
 
 
@@ -227,14 +227,14 @@ def negatives_of(group: Group) -> float:
 
     For drawn negatives, the number of draws; for a batch, its other members (times the slots that are corrupted).
     """
-    found = []
+    negatives = []
     for config, manifest, seen in zip(group.configs, group.manifests, group.values("negatives_seen"), strict=False):
         train, evaluated = config.train, config.eval
         queries = manifest.get("dataset", {}).get("train_queries", 0)
         fitted = queries - (round(evaluated.dev_fraction * queries) if evaluated.select == "dev" else 0)
         if fitted and train.epochs:
-            found.append(seen / (train.epochs * fitted))
-    return float(np.mean(found)) if found else math.nan
+            negatives.append(seen / (train.epochs * fitted))
+    return float(np.mean(negatives)) if negatives else math.nan
 
 
 def tables_of(
@@ -256,12 +256,12 @@ def tables_of(
         UnknownNameError: a data set has no such metric.
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
-    found: dict[tuple[str, ...], list[Group]] = {}
+    by_place: dict[tuple[str, ...], list[Group]] = {}
     for group in groups:
-        found.setdefault(tuple(group.labels.get(axis, "") for axis in PLACE), []).append(group)
+        by_place.setdefault(tuple(group.labels.get(axis, "") for axis in PLACE), []).append(group)
     tables = []
     seen: dict[str, Seen] = {}
-    for place, members in sorted(found.items()):
+    for place, members in sorted(by_place.items()):
         labels = {axis: value for axis, value in zip(PLACE, place, strict=True) if value}
         result, dataset = members[0].results[0], labels["dataset"]
         main = rules.main(result["main_metric"], list(result["metrics"]))
@@ -269,8 +269,8 @@ def tables_of(
         metrics = list(dict.fromkeys([main, *others]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
-            for name, mine in values_of(group.runs, metrics, seen.setdefault(dataset, {})).items():
-                values.setdefault(name, {})[group.labels["strategy"]] = mine
+            for name, metric_values in values_of(group.runs, metrics, seen.setdefault(dataset, {})).items():
+                values.setdefault(name, {})[group.labels["strategy"]] = metric_values
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
         tables.append(VerdictTable(labels, main, values, negatives, (own or {}).get(labels.get("system", ""), "")))
     return tables
@@ -281,11 +281,11 @@ def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 
     It has the strategies and seeds that all of them share; a row of values is one seed on all queries of all tables.
     """
-    found: dict[tuple[str, ...], list[VerdictTable]] = {}
+    by_rest: dict[tuple[str, ...], list[VerdictTable]] = {}
     for table in tables:
         rest = tuple(table.labels.get(axis, "") for axis in PLACE if axis not in ("dataset", "backbone"))
-        found.setdefault(rest, []).append(table)
-    joined = [_joined(members) for members in found.values() if len(members) > 1]
+        by_rest.setdefault(rest, []).append(table)
+    joined = [_joined(members) for members in by_rest.values() if len(members) > 1]
     return [table for table in joined if table is not None]
 
 
@@ -293,10 +293,10 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
     parts = [table.values.get(table.main, {}) for table in tables]
     values: dict[str, Values] = {}
     for name in parts[0]:
-        mine = [part[name] for part in parts if name in part]
-        seeds = sorted(set.intersection(*(set(each.seeds) for each in mine)))
-        if len(mine) == len(parts) and seeds:
-            values[name] = _side_by_side(mine, seeds)
+        by_part = [part[name] for part in parts if name in part]
+        seeds = sorted(set.intersection(*(set(each.seeds) for each in by_part)))
+        if len(by_part) == len(parts) and seeds:
+            values[name] = _side_by_side(by_part, seeds)
     if not values:
         return None
     labels = {
@@ -316,7 +316,7 @@ def _side_by_side(parts: Sequence[Values], seeds: Sequence[int]) -> Values:
     strata = [np.zeros(each.values.shape[1], dtype="U1") if each.strata is None else each.strata for each in parts]
     counts = [len(np.unique(each)) for each in strata]
     rows = [each.values[[each.seeds.index(seed) for seed in seeds]] for each in parts]
-    scaled = [sum(counts) / (len(parts) * count) * mine for count, mine in zip(counts, rows, strict=True)]
+    scaled = [sum(counts) / (len(parts) * count) * values for count, values in zip(counts, rows, strict=True)]
     clusters = None
     if any(each.clusters is not None for each in parts):
         clusters = _apart(
@@ -328,7 +328,7 @@ def _side_by_side(parts: Sequence[Values], seeds: Sequence[int]) -> Values:
 
 def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
     """Concatenate the labels of all parts, made distinct between parts."""
-    return np.concatenate([[f"{part}/{label}" for label in mine] for part, mine in enumerate(labels)])
+    return np.concatenate([[f"{part}/{label}" for label in part_labels] for part, part_labels in enumerate(labels)])
 
 
 # --- judging -----------------------------------------------------------------------------------------------------
@@ -344,28 +344,28 @@ def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
     for metric, values in table.values.items():
         key = "/".join([*table.place, metric])
         try:
-            found = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=key)
+            tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=key)
         except ValueError:  # the only cause left in a table that was read here: too few queries in a stratum
             continue
-        rows += [_row(table, metric, name, found, baseline, rules) for name in values]
+        rows += [_row(table, metric, name, tests, baseline, rules) for name in values]
     return rows
 
 
 def _row(
-    table: VerdictTable, metric: str, name: str, found: Differences, baseline: str | None, rules: Rules
+    table: VerdictTable, metric: str, name: str, tests: Differences, baseline: str | None, rules: Rules
 ) -> VerdictRow:
-    mean, against = found.means[name], found.against.get(name)
+    mean, against = tests.means[name], tests.against.get(name)
     facts: dict[str, Any] = dict(table.labels)
-    first, last = found.pairs.ranks()[name]
-    facts |= {"beaten_by": found.pairs.beaten()[name], "rank_low": first, "rank_high": last, "best": found.best}
-    gap = found.pairs.of(found.best, name)
+    first, last = tests.pairs.ranks()[name]
+    facts |= {"beaten_by": tests.pairs.beaten()[name], "rank_low": first, "rank_high": last, "best": tests.best}
+    gap = tests.pairs.of(tests.best, name)
     if gap is not None:
         facts |= {"behind": gap.value, "behind_low": gap.interval.low, "behind_high": gap.interval.high}
     if against is not None:
         facts |= {"difference": against.value, "p_adjusted": against.p_adjusted}
         facts |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
         facts |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
-    facts |= _prices(name, found, baseline, rules, nested=table.values[metric][name].nested)
+    facts |= _prices(name, tests, baseline, rules, nested=table.values[metric][name].nested)
     facts["covers"] = _covers(table.values[metric][name])
     verdict: str = "not compared" if against is None else against.verdict
     return VerdictRow(
@@ -387,15 +387,15 @@ def _row(
     )
 
 
-def _prices(name: str, found: Differences, baseline: str | None, rules: Rules, *, nested: bool) -> dict[str, Any]:
+def _prices(name: str, tests: Differences, baseline: str | None, rules: Rules, *, nested: bool) -> dict[str, Any]:
     """Return the strategies against which one is undecided, among the pairs to decide, and the seeds that it costs."""
-    family = {(other, baseline or ""): each for other, each in found.against.items()}
+    family = {(other, baseline or ""): each for other, each in tests.against.items()}
     if rules.looks is not None and rules.looks.pairs:
-        family = dict(found.pairs.differences)
-    mine = {pair: each for pair, each in family.items() if name in pair and each.verdict == "undecided"}
-    prices = [more_seeds(each, rules.margin, nested=nested) for each in mine.values()]
+        family = dict(tests.pairs.differences)
+    undecided = {pair: each for pair, each in family.items() if name in pair and each.verdict == "undecided"}
+    prices = [more_seeds(each, rules.margin, nested=nested) for each in undecided.values()]
     more = -1.0 if math.inf in prices else max(prices, default=math.nan)
-    return {"undecided": tuple(a if b == name else b for a, b in mine), "more_seeds": more}
+    return {"undecided": tuple(a if b == name else b for a, b in undecided), "more_seeds": more}
 
 
 def _covers(values: Values) -> str:

@@ -30,10 +30,10 @@ class Condition:
     @classmethod
     def parse(cls, text: str) -> Condition:
         """Parse '> 0.5' or '< 0'. Raises ValueError for anything else."""
-        found = re.fullmatch(r"([<>]) (-?\d+(?:\.\d+)?)", text)
-        if found is None:
+        match = re.fullmatch(r"([<>]) (-?\d+(?:\.\d+)?)", text)
+        if match is None:
             raise ValueError(f"expected '> NUMBER' or '< NUMBER', got {text!r}")
-        return cls(found[1] == ">", float(found[2]))
+        return cls(match[1] == ">", float(match[2]))
 
     def holds(self, low: float, high: float) -> bool:
         """Whether the interval [low, high] meets the condition; False if an end is nan."""
@@ -69,9 +69,9 @@ class ClaimTest:
     @property
     def needed(self) -> tuple[str, ...]:
         """All variants to compute, including those that a measure reads besides its own run."""
-        mine = [variant for name in self.settings for variant in self.variants(name)]
+        variants = [variant for name in self.settings for variant in self.variants(name)]
         beside = [name for measure in (self.measure, self.other) if measure is not None for name in measure.settings]
-        return tuple(dict.fromkeys((*mine, *beside)))
+        return tuple(dict.fromkeys((*variants, *beside)))
 
     @property
     def unit(self) -> Unit:
@@ -123,8 +123,8 @@ class Claim:
 @cache
 def settings() -> dict[str, Layer]:
     """Return the settings that claims train: name -> its system under `system`, and configuration sections."""
-    found: dict[str, Layer] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
-    return found
+    layers: dict[str, Layer] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
+    return layers
 
 
 @cache
@@ -151,11 +151,11 @@ def chosen(numbers: str | None) -> tuple[Claim, ...]:
 
 def read_claims(path: Path) -> tuple[Claim, ...]:
     """Read claims from a TOML file with one table `claim` each; tests/claims checks the shipped file."""
-    found = []
+    claims = []
     for value in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]:
         tests = tuple(test for table in value.pop("tests") for test in _tests(table))
-        found.append(Claim(value.pop("id"), needs=tuple(value.pop("needs", ())), tests=tests, **value))
-    return tuple(found)
+        claims.append(Claim(value.pop("id"), needs=tuple(value.pop("needs", ())), tests=tests, **value))
+    return tuple(claims)
 
 
 def _tests(table: dict[str, Any]) -> list[ClaimTest]:

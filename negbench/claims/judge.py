@@ -92,20 +92,20 @@ def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mappin
     for name in test.needed:
         if name in undefined:
             return Answer(test, "not testable", reason=f"'{name}': {undefined[name]}")
-    found = None
+    answer = None
     for count, share in zip(looks.counts, looks.shares, strict=True):
         seeds = looks.seeds(count)
         there = all(seed in evidence.runs.get(name, {}) for name in test.needed for seed in seeds)
-        if found is not None and (found.verdict != "undecided" or not there):
+        if answer is not None and (answer.verdict != "undecided" or not there):
             break
         try:
             estimate = STATISTICS[test.statistic](test, evidence, seeds, share / tests)
         except (Untestable, ValueError) as error:  # ValueError: too few queries for an interval
             return Answer(test, "not testable", reason=str(error))
         reason = "one seed gives no interval: use --seeds 3" if np.isnan(estimate.low) else ""
-        found = Answer(test, decide(test, estimate), estimate, reason, count)
-    assert found is not None  # there is a first look
-    return found
+        answer = Answer(test, decide(test, estimate), estimate, reason, count)
+    assert answer is not None  # there is a first look
+    return answer
 
 
 def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
@@ -143,14 +143,14 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share:
 def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
     """Estimate the rank correlation of two measures over the settings, seed by seed."""
     assert test.other is not None
-    found = []
+    correlations = []
     for seed in seeds:
         runs = [evidence.run(name, seed) for name in test.settings]
         means = [[_mean(measure.of(run)) for run in runs] for measure in (test.measure, test.other)]
-        found.append(spearman(*torch.tensor(means, dtype=torch.float64)))
-    if np.isnan(found).any():
+        correlations.append(spearman(*torch.tensor(means, dtype=torch.float64)))
+    if np.isnan(correlations).any():
         raise Untestable("needs at least three settings, and measures that differ between them")
-    return estimate_of(np.array(found), np.zeros(len(found)), None, share)
+    return estimate_of(np.array(correlations), np.zeros(len(correlations)), None, share)
 
 
 STATISTICS = {"level": level, "difference": difference, "order": order}
@@ -167,9 +167,9 @@ def _table(
 ) -> tuple[Array, NDArray[np.str_] | None]:
     """Return [S] or [S, Q] values, averaged over the setting's variants, and [Q] strata."""
     variants = [test.measure.of_seeds([evidence.run(name, s) for s in seeds]) for name in test.variants(setting)]
-    if len({values.values.shape for found in variants for values in found}) > 1:
+    if len({values.values.shape for variant in variants for values in variant}) > 1:
         raise Untestable(f"the runs of '{setting}' have values for different queries")
-    return np.mean([[values.values for values in found] for found in variants], axis=0), variants[0][0].strata
+    return np.mean([[values.values for values in variant] for variant in variants], axis=0), variants[0][0].strata
 
 
 def estimate_of(
@@ -198,10 +198,10 @@ def estimate_of(
         there[:] = there.all(0)
     if there.sum(1).min() < 2:
         raise ValueError("fewer than two queries have a value")
-    first, second = ([row[mine] for row, mine in zip(each, there, strict=True)] for each in (one, other))
+    first, second = ([row[mask] for row, mask in zip(each, there, strict=True)] for each in (one, other))
     design = Design(None if strata is None else strata[there[0]], nested=nested, alpha=ALPHA, share=share)
-    found = differences.difference(first, second, design)
-    return ClaimEstimate(found.value, found.interval.low, found.interval.high, found.minimum_detectable)
+    estimate = differences.difference(first, second, design)
+    return ClaimEstimate(estimate.value, estimate.interval.low, estimate.interval.high, estimate.minimum_detectable)
 
 
 def _over_seeds(values: Array, alpha: float) -> ClaimEstimate:

@@ -84,8 +84,8 @@ class Measure:
     @property
     def settings(self) -> tuple[str, ...]:
         """Other settings whose runs with the same seed it reads."""
-        found = dict(self.options)
-        return tuple(found.get("rankers", ())) + ((found["scorer"],) if "scorer" in found else ())
+        options = dict(self.options)
+        return tuple(options.get("rankers", ())) + ((options["scorer"],) if "scorer" in options else ())
 
     def of(self, run: SettingRun) -> Measured:
         """Return its values for one run."""
@@ -117,10 +117,10 @@ def _plain(values: ArrayLike | Tensor) -> Measured:
 def recall(run: SettingRun) -> Measured:
     """[Q] the data set's main metric on the reported split."""
     main = run.result["main_metric"]
-    found = values_of([run.folder], [main])
-    if main not in found:
+    by_metric = values_of([run.folder], [main])
+    if main not in by_metric:
         raise Untestable(f"the main metric {main} is not a mean over queries")
-    return Measured(found[main].values[0], found[main].strata)
+    return Measured(by_metric[main].values[0], by_metric[main].strata)
 
 
 @measure("average-precision", POINTS)
@@ -177,10 +177,10 @@ def loss_at_refresh(run: SettingRun) -> Measured:
 def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measured:
     epochs, values = series
     whole = epochs == list(range(len(epochs)))
-    found = event_effect(values, run.result["refresh_epochs"]) if whole else float("nan")
-    if np.isnan(found):
+    effect = event_effect(values, run.result["refresh_epochs"]) if whole else float("nan")
+    if np.isnan(effect):
         raise Untestable("needs every epoch scored, and epochs between two refreshes: raise train.epochs")
-    return _plain(found)
+    return _plain(effect)
 
 
 @measure("pool-trend", Unit("images a refresh"))
@@ -249,10 +249,10 @@ def separation(run: SettingRun) -> Measured:
     encoded = run.encoded("val")
     queries = encoded.dataset.queries
     references, texts = [query.reference for query in queries], [query.text for query in queries]
-    found = semantic_separation(encoded.embeddings.queries.cpu(), references, texts)
-    if np.isnan(found):
+    cosine = semantic_separation(encoded.embeddings.queries.cpu(), references, texts)
+    if np.isnan(cosine):
         raise Untestable("needs queries that share a reference and differ in their text")
-    return _plain(found)
+    return _plain(cosine)
 
 
 @measure("cirqrs", COSINE)
@@ -274,10 +274,10 @@ def preference(run: SettingRun) -> Measured:
 
     Judgements count as independent, although one participant's are correlated, so intervals are too narrow.
     """
-    found = run.people()
-    if found is None:
+    judgements = run.people()
+    if judgements is None:
         raise Untestable("nobody has judged sets of this data set's images")
-    return _plain(agreement(*_judged(found)))
+    return _plain(agreement(*_judged(judgements)))
 
 
 @measure("agreement-over-recall", POINTS)

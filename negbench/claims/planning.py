@@ -151,15 +151,15 @@ class ClaimsWork:
         claims = [finding for finding in self.findings(outcomes) if finding.verdict == "undecided"]
         tests = [answer.test for finding in claims for answer in finding.answers if answer.verdict == "undecided"]
         needed = [{place[name] for name in test.needed} for test in tests]
-        left = set[tuple[str, ...]]().union(*(mine for mine in needed if mine <= {*running}))
+        left = set[tuple[str, ...]]().union(*(places for places in needed if places <= {*running}))
         if not claims:
             return left, "all claims are decided"
-        mine = [outcome for outcome in outcomes if outcome.run_id is not None and place_of(outcome.cell.labels) in left]
-        took = sum(sum(RunFolder(self.runs / str(o.run_id)).result["seconds"].values()) for o in mine)
+        done = [outcome for outcome in outcomes if outcome.run_id is not None and place_of(outcome.cell.labels) in left]
+        took = sum(sum(RunFolder(self.runs / str(o.run_id)).result["seconds"].values()) for o in done)
         numbers = ", ".join(str(finding.claim.number) for finding in claims)
         text = f"{len(claims)} claim{'s are' if len(claims) > 1 else ' is'} undecided ({numbers})"
-        if mine:
-            rest = took / len(mine) * (self.looks.most * len(left) - len(mine))
+        if done:
+            rest = took / len(done) * (self.looks.most * len(left) - len(done))
             text += f": {duration(rest)} of computing to {self.looks.most} seeds"
         return left, text
 
@@ -224,12 +224,12 @@ def plan_claims(
         NegbenchError: a backbone, data set or training that cannot run at all.
     """
     own, _ = system(PLAIN).layer(base, scenes)
-    found = ClaimsPlan(tuple(claims), plan_run(build_config([own, *base]), scenes).config)
+    claims_plan = ClaimsPlan(tuple(claims), plan_run(build_config([own, *base]), scenes).config)
     for claim in claims:
-        why = lacking(claim.needs, found.config, scenes)
+        why = lacking(claim.needs, claims_plan.config, scenes)
         if why is not None:
-            found.lacking[claim.number] = why
-    wanted = [name for claim in claims if claim.number not in found.lacking for name in claim.settings]
+            claims_plan.lacking[claim.number] = why
+    wanted = [name for claim in claims if claim.number not in claims_plan.lacking for name in claim.settings]
     for name in dict.fromkeys(wanted):
         try:
             setting, *swept = name.split()
@@ -237,10 +237,10 @@ def plan_claims(
             changes = {key: value for key, value in settings()[setting].items() if key != "system"}
             changes = merged([changes, *map(set_layer, swept)])
             configs = [build_config([own, *base, changes, {"seed": seed}]) for seed in seeds]
-            found.cells.extend(plan(configs, runs, display, scenes, [{"system": name}] * len(configs)))
+            claims_plan.cells.extend(plan(configs, runs, display, scenes, [{"system": name}] * len(configs)))
         except NegbenchError as error:
-            found.undefined[name] = str(error)
+            claims_plan.undefined[name] = str(error)
             continue
-        found.remarks.extend(remark for remark in remarks if remark not in found.remarks)
-    found.cells.sort(key=lambda cell: seeds.index(cell.seed))  # all settings of one seed, then the next
-    return found
+        claims_plan.remarks.extend(remark for remark in remarks if remark not in claims_plan.remarks)
+    claims_plan.cells.sort(key=lambda cell: seeds.index(cell.seed))  # all settings of one seed, then the next
+    return claims_plan

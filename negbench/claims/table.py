@@ -51,8 +51,8 @@ def because(finding: Finding) -> list[str]:
 
 def counts(findings: Sequence[Finding]) -> str:
     """Return '12 supported, 9 refuted, ...'."""
-    found = Counter[str](finding.verdict for finding in findings)
-    return ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES if found[verdict])
+    by_verdict = Counter[str](finding.verdict for finding in findings)
+    return ", ".join(f"{by_verdict[verdict]} {verdict}" for verdict in _STYLES if by_verdict[verdict])
 
 
 def write_findings(findings: Sequence[Finding], folder: Path, about: str) -> list[Path]:
@@ -72,9 +72,9 @@ def _answer(answer: Answer) -> str:
     text = str(answer.test)
     if answer.estimate is None:
         return f"{text}: {answer.reason}"
-    found, unit = answer.estimate, answer.test.unit
+    estimate, unit = answer.estimate, answer.test.unit
     value, low, high, detectable = (
-        _number(v * unit.scale) for v in (found.value, found.low, found.high, found.detectable)
+        _number(v * unit.scale) for v in (estimate.value, estimate.low, estimate.high, estimate.detectable)
     )
     if answer.reason:
         return f"{text} {value} {unit.name}: {answer.reason}"
@@ -115,7 +115,7 @@ def _markdown(findings: Sequence[Finding], about: str) -> str:
 
 
 def _of_answer(answer: Answer) -> dict[str, Any]:
-    found = answer.estimate
+    estimate = answer.estimate
     numbers = ("value", "low", "high", "detectable")
     return {
         "test": str(answer.test),
@@ -126,7 +126,7 @@ def _of_answer(answer: Answer) -> dict[str, Any]:
         "supports": _condition(answer.test.supports, answer.test),
         "refutes": _condition(answer.test.refutes, answer.test),
         "test_verdict": answer.verdict,
-        **{name: math.nan if found is None else getattr(found, name) for name in numbers},
+        **{name: math.nan if estimate is None else getattr(estimate, name) for name in numbers},
         "seeds": answer.seeds,
         "reason": answer.reason,
     }

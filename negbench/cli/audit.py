@@ -22,7 +22,7 @@ def audit(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.own.audit import run_audit
 
     asked, console = Audit.parsed(given), output.console()
-    found = run_audit(asked)
-    console.print(audit_table(found))
-    console.print(f"regime  {in_words([found.regime])}", highlight=False)
-    return found.plain()
+    audited = run_audit(asked)
+    console.print(audit_table(audited))
+    console.print(f"regime  {in_words([audited.regime])}", highlight=False)
+    return audited.plain()

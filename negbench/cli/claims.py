@@ -47,12 +47,12 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any] | None:
     if asked.dry_run:
         say(ClaimsWork.of(asked, say).price())
         return None
-    found = judge_claims(asked, say)
-    console.print(table.shown(found.findings))
-    say(f"{table.counts(found.findings)} ({found.about})")
-    folder = found.files[-1].parent
-    for path in (*found.files, write_report(folder.parent, folder.name)[0]):
+    judged = judge_claims(asked, say)
+    console.print(table.shown(judged.findings))
+    say(f"{table.counts(judged.findings)} ({judged.about})")
+    folder = judged.files[-1].parent
+    for path in (*judged.files, write_report(folder.parent, folder.name)[0]):
         say(str(path))
-    raise_failed(found.outcomes)
-    document: dict[str, Any] = files.read_json(found.files[-1])
+    raise_failed(judged.outcomes)
+    document: dict[str, Any] = files.read_json(judged.files[-1])
     return document

@@ -69,7 +69,7 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     console = Console(stderr=True)  # standard output is for the report
     with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("decode", total=None)
-        found = check(
+        verification = check(
             section.pop("name"),
             section,
             splits=asked.split,
@@ -77,10 +77,10 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
             workers=asked.workers,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    document = asdict(found)
+    document = asdict(verification)
     if not output.wants_json():
-        _print(found)
-    if found.problems:
+        _print(verification)
+    if verification.problems:
         if output.wants_json():
             typer.echo(json.dumps(document, indent=2))
         raise typer.Exit(1)
@@ -115,16 +115,16 @@ def encode(given: Mapping[str, Any]) -> None:
     typer.echo(f"{count:,} images: {encoded:,} encoded, {count - encoded:,} stored before")
 
 
-def _print(found: Verification) -> None:
-    for each in found.splits:
+def _print(verification: Verification) -> None:
+    for each in verification.splits:
         gallery = " / ".join(f"{name} {size:,}" for name, size in each.gallery.items())
         counts = "" if each.published else " (no published counts to compare with)"
         typer.echo(f"{each.split}: {each.identity}, {each.queries:,} queries, gallery {gallery}{counts}")
-    typer.echo(f"{found.images:,} images checked")
-    for note in found.notes:
+    typer.echo(f"{verification.images:,} images checked")
+    for note in verification.notes:
         typer.echo(f"note: {note}")
     kinds: dict[str, list[Any]] = {}
-    for problem in found.problems:
+    for problem in verification.problems:
         kinds.setdefault(problem.kind, []).append(problem)
     for kind, problems in kinds.items():
         typer.echo(f"{kind}: {len(problems):,}")
@@ -133,7 +133,7 @@ def _print(found: Verification) -> None:
             typer.echo(f"  {where}{problem.detail}")
         if len(problems) > SHOWN:
             typer.echo(f"  ... {len(problems) - SHOWN:,} more; --json lists all")
-    if not found.problems:
+    if not verification.problems:
         typer.echo("clean")
 
 

@@ -24,13 +24,13 @@ def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.errors import NegbenchError
     from negbench.own.checkup import examine
 
-    found = []
+    remarks = []
     for remark in examine(Doctor.parsed(given)):
-        found.append(remark)
+        remarks.append(remark)
         if not output.wants_json():
             typer.echo(f"{remark.part:9} {'PROBLEM: ' * remark.problem}{remark.text}")
-    problems = sum(remark.problem for remark in found)
-    document = {"problems": problems, "findings": [asdict(remark) for remark in found]}
+    problems = sum(remark.problem for remark in remarks)
+    document = {"problems": problems, "findings": [asdict(remark) for remark in remarks]}
     if problems:
         if output.wants_json():
             typer.echo(json.dumps(document, indent=2))

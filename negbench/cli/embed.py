@@ -22,14 +22,14 @@ def embed(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.own.embed import embed_folder
 
     asked, console = Embed.parsed(given), output.console()
-    found = embed_folder(asked)
+    embedded = embed_folder(asked)
     for path, shape, what in (
-        (found.images, found.image_shape, "images"),
-        (found.texts, found.text_shape, "texts"),
+        (embedded.images, embedded.image_shape, "images"),
+        (embedded.texts, embedded.text_shape, "texts"),
     ):
         console.print(f"{'wrote':8} {path}: {shape[0]:,} {what}, {list(shape)}", highlight=False, soft_wrap=True)
     columns = ["--columns", asked.columns] if asked.columns else []
-    step = shlex.join(["negbench", "init", str(found.images.parent), *columns])
+    step = shlex.join(["negbench", "init", str(embedded.images.parent), *columns])
     console.print(f"next\n  {step}", highlight=False, soft_wrap=True, markup=False)
-    shapes = {"image_shape": found.image_shape, "text_shape": found.text_shape}
-    return {"images": found.images, "texts": found.texts, **shapes, "next": [step]}
+    shapes = {"image_shape": embedded.image_shape, "text_shape": embedded.text_shape}
+    return {"images": embedded.images, "texts": embedded.texts, **shapes, "next": [step]}

@@ -27,15 +27,15 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.scoring import benchmark
 
     asked, console = Evaluate.parsed(given), output.console()
-    found = benchmark.evaluate(asked)
-    if found.scores is not None:
-        _print(console, found.scores)
-    for path in found.written:
+    evaluation = benchmark.evaluate(asked)
+    if evaluation.scores is not None:
+        _print(console, evaluation.scores)
+    for path in evaluation.written:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    return {} if found.scores is None else found.scores.plain()
+    return {} if evaluation.scores is None else evaluation.scores.plain()
 
 
-def _print(console: Console, found: Scores) -> None:
+def _print(console: Console, scores: Scores) -> None:
     """Print a row per metric and a column per part (`dress/recall_at_10`); metrics without a part cover all queries."""
     import pandas as pd
 
@@ -43,19 +43,19 @@ def _print(console: Console, found: Scores) -> None:
     from negbench.display import Grid, notes
     from negbench.scoring.stored import PERCENT
 
-    notes(found.remarks)
-    if found.partial:
+    notes(scores.remarks)
+    if scores.partial:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
-    percent = found.unit == PERCENT
+    percent = scores.unit == PERCENT
     parts: dict[str, dict[str, str]] = {}
-    for metric, value in found.metrics.items():
+    for metric, value in scores.metrics.items():
         part, _, name = metric.rpartition("/")
         parts.setdefault(part or "all", {})[label_of(name).replace("_", " ")] = _cell(value, percent)
     names = list(dict.fromkeys(name for values in parts.values() for name in values))
     table = pd.DataFrame(parts, index=names).fillna("-")
-    table.insert(0, f"metric ({'%' if percent else found.unit})" if found.unit else "metric", names)
-    main = label_of(str(found.main).rpartition("/")[2]).replace("_", " ")
-    console.print(Grid(table, f"{found.title}, {len(found.queries):,} queries", rest="--json", bold=(main,)))
+    table.insert(0, f"metric ({'%' if percent else scores.unit})" if scores.unit else "metric", names)
+    main = label_of(str(scores.main).rpartition("/")[2]).replace("_", " ")
+    console.print(Grid(table, f"{scores.title}, {len(scores.queries):,} queries", rest="--json", bold=(main,)))
 
 
 def _cell(value: float, percent: bool) -> str:

@@ -40,7 +40,7 @@ def options_of(kind: str, name: str) -> list[Option]:
         *(inspect.getdoc(each) for each in cls.__mro__),
         sys.modules[cls.__module__].__doc__,
     ]
-    texts = [found for document in documents for found in (_documented(document or ""),) if found]
+    texts = [by_option for document in documents for by_option in (_documented(document or ""),) if by_option]
     return [
         Option(
             option,

@@ -22,22 +22,22 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.own.init import commands, look, write
 
     asked, console = Init.parsed(given), output.console()
-    found = look(asked.folder, asked.columns)
-    for title, lines in (("found", found.present), ("warning", found.warnings)):
+    scan = look(asked.folder, asked.columns)
+    for title, lines in (("found", scan.present), ("warning", scan.warnings)):
         for line in lines:
             console.print(f"{title:8} {line}", highlight=False, markup=False)
-    if not found.comparable:
-        raise DataError(f"{asked.folder}: cannot start yet; missing: {'; '.join(found.missing)}")
-    written, steps = write(found), commands(found)
+    if not scan.comparable:
+        raise DataError(f"{asked.folder}: cannot start yet; missing: {'; '.join(scan.missing)}")
+    written, steps = write(scan), commands(scan)
     for path in written:
         console.print(f"{'wrote':8} {path}", highlight=False, soft_wrap=True)
     console.print("next", highlight=False)
     for line in steps:
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
     return {
-        "found": found.present,
-        "missing": found.missing,
-        "warnings": found.warnings,
+        "found": scan.present,
+        "missing": scan.missing,
+        "warnings": scan.warnings,
         "written": written,
         "next": steps,
     }

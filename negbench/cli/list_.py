@@ -32,8 +32,8 @@ def list_(given: Mapping[str, Any]) -> dict[str, Any]:
     """Print the registry."""
     asked = List.parsed(given)
     plugin_layer(asked.plugin)
-    found = {each: _document(each, asked.name) for each in (KINDS if asked.kind is None else (asked.kind,))}
-    for kind, each in () if output.wants_json() else found.items():
+    documents = {each: _document(each, asked.name) for each in (KINDS if asked.kind is None else (asked.kind,))}
+    for kind, each in () if output.wants_json() else documents.items():
         if asked.kind is None:
             typer.echo(f"{'' if kind == KINDS[0] else chr(10)}{kind}")
         if asked.name is None:
@@ -42,7 +42,7 @@ def list_(given: Mapping[str, Any]) -> dict[str, Any]:
             typer.echo(each[asked.name], nl=False)
         else:
             _one(each)
-    return found
+    return documents
 
 
 def _document(kind: str, name: str | None) -> Any:
@@ -76,29 +76,29 @@ def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
     return described, section, [option for option in options_of(kind, name) if option.name not in by_run(section)]
 
 
-def _all(found: Any) -> None:
+def _all(listing: Any) -> None:
     """Print plug-ins with their sources, or TOML files with the first sentence of their comment."""
-    if isinstance(found, Mapping):
-        for name, text in found.items():
+    if isinstance(listing, Mapping):
+        for name, text in listing.items():
             lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
             comment = " ".join(line.removeprefix("# ") for line in lines)
-            _print(f"  {name:{max(map(len, found))}}  ", re.split(r"[.] (?=[A-Z`])", comment)[0].removesuffix("."))
+            _print(f"  {name:{max(map(len, listing))}}  ", re.split(r"[.] (?=[A-Z`])", comment)[0].removesuffix("."))
         return
-    width = max((len(each["name"]) for each in found), default=0)
-    for each in found:
+    width = max((len(each["name"]) for each in listing), default=0)
+    for each in listing:
         origin = "" if each["origin"] == "built-in" else f" [{each['origin']}]"
         _print(f"  {each['name']:{width}}  ", f"{each['summary']}{origin}")
         _print(" " * (width + 4), f"source: {each['paper'] or 'none named'}")
 
 
-def _one(found: Mapping[str, Any]) -> None:
+def _one(plugin: Mapping[str, Any]) -> None:
     """Print every option with its type, default, range and docstring text."""
-    name, section = found["name"], found["section"]
-    _print(f"{name}  ", found["summary"])
-    _print("source: ", found["paper"] or "none named")
+    name, section = plugin["name"], plugin["section"]
+    _print(f"{name}  ", plugin["summary"])
+    _print("source: ", plugin["paper"] or "none named")
     options = f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:"
-    typer.echo(options if found["options"] else "no options")
-    for option in found["options"]:
+    typer.echo(options if plugin["options"] else "no options")
+    for option in plugin["options"]:
         tunable = f"; tunable {option['range']}" * bool(option["range"])
         _print(f"  {option['name']} = ", f"{option['type']}, default {option['default']}{tunable}")
         if option["text"]:

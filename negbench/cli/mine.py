@@ -23,18 +23,18 @@ def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.own.negatives import write_negatives
 
     asked, console = Mine.parsed(given), output.console()
-    found = write_negatives(asked)
-    if found.source:
-        console.print(found.source, highlight=False)
-    short = int((found.frame["negatives"].map(len) < asked.draws).sum())
+    mined = write_negatives(asked)
+    if mined.source:
+        console.print(mined.source, highlight=False)
+    short = int((mined.frame["negatives"].map(len) < asked.draws).sum())
     left_out = "are left out" if asked.format == "sentence-transformers" else "have fewer"
     fewer = f" ({short:,} queries {left_out}: their pools are smaller)" * bool(short)
-    fallbacks = int(found.summary["fallback_below"] + found.summary["fallback_any"])
+    fallbacks = int(mined.summary["fallback_below"] + mined.summary["fallback_any"])
     console.print(
-        f"{len(found.frame):,} queries, {asked.draws} negatives each{fewer}, from pools of "
-        f"{found.summary['pool_size']:,.1f} images on average; {fallbacks:,} queries fell back; "
-        f"hardness {found.summary['hardness']:.4f}",
+        f"{len(mined.frame):,} queries, {asked.draws} negatives each{fewer}, from pools of "
+        f"{mined.summary['pool_size']:,.1f} images on average; {fallbacks:,} queries fell back; "
+        f"hardness {mined.summary['hardness']:.4f}",
         highlight=False,
     )
     console.print(f"wrote {asked.out}", highlight=False, soft_wrap=True)
-    return {"out": asked.out, "queries": len(found.frame), "draws": asked.draws, **found.summary}
+    return {"out": asked.out, "queries": len(mined.frame), "draws": asked.draws, **mined.summary}

@@ -60,8 +60,8 @@ def console() -> Any:
     """
     from rich.console import Console
 
-    found = Console(quiet=wants_json())
-    return found if found.is_terminal else Console(soft_wrap=True, quiet=found.quiet)
+    default = Console(quiet=wants_json())
+    return default if default.is_terminal else Console(soft_wrap=True, quiet=default.quiet)
 
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
@@ -84,9 +84,9 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
         _ASKED.json = chosen.get("as_json", False)
         level = logging.DEBUG if chosen["verbose"] else logging.ERROR if chosen["quiet"] else logging.INFO
         logging.getLogger("negbench").setLevel(level)
-        found = function(**given)
-        if _ASKED.json and found is not None:
-            typer.echo(json.dumps(_plain(found), indent=2, allow_nan=False))
+        document = function(**given)
+        if _ASKED.json and document is not None:
+            typer.echo(json.dumps(_plain(document), indent=2, allow_nan=False))
 
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)

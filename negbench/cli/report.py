@@ -32,9 +32,9 @@ def report(given: Mapping[str, Any]) -> dict[str, Any]:
         from negbench.display import Grid
         from negbench.report.against import against, write_against
 
-        found = against(runs, asked.name, asked.against)
-        document, (page, *others) = found.plain(), write_against(runs, found)
-        for frame, title in ((found.frame(), found.answer()), (found.settings_frame(), "settings that differ")):
+        changes = against(runs, asked.name, asked.against)
+        document, (page, *others) = changes.plain(), write_against(runs, changes)
+        for frame, title in ((changes.frame(), changes.answer()), (changes.settings_frame(), "settings that differ")):
             if len(frame):
                 shown.print(Grid(frame, title, rest=str(page), words=tuple(frame.columns)))
     shown.print(str(page), highlight=False, soft_wrap=True)

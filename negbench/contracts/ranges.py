@@ -42,8 +42,8 @@ def tunable(
     """
     if (low is None) != (high is None) or (low is None) == (not choices):
         raise ValueError("tunable() takes either low and high, or choices")
-    found = Range(low=low, high=high, log=log, choices=tuple(choices), below=below)
-    return field(default=default, metadata={"range": found})
+    domain = Range(low=low, high=high, log=log, choices=tuple(choices), below=below)
+    return field(default=default, metadata={"range": domain})
 
 
 def tunable_ranges(cls: type) -> dict[str, Range]:

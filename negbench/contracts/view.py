@@ -70,8 +70,8 @@ class ScoreView:
         for name, (table, wanted, kind) in want.items():
             if table is None:
                 continue
-            found = "float" if table.is_floating_point() else str(table.dtype).removeprefix("torch.")
-            if table.shape != wanted or found != kind:
+            dtype = "float" if table.is_floating_point() else str(table.dtype).removeprefix("torch.")
+            if table.shape != wanted or dtype != kind:
                 raise ValueError(f"{name} must be a {wanted} {kind} tensor, got {tuple(table.shape)} {table.dtype}")
         if rows and (int(self.target.min()) < 0 or int(self.target.max()) >= columns):
             raise ValueError(

@@ -28,7 +28,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     """
     memory = root / "features" / "hashes.json"
     known = _remembered(memory)
-    found: dict[str, Stamped] = {}
+    stamped: dict[str, Stamped] = {}
     unread: list[tuple[str, str, list[int]]] = []
     absent: list[tuple[str, Path]] = []
     for image, path in images.items():
@@ -38,8 +38,8 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         except OSError:
             absent.append((image, path))
             continue
-        found[image] = known.get(name, [])
-        if found[image][:2] != (stamp := [status.st_size, status.st_mtime_ns]):
+        stamped[image] = known.get(name, [])
+        if stamped[image][:2] != (stamp := [status.st_size, status.st_mtime_ns]):
             unread.append((image, name, stamp))
     if absent:
         image, path = absent[0]
@@ -48,14 +48,14 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     with ThreadPoolExecutor(8) as pool:
         hashes = pool.map(_file_sha256, (name for _, name, _ in unread))
         for (image, name, stamp), value in zip(unread, hashes, strict=True):
-            found[image] = [*stamp, value]
+            stamped[image] = [*stamp, value]
             if now - stamp[1] > SETTLED:
-                fresh[name] = found[image]
+                fresh[name] = stamped[image]
     if fresh:
         seal(memory.parent)
         with locked(memory.with_suffix(".lock")), atomic_write(memory) as file:
             file.write(json.dumps(_remembered(memory) | fresh))
-    return {image: bytes.fromhex(str(held[2])) for image, held in found.items()}
+    return {image: bytes.fromhex(str(held[2])) for image, held in stamped.items()}
 
 
 def _remembered(memory: Path) -> dict[str, Stamped]:

@@ -171,13 +171,13 @@ class FeatureStore:
         Raises:
             NegbenchError: features are not stored, or an id was passed to neither `ensure` nor `missing`.
         """
-        found = [self._row.get(self._content.get(image, b""), -1) for image in ids]
-        lacking = [image for image, row in zip(ids, found, strict=True) if row < 0]
+        rows = [self._row.get(self._content.get(image, b""), -1) for image in ids]
+        lacking = [image for image, row in zip(ids, rows, strict=True) if row < 0]
         if lacking:
             raise NegbenchError(
                 f"{len(lacking)} images have no stored features, the first: '{lacking[0]}'; encode them"
             )
-        return torch.tensor(found, dtype=torch.int64)
+        return torch.tensor(rows, dtype=torch.int64)
 
     def load(
         self, ids: Sequence[str], device: torch.device | str = "cpu", budget_bytes: int | None = None

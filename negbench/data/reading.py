@@ -57,9 +57,9 @@ class StoredFeatures:
     def __getitem__(self, index: Tensor) -> Tensor:
         rows = self._position[index.to(self._position.device).flatten()]
         if isinstance(self._source, Tensor):
-            found = self._source.index_select(0, rows)
+            features = self._source.index_select(0, rows)
         elif self.device.type == "cpu":
-            found = self._source.gather(rows, torch.empty(len(rows), *self.shape[1:]))
+            features = self._source.gather(rows, torch.empty(len(rows), *self.shape[1:]))
         else:  # half the bytes to transfer
-            found = self._source.gather(rows, self._source.buffer(len(rows))).to(self.device, non_blocking=True)
-        return found.float().reshape(*index.shape, *self.shape[1:])
+            features = self._source.gather(rows, self._source.buffer(len(rows))).to(self.device, non_blocking=True)
+        return features.float().reshape(*index.shape, *self.shape[1:])

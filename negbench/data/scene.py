@@ -356,10 +356,10 @@ class Scenes:
                 return Outline.of(self.backbone(config))
             from negbench.data.contents import content_hashes
 
-            found = cls.outline({**option_defaults(constructor_of("backbones", cls)), **options})
-            hashes = content_hashes({str(file): file for file in found.files}, cache_dir())
+            outline = cls.outline({**option_defaults(constructor_of("backbones", cls)), **options})
+            hashes = content_hashes({str(file): file for file in outline.files}, cache_dir())
             files = [content.hex() for content in hashes.values()]
-            self._outlines[key] = replace(found, files=(), settings={**found.settings, "files": files})
+            self._outlines[key] = replace(outline, files=(), settings={**outline.settings, "files": files})
         return self._outlines[key]
 
     def splits(self, config: ResolvedConfig, backbone: Backbone | Outline) -> Splits:

@@ -88,8 +88,8 @@ class FashionIQFormat(Dataset):
         queries = [query for own, _ in parts.values() for query in own]
         images, groups = columns_of({name: gallery for name, (_, gallery) in parts.items()})
         data = cls(card, options.split, queries, images, groups, reader.content)
-        found = ImageFiles.scan(reader.root, files=reader.files, tree=TREE) if options.images else None
-        return data.loaded(found, reader.root, allow_missing=options.allow_missing)
+        files = ImageFiles.scan(reader.root, files=reader.files, tree=TREE) if options.images else None
+        return data.loaded(files, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

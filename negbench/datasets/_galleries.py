@@ -239,16 +239,16 @@ class Galleries:
         self, score_block: ScoreBlock, k: int, mask: Callable[[Tensor, Tensor, int], Tensor | None], block: int = 256
     ) -> Top:
         """Run `top` on the images that `mask` ([b] rows, `Block.local`, n) -> [b, n] bool allows; None: all."""
-        found = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
-        values = torch.full(found.shape, -torch.inf)
+        top = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
+        values = torch.full(top.shape, -torch.inf)
         for rows, columns, local, scores in self._blocks(score_block, block):
             if len(columns):
                 best = top_columns(scores, k, mask(rows, local, len(columns))).cpu()
                 width, there = best.shape[1], best >= 0
-                found[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
+                top[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
                 own = scores.float().cpu().gather(1, best.clamp(min=0))
                 values[rows, :width] = torch.where(there, own, -torch.inf)
-        return Top(found, values)
+        return Top(top, values)
 
     def _blocks(self, score_block: ScoreBlock, block: int) -> Iterator[Block]:
         """Yield the scores of every query against its own gallery, by group, at most `block` queries at a time."""

@@ -35,7 +35,7 @@ def list_files(root: Path) -> list[Path]:
     Raises:
         DataError: a folder that cannot be read.
     """
-    found: list[str] = []
+    paths: list[str] = []
     entered: set[tuple[int, int]] = set()
     waiting = [str(root)]
     while waiting:
@@ -50,10 +50,10 @@ def list_files(root: Path) -> list[Path]:
                     if entry.is_dir():
                         waiting.append(entry.path)
                     elif entry.is_file():
-                        found.append(entry.path)
+                        paths.append(entry.path)
         except OSError as error:
             raise DataError(f"folder {folder} cannot be read: {error.strerror or error}") from error
-    return [Path(path) for path in sorted(found)]
+    return [Path(path) for path in sorted(paths)]
 
 
 @dataclass
@@ -137,9 +137,9 @@ class Reader:
 
         Raises DataError if two have the same id.
         """
-        found = [make(where, entry) for where, entry in self.entries(path)]
-        once([query.id for query in found], key, path)
-        return found
+        queries = [make(where, entry) for where, entry in self.entries(path)]
+        once([query.id for query in queries], key, path)
+        return queries
 
     def lines(self, path: Path) -> list[tuple[str, str]]:
         """Read the non-blank lines of a text file as (place, line) pairs."""

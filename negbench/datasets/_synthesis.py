@@ -220,29 +220,29 @@ def _check_possible(category: str, count: int) -> None:
 def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
     """Draw `count` different garments; each differs in one to three attributes from another one."""
     _check_possible(category, count)
-    found = {sample_attributes(stream, category): None}
-    while len(found) < count:
-        if stream.chance(10) and len(found) + 2 <= count:  # a fresh one, with a neighbour of its own
+    garments = {sample_attributes(stream, category): None}
+    while len(garments) < count:
+        if stream.chance(10) and len(garments) + 2 <= count:  # a fresh one, with a neighbour of its own
             fresh = sample_attributes(stream, category)
-            found[fresh] = None
-            found[mutate(stream, fresh, stream.between(1, 3))] = None
+            garments[fresh] = None
+            garments[mutate(stream, fresh, stream.between(1, 3))] = None
         else:
-            found[mutate(stream, stream.pick(list(found)), stream.between(1, 3))] = None
-    return list(found)
+            garments[mutate(stream, stream.pick(list(garments)), stream.between(1, 3))] = None
+    return list(garments)
 
 
 def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> list[Attributes]:
     """Draw a different garment for each entry of `lines`: a line's first one is new, the others are mutations of it."""
     _check_possible(category, len(lines))
-    found: dict[Attributes, int] = {}
+    garments: dict[Attributes, int] = {}
     first: dict[int, Attributes] = {}
-    while len(found) < len(lines):
-        line = lines[len(found)]
+    while len(garments) < len(lines):
+        line = lines[len(garments)]
         drawn = mutate(stream, first[line], _APART) if line in first else sample_attributes(stream, category)
-        if drawn not in found:
-            found[drawn] = line
+        if drawn not in garments:
+            garments[drawn] = line
             first.setdefault(line, drawn)
-    return list(found)
+    return list(garments)
 
 
 def _queries(

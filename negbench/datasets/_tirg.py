@@ -96,11 +96,11 @@ class ClassDataset(Dataset):
 
     def with_queries(self, rows: Sequence[int] | Tensor, part: str) -> Self:
         """As `Dataset.with_queries`; targets of the queries left out are never drawn later."""
-        found = super().with_queries(rows, part)
+        subset = super().with_queries(rows, part)
         if self.pairs is None:
-            return found
-        apart = {str(query.target) for query in self.queries} - {str(query.target) for query in found.queries}
-        return dataclasses.replace(found, pairs=dataclasses.replace(self.pairs, apart=self.pairs.apart | apart))
+            return subset
+        apart = {str(query.target) for query in self.queries} - {str(query.target) for query in subset.queries}
+        return dataclasses.replace(subset, pairs=dataclasses.replace(self.pairs, apart=self.pairs.apart | apart))
 
     def rank(self, score_block: ScoreBlock, block: int = 1024) -> QueryRanks:
         """As `Dataset.rank`, with the best rank of any relevant image as `target_rank`."""
@@ -160,10 +160,10 @@ class Labels:
     @cached_property
     def of_class(self) -> dict[str, list[str]]:
         """Class -> its images, in order."""
-        found: dict[str, list[str]] = {}
+        by_class: dict[str, list[str]] = {}
         for image, caption in zip(self.images, self.captions, strict=True):
-            found.setdefault(caption, []).append(image)
-        return found
+            by_class.setdefault(caption, []).append(image)
+        return by_class
 
     @cached_property
     def _relevant(self) -> dict[str, tuple[str, ...]]:
@@ -238,31 +238,31 @@ class TrainingPairs:
     @cached_property
     def targets(self) -> dict[Class, list[int]]:
         """Class -> indices of its images that may be targets."""
-        found: dict[Class, list[int]] = {}
+        targets: dict[Class, list[int]] = {}
         for place, (image, own) in enumerate(zip(self.labels.images, self.classes, strict=True)):
             if image not in self.apart:
-                found.setdefault(own, []).append(place)
-        return found
+                targets.setdefault(own, []).append(place)
+        return targets
 
     @cached_property
     def members(self) -> dict[Class, list[tuple[Class, str]]]:
         """Family -> its classes that have a target, each with the word taken out of it."""
-        found: dict[Class, list[tuple[Class, str]]] = {}
+        members: dict[Class, list[tuple[Class, str]]] = {}
         for own in self.targets:
             for family, word in self._families_of(own):
-                found.setdefault(family, []).append((own, word))
-        return found
+                members.setdefault(family, []).append((own, word))
+        return members
 
     @cached_property
     def families(self) -> dict[Class, list[tuple[Class, str]]]:
         """Class -> families in which it has a neighbour, each with its word. Raises DataError if there is no pair."""
-        found = {
+        families = {
             own: [(f, word) for f, word in self._families_of(own) if any(w != word for _, w in self.members.get(f, ()))]
             for own in dict.fromkeys(self.classes)
         }
-        if not any(found.values()):
+        if not any(families.values()):
             raise DataError("no two classes of images are one word apart: there is no training pair")
-        return found
+        return families
 
     def _families_of(self, own: Class) -> dict[tuple[Class, str], None]:
         kind, caption = own

@@ -66,13 +66,13 @@ def read_triplets(path: Path, columns: str = "") -> TripletTable:
         raise OptionError(f"file must end in {', '.join(formats)}, got {str(path)!r}")
     if not path.is_file():
         raise DataError(f"triplets: there is no file {path}")
-    rows, found, names = [], dict[str, None](), _renamed(columns)
+    rows, present, names = [], dict[str, None](), _renamed(columns)
     for number, entry in formats[kind](reader, path, names):
-        found |= dict.fromkeys(entry)
+        present |= dict.fromkeys(entry)
         rows.append(_row(entry, number, f"{path}: line {number}"))
     if not rows:
         raise DataError(f"{path}: it contains no triplet")
-    return TripletTable(rows, tuple(name for name in found if name not in REQUIRED + OPTIONAL), reader.content)
+    return TripletTable(rows, tuple(name for name in present if name not in REQUIRED + OPTIONAL), reader.content)
 
 
 def read_names(path: Path) -> tuple[list[str], str]:

@@ -64,12 +64,12 @@ class DatasetCard:
         digest = hashlib.sha256(json.dumps(rules).encode()).hexdigest()
         return f"{self.name}@{self.protocol}-{digest[:8]}"
 
-    def remarks(self, split: str, found: Mapping[str, Counts]) -> tuple[str, ...]:
-        """Return a line per count of `found` that differs from the published one; none for an unpublished split."""
+    def remarks(self, split: str, by_group: Mapping[str, Counts]) -> tuple[str, ...]:
+        """Return a line per count of `by_group` that differs from the published one; none for an unpublished split."""
         published = self.expected.get(split, {})
         return tuple(
             f"{group} {split}: {actual:,} {what}, but {want:,} are published"
-            for group, counts in found.items()
+            for group, counts in by_group.items()
             for what, actual, want in zip(Counts._fields, counts, published.get(group, counts), strict=True)
             if actual != want
         )

@@ -85,8 +85,8 @@ class Circo(Submittable):
         make = partial(_query, split=split, gallery=set(ids))
         queries = reader.queries(reader.root / marker, "query", make)
         data = cls(CARD, split, queries, *columns_of({GROUP: ids}), reader.content)
-        found = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
-        return data.loaded(found, reader.root, allow_missing=allow_missing)
+        files = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
+        return data.loaded(files, reader.root, allow_missing=allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

@@ -89,9 +89,9 @@ class Cirr(Submittable):
         ids = [image_id(name, f"{path}: key {quoted(name)}") for name in typed(reader.json(path), dict, str(path))]
         make = partial(_query, split=split, gallery=set(ids))
         queries = reader.queries(reader.root / f"captions/cap.{VERSION}.{split}.json", "pairid", make)
-        found = ImageFiles.scan(reader.root, files=reader.files_beside(*IMAGE_FOLDERS), tree=TREE) if images else None
+        files = ImageFiles.scan(reader.root, files=reader.files_beside(*IMAGE_FOLDERS), tree=TREE) if images else None
         data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
-        return data.loaded(found, reader.root, allow_missing=allow_missing)
+        return data.loaded(files, reader.root, allow_missing=allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

@@ -143,7 +143,7 @@ class EmojiPictures(Dataset):
         asked = _asked(world, split, options)
         queries = [_query(world, ask, split, options) for ask in asked]
         files = ImageFiles(reader.root, {i: (path,) for i, path in world.files.items() if path.exists()})
-        found = cls(
+        dataset = cls(
             kind,
             split,
             queries,
@@ -153,7 +153,7 @@ class EmojiPictures(Dataset):
             shown=world.shown,
             asked={query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)},
         )
-        return found.loaded(files if images else None, reader.root, allow_missing=allow_missing)
+        return dataset.loaded(files if images else None, reader.root, allow_missing=allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -301,9 +301,9 @@ def _asked(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
         families[emoji.family].append(emoji)
     turns = []
     for place, (family, members) in enumerate(families.items()):
-        found = list(_askable(world, members, options))
-        random.Random(f"{options.seed} {family}").shuffle(found)  # by a string: the same on every machine
-        turns += [(turn, place, ask) for turn, ask in enumerate(found)]
+        asks = list(_askable(world, members, options))
+        random.Random(f"{options.seed} {family}").shuffle(asks)  # by a string: the same on every machine
+        turns += [(turn, place, ask) for turn, ask in enumerate(asks)]
     return [ask for _, _, ask in sorted(turns)[: options.queries]]
 
 

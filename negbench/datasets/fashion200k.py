@@ -172,7 +172,7 @@ def _category(image: str) -> str:
 def _read_queries(reader: Reader, labels: Labels) -> list[tuple[str, str, str, str]]:
     """Read every test query as (source, its caption, target, its caption)."""
     caption_of = dict(zip(labels.images, labels.captions, strict=True))
-    found = []
+    queries = []
     for where, line in reader.lines(reader.root / QUERIES):
         fields = line.split()
         if len(fields) != 2:
@@ -185,8 +185,8 @@ def _read_queries(reader: Reader, labels: Labels) -> list[tuple[str, str, str, s
                 )
         if source == target:
             raise DataError(f"{where}: source and target are the same image {quoted(source)}")
-        found.append((source, caption_of[source], target, caption_of[target]))
-    return found
+        queries.append((source, caption_of[source], target, caption_of[target]))
+    return queries
 
 
 def _scan(reader: Reader, ids: Sequence[str]) -> ImageFiles:

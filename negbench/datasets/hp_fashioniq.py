@@ -89,8 +89,8 @@ class HPFashionIQ(PreferenceFormat):
         queries = [query for query, _ in read]
         galleries = columns_of({GROUP: _named(read)})
         data = cls(CARD, split, queries, *galleries, reader.content, judgements=judgements)
-        found = ImageFiles.scan(reader.root, files=reader.files_beside("fashioniq")) if images else None
-        data = data.loaded(found, reader.root / FILE, allow_missing=allow_missing)
+        files = ImageFiles.scan(reader.root, files=reader.files_beside("fashioniq")) if images else None
+        data = data.loaded(files, reader.root / FILE, allow_missing=allow_missing)
         kept = [query for query in data.queries if set(data.missing).isdisjoint(judgements[query.id].images)]
         if not kept:
             raise DataError(f"{CARD.name}: no judgement is left in {reader.root / FILE} ({len(data.missing)} missing)")

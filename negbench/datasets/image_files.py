@@ -58,13 +58,13 @@ class ImageFiles:
             files: result of `list_files(root)`, to save a second walk.
             tree: for errors, as `ImageFiles.tree`.
         """
-        found: dict[str, tuple[Path, ...]] = {}
+        by_id: dict[str, tuple[Path, ...]] = {}
         by_stem = key is stem
         for path in list_files(root) if files is None else files:
             if path.suffix.lower() in EXTENSIONS:
                 name = path.stem if by_stem else key(path.relative_to(root))
-                found[name] = (*found.get(name, ()), path)
-        return cls(root, found, tree)
+                by_id[name] = (*by_id.get(name, ()), path)
+        return cls(root, by_id, tree)
 
     def path(self, image: str) -> Path:
         """File of an image. Raises DataError where there is none."""
@@ -158,9 +158,9 @@ def decoded(paths: Iterable[Path], use: Callable[[Image], T], *, threads: int = 
         pool.shutdown(cancel_futures=True)  # a caller who stops early waits only for images being decoded
 
 
-def readable(found: Iterable[T | DataError]) -> Iterator[T]:
+def readable(outcomes: Iterable[T | DataError]) -> Iterator[T]:
     """Yield what `decoded` yields, but raise its first DataError."""
-    for each in found:
+    for each in outcomes:
         if isinstance(each, DataError):
             raise each
         yield each

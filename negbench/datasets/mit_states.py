@@ -75,14 +75,14 @@ class MitStates(ClassDataset):
         kind = card(weighting)
         reader = Reader(Reader.find(root, kind, marker="images", tree=TREE).root / "images")
         labels = _labels(reader, split)
-        found = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
+        files = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
         return cls.of_labels(
             kind,
             split,
             labels,
             LANGUAGE,
             _test_queries,
-            found,
+            files,
             allow_missing=allow_missing,
         )
 
@@ -131,7 +131,7 @@ def modification(source: str, target: str) -> str:
 
 def _labels(reader: Reader, split: str) -> Labels:
     """Read the images of the split's nouns, sorted by class and name."""
-    found: dict[str, str] = {}
+    captions: dict[str, str] = {}
     folder = reader.root
     for path in reader.files:
         inside = path.relative_to(folder)
@@ -145,9 +145,9 @@ def _labels(reader: Reader, split: str) -> Labels:
         adjective, noun = words
         if adjective != UNSTATED and (noun in TEST_NOUNS) == (split == "test"):
             image = without_extension(relative_path(inside.as_posix(), str(folder)))
-            found[image] = f"{adjective} {noun}"
-    content = hashlib.sha256(json.dumps(list(found)).encode()).hexdigest()
-    return Labels(list(found), list(found.values()), place=folder, content=content)
+            captions[image] = f"{adjective} {noun}"
+    content = hashlib.sha256(json.dumps(list(captions)).encode()).hexdigest()
+    return Labels(list(captions), list(captions.values()), place=folder, content=content)
 
 
 # --- queries -----------------------------------------------------------------------------------------------------

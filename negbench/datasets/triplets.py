@@ -84,8 +84,8 @@ class Triplets(Dataset):
         names, groups = columns_of(_galleries(queries, added))
         data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
         home = file.parent
-        found = _find_images(names, [home] if root is None else [root, home]) if images else None
-        return data.loaded(found, file, allow_missing=allow_missing)
+        files = _find_images(names, [home] if root is None else [root, home]) if images else None
+        return data.loaded(files, file, allow_missing=allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -117,10 +117,10 @@ def _remarks(unread: Sequence[str], rows: Sequence[TripletRow]) -> list[str]:
     """List likely mistakes in the file."""
     distinct = {(row.reference, row.text, row.target, row.group) for row in rows}
     own = sum(row.reference == row.target for row in rows)
-    found = [f"unused columns: {', '.join(map(repr, unread))}"] if unread else []
+    remarks = [f"unused columns: {', '.join(map(repr, unread))}"] if unread else []
     if len(distinct) < len(rows):
-        found.append(f"{len(rows) - len(distinct):,} of {len(rows):,} triplets are duplicates")
-    return [*found, f"in {own:,} triplets the target is the reference itself"] if own else found
+        remarks.append(f"{len(rows) - len(distinct):,} of {len(rows):,} triplets are duplicates")
+    return [*remarks, f"in {own:,} triplets the target is the reference itself"] if own else remarks
 
 
 def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file: Path) -> tuple[list[TripletRow], str]:
@@ -176,11 +176,11 @@ def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
 
 def _galleries(queries: Sequence[Query], added: Sequence[str]) -> dict[str, list[str]]:
     """Group -> images that its queries name, in order of appearance, then those of the gallery file."""
-    found: dict[str, dict[str, None]] = {}
+    by_group: dict[str, dict[str, None]] = {}
     for query in queries:
         named = [query.reference, *([query.target] if query.target else []), *query.relevant]
-        found.setdefault(query.group, {}).update(dict.fromkeys(named))
-    return {group: list(dict.fromkeys([*names, *added])) for group, names in found.items()}
+        by_group.setdefault(query.group, {}).update(dict.fromkeys(named))
+    return {group: list(dict.fromkeys([*names, *added])) for group, names in by_group.items()}
 
 
 # --- images ------------------------------------------------------------------------------------------------------

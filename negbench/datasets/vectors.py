@@ -47,20 +47,20 @@ def attributes_of(image: str) -> Attributes:
     Raises:
         DataError: an id that is not of this data set.
     """
-    found = _ID.fullmatch(image)
+    match = _ID.fullmatch(image)
     try:
-        return of_codes(GROUP, [_DIGITS.index(digit) for digit in found["codes"]] if found else [])
+        return of_codes(GROUP, [_DIGITS.index(digit) for digit in match["codes"]] if match else [])
     except (IndexError, ValueError) as error:
         raise DataError(f"'{image}' is not an image of data set 'vectors': its id does not name attributes") from error
 
 
 def look_of(image: str) -> tuple[str, float]:
     """Return the name of an id's line (with split and world) and the weight of its look; ("", 0.0) if it has none."""
-    found = _ID.fullmatch(image)
-    if found is None or found["look"] is None:
+    match = _ID.fullmatch(image)
+    if match is None or match["look"] is None:
         return "", 0.0
-    line, weight = found["look"].split("x")
-    return image[: found.start("codes")] + line, float(weight)
+    line, weight = match["look"].split("x")
+    return image[: match.start("codes")] + line, float(weight)
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,69 +89,69 @@ def verify(
     taken = {"split", "images", "allow_missing"} & set(options)
     if taken:
         raise OptionError(f"{sorted(taken)[0]} is set by the check itself: leave it out")
-    found = Verification(name)
+    report = Verification(name)
     faults: list[Exception] = []
     files: dict[str, Path] = {}
     for split in splits or DEFAULT_SPLITS:
         try:
             annotated: Dataset = registry.make("datasets", name, **options, split=split, images=False)
-            _check_annotations(found, split, annotated)
+            _check_annotations(report, split, annotated)
             if images and annotated.has_images:
                 located = registry.make("datasets", name, **options, split=split, allow_missing=True).files
-                files |= _located(found, split, annotated, located)
+                files |= _located(report, split, annotated, located)
         except OptionError as error:  # a split that the data set does not have, unless it was asked for
             if splits:
                 raise
             faults.append(error)
-            found.notes.append(f"{split} is left out: {error}")
+            report.notes.append(f"{split} is left out: {error}")
         except DataError as error:
             faults.append(error)
-            found.problems.append(Problem("load", str(error), split=split))
+            report.problems.append(Problem("load", str(error), split=split))
     if not images:
-        found.notes.append("images are not checked")
-    if not found.splits:
+        report.notes.append("images are not checked")
+    if not report.splits:
         raise next((fault for fault in faults if isinstance(fault, DataError)), faults[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # metadata that PIL finds odd does not change the pixels
-        _check_images(found, files, workers, progress)
-    return found
+        _check_images(report, files, workers, progress)
+    return report
 
 
-def _check_annotations(found: Verification, split: str, data: Dataset) -> None:
+def _check_annotations(report: Verification, split: str, data: Dataset) -> None:
     """Check counts against the card, and note relevant images outside the gallery, which scores leave out."""
     counts = data.counts
     remarks = data.card.remarks(data.split, counts)
-    found.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
-    found.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *found.notes))
+    report.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
+    report.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *report.notes))
     inside = {group: {data.images[c] for c in columns.tolist()} for group, columns in data.groups.items()}
     outside = sum(image not in inside[query.group] for query in data.queries for image in query.relevant)
     if outside:
-        found.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
+        report.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
     gallery = {group: count.gallery for group, count in counts.items()}
     published = bool(data.card.expected.get(data.split))
-    found.splits.append(Checked(split, data.identity, len(data.queries), gallery, published))
+    report.splits.append(Checked(split, data.identity, len(data.queries), gallery, published))
 
 
-def _located(found: Verification, split: str, data: Dataset, files: ImageFiles) -> dict[str, Path]:
+def _located(report: Verification, split: str, data: Dataset, files: ImageFiles) -> dict[str, Path]:
     """Return the file of every image of a split that has one, and report the others."""
     lacking = files.missing(data.all_images)
-    found.problems.extend(Problem("missing", f"{i}: {why}", (i,), split) for i, why in lacking.items())
+    report.problems.extend(Problem("missing", f"{i}: {why}", (i,), split) for i, why in lacking.items())
     return {image: files.path(image) for image in data.all_images if image not in lacking}
 
 
-def _check_images(found: Verification, files: Mapping[str, Path], workers: int, progress: Progress | None) -> None:
+def _check_images(report: Verification, files: Mapping[str, Path], workers: int, progress: Progress | None) -> None:
     """Decode every file once, and find images of equal pixels."""
     same: dict[str, list[str]] = {}
     for image, pixels in zip(files, decoded(files.values(), _pixels, threads=workers), strict=True):
-        found.images += 1
+        report.images += 1
         if isinstance(pixels, DataError):
-            found.problems.append(Problem("undecodable", str(pixels), (image,)))
+            report.problems.append(Problem("undecodable", str(pixels), (image,)))
         else:
             same.setdefault(pixels, []).append(image)
         if progress is not None:
-            progress(found.images, len(files))
+            progress(report.images, len(files))
     copies = (images for images in same.values() if len(images) > 1)
-    found.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(each)}", tuple(each)) for each in copies)
+    report.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(each)}", tuple(each)) for each in copies)
 
 
 def _pixels(image: Image) -> str:

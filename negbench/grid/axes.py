@@ -59,7 +59,7 @@ class Axes:
             for section, given in (("loss", asked.losses), ("backbone", asked.backbones), ("dataset", asked.datasets))
         )
         given = dataset_layer(None, asked.data_root, asked.allow_missing).get("dataset", {})
-        found = cls(
+        axes = cls(
             base=(recipe, *overrides),
             strategies=expand("strategies", asked.strategies),
             losses=losses,
@@ -68,9 +68,9 @@ class Axes:
             seeds=parse_seeds(asked.seeds),
             negatives=parse_negatives(asked.negatives),
         )
-        if not (found.strategies and found.losses and found.backbones and found.datasets):
+        if not (axes.strategies and axes.losses and axes.backbones and axes.datasets):
             raise OptionError("an axis is empty: name at least one strategy, loss, backbone and data set")
-        return found
+        return axes
 
     def configs(self, note: Note = warnings.warn) -> list[RunConfig]:
         """Return every cell's configuration, ordered by data set and backbone so that features are loaded once.
@@ -79,14 +79,14 @@ class Axes:
             note: called once per component of the system that the backbone or data set does not support.
         """
         scenes, remarks = Scenes(), dict[str, None]()
-        found = []
+        configs = []
         for layers in self._layers():
             whole, missing = with_system(layers, scenes)
-            found.append(build_config([whole]))
+            configs.append(build_config([whole]))
             remarks |= dict.fromkeys(missing)
         for remark in remarks:
             note(remark)
-        return found
+        return configs
 
     def above(self, layers: Sequence[Mapping[str, Any]]) -> Axes:
         """Return the same axes with these layers above all others."""
@@ -136,18 +136,18 @@ def listed(given: Any, what: str) -> list[Any]:
     """
     if isinstance(given, str):
         return [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
-    found = [given] if isinstance(given, Mapping) else given
-    if not isinstance(found, Sequence) or not all(isinstance(each, str | Mapping) for each in found):
+    entries = [given] if isinstance(given, Mapping) else given
+    if not isinstance(entries, Sequence) or not all(isinstance(each, str | Mapping) for each in entries):
         raise OptionError(f"{what} {quoted(given)}: expected comma-separated names, or a list of names and tables")
-    return list(found)
+    return list(entries)
 
 
 def _needs_another(kind: str, name: str) -> bool:
     """Whether this strategy reads a guide or a judge, which not every run has, and so is not one of "all"."""
     if kind != "strategies":
         return False
-    found: Any = registry.get(kind, name)
-    return bool({"guide", "judge"} & set(found.reads))
+    strategy: Any = registry.get(kind, name)
+    return bool({"guide", "judge"} & set(strategy.reads))
 
 
 def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
@@ -159,19 +159,19 @@ def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
 
 def short(labels: Iterable[str]) -> dict[str, str]:
     """Return label -> label with paths cut to file names, unless two labels would become equal."""
-    cut = {label: re.sub(r"(?<=[=:])[/~][^,)]*", lambda found: Path(found[0]).name, label) for label in labels}
+    cut = {label: re.sub(r"(?<=[=:])[/~][^,)]*", lambda match: Path(match[0]).name, label) for label in labels}
     return cut if len(set(cut.values())) == len(cut) else {label: label for label in cut}
 
 
 def labels_of(config: ResolvedConfig) -> dict[str, str]:
     """Return strategy, loss and backbone as tables print them, leaving out a world that equals the data set's."""
-    found, world = {}, config.dataset.options.get("world")
+    labels, world = {}, config.dataset.options.get("world")
     for section, kind in (("strategy", "strategies"), ("loss", "losses"), ("backbone", "backbones")):
         plugin = getattr(config, section)
         defaults = option_defaults(constructor_of(kind, registry.get(kind, plugin.name)))
         options = {key: value for key, value in plugin.options.items() if key != "world" or value != world}
-        found[section] = label({"name": plugin.name, **options}, defaults)
-    return found
+        labels[section] = label({"name": plugin.name, **options}, defaults)
+    return labels
 
 
 def _with_sets(

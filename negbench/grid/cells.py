@@ -147,6 +147,6 @@ def compute_task(task: Task, report: Report) -> tuple[str, bool]:
         host = socket.gethostname()
         raise RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
     bench = Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags)
-    found = run_config(task.config, bench)
+    run = run_config(task.config, bench)
     torch.cuda.empty_cache()  # an idle worker returns the memory that torch only caches
-    return found.run_id, found.reused
+    return run.run_id, run.reused

@@ -48,12 +48,12 @@ class ComparisonPlan:
         steps = Counter(cell.step(runs) for cell in distinct)
         size = self.size + f"; {len(distinct)} different runs" * (len(distinct) < len(self.cells))
         resumed = f", {steps['resume']} to be resumed" if steps["resume"] else ""
-        found = f"{len(self.cells)} cells ({size}), {steps['reuse']} already finished{resumed}"
+        summary = f"{len(self.cells)} cells ({size}), {steps['reuse']} already finished{resumed}"
         if self.rates is None:
-            return found
+            return summary
         trials = {cell.hash: cell.step(runs) for cell in self.rates.cells}
         done = list(trials.values()).count("reuse")
-        return f"{found}; first {len(trials)} trials of the learning rate, {done} already finished"
+        return f"{summary}; first {len(trials)} trials of the learning rate, {done} already finished"
 
     @property
     def trials(self) -> ComparisonFolder:
@@ -100,12 +100,12 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     Raises:
         NegbenchError: axes that exclude each other, a cell that cannot run, or missing data.
     """
-    found = _planned(asked, runs)
+    planned = _planned(asked, runs)
     if not _by_grid(asked):
-        return found
-    found = replace(found, rates=Rates.of(found.cells, runs, SCENES))
-    check_place(found.trials.path, "comparison")
-    return found.at_best_rates()
+        return planned
+    planned = replace(planned, rates=Rates.of(planned.cells, runs, SCENES))
+    check_place(planned.trials.path, "comparison")
+    return planned.at_best_rates()
 
 
 def _planned(asked: Compare, runs: Path) -> ComparisonPlan:

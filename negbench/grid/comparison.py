@@ -139,21 +139,21 @@ class ComparisonFolder:
         first: dict[str, Cell] = {}  # each run is computed once, and labelled as its first cell
         for cell in cells:
             first.setdefault(cell.hash, cell)
-        found: dict[str, Outcome] = {}
+        by_hash: dict[str, Outcome] = {}
         files.seal(self.path)
         self.write(before)
 
         def outcomes() -> list[Outcome]:
-            return [replace(found[cell.hash], cell=cell) for cell in cells if cell.hash in found]
+            return [replace(by_hash[cell.hash], cell=cell) for cell in cells if cell.hash in by_hash]
 
         def ended(outcome: Outcome, fault: str = "") -> None:
-            found[outcome.cell.hash] = outcome
+            by_hash[outcome.cell.hash] = outcome
             if fault:  # the traceback, for a bug report
                 with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
                     file.write(fault)
             self.write([*before, *outcomes()])
             if progress is not None:
-                progress(outcome, len(found))
+                progress(outcome, len(by_hash))
 
         with tracker.working(self.path / "mlflow.json"):
             todo = [cell for cell in first.values() if cell.step(runs) != "reuse"]
@@ -218,14 +218,14 @@ class Group:
 
     def values(self, *path: str) -> list[float]:
         """Return one number from every run's result that has it, e.g. ("metrics", "average/recall_at_10")."""
-        found = []
+        numbers = []
         for result in self.results:
             value: Any = result
             for key in path:
                 value = value.get(key) if isinstance(value, dict) else None
             if value is not None:
-                found.append(float(value))
-        return found
+                numbers.append(float(value))
+        return numbers
 
     def curve(self, metric: str) -> tuple[list[int], list[float], NDArray[np.float64]]:
         """Return a metric of the scored split over training: epochs trained [E], steps [E], values [seeds, E].
@@ -249,21 +249,21 @@ def groups_of(runs: Path, name: str) -> list[Group]:
     if not (book.path / "comparison.json").exists():
         known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
         raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(known) or 'none'}")
-    if not (found := grouped(runs, book.cells())):
+    if not (groups := grouped(runs, book.cells())):
         raise RunError(f"comparison '{name}' has no finished cell yet")
-    return found
+    return groups
 
 
 def grouped(runs: Path, cells: Iterable[Mapping[str, Any]]) -> list[Group]:
     """Group the finished ones of these rows of comparison.json, sorted by seed."""
-    found: dict[tuple[str, ...], list[tuple[int, RunFolder]]] = {}
+    by_place: dict[tuple[str, ...], list[tuple[int, RunFolder]]] = {}
     for row in cells:
         if row["run"] is not None and (runs / row["run"] / "result.json").exists():
-            found.setdefault(place_of(row), []).append((row["seed"], RunFolder(runs / row["run"])))
+            by_place.setdefault(place_of(row), []).append((row["seed"], RunFolder(runs / row["run"])))
     return [
         Group(
             {k: v for k, v in zip(AXES, place, strict=True) if v},
             tuple(folder for _, folder in sorted(runs_of, key=lambda pair: pair[0])),
         )
-        for place, runs_of in found.items()
+        for place, runs_of in by_place.items()
     ]

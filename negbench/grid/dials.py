@@ -65,11 +65,11 @@ class Dials:
         Raises:
             OptionError: an invalid text, or a key given twice.
         """
-        found = cls(tuple(map(parse_dial, texts)))
-        keys = [dial.key for dial in found.axes]
+        dials = cls(tuple(map(parse_dial, texts)))
+        keys = [dial.key for dial in dials.axes]
         if len(set(keys)) != len(keys):
             raise OptionError(f"--dial {', '.join(keys)}: names a key twice")
-        return found
+        return dials
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Dials:

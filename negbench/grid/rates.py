@@ -69,27 +69,27 @@ class Rates:
     @property
     def cells(self) -> list[Cell]:
         """All trials."""
-        return [cell for mine in self.trials.values() for cell in mine]
+        return [cell for trials in self.trials.values() for cell in trials]
 
     def chosen(self, runs: Path) -> dict[Place, ChosenRate]:
         """Return each group's rate, chosen from the trials finished so far."""
-        found = {}
-        for place, mine in self.trials.items():
-            tried = [(cell.config.train.lr, _score(runs, cell)) for cell in mine]
+        rates = {}
+        for place, trials in self.trials.items():
+            tried = [(cell.config.train.lr, _score(runs, cell)) for cell in trials]
             known = [(value, rate) for rate, value in tried if value is not None]
             best = max(known, key=lambda each: each[0], default=(0.0, tried[0][0]))[1]
-            found[place] = ChosenRate(self.labels[place], mine[0].seed, best, tuple(sorted(tried)))
-        return found
+            rates[place] = ChosenRate(self.labels[place], trials[0].seed, best, tuple(sorted(tried)))
+        return rates
 
 
 def at_rates(cells: Sequence[Cell], chosen: Mapping[Place, ChosenRate], runs: Path, scenes: Scenes) -> list[Cell]:
     """Return the cells, each at its group's rate."""
-    found = []
+    with_rates = []
     for cell in cells:
         config = _with_rate(cell.config, chosen[place_of(cell.labels)].lr)
         at_rate = cell_of(plan_run(config, scenes), cell.labels, runs)
-        found.append(replace(at_rate, remarks=()))  # the trials have the same remarks
-    return found
+        with_rates.append(replace(at_rate, remarks=()))  # the trials have the same remarks
+    return with_rates
 
 
 def _trial(cell: Cell, factor: float, runs: Path, scenes: Scenes) -> Cell:

@@ -76,11 +76,11 @@ def system_cells(
         NegbenchError: a system that cannot run with its own negatives.
     """
     base = [{key: value for key, value in layer.items() if key != "system"} for layer in base]
-    found = Matrix(tuple(systems), [])
+    matrix = Matrix(tuple(systems), [])
     for name in systems:
         chosen = system(name)
         own, remarks = chosen.layer(base, scenes)
-        found.remarks.extend(remarks)
+        matrix.remarks.extend(remarks)
         sections = [dict(own["strategy"]), *(dict(section) for section in strategies)]
         for section in sections:
             try:
@@ -89,19 +89,19 @@ def system_cells(
             except NegbenchError as error:
                 if section == sections[0]:
                     raise
-                found.undefined.append({"system": name, "strategy": str(section["name"]), "reason": str(error)})
+                matrix.undefined.append({"system": name, "strategy": str(section["name"]), "reason": str(error)})
                 continue
             if section == sections[0]:
-                found.own[name] = cells[0].labels["strategy"]
-            known = {cell.hash for cell in found.cells if cell.labels["system"] == name}
-            found.cells.extend(cell for cell in cells if cell.hash not in known)
+                matrix.own[name] = cells[0].labels["strategy"]
+            known = {cell.hash for cell in matrix.cells if cell.labels["system"] == name}
+            matrix.cells.extend(cell for cell in cells if cell.hash not in known)
         if name != PLAIN:
-            found.corners[name] = []
+            matrix.corners[name] = []
             for factors, configs in _corners(chosen, base, seeds, scenes).items():
                 label = f"{name}: {' + '.join(factors) or PLAIN}"
-                found.corners[name].append({"factors": list(factors), "label": label})
-                found.cells.extend(plan(configs, runs, display, scenes, [{"system": label}] * len(configs)))
-    return found
+                matrix.corners[name].append({"factors": list(factors), "label": label})
+                matrix.cells.extend(plan(configs, runs, display, scenes, [{"system": label}] * len(configs)))
+    return matrix
 
 
 def _swapped(layers: Sequence[Layer], section: Layer, seed: int) -> RunConfig:
@@ -128,10 +128,10 @@ def _corners(
         for factor in FACTORS
         if resolved(build_config([*plain.layers(()), *chosen.layers(parts, [factor]), *base])) != before
     ]
-    found = {}
+    corners = {}
     for size in range(len(factors) + 1):
         for taken in itertools.combinations(factors, size):
             left = [f for f in FACTORS if f not in taken]
             layers = [*plain.layers((), left), *chosen.layers(parts, taken), *base]
-            found[taken] = [build_config([*layers, {"seed": seed}]) for seed in seeds]
-    return found
+            corners[taken] = [build_config([*layers, {"seed": seed}]) for seed in seeds]
+    return corners

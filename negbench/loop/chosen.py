@@ -72,17 +72,17 @@ def slot_scores(
         # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
         cross = backbone.cross_queries(reference, tokens).float()
     with full_precision(query.device):
-        found: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
+        by_slot: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
         if "query" in slots:
-            found["query"] = found["target"].T
+            by_slot["query"] = by_slot["target"].T
         if cross is not None and {"modification", "reference"} & set(slots):
-            found["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
-            found["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
+            by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
+            by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
         if cross is not None and "triple" in slots:
             count, images = embedded.shape[:2]
             check_triples(count, count * count * images, "strategy over all triples")
-            found["triple"] = relevance(cross.flatten(0, 1), embedded).reshape(count, count, count)
-    return found
+            by_slot["triple"] = relevance(cross.flatten(0, 1), embedded).reshape(count, count, count)
+    return by_slot
 
 
 def choose(

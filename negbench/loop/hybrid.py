@@ -212,14 +212,14 @@ class HybridTerms:
                     slots[slot] = self._triples(members, reference, target, cross, embedded, rows)
                     continue
                 if slot == "target":
-                    found, valid = scores, target.distinct
+                    corrupted, valid = scores, target.distinct
                 elif slot == "query":
-                    found, valid = scores.T, target.distinct & rows.T
+                    corrupted, valid = scores.T, target.distinct & rows.T
                 else:
                     assert cross is not None
-                    found = torch.einsum("ijd,id->ij" if slot == "modification" else "jid,id->ij", cross, embedded)
+                    corrupted = torch.einsum("ijd,id->ij" if slot == "modification" else "jid,id->ij", cross, embedded)
                     valid = reference.distinct if slot == "reference" else torch.ones_like(rows)
-                slots[slot] = Corrupted(found, (members.allowed[slot].cpu() & valid & rows).to(device))
+                slots[slot] = Corrupted(corrupted, (members.allowed[slot].cpu() & valid & rows).to(device))
             return loss_of_slots(self.loss, self.config.slots, scores.diagonal(), slots, temperature)
 
     def _triples(

@@ -45,29 +45,29 @@ def _version(roots: tuple[tuple[str, Path], ...]) -> str:
 def counted(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
     """Return the modules to hash: the roots and all that they import from negbench or from a root's package."""
     packages = {"negbench", *(module.split(".")[0] for module, _ in roots)}
-    found: dict[str, Path] = {}
+    modules: dict[str, Path] = {}
     todo = list(roots)
     while todo:
         module, path = todo.pop()
-        if module in found or not _moves_scores(path):
+        if module in modules or not _moves_scores(path):
             continue
-        found[module] = path
+        modules[module] = path
         todo += [(name, _file(name)) for name in _imports(module, path) if name.split(".")[0] in packages]
-    return found
+    return modules
 
 
 @cache
 def _imports(module: str, path: Path) -> frozenset[str]:
     """Return the modules that a file imports and their packages, except `negbench`, which only re-exports names."""
-    found = set()
+    modules = set()
     package = path.name == "__init__.py"
     for _, dotted in syntax.imported_names(syntax.parse(path), module, package=package):
         if dotted.split(".")[0] not in ("negbench", module.split(".")[0]):
             continue
         parts = dotted.split(".")
         names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-        found |= {name for name in names if name != "negbench" and syntax.locate(name) is not None}
-    return frozenset(found)
+        modules |= {name for name in names if name != "negbench" and syntax.locate(name) is not None}
+    return frozenset(modules)
 
 
 @cache

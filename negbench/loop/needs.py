@@ -113,8 +113,8 @@ def disk_needs(run: OpenRun) -> list[Need]:
 
 
 def _strategy(config: ResolvedConfig) -> Strategy:
-    found: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
-    return found
+    strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
+    return strategy
 
 
 def _mined(config: ResolvedConfig) -> Iterator[Stage]:

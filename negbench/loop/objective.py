@@ -208,15 +208,15 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> StepResult:
         """Score the batch's positives and negatives, and apply the loss."""
-        found = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
+        scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
         with full_precision(self.device):
             value = loss_of_slots(
-                self.loss, self.slots, found.positive, found.slots, self.temperature("icm"), found.beside
+                self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.beside
             )
         if self.hybrid is not None:
-            value = value + self.hybrid(found.members, self.temperature)
-        count = sum(int(part.mask.sum()) for part in found.slots.values())
-        return StepResult(value, count, found.statistics)
+            value = value + self.hybrid(scores.members, self.temperature)
+        count = sum(int(part.mask.sum()) for part in scores.slots.values())
+        return StepResult(value, count, scores.statistics)
 
     def _queries(self, batch: Batch) -> _Queries:
         reference = self.scene.features(self.backbone, self.scene.train.references[batch.rows])
@@ -248,9 +248,9 @@ class Objective(nn.Module):
             scores = paired_relevance(made.query, chosen)
             drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
         own, rule = chosen[:, 0], batch_rule(self.strategy)  # a union adds members to the draws
-        found = None if rule is None else self._choose(rule, batch, made, own)
-        slots = dict[Slot, Corrupted]({"target": drawn}) if found is None else joined(drawn, found.slots)
-        joins = found is not None and "target" in found.slots
+        choice = None if rule is None else self._choose(rule, batch, made, own)
+        slots = dict[Slot, Corrupted]({"target": drawn}) if choice is None else joined(drawn, choice.slots)
+        joins = choice is not None and "target" in choice.slots
         with full_precision(self.device):
             aspects = []
             for name, sub in made.subs.items():
@@ -258,8 +258,8 @@ class Objective(nn.Module):
                 if joins:
                     parts = torch.cat([parts, relevance(sub.embeddings.float(), own)], dim=1)
                 aspects.append(AspectScores(name, parts[:, 0], parts[:, 1:], sub.weight, sub.present))
-            beside = self._beside(aspects, batch, made.query, found, distinct, embedded)
-        allowed = {} if found is None else found.allowed
+            beside = self._beside(aspects, batch, made.query, choice, distinct, embedded)
+        allowed = {} if choice is None else choice.allowed
         if self.hybrid is not None and "target" not in allowed:
             allowed |= {"target": self._allowed("target", batch)}
         return _Scores(scores[:, 0], slots, beside, {}, Members(batch.rows, made.tokens, made.reference, own, allowed))
@@ -271,7 +271,7 @@ class Objective(nn.Module):
         targets = self.scene.train.dataset.target_columns[batch.rows]
         embedded = self._embedded(targets)
         assert isinstance(self.strategy, BatchStrategy)
-        found = self._choose(self.strategy, batch, made, embedded)
+        choice = self._choose(self.strategy, batch, made, embedded)
         with full_precision(self.device):
             aspects = [
                 AspectScores(name, parts.diagonal(), parts, sub.weight, sub.present)
@@ -284,9 +284,9 @@ class Objective(nn.Module):
             else:
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]
-            beside = self._beside(aspects, batch, made.query, found, columns, tokens)
-        members = Members(batch.rows, made.tokens, made.reference, embedded, found.allowed)
-        return _Scores(found.positive, found.slots, beside, found.statistics, members)
+            beside = self._beside(aspects, batch, made.query, choice, columns, tokens)
+        members = Members(batch.rows, made.tokens, made.reference, embedded, choice.allowed)
+        return _Scores(choice.positive, choice.slots, beside, choice.statistics, members)
 
     def _choose(self, rule: BatchStrategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
         """Let a batch strategy choose among the batch's members and the images of its bank."""
@@ -336,8 +336,8 @@ class Objective(nn.Module):
     def _planes(self, batch: Batch, made: _Queries, columns: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Return name -> [B, C] for each plane read, over [C] images with [C, T, D] tokens, batch targets first."""
         with full_precision(self.device):
-            found = batch_planes(self.reads, self.backbone, made.reference, made.tokens, tokens)
-        return found | {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
+            planes = batch_planes(self.reads, self.backbone, made.reference, made.tokens, tokens)
+        return planes | {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
 
     def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
         """Return `Split.batch_allowed` under the run's mining options."""
@@ -360,16 +360,16 @@ class Objective(nn.Module):
         groups = self.scene.train.dataset.group_index[rows].unique()
         return self._in_group[groups].any(0).nonzero().squeeze(1)
 
-    def _taken(self, batch: Batch, found: _Chosen | None) -> Tensor:
+    def _taken(self, batch: Batch, choice: _Chosen | None) -> Tensor:
         """Return [B, N] bool: images drawn as negatives, or chosen by a batch strategy."""
         taken = torch.zeros(len(batch.rows), len(self.scene.train.images), dtype=torch.bool)
         if batch.negatives is not None:
             taken.scatter_(1, batch.negatives, True)
-        if found is not None:
-            for slot in found.images.keys() & found.slots.keys():
-                mask = found.slots[slot].mask[:, : len(found.images[slot])]  # without synthetic negatives
+        if choice is not None:
+            for slot in choice.images.keys() & choice.slots.keys():
+                mask = choice.slots[slot].mask[:, : len(choice.images[slot])]  # without synthetic negatives
                 row, member = mask.cpu().nonzero(as_tuple=True)
-                taken[row, found.images[slot][member]] = True
+                taken[row, choice.images[slot][member]] = True
         return taken
 
     def _beside(
@@ -377,7 +377,7 @@ class Objective(nn.Module):
         aspects: list[AspectScores],
         batch: Batch,
         query: Tensor,
-        found: _Chosen | None,
+        choice: _Chosen | None,
         columns: Tensor,
         embedded: Tensor,
     ) -> Beside:
@@ -387,14 +387,14 @@ class Objective(nn.Module):
             aspects: scores under sub-queries.
             batch: of B queries.
             query: [B, D].
-            found: a batch strategy's choice, if any; these images and the drawn ones are not candidates.
+            choice: a batch strategy's choice, if any; these images and the drawn ones are not candidates.
             columns: [C] distinct int64 images; the batch's targets or the query's corpus among them are candidates.
             embedded: [C, T, D].
         """
         kind, dataset, rows = self.loss.candidate_set, self.scene.train.dataset, batch.rows
         if kind == "pair":
             return Beside(aspects)
-        mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~self._taken(batch, found)[:, columns]
+        mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~self._taken(batch, choice)[:, columns]
         if kind == "batch":
             some = torch.isin(columns, dataset.target_columns[rows])
             mask, embedded = mask[:, some], embedded[some.to(embedded.device)]

@@ -53,7 +53,7 @@ def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:
     run, val = now.run, now.run.scene.val
     with run.display.stage("evaluate", note="one modality"):
         ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)
-        return {name: val.dataset.summarise(found) for name, found in ranks.items()}
+        return {name: val.dataset.summarise(query_ranks) for name, query_ranks in ranks.items()}
 
 
 def untrained(now: Snapshot, log: Log) -> dict[str, dict[str, float]]:

@@ -63,11 +63,11 @@ def manifest(run: OpenRun) -> dict[str, Any]:
 @cache
 def versions() -> dict[str, str]:
     """Return versions of Python and of packages that affect results; cached, as this is slower than a small epoch."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):  # part of the extra [full]
-            found[name] = version(name)
-    return found
+            installed[name] = version(name)
+    return installed
 
 
 def tags(run: OpenRun) -> dict[str, str]:

@@ -29,15 +29,15 @@ def remarks_of(config: ResolvedConfig, loss: Loss, state: State, queries: int) -
 
 def _mined(state: State, queries: int) -> list[str]:
     """Report stale pools and frequent fallbacks of each refresh (batch strategies: of each epoch)."""
-    found = []
+    remarks = []
     for row in state.behaviour:
         when = f"epoch {int(row['epoch'])}"
         if row.get("stale"):
-            found.append(f"{when}: the refresh changed no pool")
+            remarks.append(f"{when}: the refresh changed no pool")
         share = (row.get("fallback_below", 0.0) + row.get("fallback_any", 0.0)) / queries
         if share > _FALLBACKS:
-            found.append(f"{when}: {share:.0%} of the queries had an empty pool and drew from a fallback")
-    return found
+            remarks.append(f"{when}: {share:.0%} of the queries had an empty pool and drew from a fallback")
+    return remarks
 
 
 def _collapsed(state: State) -> list[str]:

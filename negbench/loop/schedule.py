@@ -38,17 +38,17 @@ def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
     epochs, listed = config.train.epochs, config.schedule.refresh_epochs
     *early, (start, last) = stages(strategy)
     ends = [begin for begin, _ in stages(strategy)[1:]]
-    found: list[Stage] = []
+    plan: list[Stage] = []
     for (begin, part), end in zip(early, ends, strict=True):
         due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
         due = tuple(epoch for epoch in due if epoch < end) if part.scope == "corpus" else ()
-        found.append(Stage(end, part, part, due, kept=False))
+        plan.append(Stage(end, part, part, due, kept=False))
     if last.scope == "batch":
-        return [*found, Stage(epochs, last, last, (), kept=True)]
+        return [*plan, Stage(epochs, last, last, (), kept=True)]
     first = listed[0] if listed else epochs
     if first > start:
-        found.append(Stage(first, last, registry.make("strategies", "all-corpus"), (start,), kept=False))
-    return [*found, Stage(epochs, last, last, listed, kept=True)]
+        plan.append(Stage(first, last, registry.make("strategies", "all-corpus"), (start,), kept=False))
+    return [*plan, Stage(epochs, last, last, listed, kept=True)]
 
 
 def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_epoch: int) -> LambdaLR:

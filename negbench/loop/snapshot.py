@@ -50,8 +50,8 @@ class Snapshot:
     def _once(self, key: Hashable, make: Callable[[], Value]) -> Value:
         if key not in self._values:
             self._values[key] = make()
-        found: Value = self._values[key]
-        return found
+        value: Value = self._values[key]
+        return value
 
     def mined_scene(self) -> Scene:
         """Return the scene to mine: the epoch's own if epochs redraw pairs; other texts do not change what is mined."""
@@ -70,7 +70,7 @@ class Snapshot:
             reads=() if strategy is None else planes_read(strategy, run.config.mining),
             offline=self.objective.offline,
             temperature=self.objective.divisor,
-            found=self._once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split)),
+            embeddings=self._once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split)),
         )
 
     def scored(self) -> Scored:
@@ -79,9 +79,9 @@ class Snapshot:
 
         def make() -> Scored:
             with run.display.stage("evaluate", note=f"epoch {self.state.epoch}/{run.config.train.epochs}"):
-                found = evaluation.embed(run.backbone, scene, scene.val)
-                ranks = evaluation.rank(scene.val, found.queries, found.candidates)
-                return Scored(ranks, scene.val.dataset.summarise(ranks), float(found.queries.mean(0).norm()))
+                embeddings = evaluation.embed(run.backbone, scene, scene.val)
+                ranks = evaluation.rank(scene.val, embeddings.queries, embeddings.candidates)
+                return Scored(ranks, scene.val.dataset.summarise(ranks), float(embeddings.queries.mean(0).norm()))
 
         return self._once("scored", make)
 

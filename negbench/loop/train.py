@@ -201,11 +201,11 @@ def batch_behaviour(statistics: list[dict[str, float]]) -> dict[str, float]:
 def score(now: Snapshot, log: Log) -> None:
     """Score val for the curve, and the dev part if there is one; keep the best weights if an epoch is selected."""
     run, state, scene = now.run, now.state, now.run.scene
-    found, dev = now.scored(), now.dev()
-    values = {f"{scene.scored}/{name}": value for name, value in found.metrics.items()}
-    values[f"{scene.scored}/query_concentration"] = found.concentration
+    scored, dev = now.scored(), now.dev()
+    values = {f"{scene.scored}/{name}": value for name, value in scored.metrics.items()}
+    values[f"{scene.scored}/query_concentration"] = scored.concentration
     values |= {f"dev/{name}": value for name, value in (dev or {}).items()}
-    main = (dev or found.metrics)[scene.val.dataset.card.main]
+    main = (dev or scored.metrics)[scene.val.dataset.card.main]
     if run.config.eval.select != "last" and main > state.best:
         state.best, state.best_epoch = main, state.epoch
         state.best_weights = {k: v.detach().clone() for k, v in trained_state(run.backbone).items()}

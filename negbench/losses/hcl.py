@@ -53,11 +53,11 @@ class HCL(Loss):
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
-        found = Hardened.of(given, self.beta)
-        floor = found.log_count - (1 + at_least_float32(given.positive)) / given.temperature
-        taken = found.log_count + (math.log(self.tau_plus) if self.tau_plus else -math.inf)
-        excess = found.log_sum - taken
+        hardened = Hardened.of(given, self.beta)
+        floor = hardened.log_count - (1 + at_least_float32(given.positive)) / given.temperature
+        taken = hardened.log_count + (math.log(self.tau_plus) if self.tau_plus else -math.inf)
+        excess = hardened.log_sum - taken
         left = excess > 0  # else nothing is left of the sum, and the floor applies
-        rest = found.log_sum + (-torch.expm1(-torch.where(left, excess, 1.0))).log() - math.log(1 - self.tau_plus)
+        rest = hardened.log_sum + (-torch.expm1(-torch.where(left, excess, 1.0))).log() - math.log(1 - self.tau_plus)
         rows = softplus(torch.where(left, torch.maximum(rest, floor), floor))[:, None]
-        return mean_over_rows(rows, found.some[:, None], torch.ones_like(rows))
+        return mean_over_rows(rows, hardened.some[:, None], torch.ones_like(rows))

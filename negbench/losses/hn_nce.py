@@ -51,6 +51,6 @@ class HnNCE(Loss):
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
-        found, log_alpha = Hardened.of(given, self.beta), math.log(self.alpha)
-        rows = (softplus(found.log_sum - log_alpha) + log_alpha)[:, None]
-        return mean_over_rows(rows, found.some[:, None], torch.ones_like(rows))
+        hardened, log_alpha = Hardened.of(given, self.beta), math.log(self.alpha)
+        rows = (softplus(hardened.log_sum - log_alpha) + log_alpha)[:, None]
+        return mean_over_rows(rows, hardened.some[:, None], torch.ones_like(rows))

@@ -60,13 +60,13 @@ def device_named(name: str) -> torch.device:
 
 def machine_memory() -> int:
     """Return the bytes of this machine's memory, or of the container's share of it."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in _LIMITS:
         try:
-            found.append(int(Path(name).read_text(encoding="ascii")))
+            sizes.append(int(Path(name).read_text(encoding="ascii")))
         except (OSError, ValueError):  # no such group, or "max"
             continue
-    return min(found)
+    return min(sizes)
 
 
 def check_memory(needs: Sequence[Need], device: torch.device | None = None) -> None:

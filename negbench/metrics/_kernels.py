@@ -116,20 +116,20 @@ def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other:
 @compiled
 def _place(counts: Any, place: Any) -> Any:
     """Return the bin that holds a place of the descending order, and how many scores precede this bin."""
-    found, before = 0, 0
-    while before + counts[found] <= place:
-        before += counts[found]
-        found += 1
-    return found, before
+    k, before = 0, 0
+    while before + counts[k] <= place:
+        before += counts[k]
+        k += 1
+    return k, before
 
 
 @compiled
 def _above(ranked: Any, value: Any) -> Any:
     """Count the values of a descending array that are larger than `value`."""
-    found = 0
-    while found < len(ranked) and ranked[found] > value:
-        found += 1
-    return found
+    count = 0
+    while count < len(ranked) and ranked[count] > value:
+        count += 1
+    return count
 
 
 @compiled
@@ -226,38 +226,38 @@ def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
         shortest -= 1
         count += lengths[shortest]
     shortest = max(shortest - 3, 1)
-    found, last = 0, 0
+    written, last = 0, 0
     for k in range(1, bins):
         if marks[k]:
             if k - last - 1 >= shortest:
-                if found == len(runs):
+                if written == len(runs):
                     return 0, 0.0
-                runs[found, 0], runs[found, 1] = last, k
-                found += 1
+                runs[written, 0], runs[written, 1] = last, k
+                written += 1
             last = k
-    return (found if count >= 2 else 0), shortest + 1.1
+    return (written if count >= 2 else 0), shortest + 1.1
 
 
 @compiled
 def _drops(
     scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, runs: Any, marks: Any, edges: Any, order: Any
 ) -> None:
-    """Write the scores at both ends of each run to `edges` [found, 2], and the runs by descending drop to `order`."""
-    found = len(runs)
-    edges[:found, 0], edges[:found, 1] = np.inf, -np.inf
-    for c in range(found):
+    """Write the scores at both ends of each run to `edges` [count, 2], and the runs by descending drop to `order`."""
+    count = len(runs)
+    edges[:count, 0], edges[:count, 1] = np.inf, -np.inf
+    for c in range(count):
         marks[runs[c, 0]] = marks[runs[c, 1]] = 2
-    for left in range(0, len(scores) if found else 0, _AT_ONCE):
+    for left in range(0, len(scores) if count else 0, _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
         _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
         for j in range(len(part)):
             if marks[bin_of[j]] == 2:
-                for c in range(found):
+                for c in range(count):
                     if runs[c, 0] == bin_of[j]:
                         edges[c, 0] = min(edges[c, 0], part[j])
                     if runs[c, 1] == bin_of[j]:
                         edges[c, 1] = max(edges[c, 1], part[j])
-    for c in range(found):
+    for c in range(count):
         at, drop = c, edges[c, 0] - edges[c, 1]
         while at > 0 and edges[order[at - 1], 0] - edges[order[at - 1], 1] < drop:
             order[at] = order[at - 1]
@@ -293,10 +293,10 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
         done, bins = False, _BINS
         while spread and not done and bins <= _MORE_BINS:
             _mark(scores[i], eligible[i], ends, bins, bin_of, marks)
-            found, other = _wide_runs(bins, _WALK if apart else 2, marks, runs)
-            _drops(scores[i], eligible[i], ends, bins, bin_of, runs[:found], marks, edges, order)
+            number, other = _wide_runs(bins, _WALK if apart else 2, marks, runs)
+            _drops(scores[i], eligible[i], ends, bins, bin_of, runs[:number], marks, edges, order)
             limit, certain = other * (np.float64(ends[1] - ends[0]) / bins), 0
-            while certain < found and edges[order[certain], 0] - edges[order[certain], 1] > limit:
+            while certain < number and edges[order[certain], 0] - edges[order[certain], 1] > limit:
                 certain += 1
             done = _between(scores[i], eligible[i], edges, order, certain, apart, chosen[i])
             bins *= _MORE_BINS // _BINS

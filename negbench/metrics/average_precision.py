@@ -43,7 +43,7 @@ def average_precision_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
         )
     ranks = sorted_rows(relevant_ranks)
     row = torch.arange(len(ranks)).repeat_interleave(lengths)
-    found = torch.arange(len(row)) - ranks.offsets[row] + 1
-    precision = torch.where(ranks.values <= k, found.double() / ranks.values, 0.0)
+    hits = torch.arange(len(row)) - ranks.offsets[row] + 1
+    precision = torch.where(ranks.values <= k, hits.double() / ranks.values, 0.0)
     total = torch.zeros(len(ranks), dtype=torch.float64).index_add_(0, row, precision)
     return total / lengths.clamp(max=k)

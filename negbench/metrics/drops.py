@@ -93,9 +93,9 @@ def _neighbours(drop: Tensor, apart: int) -> Tensor:
     real = drop.gather(1, walk) >= 0
     wide = (walk.diff(dim=1).abs() > apart) & real[:, 1:]
     step = wide.int().argmax(1, keepdim=True)  # the first True
-    found = wide.gather(1, step)
+    has_pair = wide.gather(1, step)
     first, second = walk.gather(1, step), walk.gather(1, step + 1)
-    return torch.cat([first, torch.where(found, second, first)], dim=1)
+    return torch.cat([first, torch.where(has_pair, second, first)], dim=1)
 
 
 class Prominence(NamedTuple):

@@ -106,17 +106,17 @@ class Metric:
 
     def mean(self, ranks: QueryRanks) -> float:
         """Return the metric. Raises NegbenchError without any query, or if a query lacks what the metric needs."""
-        mine = self._mine(ranks)
-        parts = [mine.of_group(name) for name in mine.groups] if self.over == "groups" else [mine]
+        covered = self._covered(ranks)
+        parts = [covered.of_group(name) for name in covered.groups] if self.over == "groups" else [covered]
         means = [sum(float(values(part).double().mean()) for part in parts) / len(parts) for values in self.per_query]
         return sum(means) / len(means)
 
     def of(self, ranks: QueryRanks) -> PerQuery:
         """Return the metric's per-query values. Raises as `mean`."""
-        mine = self._mine(ranks)
-        values = torch.stack([values(mine).double() for values in self.per_query]).mean(0)
-        several = self.over == "groups" and len(mine.groups) > 1
-        return PerQuery(values.numpy(), np.array(self.rows(ranks)), np.array(mine.group) if several else None)
+        covered = self._covered(ranks)
+        values = torch.stack([values(covered).double() for values in self.per_query]).mean(0)
+        several = self.over == "groups" and len(covered.groups) > 1
+        return PerQuery(values.numpy(), np.array(self.rows(ranks)), np.array(covered.group) if several else None)
 
-    def _mine(self, ranks: QueryRanks) -> QueryRanks:
+    def _covered(self, ranks: QueryRanks) -> QueryRanks:
         return ranks if self.group is None else ranks.of_group(self.group)

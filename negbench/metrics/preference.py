@@ -32,14 +32,14 @@ def set_scores(scores: Tensor, sets: Tensor) -> Tensor:
         tensor([[ 1.5000, -1.0000]], dtype=torch.float64)
     """
     ordered = sets.to(scores.device).sort(-1).values  # a float sum depends on its order
-    found = scores.gather(1, ordered.flatten(1)).double().reshape(sets.shape)
-    bad = ~found.isfinite()
+    image_scores = scores.gather(1, ordered.flatten(1)).double().reshape(sets.shape)
+    bad = ~image_scores.isfinite()
     if bad.any():
         raise NegbenchError(
             f"{int(bad.sum())} scores of the sets are not finite, first in row {int(bad.nonzero()[0, 0])}: a diverged "
             "model cannot be judged"
         )
-    return found.mean(-1)
+    return image_scores.mean(-1)
 
 
 def preference_rate(scores: Tensor, first: Tensor, *, ties: bool = False, among: Tensor | None = None) -> float:
@@ -141,9 +141,9 @@ def cirqrs_at_k(scores: Tensor, k: int) -> Tensor:
         tensor([ 0.0000, -0.2500], dtype=torch.float64)
     """
     check_option("k", k, k >= 1, ">= 1")
-    found = scores[:, :k].double().nanmean(1)
-    if found.isnan().any():
+    means = scores[:, :k].double().nanmean(1)
+    if means.isnan().any():
         raise NegbenchError(
-            f"CIRQRS needs an image for every query: query {int(found.isnan().nonzero()[0, 0])} has none"
+            f"CIRQRS needs an image for every query: query {int(means.isnan().nonzero()[0, 0])} has none"
         )
-    return found
+    return means

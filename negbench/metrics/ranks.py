@@ -184,10 +184,10 @@ def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor
     rows, columns = chosen.nonzero(as_tuple=True)
     size = count(chosen)
     place = torch.arange(len(rows), device=scores.device) - (size.cumsum(0) - size)[rows]
-    found = torch.full((len(scores), k), -1, dtype=torch.int64, device=scores.device)
-    found[rows, place] = columns
-    own = scores.gather(1, found.clamp(min=0)).masked_fill(found < 0, -torch.inf)
-    return found.gather(1, descending(own))
+    top = torch.full((len(scores), k), -1, dtype=torch.int64, device=scores.device)
+    top[rows, place] = columns
+    own = scores.gather(1, top.clamp(min=0)).masked_fill(top < 0, -torch.inf)
+    return top.gather(1, descending(own))
 
 
 def target_ranks(scores: Tensor, target: Tensor, allowed: Tensor | None = None) -> Tensor:

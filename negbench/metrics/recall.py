@@ -53,5 +53,5 @@ def expected_hits_at_k(ranks: Tensor, gallery_size: Tensor, k: int, size: int) -
 def _log_choose(total: Tensor, chosen: Tensor | float) -> Tensor:
     """Logarithm of the binomial coefficient; -inf where there is no way to choose."""
     chosen = torch.as_tensor(chosen, dtype=torch.float64)
-    found = torch.lgamma(total + 1) - torch.lgamma(chosen + 1) - torch.lgamma((total - chosen).clamp(min=0) + 1)
-    return torch.where(chosen <= total, found, -torch.inf)
+    log_ways = torch.lgamma(total + 1) - torch.lgamma(chosen + 1) - torch.lgamma((total - chosen).clamp(min=0) + 1)
+    return torch.where(chosen <= total, log_ways, -torch.inf)

@@ -93,15 +93,15 @@ def mine(
                 answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
                 seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
                 drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), inside(answer)
-                found = statistics_of(scored, pool, drawn) | {"fallback": fallback}
-                found["negatives"] = corpus.columns[drawn.cpu()]
-                found["overlap"] = torch.full((len(pool),), torch.nan)
+                block = statistics_of(scored, pool, drawn) | {"fallback": fallback}
+                block["negatives"] = corpus.columns[drawn.cpu()]
+                block["overlap"] = torch.full((len(pool),), torch.nan)
                 if files != NO_FILES:
                     bits = packed(pool)
-                    found["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]))
+                    block["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]))
                     write(scored.rows, bits)
-                _put(columns, found, scored.rows, len(task.queries))
-                free = free and torch.equal(found["pool_size"], scored.room)
+                _put(columns, block, scored.rows, len(task.queries))
+                free = free and torch.equal(block["pool_size"], scored.room)
                 del scored, answer, pool  # free them before the next block's planes are computed
             if progress is not None:
                 progress(len(rows))
@@ -236,9 +236,9 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
     return answer, code
 
 
-def _put(columns: dict[str, Tensor], found: dict[str, Tensor], rows: Tensor, count: int) -> None:
+def _put(columns: dict[str, Tensor], block: dict[str, Tensor], rows: Tensor, count: int) -> None:
     """Write a block's values into [Q, ...] tensors on the CPU, allocated at the first block."""
-    for name, value in found.items():
+    for name, value in block.items():
         if name not in columns:
             columns[name] = torch.empty((count, *value.shape[1:]), dtype=value.dtype)
         columns[name][rows] = value.cpu()

@@ -54,16 +54,16 @@ class Mined:
         """Return the frame as an Arrow table: int64 and float64, without a Python object for each number."""
         import pyarrow as pa
 
-        found: dict[str, pa.Array] = {}
+        columns: dict[str, pa.Array] = {}
         for name in (f.name for f in dataclasses.fields(self) if f.name != "stale"):
             values = getattr(self, name).numpy()
             wide = pa.array(values.ravel().astype(np.float64 if values.dtype.kind == "f" else np.int64))
             if values.ndim == 1:
-                found[name] = wide
+                columns[name] = wide
             else:
                 starts = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
-                found[name] = pa.ListArray.from_arrays(starts, wide)
-        return pa.table(found)
+                columns[name] = pa.ListArray.from_arrays(starts, wide)
+        return pa.table(columns)
 
     def summary(self) -> dict[str, float]:
         """Return a flat dictionary: means over the queries that have a value (NaN where none has), and counts."""

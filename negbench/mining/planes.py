@@ -75,9 +75,9 @@ class TablePlane(Plane):
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the stored scores; NaN where the file holds none."""
         part = self.shard(rows.cpu())
-        found = torch.full((len(rows), self.images), torch.nan)
-        found[torch.arange(len(rows)).repeat_interleave(part.columns.lengths), part.columns.values] = part.scores
-        return found[:, columns.cpu()].to(self.device)
+        scores = torch.full((len(rows), self.images), torch.nan)
+        scores[torch.arange(len(rows)).repeat_interleave(part.columns.lengths), part.columns.values] = part.scores
+        return scores[:, columns.cpu()].to(self.device)
 
     def shard(self, rows: Tensor) -> TablePlane:
         """Return the plane of these queries; it copies their scores."""
@@ -189,8 +189,8 @@ def _given(text: str, config: ResolvedConfig, scene: Scene, display: Display, ju
         own = open_scene(config, Splits(dataset, None, dataset), other, device, display)
     with display.stage("evaluate", note="judge" if judges else "guide"):
         if not judges:
-            found = evaluation.embed(other, own, own.train)
-            return EmbeddedPlane(found.queries, found.candidates)
+            embeddings = evaluation.embed(other, own, own.train)
+            return EmbeddedPlane(embeddings.queries, embeddings.candidates)
         images = images_of(evaluation.embed_candidates(other, own, own.train.images))
         return EmbeddedPlane(images[dataset.target_columns.to(images.device)], images[:, None])
 
@@ -217,7 +217,7 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise NegbenchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    found: dict[str, dict[str, float]] = {}
+    by_query: dict[str, dict[str, float]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -228,12 +228,12 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
                 f"{path}: line {number}: expected the six fields 'query Q0 image rank score tag', got {line[:60]!a}"
             )
         query, image = fields[0], fields[2]
-        if image in found.setdefault(query, {}):
+        if image in by_query.setdefault(query, {}):
             raise NegbenchError(f"{path}: line {number}: image {image!a} of query {query!a} occurs twice")
-        found[query][image] = score
-    if not found:
+        by_query[query][image] = score
+    if not by_query:
         raise NegbenchError(f"{path} holds no ranking")
-    return found
+    return by_query
 
 
 def _number(text: str) -> float | None:

@@ -102,24 +102,24 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
     generator = torch.Generator().manual_seed(_SEED)
     part = task.shard(torch.randperm(len(task.queries), generator=generator)[:sample])
     blocks = [_measured(part, block) for block in rankings(part)]
-    found = {name: np.concatenate([block[name].numpy() for block in blocks]) for name in blocks[0]}
-    start = found["band_start"][~np.isnan(found["band_start"])]
+    measured = {name: np.concatenate([block[name].numpy() for block in blocks]) for name in blocks[0]}
+    start = measured["band_start"][~np.isnan(measured["band_start"])]
     rates = {
-        f"false_negatives{where}": _ratio(found[f"wrong{where}"], found[f"near{where}"])
+        f"false_negatives{where}": _ratio(measured[f"wrong{where}"], measured[f"near{where}"])
         for where in ("", "_above", "_below")
     }
     medians = ("images", "tail", "drop_prominence", "drop_prominence_second")
-    known = found["relevant"][found["relevant"] > 0]
+    known = measured["relevant"][measured["relevant"] > 0]
     return Regime(
         queries=len(part.queries),
-        target_rank_median=_median(found["rank"]),
-        target_first=float((found["rank"] == 1).mean()),
+        target_rank_median=_median(measured["rank"]),
+        target_first=float((measured["rank"] == 1).mean()),
         band_start_median=_median(start),
         band_start_top=float((start <= TOP).mean()) if len(start) else math.nan,
         relevant=float(known.mean()) if len(known) else math.nan,
-        **{name: _median(found[name]) for name in medians},
+        **{name: _median(measured[name]) for name in medians},
         **rates,
-        **_fit(torch.from_numpy(found["rank"]), torch.from_numpy(found["images"]), val),
+        **_fit(torch.from_numpy(measured["rank"]), torch.from_numpy(measured["images"]), val),
     )
 
 
@@ -185,10 +185,10 @@ def _fit(rank: Tensor, images: Tensor, val: QueryRanks | None) -> dict[str, floa
     if val is not None and bool((asked := val.target_rank > 0).any()):
         pairs["recall_val"] = (val.target_rank[asked], val.gallery_size[asked])
     size = min(int(images.min()) for _, images in pairs.values())
-    found = {"recall_train": math.nan, "recall_val": math.nan}
+    recalls = {"recall_train": math.nan, "recall_val": math.nan}
     if size > CUT:  # else every recall is 1
-        found |= {name: float(expected_hits_at_k(*pair, CUT, size).mean()) for name, pair in pairs.items()}
-    return found | {"fit_gap": found["recall_train"] - found["recall_val"]}
+        recalls |= {name: float(expected_hits_at_k(*pair, CUT, size).mean()) for name, pair in pairs.items()}
+    return recalls | {"fit_gap": recalls["recall_train"] - recalls["recall_val"]}
 
 
 def _median(values: np.ndarray) -> float:

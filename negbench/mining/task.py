@@ -77,7 +77,7 @@ def mining_task(
     reads: Collection[PlaneName] = (),
     offline: Mapping[str, Plane] | None = None,
     temperature: float | None = None,
-    found: evaluation.Embeddings | None = None,
+    embeddings: evaluation.Embeddings | None = None,
 ) -> MiningTask:
     """Embed the scene's train split with the current backbone, and exclude images that the run never draws.
 
@@ -88,13 +88,13 @@ def mining_task(
         reads: planes that the task must hold (`planes_read`).
         offline: those of them computed before the run (`offline_planes`).
         temperature: the loss's; None takes the backbone's.
-        found: the train split's embeddings, if already computed.
+        embeddings: the train split's embeddings, if already computed.
     """
-    found = found or evaluation.embed(backbone, scene, scene.train)
+    embeddings = embeddings or evaluation.embed(backbone, scene, scene.train)
     dataset = scene.train.dataset
     return MiningTask(
-        queries=found.queries,
-        candidates=found.candidates,
+        queries=embeddings.queries,
+        candidates=embeddings.candidates,
         target=dataset.target_columns,
         group=dataset.group_index,
         groups=list(dataset.groups.values()),
@@ -103,7 +103,7 @@ def mining_task(
         temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
         planes={
-            **live_planes(reads, backbone, scene, found.candidates),
+            **live_planes(reads, backbone, scene, embeddings.candidates),
             **{name: plane for name, plane in (offline or {}).items() if name in reads},
         },
     )

@@ -66,8 +66,8 @@ def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = N
                 if whole:
                     torch.mm(rows, columns, out=into)
                     continue
-                found = product[: height * columns.shape[1]].view(height, -1)
-                torch.mm(rows, columns, out=found)
-                found = found[: len(into)]
-                into.copy_(found if each == 1 else found.view(len(found), -1, each).amax(-1))
+                part = product[: height * columns.shape[1]].view(height, -1)
+                torch.mm(rows, columns, out=part)
+                part = part[: len(into)]
+                into.copy_(part if each == 1 else part.view(len(part), -1, each).amax(-1))
     return scores

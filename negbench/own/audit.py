@@ -74,9 +74,9 @@ def run_audit(asked: Audit) -> AuditResult:
     with stages("audit") as display:
         subject = open_subject(config, asked.split, asked, display, folder, reads=reads)
         with display.stage("mine"):
-            found = audit(subject, strategies, asked, skip_oracles=asked.strategies is None)
-    notes(found.remarks)
-    return found
+            audited = audit(subject, strategies, asked, skip_oracles=asked.strategies is None)
+    notes(audited.remarks)
+    return audited
 
 
 def configured(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, dict[str, Strategy], RunFolder | None]:
@@ -107,17 +107,17 @@ def configured(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, 
     wholes = [with_system([*base, recipe, *flags, layer], scenes) for layer in given]
     notes(dict.fromkeys(remark for _, remarks in wholes for remark in remarks))
     configs = [resolved(build_config([whole])) for whole, _ in wholes]
-    found: dict[str, Strategy] = {}
+    by_label: dict[str, Strategy] = {}
     for config in configs:
         chosen = config.strategy
         defaults = option_defaults(constructor_of("strategies", registry.get("strategies", chosen.name)))
         name = label({"name": chosen.name, **chosen.options}, defaults)
-        if name in found:
+        if name in by_label:
             raise OptionError(f"--strategy names {name} twice")
-        found[name] = registry.make("strategies", chosen.name, **chosen.options)
-        if found[name].scope != "corpus":
+        by_label[name] = registry.make("strategies", chosen.name, **chosen.options)
+        if by_label[name].scope != "corpus":
             raise OptionError(f"strategy {name} chooses among the members of a batch: it cannot be mined ahead")
-    return configs[0], found, folder
+    return configs[0], by_label, folder
 
 
 def audit(

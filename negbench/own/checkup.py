@@ -33,9 +33,9 @@ def examine(asked: Doctor) -> Iterator[Remark]:
     runs = runs_dir(asked.runs_dir)
     store = _store(runs, asked.tracking_uri)
     parts = {"versions": _versions(), "device": _devices(), "runs": _runs(runs), "data": _data(), "mlflow": store}
-    for part, found in parts.items():
+    for part, checks in parts.items():
         try:
-            for text, problem in found:
+            for text, problem in checks:
                 yield Remark(part, text, problem)
         except NegbenchError as error:
             yield Remark(part, str(error), True)

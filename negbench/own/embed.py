@@ -21,7 +21,7 @@ from negbench.datasets.image_files import ImageFiles, decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.machine.files import atomic_write
 from negbench.machine.room import device_named
-from negbench.own.init import Found, load_split, survey
+from negbench.own.init import Scan, load_split, survey
 from negbench.plugins.registry import import_file, on_one_line, place_in
 from negbench.settings.command_options import Embed
 
@@ -65,9 +65,9 @@ class EmbeddedFolder:
 
 def embed_folder(asked: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
-    found, size = survey(asked.folder, asked.columns), asked.batch_size
-    files, texts = _named(found, asked.gallery)
-    _check_room(found, asked.overwrite)
+    scan, size = survey(asked.folder, asked.columns), asked.batch_size
+    files, texts = _named(scan, asked.gallery)
+    _check_room(scan, asked.overwrite)
     used = _opened(asked.encoder, asked.device)
     with display.stages("embed") as shown, torch.no_grad():
         with shown.stage("images", total=len(files)) as advance:
@@ -75,46 +75,46 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
         with shown.stage("texts", total=len(texts)) as advance:
             parts = (texts[start : start + size] for start in range(0, len(texts), size))
             words = used.vectors("encode_text", ((part, part) for part in parts), advance)
-    (found.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders
-    with atomic_write(found.folder / TEXTS, "wb") as file:
+    (scan.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders
+    with atomic_write(scan.folder / TEXTS, "wb") as file:
         np.savez(file, texts=np.array(texts), features=words.numpy())
-    with atomic_write(found.folder / IMAGES, "wb") as file:
+    with atomic_write(scan.folder / IMAGES, "wb") as file:
         np.savez(file, ids=np.array(list(files)), features=images.numpy())
-    assert found.triplets is not None
+    assert scan.triplets is not None
     return EmbeddedFolder(
-        found.folder / IMAGES, found.folder / TEXTS, tuple(images.shape), tuple(words.shape), found.triplets[0]
+        scan.folder / IMAGES, scan.folder / TEXTS, tuple(images.shape), tuple(words.shape), scan.triplets[0]
     )
 
 
 # --- what is embedded ----------------------------------------------------------------------------------------------
 
 
-def _named(found: Found, gallery: Path | None) -> tuple[dict[str, ImageFiles], list[str]]:
+def _named(scan: Scan, gallery: Path | None) -> tuple[dict[str, ImageFiles], list[str]]:
     """Return (image id -> its files, texts), each once, in order of appearance over all splits.
 
     Raises:
         DataError: triplets or images are missing.
     """
-    if found.triplets is None:
-        raise DataError(f"{found.folder}: nothing to embed yet; missing: {'; '.join(found.missing)}")
+    if scan.triplets is None:
+        raise DataError(f"{scan.folder}: nothing to embed yet; missing: {'; '.join(scan.missing)}")
     given = {} if gallery is None else {"gallery": gallery}
-    column = dict.fromkeys(row.split for row in found.triplets[1].rows if row.split is not None)
-    data = [load_split(found, split, images=True, **given) for split in column or ("train", "val")]
+    column = dict.fromkeys(row.split for row in scan.triplets[1].rows if row.split is not None)
+    data = [load_split(scan, split, images=True, **given) for split in column or ("train", "val")]
     files = {image: each.files for each in data for image in each.all_images if each.files is not None}
     return files, list(dict.fromkeys(query.text for each in data for query in each.queries))
 
 
-def _check_room(found: Found, overwrite: bool) -> None:
+def _check_room(scan: Scan, overwrite: bool) -> None:
     """Check, before computing anything, that the files can be written and that `precomputed` will find only these."""
-    ours = {"images": found.folder / IMAGES, "texts": found.folder / TEXTS}
+    ours = {"images": scan.folder / IMAGES, "texts": scan.folder / TEXTS}
     there = [path for path in ours.values() if path.exists()]
     if there and not overwrite:
         raise OptionError(f"{there[0]} already exists: use it with `negbench init`, or recompute it with --overwrite")
-    for role, file in found.vectors.items():
+    for role, file in scan.vectors.items():
         if file != ours[role]:
             raise OptionError(f"{file} already holds embeddings of {role}: move it away")
-    if not os.access(found.folder, os.W_OK):
-        raise NegbenchError(f"cannot write {found.folder}")
+    if not os.access(scan.folder, os.W_OK):
+        raise NegbenchError(f"cannot write {scan.folder}")
 
 
 def _decoded(files: dict[str, ImageFiles], size: int) -> Iterator[tuple[list[str], list[Image]]]:
@@ -168,17 +168,17 @@ class _Used:
         many = " or [n, L, C]" if method == "encode_image" else ""
         want = f"{self.title}: {method} must return [n, C]{many} floats, a row for each of n = {len(names)}"
         try:
-            found = torch.as_tensor(returned).detach()
+            rows = torch.as_tensor(returned).detach()
         except (TypeError, ValueError, RuntimeError) as error:
             raise OptionError(f"{want}, got a {type(returned).__name__}") from error
         ranks = (2, 3) if many else (2,)
-        if found.ndim not in ranks or len(found) != len(names) or not found.is_floating_point() or not found.numel():
-            raise OptionError(f"{want}, got {list(found.shape)} {found.dtype}")
-        found = found.to("cpu", torch.float32, copy=True)  # an encoder may write into its own buffer
-        finite = torch.isfinite(found).flatten(1).all(1)
+        if rows.ndim not in ranks or len(rows) != len(names) or not rows.is_floating_point() or not rows.numel():
+            raise OptionError(f"{want}, got {list(rows.shape)} {rows.dtype}")
+        rows = rows.to("cpu", torch.float32, copy=True)  # an encoder may write into its own buffer
+        finite = torch.isfinite(rows).flatten(1).all(1)
         if not finite.all():
             raise DataError(f"{self.title}: {method} gave NaN or inf for '{names[int(finite.int().argmin())]}'")
-        return found
+        return rows
 
     @contextmanager
     def blamed(self) -> Iterator[None]:

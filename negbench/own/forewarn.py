@@ -36,17 +36,17 @@ def forewarnings(
         scenes: shares loaded data and backbones.
         stored: number of images in the user's own files, if known.
     """
-    found = list[str]()
+    reasons = list[str]()
     for config in configs:
         try:
             run = open_run(config, display, scenes)
             with threads(run.config.compute.threads), display.stage("evaluate", note="before training"):
                 splits, options = run.splits, run.config.dataset.options
-                found += of_data(splits.train, splits.val, margin, options, stored)
-                found += _of_scores(run)
+                reasons += of_data(splits.train, splits.val, margin, options, stored)
+                reasons += _of_scores(run)
         except Exception:  # whatever a plug-in raises: its own run reports it, and the others go on
             continue
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(reasons))
 
 
 def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, Any], stored: int = 0) -> Iterator[str]:

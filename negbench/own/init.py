@@ -40,7 +40,7 @@ _NO_TRIPLETS = (
 
 
 @dataclass
-class Found:
+class Scan:
     """Contents of a folder.
 
     Attributes:
@@ -71,18 +71,18 @@ class Found:
         return not self.missing and self.triplets is not None
 
 
-def look(folder: Path, columns: str = "") -> Found:
+def look(folder: Path, columns: str = "") -> Scan:
     """Inspect a folder, and check that its files fit together as a run would.
 
     Raises:
         NegbenchError: no such folder.
     """
-    found = survey(folder, columns)
-    _check(found)
-    return found
+    scan = survey(folder, columns)
+    _check(scan)
+    return scan
 
 
-def survey(folder: Path, columns: str = "") -> Found:
+def survey(folder: Path, columns: str = "") -> Scan:
     """Inspect each file of a folder by itself; raise NegbenchError if there is no such folder.
 
     Args:
@@ -91,39 +91,39 @@ def survey(folder: Path, columns: str = "") -> Found:
     """
     if not folder.is_dir():
         raise OptionError(f"{folder}: no such folder")
-    found = Found(folder.resolve(), columns)
-    files = [file for file in list_files(found.folder)[:_COUNTED] if not file.name.startswith(".")]
-    found.images = Counter(file.suffix.lower() for file in files if file.suffix.lower() in EXTENSIONS)
-    if found.images:
-        kinds = ", ".join(f"{count:,} {ending}" for ending, count in found.images.most_common())
-        found.present.append(f"{found.images.total():,} images ({kinds})")
-    unread = [problem for file in files if (problem := _table(found, file))]
-    if found.triplets is None:
-        found.missing += unread or [_NO_TRIPLETS]
+    scan = Scan(folder.resolve(), columns)
+    files = [file for file in list_files(scan.folder)[:_COUNTED] if not file.name.startswith(".")]
+    scan.images = Counter(file.suffix.lower() for file in files if file.suffix.lower() in EXTENSIONS)
+    if scan.images:
+        kinds = ", ".join(f"{count:,} {ending}" for ending, count in scan.images.most_common())
+        scan.present.append(f"{scan.images.total():,} images ({kinds})")
+    unread = [problem for file in files if (problem := _table(scan, file))]
+    if scan.triplets is None:
+        scan.missing += unread or [_NO_TRIPLETS]
     for file in files:
-        _vectors(found, file)
-    return found
+        _vectors(scan, file)
+    return scan
 
 
-def _table(found: Found, file: Path) -> str:
+def _table(scan: Scan, file: Path) -> str:
     """Record a file of triplets, if it is one; return what is wrong with any other table."""
     if file.suffix.lower() not in _TABLES:
         return ""
     try:
-        table = read_triplets(file, found.columns)
+        table = read_triplets(file, scan.columns)
     except NegbenchError as error:
         return str(error)
-    if found.triplets is not None:
-        found.present.append(f"{file.name}: triplets, too; the recipe uses {found.triplets[0].name}")
+    if scan.triplets is not None:
+        scan.present.append(f"{file.name}: triplets, too; the recipe uses {scan.triplets[0].name}")
         return ""
-    found.triplets = file, table
+    scan.triplets = file, table
     splits = Counter(row.split for row in table.rows if row.split)
     parts = ", ".join(f"{count:,} {name}" for name, count in splits.items())
-    found.present.append(f"{file.name}: {len(table.rows):,} triplets" + f" ({parts})" * bool(parts))
+    scan.present.append(f"{file.name}: {len(table.rows):,} triplets" + f" ({parts})" * bool(parts))
     return ""
 
 
-def _vectors(found: Found, file: Path) -> None:
+def _vectors(scan: Scan, file: Path) -> None:
     """Record a file of named embeddings, of images or of texts."""
     if file.suffix != ".npz":
         return
@@ -135,65 +135,65 @@ def _vectors(found: Found, file: Path) -> None:
     role = next((role for role, names in _NAMES.items() if names in keys), None)
     if role is None or len(keys) == 1:
         return
-    if role in found.vectors:
-        found.present.append(f"{file.name}: embeddings of {role}, too; the recipe uses {found.vectors[role].name}")
+    if role in scan.vectors:
+        scan.present.append(f"{file.name}: embeddings of {role}, too; the recipe uses {scan.vectors[role].name}")
         return
-    found.vectors[role] = file
-    found.present.append(f"{file.name}: embeddings of {role}")
+    scan.vectors[role] = file
+    scan.present.append(f"{file.name}: embeddings of {role}")
 
 
-def _check(found: Found) -> None:
+def _check(scan: Scan) -> None:
     """Load what was found as a run would; record as missing whatever is absent or does not fit."""
-    if not found.images and not found.vectors:
-        found.missing.append(
+    if not scan.images and not scan.vectors:
+        scan.missing.append(
             "images (.jpg, .png, .webp), or embeddings of images and of texts (.npz with ids and features, texts and "
             "features)"
         )
-    if len(found.vectors) == 1:
-        (there,) = found.vectors
+    if len(scan.vectors) == 1:
+        (there,) = scan.vectors
         lacking = "texts" if there == "images" else "images"
-        found.missing.append(
-            f"embeddings of {lacking}: save them beside {found.vectors[there].name}, e.g. "
+        scan.missing.append(
+            f"embeddings of {lacking}: save them beside {scan.vectors[there].name}, e.g. "
             f"np.savez('{lacking}.npz', {_NAMES[lacking]}=names, features=vectors)"
         )
-    if found.missing:
+    if scan.missing:
         return
-    assert found.triplets is not None
-    margin, stored = float(Compare.model_fields["margin"].default) / 100, found.images.total()
+    assert scan.triplets is not None
+    margin, stored = float(Compare.model_fields["margin"].default) / 100, scan.images.total()
     try:
-        train, val = (load_split(found, split, images=not found.vectors) for split in ("train", "val"))
-        found.train, found.val = len(train.queries), len(val.queries)
-        if found.vectors:
-            backbone = registry.make("backbones", "precomputed", **_backbone(found))
+        train, val = (load_split(scan, split, images=not scan.vectors) for split in ("train", "val"))
+        scan.train, scan.val = len(train.queries), len(val.queries)
+        if scan.vectors:
+            backbone = registry.make("backbones", "precomputed", **_backbone(scan))
             for each in (train, val):
                 backbone.features_of(each.images)
                 backbone.tokenize([query.text for query in each.queries])
-            with np.load(found.vectors["images"], allow_pickle=False) as arrays:
+            with np.load(scan.vectors["images"], allow_pickle=False) as arrays:
                 stored = len(arrays["ids"])
     except NegbenchError as error:
-        found.missing.append(str(error))
+        scan.missing.append(str(error))
         return
-    found.present.append(f"{found.train:,} train and {found.val:,} val queries, {len(val.images):,} images in val")
-    if found.vectors:
-        own = {"dataset": _dataset(found), "backbone": {"name": "precomputed", **_backbone(found)}}
+    scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
+    if scan.vectors:
+        own = {"dataset": _dataset(scan), "backbone": {"name": "precomputed", **_backbone(scan)}}
         config = build_config([{**own, "strategy": "in-batch"}])
-        found.warnings += forewarnings([config], margin, Display(), Scenes(), stored)
+        scan.warnings += forewarnings([config], margin, Display(), Scenes(), stored)
     else:
-        found.warnings += of_data(train, val, margin, {"gallery": None}, stored)
-        columns = f" --columns {shlex.quote(found.columns)}" * bool(found.columns)
-        found.present.append(
-            f"no embeddings: `negbench embed {shell(found.folder)}{columns} --encoder ...` makes them with your own "
+        scan.warnings += of_data(train, val, margin, {"gallery": None}, stored)
+        columns = f" --columns {shlex.quote(scan.columns)}" * bool(scan.columns)
+        scan.present.append(
+            f"no embeddings: `negbench embed {shell(scan.folder)}{columns} --encoder ...` makes them with your own "
             "encoder"
         )
 
 
-def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dataset:
+def load_split(scan: Scan, split: str, *, images: bool, **options: Any) -> Dataset:
     """Load one split of the triplets as a run does; raise NegbenchError as it would, also for missing images."""
-    section = _dataset(found)
+    section = _dataset(scan)
     file = Path(section["file"])
     try:
         dataset: Dataset = registry.make(
-            "datasets", section.pop("name"), **section, root=found.folder, split=split, images=images, **options
+            "datasets", section.pop("name"), **section, root=scan.folder, split=split, images=images, **options
         )
     except DataError as error:
         text = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
@@ -203,22 +203,22 @@ def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dat
     return dataset
 
 
-def _dataset(found: Found) -> dict[str, Any]:
+def _dataset(scan: Scan) -> dict[str, Any]:
     """Return the recipe's section [dataset]."""
-    assert found.triplets is not None
-    columns = {"columns": found.columns} if found.columns else {}
-    return {"name": "triplets", "file": str(found.triplets[0]), **columns}
+    assert scan.triplets is not None
+    columns = {"columns": scan.columns} if scan.columns else {}
+    return {"name": "triplets", "file": str(scan.triplets[0]), **columns}
 
 
-def _backbone(found: Found) -> dict[str, Any]:
+def _backbone(scan: Scan) -> dict[str, Any]:
     """Return the options of `precomputed`."""
-    return {role: str(file) for role, file in found.vectors.items()}
+    return {role: str(file) for role, file in scan.vectors.items()}
 
 
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def write(found: Found) -> list[Path]:
+def write(scan: Scan) -> list[Path]:
     """Write the recipe, and a strategy to edit if there is none; return the files written.
 
     A recipe that `write` made and nobody has edited is rewritten: with embeddings, once they exist.
@@ -226,9 +226,9 @@ def write(found: Found) -> list[Path]:
     Raises:
         OptionError: the user has edited the recipe.
     """
-    target, plugin, text = found.folder / RECIPE, found.folder / PLUGIN, recipe(found)
+    target, plugin, text = scan.folder / RECIPE, scan.folder / PLUGIN, recipe(scan)
     if target.exists() and not _untouched(target.read_text(encoding="utf-8", errors="replace")):
-        backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(found).items())
+        backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(scan).items())
         use = f"set name = {toml('precomputed')}, {backbone} in its [backbone], or " * bool(backbone)
         raise OptionError(f"{target} already exists and was edited after `negbench init` wrote it: {use}rename it")
     texts = {target: f"{_SEAL}{_digest(text)}\n{text}"}
@@ -250,19 +250,19 @@ def _untouched(text: str) -> bool:
     return seal == f"{_SEAL}{_digest(rest)}"
 
 
-def recipe(found: Found) -> str:
+def recipe(scan: Scan) -> str:
     """Return the recipe as text."""
-    assert found.triplets is not None
-    backbone: Any = registry.get("backbones", "precomputed" if found.vectors else "tiny")
+    assert scan.triplets is not None
+    backbone: Any = registry.get("backbones", "precomputed" if scan.vectors else "tiny")
     return _filled(
         "recipe.toml.j2",
-        folder=found.folder,
-        lines=[*found.present, *found.warnings],
-        dataset=_dataset(found),
-        vectors=found.vectors,
-        backbone=_backbone(found),
-        split=any(row.split for row in found.triplets[1].rows),
-        batch_size=next((size for size in (64, 32, 16, 8, 4, 2) if 4 * size <= found.train), 2),
+        folder=scan.folder,
+        lines=[*scan.present, *scan.warnings],
+        dataset=_dataset(scan),
+        vectors=scan.vectors,
+        backbone=_backbone(scan),
+        split=any(row.split for row in scan.triplets[1].rows),
+        batch_size=next((size for size in (64, 32, 16, 8, 4, 2) if 4 * size <= scan.train), 2),
         lr=float(backbone.recommended["lr"]),
     )
 
@@ -281,9 +281,9 @@ def toml(value: Any) -> str:
     return json.dumps(str(value), ensure_ascii=False)  # a TOML basic string has the same syntax
 
 
-def commands(found: Found) -> list[str]:
+def commands(scan: Scan) -> list[str]:
     """Return the commands to run next, in order."""
-    folder = shell(found.folder)
+    folder = shell(scan.folder)
     own = f"--recipe {folder}/{RECIPE}"
     return [
         f"negbench audit {own} --strategy qure,top-k,my-strategy",

@@ -2,8 +2,8 @@
 
 miner = negbench.Miner("qure:variant=release", draws=5)
 for epoch in range(epochs):
-    found = miner.refresh(queries, images, targets)  # after encoding both again
-    train(found.negatives)  # [Q, 5] rows of `images`
+    mined = miner.refresh(queries, images, targets)  # after encoding both again
+    train(mined.negatives)  # [Q, 5] rows of `images`
 """
 
 from __future__ import annotations

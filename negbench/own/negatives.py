@@ -45,26 +45,26 @@ def write_negatives(asked: Mine) -> MinedNegatives:
     Raises:
         NegbenchError: a user's mistake: files or options that do not fit, a strategy that cannot be mined ahead.
     """
-    found = _of_dataset(asked) if asked.queries is None else _of_files(asked)
-    found = replace(found, frame=_distinct(found.frame))
-    frame = _shaped(found.frame, asked)
+    mined = _of_dataset(asked) if asked.queries is None else _of_files(asked)
+    mined = replace(mined, frame=_distinct(mined.frame))
+    frame = _shaped(mined.frame, asked)
     if asked.out.suffix == ".parquet":
         with atomic_write(asked.out, "wb") as file:
             frame.to_parquet(file, index=False)
     else:
         with atomic_write(asked.out) as file:
             frame.to_json(file, orient="records", lines=True, force_ascii=False)
-    return found
+    return mined
 
 
 def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop repeated negatives of each query, with their scores: draws repeat if a pool holds fewer images."""
-    found = frame.copy()
+    distinct = frame.copy()
     drawn = zip(frame["negatives"], frame["scores"], strict=True)
     kept: list[dict[Any, float]] = [dict(zip(names, scores, strict=True)) for names, scores in drawn]
-    found["negatives"] = pd.Series([list(row) for row in kept], dtype=object)
-    found["scores"] = pd.Series([list(row.values()) for row in kept], dtype=object)
-    return found
+    distinct["negatives"] = pd.Series([list(row) for row in kept], dtype=object)
+    distinct["scores"] = pd.Series([list(row.values()) for row in kept], dtype=object)
+    return distinct
 
 
 def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
@@ -78,10 +78,10 @@ def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
     full = frame[frame["negatives"].map(len) == asked.draws]
     if full.empty:
         raise DataError(f"no query has {asked.draws} different negatives: lower --draws")
-    found = {"anchor": full["text" if "text" in full else "query"], "positive": full["target"]}
-    found |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
+    columns = {"anchor": full["text" if "text" in full else "query"], "positive": full["target"]}
+    columns |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
     scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
-    return pd.DataFrame({**found, "score": pd.Series(scores, index=full.index, dtype=object)})
+    return pd.DataFrame({**columns, "score": pd.Series(scores, index=full.index, dtype=object)})
 
 
 def _of_dataset(asked: Mine) -> MinedNegatives:
@@ -137,28 +137,28 @@ def _of_files(asked: Mine) -> MinedNegatives:
     table = _targets(asked.targets)
     known: dict[str, Any] = {name: table[name].tolist() for name in _LISTS if name in table}
     with stages("mine") as display, display.stage("mine", total=len(table)) as advance:
-        found = miner.refresh(
+        mined = miner.refresh(
             _array("--queries", asked.queries),
             _array("--images", asked.images),
             table["target"].to_numpy(),
             **known,
             progress=advance,
         )
-    frame = found.frame()
+    frame = mined.frame()
     frame.insert(0, "query", np.arange(len(frame)))
     frame.insert(1, "target", table["target"].to_numpy())
-    return MinedNegatives(frame, found.summary())
+    return MinedNegatives(frame, mined.summary())
 
 
 def _array(flag: str, file: Path) -> np.ndarray[Any, Any]:
     """Read a .npy file without executing anything in it."""
     try:
-        found = np.load(file, allow_pickle=False)
+        array = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{flag} {file}: cannot be read as .npy: {error}") from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise DataError(f"{flag} {file}: holds several arrays; expected one, in a .npy file")
-    return found
+    return array
 
 
 def _targets(file: Path) -> pd.DataFrame:

@@ -57,10 +57,10 @@ class Plugin:
         """File that defines the plug-in, found without importing it."""
         if self.path is not None:
             return self.path
-        found = syntax.locate(self.module)
-        if found is None:
+        file = syntax.locate(self.module)
+        if file is None:
             raise NegbenchError(f"plug-in '{self.name}' of {self.origin}: module {self.module} not found")
-        return found
+        return file
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class Registry:
         """Return name -> plug-in of one kind, sorted; raise NegbenchError if two share a name."""
         if kind not in KINDS:
             raise UnknownNameError("kind of plug-in", kind, KINDS)
-        found: dict[str, Plugin] = {}
+        known: dict[str, Plugin] = {}
         for plugin in [*_built_ins(kind), *_entry_points(kind, tuple(sys.path)), *self._of_files(kind)]:
-            if plugin.name in found:
+            if plugin.name in known:
                 raise NegbenchError(
-                    f"two {kind} are named '{plugin.name}': {found[plugin.name].origin} and {plugin.origin}; rename one"
+                    f"two {kind} are named '{plugin.name}': {known[plugin.name].origin} and {plugin.origin}; rename one"
                 )
-            found[plugin.name] = plugin
-        return dict(sorted(found.items()))
+            known[plugin.name] = plugin
+        return dict(sorted(known.items()))
 
     def find(self, kind: str, name: str) -> Plugin:
         """Return the plug-in of this name; raise UnknownNameError that suggests the nearest name."""
@@ -185,13 +185,13 @@ def blamed(error: BaseException) -> str | None:
 
 def place_in(error: BaseException, modules: Container[str]) -> tuple[str, int] | None:
     """Return module and line of an error's innermost frame in one of `modules`; None if there is none."""
-    trace, found = error.__traceback__, None
+    trace, place = error.__traceback__, None
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__"))
         if module in modules:
-            found = module, trace.tb_lineno
+            place = module, trace.tb_lineno
         trace = trace.tb_next
-    return found
+    return place
 
 
 def on_one_line(error: BaseException) -> str:
@@ -263,10 +263,10 @@ def _name_of(file: Path) -> str:
 
 def _built_ins(kind: str) -> list[Plugin]:
     """Return the plug-ins of a kind's package: its public modules with a constant `PAPER`."""
-    found = syntax.locate(_PACKAGES[kind])
-    if found is None:
+    package = syntax.locate(_PACKAGES[kind])
+    if package is None:
         raise NegbenchError(f"{_PACKAGES[kind]} is not installed: run `pip install -e .` in the checkout")
-    files = _modules(found.parent, found.parent.stat().st_mtime_ns)
+    files = _modules(package.parent, package.parent.stat().st_mtime_ns)
     names = {_name_of(file): f"{_PACKAGES[kind]}.{file.stem}" for file in files if _holds_plugin(file)}
     return [Plugin(kind, name, module, None, "built-in") for name, module in names.items()]
 

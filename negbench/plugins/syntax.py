@@ -47,8 +47,8 @@ def _spec(module: str) -> ModuleSpec | None:
     if parent:
         if (above := _spec(parent)) is None or above.submodule_search_locations is None:
             return None
-        if (found := PathFinder.find_spec(module, above.submodule_search_locations)) is not None:
-            return found
+        if (spec := PathFinder.find_spec(module, above.submodule_search_locations)) is not None:
+            return spec
     try:
         return importlib.util.find_spec(module)
     except (ImportError, ValueError):

@@ -70,17 +70,17 @@ def against(runs: Path, name: str, other: str) -> Against:
     Raises:
         RunError: one of them is absent or has no tests, or they have no row in common.
     """
-    mine, theirs = (stored(runs, each) for each in (name, other))
-    values = {axis: [{getattr(row, axis) for row in each.rows} for each in (mine, theirs)] for axis in AXES}
+    first, second = (stored(runs, each) for each in (name, other))
+    values = {axis: [{getattr(row, axis) for row in each.rows} for each in (first, second)] for axis in AXES}
     axes = ("strategy", *(axis for axis in AXES if axis != "strategy" and max(map(len, values[axis])) > 1))
-    known = {(row.metric, _place(vars(row), axes)): row for row in theirs.rows}
-    keys = [(row, (row.metric, _place(vars(row), axes))) for row in mine.main]
+    known = {(row.metric, _place(vars(row), axes)): row for row in second.rows}
+    keys = [(row, (row.metric, _place(vars(row), axes))) for row in first.main]
     pairs = tuple((row, known[key]) for row, key in keys if key in known)
     if not pairs:
         raise RunError(
             f"'{name}' and '{other}' have no row in common: no strategy was tested on the same metric in both"
         )
-    return Against((name, other), pairs, _differing(mine, theirs, axes), axes)
+    return Against((name, other), pairs, _differing(first, second, axes), axes)
 
 
 def _place(labels: Mapping[str, Any], axes: tuple[str, ...]) -> str:
@@ -88,16 +88,16 @@ def _place(labels: Mapping[str, Any], axes: tuple[str, ...]) -> str:
     return ", ".join(str(labels.get(axis, "")) for axis in axes)
 
 
-def _verdicts(mine: VerdictRow, theirs: VerdictRow) -> str:
+def _verdicts(first: VerdictRow, second: VerdictRow) -> str:
     """'worse', or 'undecided → worse' where the other comparison had another verdict."""
-    return " → ".join(dict.fromkeys((theirs.verdict, mine.verdict)))
+    return " → ".join(dict.fromkeys((second.verdict, first.verdict)))
 
 
-def _differing(mine: Findings, theirs: Findings, axes: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+def _differing(first: Findings, second: Findings, axes: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     """Return the settings of paired cells that differ, with their values in both."""
     differing: dict[str, tuple[list[str], list[str]]] = {}
-    groups = {_place(group.labels, axes): group for group in theirs.groups}
-    pairs = [(group, groups[place]) for group in mine.groups if (place := _place(group.labels, axes)) in groups]
+    groups = {_place(group.labels, axes): group for group in second.groups}
+    pairs = [(group, groups[place]) for group in first.groups if (place := _place(group.labels, axes)) in groups]
     for pair in pairs:
         seeds = [{config.seed for config in group.configs} for group in pair]
         a, b = (_values(group, seeds[0] & seeds[1]) for group in pair)
@@ -109,31 +109,31 @@ def _differing(mine: Findings, theirs: Findings, axes: tuple[str, ...]) -> dict[
 
 def _values(group: Group, shared: set[int]) -> dict[str, list[str]]:
     """Return setting -> distinct values over the `shared` seeds (some settings depend on the seed), and all seeds."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for run in (run for run in group.runs if not shared or run.config.seed in shared):
         kept = run.manifest
         line = run.config.flat() | {f"versions.{name}": version for name, version in kept["versions"].items()}
         line |= {"data": kept["dataset"]["val"], "code": kept["code"], "weights": kept["backbone"]["sha256"][:12]}
         for key, value in line.items():
-            found.setdefault(key, []).extend([str(value)] * (str(value) not in found.get(key, ())))
-    return found | {"seed": [str(config.seed) for config in group.configs]}
+            values.setdefault(key, []).extend([str(value)] * (str(value) not in values.get(key, ())))
+    return values | {"seed": [str(config.seed) for config in group.configs]}
 
 
-def write_against(runs: Path, found: Against) -> list[Path]:
+def write_against(runs: Path, changes: Against) -> list[Path]:
     """Write the page to `against-OTHER` in the first one's folder; returns its paths, `index.html` first."""
-    (name, other), row = found.names, found.rows[0]
+    (name, other), row = changes.names, changes.rows[0]
     text = f"{label_of(row[0].metric)}, in %; differences from {' and '.join(dict.fromkeys(r.baseline for r in row))} "
     text += f"in points, with the simultaneous intervals of each comparison; moved: the mean in {name} minus that in "
     text += f"{other}, in points; verdict: in {other} → in {name}."
-    tables = [Table("against", f"{name} against {other}", found.frame(), text, FOLDED)]
-    if found.settings:
-        tables.append(Table("settings", "Settings that differ", found.settings_frame(), wrapped=found.names))
+    tables = [Table("against", f"{name} against {other}", changes.frame(), text, FOLDED)]
+    if changes.settings:
+        tables.append(Table("settings", "Settings that differ", changes.settings_frame(), wrapped=changes.names))
     page = Page(
         title=f"negbench: {name} against {other}",
         subtitle="Two comparisons side by side. Every test is within its own comparison.",
-        header=tuple(f"{each}: {', '.join(header_of(stored(runs, each).groups))}" for each in found.names),
-        answer=(found.answer(),),
-        facts=tuple((each, str(runs / each)) for each in found.names),
+        header=tuple(f"{each}: {', '.join(header_of(stored(runs, each).groups))}" for each in changes.names),
+        answer=(changes.answer(),),
+        facts=tuple((each, str(runs / each)) for each in changes.names),
         chapters=chapters(result=[PageSection("against", "Side by side", "", tuple(tables))]),
     )
     return write_page(runs / name / f"against-{other}", page)

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def axis_sections(found: Findings) -> list[PageSection]:
+def axis_sections(findings: Findings) -> list[PageSection]:
     """Build the sections on dials and systems; none if a comparison has neither."""
-    if not found.rows:
+    if not findings.rows:
         return []
-    return [*(_dials(found) if found.dials.axes else ()), *(_systems(found) if found.systems else ())]
+    return [*(_dials(findings) if findings.dials.axes else ()), *(_systems(findings) if findings.systems else ())]
 
 
-def _dials(found: Findings) -> list[PageSection]:
+def _dials(findings: Findings) -> list[PageSection]:
     """Build the sections on the best strategy at each point and on the lines along each dial."""
-    charts = dial_charts(found.dials, found.main)
+    charts = dial_charts(findings.dials, findings.main)
     text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a point."
-    points = Table("points", "All points", points_frame(found.dials, found.main), text)
+    points = Table("points", "All points", points_frame(findings.dials, findings.main), text)
     best = [chart for chart in charts if chart.key.startswith("best")]
     lines = tuple(chart for chart in charts if chart not in best)
     return [
@@ -43,36 +43,35 @@ def _dials(found: Findings) -> list[PageSection]:
     ]
 
 
-def _systems(found: Findings) -> list[PageSection]:
+def _systems(findings: Findings) -> list[PageSection]:
     """Build the sections on the matrix of systems and negatives, and on the parts of each system's gain."""
-    parts: list[Part] = [matrix_chart(found.main)]
-    title = f"{label_of(found.main[0].metric)}, points against the system's own negatives"
-    parts.append(
-        Table("matrix", title, matrix_frame(found.main), f"{READ_SIGNS}; intervals are simultaneous within a column.")
-    )
+    parts: list[Part] = [matrix_chart(findings.main)]
+    title = f"{label_of(findings.main[0].metric)}, points against the system's own negatives"
+    text = f"{READ_SIGNS}; intervals are simultaneous within a column."
+    parts.append(Table("matrix", title, matrix_frame(findings.main), text))
     sections = [PageSection("matrix", "Effect of other negatives on each system", "", tuple(parts))]
-    if found.gains:
+    if findings.gains:
         text = (
             "Own term: gain of a factor alone over the plain system. Interaction: further gain of factors in "
             "combination. Shapley share: the own term plus an equal part of the interactions. In points; intervals "
             "are simultaneous within a system."
         )
-        corners = Table("corners", "Corners between the plain system and each system", corners_frame(found.gains))
-        gains = Table("decomposition", "Gain over the plain system", parts_frame(found.gains), text)
+        corners = Table("corners", "Corners between the plain system and each system", corners_frame(findings.gains))
+        gains = Table("decomposition", "Gain over the plain system", parts_frame(findings.gains), text)
         sections.append(PageSection("gains", "Parts of each system's gain", "", (gains, corners)))
     return sections
 
 
-def tuned_section(found: Findings) -> PageSection | None:
+def tuned_section(findings: Findings) -> PageSection | None:
     """Build the section with default and tuned settings side by side; None if nothing was tuned."""
-    if not found.tuned:
+    if not findings.tuned:
         return None
     text = (
         "Every strategy with knobs got the same number of trials on a part of train, with a separate seed; the "
         "reported split was not used. Each side has its own tests against its own baseline; `tuning gains`: tuned "
         "minus default, with intervals that are simultaneous over a table."
     )
-    table = Table("tuned", f"{found.document['tuned']['trials']} trials", tuned_frame(found.tuned), "", FOLDED)
+    table = Table("tuned", f"{findings.document['tuned']['trials']} trials", tuned_frame(findings.tuned), "", FOLDED)
     return PageSection("tuned", "At equal tuning", text, (table,))
 
 

@@ -49,29 +49,29 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
     return write_page(folder / "report", page)
 
 
-def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
+def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
     """Build the page of the comparison in this folder; figures of runs show published settings alone."""
-    groups = ordered(found.groups, found.rows)
-    cells: Sequence[Mapping[str, Any]] = found.document["cells"]
-    rows = [row for row in found.rows if row.settings != TUNED]
-    parts = figures.parts_of(ordered(found.plain, rows), rows) if found.plain else []
-    tables = leader_tables(groups, found.rows)
+    groups = ordered(findings.groups, findings.rows)
+    cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
+    rows = [row for row in findings.rows if row.settings != TUNED]
+    parts = figures.parts_of(ordered(findings.plain, rows), rows) if findings.plain else []
+    tables = leader_tables(groups, findings.rows)
     val, train, missing = _galleries(parts, galleries)
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
         "fixed: for a seed, all strategies share initial weights, batches and epochs.",
         header=header_of(groups),
-        answer=tuple(found.answer()),
+        answer=tuple(findings.answer()),
         facts=_facts(groups),
         chapters=chapters(
-            result=[*axis_sections(found), _leader(found, tables, cells, parts), tuned_section(found)],
+            result=[*axis_sections(findings), _leader(findings, tables, cells, parts), tuned_section(findings)],
             why=[*_charts(parts), _did(tables)],
             examples=[val, train],
             details=[
-                _statistics(found.rows),
+                _statistics(findings.rows),
                 _published(parts),
-                _left_out(found.notes(), missing),
+                _left_out(findings.notes(), missing),
                 _cells(groups, cells),
             ],
         ),
@@ -82,13 +82,13 @@ def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
 
 
 def _leader(
-    found: Findings, tables: Mapping[str, LeaderTable], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
+    findings: Findings, tables: Mapping[str, LeaderTable], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
 ) -> PageSection:
     left = sum(1 for cell in cells if cell["run"] is None)
     shown: list[Part] = []
     if left:
         shown.append(Note(f"{left} of {len(cells)} cells are not finished and missing from this page.", missing=True))
-    if not found.rows:
+    if not findings.rows:
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
     shown += [chart for runs in parts if (chart := figures.forest(runs)) is not None]
     text = "Percent: mean ± standard deviation over seeds. Rows are grouped by the number of negatives per query and "
@@ -96,9 +96,9 @@ def _leader(
     tested = " Difference: in points; interval and p-value hold for the whole table. Beaten by: from tests of all "
     tested += "pairs. Detectable: the true difference that the tests find with 80 % power. Over all: data sets and "
     tested += "backbones have equal weights."
-    best = tuple(metric_column(name).title for name in found.groups[0].results[0]["metrics"])
+    best = tuple(metric_column(name).title for name in findings.groups[0].results[0]["metrics"])
     for key, where, table in _by_dataset(tables):
-        words = text + tested * bool(found.rows)
+        words = text + tested * bool(findings.rows)
         shown.append(Table(f"leader{key}", f"Leader table{where}", table.quality, words, FOLDED, best))
     return PageSection("leader", "Against the baseline", "", tuple(shown))
 
@@ -131,13 +131,13 @@ def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
 def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
     if not rows:
         return None
-    found: dict[str, list[VerdictRow]] = {}
+    by_metric: dict[str, list[VerdictRow]] = {}
     for row in rows:
-        found.setdefault(row.metric, []).append(row)
+        by_metric.setdefault(row.metric, []).append(row)
     folded = (*FOLDED, "baseline", "queries")
     tables = [
-        Table("tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", verdict_frame(mine), "", folded)
-        for metric, mine in found.items()
+        Table("tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", verdict_frame(tests), "", folded)
+        for metric, tests in by_metric.items()
     ]
     text = (
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
@@ -213,8 +213,8 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
     several = len(parts) > 1
     sections = []
     for key, title, draw in drawn:
-        found = [(runs, draw(runs)) for runs in parts]
-        shown = tuple(_named(chart, runs, several) for runs, chart in found if chart is not None)
+        charts = [(runs, draw(runs)) for runs in parts]
+        shown = tuple(_named(chart, runs, several) for runs, chart in charts if chart is not None)
         sections.append(PageSection(key, title, "", shown))
     return sections
 
@@ -236,12 +236,12 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
         from negbench.report.gallery import gallery  # the only part of a report that rebuilds models
 
         for runs in parts:
-            found = gallery(runs, count)
-            missing += found.missing
-            for shown, cards in ((val, found.val), (train, found.train)):
+            examples = gallery(runs, count)
+            missing += examples.missing
+            for shown, cards in ((val, examples.val), (train, examples.train)):
                 if cards:
                     shown += [Note(f"{runs.dataset}, {runs.backbone}")] * (len(parts) > 1)
-                    shown.append(Cards(cards, found.pictures))
+                    shown.append(Cards(cards, examples.pictures))
     first = "Models: each strategy's first seed, with the first loss of the table."
     legend = "Solid outline: the target. Dashed outline: also known to be relevant."
     text = (

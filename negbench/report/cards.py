@@ -21,7 +21,7 @@ class Thumb:
     """One image with its caption. `relation`: to the query; "unknown" where only the target is annotated."""
 
     image: str
-    picture: str  # key in `Pictures.found`
+    picture: str  # key in `Pictures.images`
     caption: str
     relation: Relation
 
@@ -49,10 +49,10 @@ class Card:
 
 @dataclass
 class Pictures:
-    """Thumbnails of a page, each image once. `found`: key -> (data URI, width, height in pixels)."""
+    """Thumbnails of a page, each image once. `images`: key -> (data URI, width, height in pixels)."""
 
     prefix: str
-    found: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    images: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, opened: Callable[[], Image]) -> str:
@@ -64,5 +64,5 @@ class Pictures:
             small.save(buffer, format="WEBP", quality=60, method=4)
             uri = "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
             self._keys[name] = f"{self.prefix}{len(self._keys)}"
-            self.found[self._keys[name]] = (uri, *small.size)
+            self.images[self._keys[name]] = (uri, *small.size)
         return self._keys[name]

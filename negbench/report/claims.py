@@ -33,8 +33,8 @@ def is_of_claims(folder: Path) -> bool:
 
 def claims_page(folder: Path) -> Page:
     """Build the page of the claims that were judged in this folder."""
-    found = read_json(folder / "claims.json")
-    claims = found["claims"]
+    document = read_json(folder / "claims.json")
+    claims = document["claims"]
     answer = "; ".join(
         f"{len(numbers)} {verdict} ({', '.join(numbers)})"
         for verdict in _VERDICTS
@@ -54,9 +54,9 @@ def claims_page(folder: Path) -> Page:
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="What the papers claim about negatives; each claim is tested on its own runs.",
-        header=(found["about"], f"{len(claims)} claims", f"{day:%Y-%m-%d}", f"negbench {versions()['negbench']}"),
+        header=(document["about"], f"{len(claims)} claims", f"{day:%Y-%m-%d}", f"negbench {versions()['negbench']}"),
         answer=(f"Of {len(claims)} claims: {answer}.",),
-        facts=(("data set, backbone, seeds", found["about"]),),
+        facts=(("data set, backbone, seeds", document["about"]),),
         chapters=chapters(result=[PageSection("claims", "Claims", "", (*forest, table))]),
     )  # fmt: skip
 

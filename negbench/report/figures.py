@@ -74,24 +74,24 @@ class Runs:
     def by_loss(self) -> Iterable[tuple[str, list[Group]]]:
         """Yield each loss with its groups, in the order of the strategies."""
         for loss in self.losses:
-            mine = [group for group in self.groups if group.labels["loss"] == loss]
-            yield loss, sorted(mine, key=lambda group: self.strategies.index(group.labels["strategy"]))
+            groups = [group for group in self.groups if group.labels["loss"] == loss]
+            yield loss, sorted(groups, key=lambda group: self.strategies.index(group.labels["strategy"]))
 
 
 def parts_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Runs]:
     """Build one `Runs` per data set and backbone; `groups` must be sorted and not empty."""
-    found: dict[tuple[str, str], list[Group]] = {}
+    parts: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
-        found.setdefault((group.labels["dataset"], group.labels["backbone"]), []).append(group)
+        parts.setdefault((group.labels["dataset"], group.labels["backbone"]), []).append(group)
     return [
         Runs(
             tuple(members),
             tuple(row for row in rows if (row.dataset, row.backbone) == (dataset, backbone)),
             dataset,
             backbone,
-            f"-{number}" if len(found) > 1 else "",
+            f"-{number}" if len(parts) > 1 else "",
         )
-        for number, ((dataset, backbone), members) in enumerate(sorted(found.items()), 1)
+        for number, ((dataset, backbone), members) in enumerate(sorted(parts.items()), 1)
     ]
 
 
@@ -105,9 +105,9 @@ def forest(runs: Runs) -> Chart | None:
         return None
     lines = list[VerdictRow | str]()
     for loss in runs.losses:
-        mine = sorted((row for row in rows if row.loss == loss), key=lambda row: runs.strategies.index(row.strategy))
+        of_loss = sorted((row for row in rows if row.loss == loss), key=lambda row: runs.strategies.index(row.strategy))
         lines += [f"under {loss}"] * (len(runs.losses) > 1)
-        lines += [row for block in equally_many(mine).values() for row in block]
+        lines += [row for block in equally_many(of_loss).values() for row in block]
     name, first, baselines = label_of(runs.main), rows[0], listed(sorted({row.baseline for row in rows}))
     counts = {word: sum(row.verdict == word for row in rows) for word in VERDICTS}
     text = (
@@ -213,10 +213,10 @@ def _lines(lines: Sequence[Line], ylabel: str) -> Callable[[Axes], None]:
     return draw
 
 
-def _epoch_chart(key: str, title: str, text: str, found: Mapping[str, Sequence[Line]], ylabel: str) -> Chart | None:
+def _epoch_chart(key: str, title: str, text: str, by_loss: Mapping[str, Sequence[Line]], ylabel: str) -> Chart | None:
     """Draw a panel for each loss, with the names at the ends of the lines; None without a line."""
     panels = tuple(
-        Panel(loss, _lines(lines, ylabel), tall_enough(len(lines))) for loss, lines in found.items() if lines
+        Panel(loss, _lines(lines, ylabel), tall_enough(len(lines))) for loss, lines in by_loss.items() if lines
     )
     return Chart(key, title, text, panels, direct=True) if panels else None
 
@@ -229,24 +229,24 @@ def _seeds(runs: Runs) -> str:
 def training(runs: Runs) -> Chart | None:
     """Draw the metric against the epoch, with a marker where pools were refreshed, as in QuRe fig. 4."""
     name = label_of(runs.main)
-    found: dict[str, list[Line]] = {}
+    lines: dict[str, list[Line]] = {}
     for loss, groups in runs.by_loss():
         for group in groups:
             epochs, _, values = group.curve(runs.main)
             if epochs:
                 marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"]]
                 line = (group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked)
-                found.setdefault(loss, []).append(line)
+                lines.setdefault(loss, []).append(line)
     text = (
         f"{name} of the reported split after each epoch, {runs.size}: {_seeds(runs)}. 0 is the untrained model; a "
         "marker shows where pools had just been refreshed from the model's scores."
     )
-    return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, found, f"{name} (%)")
+    return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, lines, f"{name} (%)")
 
 
 def false_negatives(runs: Runs) -> Chart | None:
     """Draw the false-negative rate of the draws at each refresh; None if only targets are known to be relevant."""
-    found: dict[str, list[Line]] = {}
+    lines: dict[str, list[Line]] = {}
     for loss, groups in runs.by_loss():
         for group in groups:
             at: dict[int, list[float]] = {}
@@ -256,10 +256,10 @@ def false_negatives(runs: Runs) -> Chart | None:
             x = [float(epoch) for epoch in sorted(at)]
             values = np.array([[float(np.mean(at[epoch])) for epoch in sorted(at)]])
             line = (group.labels["strategy"], runs.index(group), x, values, x)
-            found.setdefault(loss, []).extend([line] if x else [])
+            lines.setdefault(loss, []).extend([line] if x else [])
     text = "Share of the drawn negatives that are known to be relevant."
     title, key = "False negatives among the draws", runs.key("false-negatives")
-    return _epoch_chart(key, title, text, found, "false negatives (%)")
+    return _epoch_chart(key, title, text, lines, "false negatives (%)")
 
 
 def _false_negative_rate(group: Group) -> float | None:

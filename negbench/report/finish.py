@@ -57,21 +57,21 @@ def finish(
     folder, rules = runs / name, rules or Rules()
     inputs = inputs_of(folder, rules, report, tracking_uri)
     same = unchanged(folder, inputs)
-    found = stored(runs, name) if same else judged(runs, name, rules)
-    leaders, answer = leader_tables(found.groups, found.rows), found.answer()
-    for title, frame, file in _axis_tables(found):
+    findings = stored(runs, name) if same else judged(runs, name, rules)
+    leaders, answer = leader_tables(findings.groups, findings.rows), findings.answer()
+    for title, frame, file in _axis_tables(findings):
         if file in _IN_DETAIL and not _verbose():
             continue
         console.print(Grid(frame, f"{name}: {title}", rest=str(folder / f"{file}.csv"), words=_WORDS))
-    for dataset, table in leaders.items() if not (found.dials.axes or found.systems) else ():
-        _print(console, name, table, [row for row in found.rows if row.dataset == dataset], folder)
-    for line in [f"note: {note}" for note in found.notes()]:
+    for dataset, table in leaders.items() if not (findings.dials.axes or findings.systems) else ():
+        _print(console, name, table, [row for row in findings.rows if row.dataset == dataset], folder)
+    for line in [f"note: {note}" for note in findings.notes()]:
         console.print(line, highlight=False, markup=False)
     page, kept = folder / "report" / "index.html", True
     if not same:
         kept = writable(folder)
         if kept:
-            _renew(runs, name, tracking_uri, found, leaders, report=report)
+            _renew(runs, name, tracking_uri, findings, leaders, report=report)
             keep(folder, inputs, [folder / FILE, *([page] if report else [])])
     console.print("\nanswer", style="bold", highlight=False)
     for line in answer:
@@ -88,44 +88,46 @@ def _renew(
     runs: Path,
     name: str,
     tracking_uri: str | None,
-    found: Findings,
+    findings: Findings,
     leaders: Mapping[str, LeaderTable],
     *,
     report: bool,
 ) -> None:
     """Write the tables, the page, and the summary runs."""
-    answer = found.answer()
-    written = _write_all(runs / name, found, leaders, answer)
+    answer = findings.answer()
+    written = _write_all(runs / name, findings, leaders, answer)
     if report:
         from negbench.report.build import write_report
 
         pages = write_report(runs, name)
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
-    differing = [axis for axis in AXES if len({group.labels.get(axis) for group in found.groups}) > 1]
+    differing = [axis for axis in AXES if len({group.labels.get(axis) for group in findings.groups}) > 1]
     axes = list(dict.fromkeys(("strategy", *differing)))
-    summaries = [_summary(group, found.rows, axes) for group in found.groups]
+    summaries = [_summary(group, findings.rows, axes) for group in findings.groups]
     tracker = Tracker.open(runs, tracking_uri)
     tracker.close_parent(runs / name / "mlflow.json", name, summaries, written, "\n\n".join(answer))
 
 
-def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
+def _axis_tables(findings: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
     """Yield title, frame and file name of the tables that a comparison's own axes add."""
-    if found.dials.axes and found.rows:
-        metric = label_of(found.main[0].metric)
+    if findings.dials.axes and findings.rows:
+        metric = label_of(findings.main[0].metric)
         text = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
-        yield text, points_frame(found.dials, found.main), "points"
-    if found.systems and found.rows:
-        text = f"{label_of(found.main[0].metric)}, points against the system's own negatives; {READ_SIGNS}"
-        yield text, matrix_frame(found.main), "matrix"
-        if found.gains:
-            yield "corners between the plain system and each system", corners_frame(found.gains), "corners"
-            yield "each system against the plain one, points", parts_frame(found.gains), "decomposition"
-    if found.tuned:
-        text = f"at published defaults and at equal tuning ({found.document['tuned']['trials']} trials each)"
-        yield f"{text}, percent and points", tuned_frame(found.tuned), "tuned"
+        yield text, points_frame(findings.dials, findings.main), "points"
+    if findings.systems and findings.rows:
+        text = f"{label_of(findings.main[0].metric)}, points against the system's own negatives; {READ_SIGNS}"
+        yield text, matrix_frame(findings.main), "matrix"
+        if findings.gains:
+            yield "corners between the plain system and each system", corners_frame(findings.gains), "corners"
+            yield "each system against the plain one, points", parts_frame(findings.gains), "decomposition"
+    if findings.tuned:
+        text = f"at published defaults and at equal tuning ({findings.document['tuned']['trials']} trials each)"
+        yield f"{text}, percent and points", tuned_frame(findings.tuned), "tuned"
 
 
-def _write_all(folder: Path, found: Findings, leaders: Mapping[str, LeaderTable], answer: Sequence[str]) -> list[Path]:
+def _write_all(
+    folder: Path, findings: Findings, leaders: Mapping[str, LeaderTable], answer: Sequence[str]
+) -> list[Path]:
     """Write one table per data set to table.md and table.tex; CSV and JSON get all rows, with the data set's name."""
     from negbench.report.page import write_text  # imports charts, which an unchanged page does not need
 
@@ -135,11 +137,11 @@ def _write_all(folder: Path, found: Findings, leaders: Mapping[str, LeaderTable]
         "table.tex": _by_dataset(leaders, lambda table: table.quality.to_latex(index=False, escape=True), "% {}\n"),
         "table.csv": pd.concat([table.quality for table in leaders.values()]).to_csv(index=False),
         "behaviour.md": _by_dataset(leaders, lambda table: markdown(table.behaviour), "### {}\n\n"),
-        "statistics.csv": pd.DataFrame([row.plain() for row in found.rows]).to_csv(index=False),
+        "statistics.csv": pd.DataFrame([row.plain() for row in findings.rows]).to_csv(index=False),
     }
-    texts |= {f"{key}.csv": frame.to_csv(index=False) for key, frame in measured(found.groups).items()}
-    texts |= {f"{file}.csv": frame.to_csv(index=False) for _, frame, file in _axis_tables(found)}
-    return [found.write(folder), *(write_text(folder / name, text) for name, text in texts.items())]
+    texts |= {f"{key}.csv": frame.to_csv(index=False) for key, frame in measured(findings.groups).items()}
+    texts |= {f"{file}.csv": frame.to_csv(index=False) for _, frame, file in _axis_tables(findings)}
+    return [findings.write(folder), *(write_text(folder / name, text) for name, text in texts.items())]
 
 
 def _by_dataset(leaders: Mapping[str, LeaderTable], text: Callable[[LeaderTable], str], heading: str) -> str:

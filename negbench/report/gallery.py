@@ -62,7 +62,7 @@ def gallery(runs: Runs, count: int) -> Gallery:
     The models are those of each strategy's first seed under the first loss it has, at most five strategies. Missing
     data and weights are listed in `missing` and raise nothing.
     """
-    found = Gallery(Pictures(f"image{runs.suffix}-"))
+    examples = Gallery(Pictures(f"image{runs.suffix}-"))
     folders: dict[str, RunFolder] = {}
     for group in runs.groups:
         if len(folders) < _STRATEGIES:
@@ -78,26 +78,26 @@ def gallery(runs: Runs, count: int) -> Gallery:
     split: Split | None = None
     for label, folder in folders.items():
         if not folder.has_weights:
-            found.missing.append(f"{label}: no weights")
+            examples.missing.append(f"{label}: no weights")
             continue
         try:
             view, scene = _view(label, folder, scenes, picked, train)
         except NegbenchError as error:
-            found.missing.append(f"{label}: {error}")
+            examples.missing.append(f"{label}: {error}")
             continue
         views.append(view)
         split = scene.val
     if split is None:
-        return found
+        return examples
     if split.dataset.files is None:
-        found.missing.append("the backbone reads stored embeddings, so there are no images to show")
-        return found
-    found.val = _cards(split.dataset, picked, views, "val", {}, ranks, found.pictures)
+        examples.missing.append("the backbone reads stored embeddings, so there are no images to show")
+        return examples
+    examples.val = _cards(split.dataset, picked, views, "val", {}, ranks, examples.pictures)
     if train is not None:
-        found.train = _cards(scene.train.dataset, train, views, "train", mined, last, found.pictures)
+        examples.train = _cards(scene.train.dataset, train, views, "train", mined, last, examples.pictures)
     else:
-        found.missing.append("no drawn negatives: batch strategies, or runs trained on different data")
-    return found
+        examples.missing.append("no drawn negatives: batch strategies, or runs trained on different data")
+    return examples
 
 
 def _pick(ranks: pd.DataFrame, count: int) -> Pick:
@@ -158,8 +158,8 @@ def _only(split: Split, rows: Sequence[int]) -> Split:
 
 def _top(backbone: Backbone, scene: Scene, split: Split, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
     part = _only(split, rows)
-    found = evaluation.embed(backbone, scene, part)
-    top = evaluation.top_k(part, found.queries, found.candidates, TOP)
+    embeddings = evaluation.embed(backbone, scene, part)
+    top = evaluation.top_k(part, embeddings.queries, embeddings.candidates, TOP)
     return top.columns, top.scores
 
 

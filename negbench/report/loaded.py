@@ -71,8 +71,8 @@ class Comparison:
         rows = []
         for cell in ComparisonFolder(self.path).cells():
             folder = None if cell["run"] is None else self.path.parent / cell["run"]
-            found = {} if folder is None else files.read_json(folder / "result.json")["metrics"]
-            rows.append({key: value for key, value in cell.items() if key != "hash"} | found)
+            metrics = {} if folder is None else files.read_json(folder / "result.json")["metrics"]
+            rows.append({key: value for key, value in cell.items() if key != "hash"} | metrics)
         return pd.DataFrame(rows)
 
     @property
@@ -147,8 +147,8 @@ class StudyResult:
         """Comparison of the best with the default on fresh seeds; None if they were not compared."""
         from negbench.tuning.final import final_name
 
-        found = Comparison(self.path.with_name(final_name(self.name)))
-        return found if (found.path / "answer.md").exists() else None
+        comparison = Comparison(self.path.with_name(final_name(self.name)))
+        return comparison if (comparison.path / "answer.md").exists() else None
 
     def plain(self) -> dict[str, Any]:
         """Return the best knobs, their importance, every trial, and the best compared with the default, for JSON."""

@@ -94,8 +94,8 @@ Chapters = Mapping[str, Sequence[PageSection]]
 
 def chapters(**sections: Iterable[PageSection | None]) -> Chapters:
     """Return chapters by name, without empty sections and chapters."""
-    found = {name: [each for each in given if each is not None and each.parts] for name, given in sections.items()}
-    return {name: mine for name, mine in found.items() if mine}
+    kept = {name: [each for each in given if each is not None and each.parts] for name, given in sections.items()}
+    return {name: chapter for name, chapter in kept.items() if chapter}
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def html(page: Page) -> str:
     environment.filters["prose"] = lambda text: Markup(_prose(text))
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    pictures = {key: found for part in _all(page, Cards) for key, found in part.pictures.found.items()}
+    pictures = {key: image for part in _all(page, Cards) for key, image in part.pictures.images.items()}
     return environment.get_template("page.html.j2").render(
         page=page,
         pictures=pictures,
@@ -181,8 +181,8 @@ def sort_key(value: object) -> str:
     text = str(value).strip()
     if text in ("-", "", "nan"):
         return ""
-    found = _NUMBER.match(text)
-    return found.group(1).replace(",", "") if found else text.lower()
+    match = _NUMBER.match(text)
+    return match.group(1).replace(",", "") if match else text.lower()
 
 
 def is_number(values: Sequence[object]) -> bool:

@@ -68,5 +68,5 @@ def _listed(run: Path) -> Iterator[list[object]]:
 def _code() -> str:
     """Hash the files of `analysis` and `report`."""
     rooms = [Path(__file__).parents[1] / name for name in ("analysis", "report")]
-    found = [path for room in rooms for path in sorted(room.iterdir()) if path.is_file()]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in found)).hexdigest()
+    paths = [path for room in rooms for path in sorted(room.iterdir()) if path.is_file()]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()

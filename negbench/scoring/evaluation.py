@@ -73,8 +73,8 @@ def top_k(split: Split, queries: Tensor, candidates: Tensor, k: int) -> Top:
 
 def measure(backbone: Backbone, scene: Features, split: Split) -> dict[str, float]:
     """Compute the metrics of the split's benchmark for the current model."""
-    found = embed(backbone, scene, split)
-    return split.dataset.measure(block_scorer(found.queries, found.candidates))
+    embeddings = embed(backbone, scene, split)
+    return split.dataset.measure(block_scorer(embeddings.queries, embeddings.candidates))
 
 
 @torch.inference_mode()

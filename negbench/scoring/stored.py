@@ -182,13 +182,13 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: Seen | No
             raise RunError(f"run {run.run_id} has ranks of other queries than the runs before it: rerun it")
         read.append(data.per_query(ranks, metrics))
     seeds = tuple(run.config.seed for run in runs)
-    names = [name for name in metrics if all(name in found for found in read)]
-    if any(len({(len(found[name].values), str(found[name].strata)) for found in read}) > 1 for name in names):
+    names = [name for name in metrics if all(name in of_run for of_run in read)]
+    if any(len({(len(of_run[name].values), str(of_run[name].strata)) for of_run in read}) > 1 for name in names):
         raise RunError(f"the worlds of {runs[0].run_id} and the runs after it have different numbers of queries")
     clusters = None if ranks.cluster is None else np.array(ranks.cluster)
     return {
         name: Values(
-            np.stack([found[name].values for found in read]),
+            np.stack([of_run[name].values for of_run in read]),
             seeds,
             read[-1][name].strata,
             None if clusters is None else clusters[read[-1][name].rows],

@@ -214,14 +214,14 @@ class ResolvedConfig(RunConfig):
 
         The content of plug-in files is part of the code (`negbench.loop.identity.code_version`), their path is not.
         """
-        found = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
+        settings = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
         # leave out the path of a file of scores (its content counts: `plan_run`), and options that are not set
-        found["mining"] = {
+        settings["mining"] = {
             name: value
-            for name, value in found["mining"].items()
+            for name, value in settings["mining"].items()
             if not (value is None or value is False or (isinstance(value, str) and is_score_file(value)))
         }
-        return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
+        return {**settings, "refresh_epochs": list(self.schedule.refresh_epochs)}
 
 
 def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -358,10 +358,10 @@ def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = Non
         raise OptionError(f"{section} '{plugin.name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=...")
     if kind in ("strategies", "losses"):
         constructor(**options)  # its own validation, now rather than after encoding
-    found = {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
-    if "world" in found and found["world"] is None and found.get("root") is None:  # a folder holds its own world
-        found["world"] = world
-    return found
+    table = {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
+    if "world" in table and table["world"] is None and table.get("root") is None:  # a folder holds its own world
+        table["world"] = world
+    return table
 
 
 def _plain(value: Any) -> Any:

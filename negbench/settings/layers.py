@@ -29,10 +29,10 @@ def _recipe_file(given: Path) -> Path:
     """Return a given file, or for a plain name that is no file here the recipe that comes with negbench."""
     if given.suffix or len(given.parts) != 1 or given.is_file():
         return given
-    found = recipes()
-    if given.name not in found:
-        raise UnknownNameError("recipe", given.name, found)
-    return found[given.name]
+    known = recipes()
+    if given.name not in known:
+        raise UnknownNameError("recipe", given.name, known)
+    return known[given.name]
 
 
 def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -44,22 +44,22 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """
     path = _recipe_file(path)
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NegbenchError(f"--recipe {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5,000 digits
         raise NegbenchError(f"--recipe {path}: not a TOML file: {error}") from error
-    if "plugins" in found:
-        files = found["plugins"]
+    if "plugins" in recipe:
+        files = recipe["plugins"]
         if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
             raise NegbenchError(f"--recipe {path}: plugins must be a list of Python files, got {quoted(files)}")
-        found["plugins"] = [str((path.parent / file).resolve()) for file in files]
-    if "extends" not in found:
-        return found
-    below, above = path.parent / str(found.pop("extends")), (*above, path.resolve())
+        recipe["plugins"] = [str((path.parent / file).resolve()) for file in files]
+    if "extends" not in recipe:
+        return recipe
+    below, above = path.parent / str(recipe.pop("extends")), (*above, path.resolve())
     if below.resolve() in above:
         raise NegbenchError(f"--recipe {path}: extends {below}, which extends it in turn")
-    return merged([read_recipe(below, above), found])
+    return merged([read_recipe(below, above), recipe])
 
 
 def recipe_settings(path: Path | None) -> dict[str, Any]:
@@ -67,9 +67,9 @@ def recipe_settings(path: Path | None) -> dict[str, Any]:
 
     Returns {} without a recipe.
     """
-    found = {} if path is None else read_recipe(path)
-    plugin_layer([Path(file) for file in found.get("plugins", ())])
-    return {key: value for key, value in found.items() if key not in ("compare", "study")}
+    recipe = {} if path is None else read_recipe(path)
+    plugin_layer([Path(file) for file in recipe.get("plugins", ())])
+    return {key: value for key, value in recipe.items() if key not in ("compare", "study")}
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
@@ -80,12 +80,12 @@ def parse_value(text: str, where: str) -> Any:
     if text.strip() == "null":  # TOML has no word for it
         return None
     try:
-        found = tomllib.loads(f"value = {text}")
+        document = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{where}: the value is too long or nested too deeply") from error
-    return found["value"] if len(found) == 1 else text
+    return document["value"] if len(document) == 1 else text
 
 
 def parse_set(text: str) -> tuple[list[str], Any]:
@@ -123,12 +123,12 @@ def parse_plugin(text: str) -> dict[str, Any]:
 
 def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return a plug-in section from a flag or a recipe; a data set may be a file whose extension one of them reads."""
-    found = parse_plugin(given) if isinstance(given, str) else dict(given)
-    file = found.get("name")
+    section = parse_plugin(given) if isinstance(given, str) else dict(given)
+    file = section.get("name")
     reader = registry.reader_of(file) if kind == "datasets" and isinstance(file, str) else None
     if reader is None:
-        return found
-    return {**found, "name": reader, "file": str(Path(str(file)).expanduser().resolve())}
+        return section
+    return {**section, "name": reader, "file": str(Path(str(file)).expanduser().resolve())}
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------
@@ -179,13 +179,13 @@ def dataset_layer(name: Named | None, root: Path | None, allow_missing: bool) ->
 
 def flag_layer(asked: DatasetOptions) -> dict[str, Any]:
     """Return the layer of `--plugin` (first: other flags may name its classes), plug-in flags, and a run's `--seed`."""
-    found = plugin_layer(asked.plugin) | dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)
+    layer = plugin_layer(asked.plugin) | dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)
     if isinstance(asked, ModelOptions):
-        found |= named("backbone", asked.backbone)
+        layer |= named("backbone", asked.backbone)
     if isinstance(asked, RunSettings):
-        found |= named("strategy", asked.strategy) | named("loss", asked.loss)
-        found |= {} if asked.seed is None else {"seed": asked.seed}
-    return found
+        layer |= named("strategy", asked.strategy) | named("loss", asked.loss)
+        layer |= {} if asked.seed is None else {"seed": asked.seed}
+    return layer
 
 
 def layers_of(asked: DatasetOptions) -> list[dict[str, Any]]:

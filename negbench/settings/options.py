@@ -123,8 +123,8 @@ def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str]
 
 def extra_of(field: Any) -> dict[str, Any]:
     """Return the arguments of `option` that are not pydantic's."""
-    found: dict[str, Any] = field.json_schema_extra or option().json_schema_extra
-    return found
+    extra: dict[str, Any] = field.json_schema_extra or option().json_schema_extra
+    return extra
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -150,10 +150,10 @@ def parse_budget(given: Any) -> float:
     """Parse '90s', '30m' or '2h' as seconds."""
     if isinstance(given, float):
         return given
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(given))
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(given))
+    if match is None:
         raise OptionError(f"--budget {given!r}: expected a number and its unit: 90s, 30m or 2h")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def parse_negatives(given: Any) -> tuple[int, ...]:

@@ -43,5 +43,5 @@ def run_of(client: MlflowClient, kept: Mapping[str, Any]) -> str:
     if kept["run_id"]:
         return str(kept["run_id"])
     places = [experiment.experiment_id for experiment in client.search_experiments()]
-    found = client.search_runs(places, f"tags.`{TOKEN}` = '{kept['token']}'")
-    return str(found[0].info.run_id) if found else ""
+    runs = client.search_runs(places, f"tags.`{TOKEN}` = '{kept['token']}'")
+    return str(runs[0].info.run_id) if runs else ""

@@ -307,8 +307,8 @@ def find_run(runs: Path, name: str) -> RunFolder:
 
 def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
     """Return the folders of runs with this configuration hash, in order of name."""
-    found = [RunFolder(p.parent) for p in sorted(runs.glob(f"*-{config_hash[:8]}*/config.json"))]
-    return [folder for folder in found if folder.manifest.get("hash") == config_hash]
+    folders = [RunFolder(p.parent) for p in sorted(runs.glob(f"*-{config_hash[:8]}*/config.json"))]
+    return [folder for folder in folders if folder.manifest.get("hash") == config_hash]
 
 
 def step_of(folder: RunFolder | None) -> Step:
@@ -319,9 +319,9 @@ def step_of(folder: RunFolder | None) -> Step:
 
 def best_of(runs: Path, config_hash: str) -> RunFolder | None:
     """Return a run's newest finished folder, else its newest folder; None if there is none."""
-    found = runs_of(runs, config_hash)
-    finished = [folder for folder in found if folder.status == "finished"]
-    return max(finished or found, key=lambda folder: (folder.path / "config.json").stat().st_mtime_ns, default=None)
+    folders = runs_of(runs, config_hash)
+    finished = [folder for folder in folders if folder.status == "finished"]
+    return max(finished or folders, key=lambda folder: (folder.path / "config.json").stat().st_mtime_ns, default=None)
 
 
 @contextmanager

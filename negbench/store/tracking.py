@@ -179,16 +179,16 @@ class Tracker:
             known = {e.experiment_id: e for e in client.search_experiments()}
             if name is None:
                 newest = client.search_runs(list(known), order_by=["attributes.start_time DESC"], max_results=1)
-                found = known[newest[0].info.experiment_id] if newest else None
+                experiment = known[newest[0].info.experiment_id] if newest else None
             else:
-                found = client.get_experiment_by_name(name)
-        if found is None:
+                experiment = client.get_experiment_by_name(name)
+        if experiment is None:
             names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
             raise RunError(f"no experiment '{name or ''}' in {self.shown}; known: {names}")
         with self.answering():
-            compared = client.search_runs([found.experiment_id], _SUMMARIES, max_results=1)
+            compared = client.search_runs([experiment.experiment_id], _SUMMARIES, max_results=1)
         view = {"workflowType": "machine_learning"} | (_COMPARED if compared else {})
-        return f"/#/experiments/{found.experiment_id}/runs?{urlencode(view)}"
+        return f"/#/experiments/{experiment.experiment_id}/runs?{urlencode(view)}"
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -297,9 +297,9 @@ class Tracker:
         """
         client, ended = self.client(), list[str]()
         places = [experiment.experiment_id for experiment in client.search_experiments()]
-        found = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
-        running = {run.info.run_id: run.info.run_id for run in found}
-        running |= {run.data.tags.get(TOKEN, run.info.run_id): run.info.run_id for run in found}
+        runs = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
+        running = {run.info.run_id: run.info.run_id for run in runs}
+        running |= {run.data.tags.get(TOKEN, run.info.run_id): run.info.run_id for run in runs}
         notes = [*self.root.glob(f"*/{_NOTE}"), *self.root.glob(f"*/trials/*/{_NOTE}")]
         for note in notes if running else ():
             kept, folder = noted(note), RunFolder(note.parent)
@@ -389,8 +389,8 @@ class Tracker:
             if kept is None:
                 return
             experiment, parent = self.experiment(client, name), str(kept["run_id"])
-            mine = f"tags.`mlflow.parentRunId` = '{parent}' and tags.`negbench.kind` = 'summary'"
-            for earlier in client.search_runs([experiment], mine):
+            condition = f"tags.`mlflow.parentRunId` = '{parent}' and tags.`negbench.kind` = 'summary'"
+            for earlier in client.search_runs([experiment], condition):
                 _delete(client, earlier.info.run_id)
             for summary in summaries:
                 _log_summary(client, experiment, parent, summary)

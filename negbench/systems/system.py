@@ -107,17 +107,17 @@ class System:
             registry.add_file(Path(path))
         known = option_defaults(constructor_of("backbones", registry.get("backbones", config.backbone.name)))
         head = {"name": config.backbone.name} | {name: value for name, value in HEAD.items() if name in known}
-        found, remarks = [Component("base head", BASE, {"backbone": head})], list[str]()
+        components, remarks = [Component("base head", BASE, {"backbone": head})], list[str]()
         for part in self.parts:
             why = part.lacking(config, scenes)
             if why is None and "backbone" in part.layer:
                 options = {"name": config.backbone.name, **part.layer["backbone"]}
-                found.append(replace(part, layer={**part.layer, "backbone": options}))
+                components.append(replace(part, layer={**part.layer, "backbone": options}))
             elif why is None:
-                found.append(part)
+                components.append(part)
             else:
                 remarks.append(f"{self.title} without its {part.what}: {why}")
-        return tuple(found), tuple(remarks)
+        return tuple(components), tuple(remarks)
 
     def layer(self, base: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the system as one layer to put below `base` (recipe, flags, --set), and a line per part left out.
@@ -182,8 +182,8 @@ def load_config(
 
 def system_files() -> dict[str, Path]:
     """Return the files of all systems by name, the plain one first."""
-    found = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
-    return {PLAIN: found[PLAIN], **found}
+    files = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
+    return {PLAIN: files[PLAIN], **files}
 
 
 @cache

@@ -239,10 +239,10 @@ class BackboneTestCase:
 
     def test_text_queries(self, backbone: Backbone, tokens: dict[str, Tensor]) -> None:
         """[B, D] of unit norm; strings and tokens alike."""
-        found = backbone.text_queries(self.texts)
-        _unit(found, len(self.texts), backbone.identity.embedding_dim)
-        torch.testing.assert_close(backbone.text_queries(_rows(tokens, [3, 1])), found[[3, 1]], rtol=0, atol=1e-5)
-        assert (found[0] - found[1]).norm() > 1e-4
+        queries = backbone.text_queries(self.texts)
+        _unit(queries, len(self.texts), backbone.identity.embedding_dim)
+        torch.testing.assert_close(backbone.text_queries(_rows(tokens, [3, 1])), queries[[3, 1]], rtol=0, atol=1e-5)
+        assert (queries[0] - queries[1]).norm() > 1e-4
 
     def test_crossed_queries_equal_loops(self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]) -> None:
         """Crossing every reference (or reference text, if the family composes texts) with every text equals loops."""
@@ -250,11 +250,11 @@ class BackboneTestCase:
         pairs = [(r, p) for r in range(3) for p in range(len(self.texts))]
         by_image = [backbone.queries(features[r : r + 1], self.texts[p : p + 1])[0] for r, p in pairs]
         for chunk in (1, 5, 1024):
-            found = [(backbone.cross_queries(features[:3], tokens, chunk=chunk), by_image)]
+            cases = [(backbone.cross_queries(features[:3], tokens, chunk=chunk), by_image)]
             if isinstance(backbone, ComposesTexts):
                 by_text = [backbone.compose_texts([self.texts[r]], [self.texts[p]])[0] for r, p in pairs]
-                found.append((backbone.cross_texts(self.texts[:3], self.texts, chunk=chunk), by_text))
-            for crossed, loops in found:
+                cases.append((backbone.cross_texts(self.texts[:3], self.texts, chunk=chunk), by_text))
+            for crossed, loops in cases:
                 _unit(crossed, *shape)
                 torch.testing.assert_close(crossed, torch.stack(loops).reshape(shape), rtol=0, atol=1e-5)
 
@@ -282,8 +282,8 @@ class BackboneTestCase:
             known = backbone.frozen_text({name: value.to(backbone.device) for name, value in tokens.items()})
         assert {len(value) for value in known.values()} == {len(self.texts)}
         want = self.embeddings(backbone, tokens)
-        for name, found in self.embeddings(backbone, known).items():
-            torch.testing.assert_close(found, want[name], rtol=0, atol=1e-6)
+        for name, embedding in self.embeddings(backbone, known).items():
+            torch.testing.assert_close(embedding, want[name], rtol=0, atol=1e-6)
         gradients = [self.gradients(backbone, texts) for texts in (tokens, known)]
         assert gradients[0].keys() == gradients[1].keys()
         for name, gradient in gradients[0].items():
@@ -308,9 +308,9 @@ class BackboneTestCase:
     def test_gradients(self, make: Make) -> None:
         """Trained parameters have finite gradients, nonzero for every matrix; frozen ones have none."""
         backbone = make(0).train()
-        found = self.gradients(backbone, backbone.tokenize(self.texts))
-        assert set(found) == {name for name, p in backbone.named_parameters() if p.requires_grad}
-        for name, gradient in found.items():
+        gradients = self.gradients(backbone, backbone.tokenize(self.texts))
+        assert set(gradients) == {name for name, p in backbone.named_parameters() if p.requires_grad}
+        for name, gradient in gradients.items():
             assert gradient.isfinite().all(), name
             # vectors are exempt: the softmax cancels the bias of an attention's keys
             assert gradient.ndim < 2 or gradient.abs().max() > 0 or re.search(self.idle, name), name
@@ -342,11 +342,11 @@ class BackboneTestCase:
         exact = self.embeddings(backbone, tokens)
         wanted = self.gradients(backbone, tokens)
         with torch.autocast(device, dtype):
-            found = self.embeddings(backbone, tokens)
+            mixed = self.embeddings(backbone, tokens)
             backbone.zero_grad()
             value = self.loss(backbone, self.encoded(backbone), tokens) * SCALE
         value.backward()
-        for name, embeddings in found.items():
+        for name, embeddings in mixed.items():
             _unit(embeddings.cpu(), *exact[name].shape)
             distance = float((embeddings - exact[name]).norm(dim=-1).max())
             assert distance <= self.autocast_bounds[dtype], f"{name}: {distance}"
@@ -359,12 +359,12 @@ class BackboneTestCase:
     def embeddings(self, backbone: Backbone, tokens: Tokens) -> dict[str, Tensor]:
         """Compute every embedding that a training step may need."""
         features = self.encoded(backbone).to(backbone.device)
-        found = {
+        embeddings = {
             "candidates": backbone.candidates(features),
             "queries": backbone.queries(features, tokens),
             "text_queries": backbone.text_queries(tokens),
             "cross_queries": backbone.cross_queries(features, tokens),
         }
         if isinstance(backbone, ComposesTexts):
-            found["cross_texts"] = backbone.cross_texts(tokens, tokens)
-        return found
+            embeddings["cross_texts"] = backbone.cross_texts(tokens, tokens)
+        return embeddings

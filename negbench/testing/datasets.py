@@ -189,11 +189,11 @@ class DatasetTestCase:
         if val.card.exclude_reference:
             held = val.reference_columns >= 0
             scores[held.nonzero()[:, 0], val.reference_columns[held]] = 9.0
-        found = val.evaluate(scores)
-        assert found == pytest.approx(dict.fromkeys(found, 1.0))
-        assert val.card.main in found
-        assert [name for name in val.card.metrics if name in found] == [n for n in found if n in val.card.metrics]
-        assert set(found) <= set(val.card.metrics) or val.partial
+        metrics = val.evaluate(scores)
+        assert metrics == pytest.approx(dict.fromkeys(metrics, 1.0))
+        assert val.card.main in metrics
+        assert [name for name in val.card.metrics if name in metrics] == [n for n in metrics if n in val.card.metrics]
+        assert set(metrics) <= set(val.card.metrics) or val.partial
 
     def test_a_constant_scorer_finds_nothing(self, val: Dataset) -> None:
         """Ties count against the model: no target is first."""
@@ -220,11 +220,11 @@ class DatasetTestCase:
         some = ranks.select(range(0, len(ranks), 2))
         for chosen in (ranks, some, QueryRanks.from_frame(ranks.to_frame())):
             reported = val.summarise(chosen)
-            found = val.per_query(chosen, list(reported))
-            assert list(found) == list(reported)
+            per_query = val.per_query(chosen, list(reported))
+            assert list(per_query) == list(reported)
             for name, value in reported.items():
-                assert found[name].mean == pytest.approx(value, abs=1e-9), name
-                assert len(found[name].values) == len(found[name].rows)
+                assert per_query[name].mean == pytest.approx(value, abs=1e-9), name
+                assert len(per_query[name].values) == len(per_query[name].rows)
         assert val.summarise(QueryRanks.from_frame(ranks.to_frame())) == val.summarise(ranks)
 
     def test_a_part_is_scored_as_those_queries(self, val: Dataset) -> None:

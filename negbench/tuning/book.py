@@ -95,8 +95,8 @@ class Book:
         if spec is None:  # a stored file must never choose code to load
             return replace(kept, base={**kept.base, "plugins": []}), storage or shown or journal
         theirs = {**kept.shared(), "storage": shown}
-        mine = {**spec.shared(), "storage": storage and without_secrets(storage)}
-        if differing := [key for key in mine if mine[key] != theirs.get(key)]:
+        given = {**spec.shared(), "storage": storage and without_secrets(storage)}
+        if differing := [key for key in given if given[key] != theirs.get(key)]:
             raise RunError(
                 f"study '{self.name}' was started with different {', '.join(differing)}; its trials would not be "
                 "comparable: give another --name"
@@ -111,16 +111,16 @@ class Book:
 
     def frozen(self) -> list[FrozenTrial]:
         """Return all trials, in order of number."""
-        found: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
-        return found
+        trials: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
+        return trials
 
     def counts(self) -> dict[str, int]:
         """Count the finished, pruned, failed, running and waiting trials."""
         words = {TrialState.COMPLETE: "finished", TrialState.FAIL: "failed"}
-        found = dict.fromkeys(("finished", "pruned", "failed", "running", "waiting"), 0)
+        counts = dict.fromkeys(("finished", "pruned", "failed", "running", "waiting"), 0)
         for trial in self.frozen():
-            found[words.get(trial.state, trial.state.name.lower())] += 1
-        return found
+            counts[words.get(trial.state, trial.state.name.lower())] += 1
+        return counts
 
     # --- computing ------------------------------------------------------------------------------------------------
 

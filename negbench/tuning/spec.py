@@ -84,8 +84,8 @@ class StudySpec:
         Raises:
             TypeError, ValueError: `value` is not what `dump` returns.
         """
-        found: StudySpec = TypeAdapter(cls).validate_json(json.dumps(value, allow_nan=False), strict=True)
-        return found
+        spec: StudySpec = TypeAdapter(cls).validate_json(json.dumps(value, allow_nan=False), strict=True)
+        return spec
 
     def shared(self) -> dict[str, Any]:
         """Return the settings that all machines of a study must share: all but compute options and file locations."""

@@ -51,12 +51,12 @@ def combinations(configs: Sequence[RunConfig], cells: Sequence[Cell]) -> list[Co
         OptionError: the configuration selects epochs on the split that trials keep closed.
     """
     seed = max([SEED, *(cell.seed + 1 for cell in cells)])
-    found: dict[tuple[str, ...], list[RunConfig]] = {}
+    by_place: dict[tuple[str, ...], list[RunConfig]] = {}
     for config, cell in zip(configs, cells, strict=True):
-        found.setdefault(tuple(cell.labels[key] for key in KEY), []).append(config)
+        by_place.setdefault(tuple(cell.labels[key] for key in KEY), []).append(config)
     return [
-        Combination(dict(zip(KEY, place, strict=True)), tuple(mine), _spec(mine[0], seed))
-        for place, mine in found.items()
+        Combination(dict(zip(KEY, place, strict=True)), tuple(group), _spec(group[0], seed))
+        for place, group in by_place.items()
     ]
 
 
@@ -73,7 +73,7 @@ def _spec(config: RunConfig, seed: int) -> StudySpec | None:
 
 
 def tune(
-    found: Sequence[Combination],
+    searches: Sequence[Combination],
     runs: Path,
     name: str,
     trials: int,
@@ -85,7 +85,7 @@ def tune(
     """Run every combination's trials, and return the configurations of its tuned runs.
 
     Args:
-        found: combinations from `combinations`.
+        searches: combinations from `combinations`.
         runs: runs folder; holds the studies as those of `negbench study`, named 'NAME-tune-STRATEGY-DIGEST'.
         name: name of the comparison.
         trials: number of trials per combination; the first one is the default.
@@ -99,7 +99,7 @@ def tune(
     """
     books = dict[int, Book]()
     jobs, places = list[Job](), list[int]()
-    for place, each in enumerate(found):
+    for place, each in enumerate(searches):
         if each.spec is not None:
             title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
             books[place], job = open_study(runs, title, each.spec, trials=trials, tracking_uri=tracking_uri)
@@ -110,20 +110,20 @@ def tune(
     for event in executor.run(serve, jobs * several):
         place = places[event.index % len(jobs)]
         if event.kind == "note":
-            report(f"{found[place].labels['strategy']}, {event.value}")
+            report(f"{searches[place].labels['strategy']}, {event.value}")
         elif event.kind == "failed":
             errors[place] = str(event.value)
-            report(f"{found[place].labels['strategy']}: {event.value}")
-    return [_outcome(each, books.get(place), errors.get(place, "")) for place, each in enumerate(found)]
+            report(f"{searches[place].labels['strategy']}: {event.value}")
+    return [_outcome(each, books.get(place), errors.get(place, "")) for place, each in enumerate(searches)]
 
 
-def _outcome(mine: Combination, book: Book | None, error: str) -> tuple[Tuning, list[RunConfig]]:
-    if mine.spec is None or book is None:
-        return Tuning(mine.labels), list(mine.configs)
-    done, spec, counts = finished(book), mine.spec, book.counts()
+def _outcome(combination: Combination, book: Book | None, error: str) -> tuple[Tuning, list[RunConfig]]:
+    if combination.spec is None or book is None:
+        return Tuning(combination.labels), list(combination.configs)
+    done, spec, counts = finished(book), combination.spec, book.counts()
     spent = sum(t.duration.total_seconds() for t in book.frozen() if t.state.is_finished() and t.duration is not None)
     tried = Tuning(
-        mine.labels,
+        combination.labels,
         study=book.name,
         knobs=tuple(knob.key for knob in spec.space.knobs),
         trials=counts["finished"] + counts["pruned"] + counts["failed"],
@@ -133,7 +133,7 @@ def _outcome(mine: Combination, book: Book | None, error: str) -> tuple[Tuning, 
     if error or default is None:
         return replace(tried, error=error or "its default was not computed"), []
     best = done[0]
-    configs = [spec.space.config(config, best.params, config.seed, closed=False) for config in mine.configs]
-    same = resolved(configs[0]).identity() == resolved(mine.configs[0]).identity()
-    found = {} if same else spec.space.plain(spec.config, best.params)
-    return replace(tried, default=default.value, best=best.value, found=found), configs
+    configs = [spec.space.config(config, best.params, config.seed, closed=False) for config in combination.configs]
+    same = resolved(configs[0]).identity() == resolved(combination.configs[0]).identity()
+    tuned = {} if same else spec.space.plain(spec.config, best.params)
+    return replace(tried, default=default.value, best=best.value, found=tuned), configs

@@ -240,14 +240,14 @@ def test_given_again_it_writes_nothing_and_leaves_no_run_of_mlflow_running(
     """The folder already has the cells of all looks; each look is reported from its own cells alone."""
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    told, files = [], []
+    outputs, files = [], []
     for _ in range(3):  # the first call copies the runs into the store
         assert command(flags_of(vector_sets, tmp_path, "--tracking-uri", uri)) == 0
-        told.append([line for line in capsys.readouterr().out.splitlines() if "already finished" not in line])
+        outputs.append([line for line in capsys.readouterr().out.splitlines() if "already finished" not in line])
         files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()})
     assert files[1] == files[2]
-    assert told[1] == told[2]
-    assert any(line.startswith("look 2") for line in told[2])
+    assert outputs[1] == outputs[2]
+    assert any(line.startswith("look 2") for line in outputs[2])
     assert command(flags_of(vector_sets, tmp_path, "--tracking-uri", uri, "--max-seeds", "3")) == 0
     assert {seed for seeds in cells_of(tmp_path).values() for seed in seeds} == {0, 1, 2}
     assert set(statuses(tmp_path, uri)) == {"FINISHED"}
@@ -308,9 +308,9 @@ def test_a_plan_says_what_seeds_resolve(
 ) -> None:
     """Forty val queries leave an uncertainty far above one point, whatever the number of seeds."""
     assert command(flags_of(vector_sets, straight, "--dry-run")) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "resolving differences in R@10 takes, for 1 point: more queries; for 2 points: more queries; " in told
-    assert "even with unlimited seeds the queries leave ± " in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "resolving differences in R@10 takes, for 1 point: more queries; for 2 points: more queries; " in output
+    assert "even with unlimited seeds the queries leave ± " in output
     assert command(flags_of(vector_sets, tmp_path, "--dry-run")) == 0
     assert "run a pilot first (--seeds 3)" in " ".join(capsys.readouterr().out.split())
 

@@ -91,16 +91,16 @@ def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path: Path) -> N
 def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path: Path) -> None:
     groups = both(tmp_path)
 
-    def told(margin: float) -> list[str]:
+    def remarks(margin: float) -> list[str]:
         rules = Rules(margin=margin)
         rows = [row for table in tables_of(groups, rules) for row in rows_of(table, rules)]
         return trained_out(groups, [row for row in rows if row.main])
 
-    (line,) = told(0.01)
+    (line,) = remarks(0.01)
     rises = "average recall still rises by more than 1 point in the last third of the epochs"
     assert line.startswith(f"Not trained out: {rises}")
     assert "(qure by 20.0)" in line
-    assert told(0.25) == []
+    assert remarks(0.25) == []
 
 
 def test_names_tell_groups_apart_by_what_differs() -> None:

@@ -231,8 +231,8 @@ def test_the_same_generator_gives_the_numbers_of_this_version():
     found = variance_draws(generator(16).normal(size=(4, 3)) * np.array([[1], [2], [1], [5]]), 160, generator())
     assert found.mean(0) == pytest.approx(VARIANCES, rel=1e-6)
     table = against(table_of([0.0, 0.01, 0.03], 4, 100, 0.01, draws=1000), "s0", generator())
-    told = [(x.interval.low, x.interval.high, x.p_value, x.p_adjusted, x.minimum_detectable) for x in table.values()]
-    assert np.array(told) == pytest.approx(np.array(DIFFERENCES), rel=1e-6)
+    numbers = [(x.interval.low, x.interval.high, x.p_value, x.p_adjusted, x.minimum_detectable) for x in table.values()]
+    assert np.array(numbers) == pytest.approx(np.array(DIFFERENCES), rel=1e-6)
 
 
 def test_a_factorial_splits_a_difference_into_terms_and_shares():

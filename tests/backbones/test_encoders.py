@@ -197,8 +197,8 @@ def test_open_clip_from_a_file_of_tensors(folder: Path, tmp_path: Path) -> None:
 def test_open_clip_prepares_images_as_its_folder_says(folder: Path, tmp_path: Path) -> None:
     save_file(state(), tmp_path / "open_clip_model.safetensors")
     seen = {"mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7], "interpolation": "bilinear", "resize_mode": "squash"}
-    told = {"model_cfg": _open_clip.TOY, "preprocess_cfg": seen}
-    (tmp_path / "open_clip_config.json").write_text(json.dumps(told), encoding="utf-8")
+    config = {"model_cfg": _open_clip.TOY, "preprocess_cfg": seen}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
     check(folder, f"open_clip:{tmp_path}", *theirs(f"local-dir:{tmp_path}"))
 
 
@@ -229,12 +229,12 @@ ABSENT = [
 
 def test_what_is_not_there_is_one_line(folder: Path) -> None:
     for spec, message in ABSENT:
-        with pytest.raises(OptionError) as told:
+        with pytest.raises(OptionError) as caught:
             embed_folder(Embed(folder=folder, encoder=spec, overwrite=True))
-        assert message in str(told.value)
-        assert str(told.value).startswith(f"--encoder {spec}: ")
-        assert "backbone." not in str(told.value)
-        assert "\n" not in str(told.value)
+        assert message in str(caught.value)
+        assert str(caught.value).startswith(f"--encoder {spec}: ")
+        assert "backbone." not in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_weights_that_are_not_whole(folder: Path, clip: Path, tmp_path: Path) -> None:

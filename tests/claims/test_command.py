@@ -132,9 +132,9 @@ def test_settings_of_undecided_tests_run_on(
     before = (decided / "u" / "claims.json").read_bytes()
     assert negbench(until(world, decided)) == 0  # computes nothing, but replays the looks
     assert (decided / "u" / "claims.json").read_bytes() == before
-    told = " ".join(capsys.readouterr().out.split())
-    assert "look 1, 3 seeds: " in told
-    assert "look 2, 5 seeds: " in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "look 1, 3 seeds: " in output
+    assert "look 2, 5 seeds: " in output
     assert negbench([*until(world, decided), "--dry-run"]) == 0
     assert " of computing to 5 seeds" in " ".join(capsys.readouterr().out.split())
 

@@ -40,20 +40,20 @@ def test_leftovers_go_and_damage_is_named(
     ranks = folder.path / "ranks.parquet"
     ranks.write_bytes(ranks.read_bytes()[:-1])
     assert negbench(place) == 2
-    told = capsys.readouterr()
-    assert f"PROBLEM: {ranks} is damaged" in told.out
-    assert "found 1 problem" in told.err
-    lines = [line for line in told.out.splitlines() if "GiB free" not in line]
+    output = capsys.readouterr()
+    assert f"PROBLEM: {ranks} is damaged" in output.out
+    assert "found 1 problem" in output.err
+    lines = [line for line in output.out.splitlines() if "GiB free" not in line]
     assert negbench([*place, "--json"]) == 2
-    told = capsys.readouterr()
-    document = json.loads(told.out)
+    output = capsys.readouterr()
+    document = json.loads(output.out)
     assert document["problems"] == 1
     (wrong,) = (each for each in document["findings"] if each["problem"])
     assert wrong["part"] == "runs"
     assert wrong["text"].startswith(f"{ranks} is damaged")
     shown = [f"{each['part']:9} {'PROBLEM: ' * each['problem']}{each['text']}" for each in document["findings"]]
     assert [line for line in shown if "GiB free" not in line] == lines
-    assert "found 1 problem" in told.err
+    assert "found 1 problem" in output.err
 
 
 def test_files_that_are_gone_are_named(

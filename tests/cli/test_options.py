@@ -50,9 +50,9 @@ def test_the_help_of_compare_is_two_screens_in_groups(
 def test_every_example_of_the_help_is_a_command_line() -> None:
     root = typer.main.get_command(app)
     commands = {**root.commands, **root.commands["data"].commands}  # type: ignore[attr-defined]
-    told = [line for command in commands.values() for line in getattr(command, "examples", ())]
-    assert len(told) > 25
-    for line in told:
+    examples = [line for command in commands.values() for line in getattr(command, "examples", ())]
+    assert len(examples) > 25
+    for line in examples:
         first, *words = shlex.split(line)
         assert first == "negbench"
         name, *rest = words[1:] if words[0] == "data" else words
@@ -84,7 +84,7 @@ def test_a_path_that_no_disk_can_have_is_one_line(capsys: pytest.CaptureFixture[
 def test_where_tasks_run_is_checked(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for flags, told in [
+    for flags, message in [
         (["--executor", "rai"], "unknown executor 'rai': did you mean 'ray'?"),
         (["--executor", "ray:cpu=1"], "unknown option 'cpu' in --executor ray: did you mean 'cpus'?"),
         (["--executor", "ray:cpus=0"], "cpus must be a whole number or a fraction of one, got 0"),
@@ -96,7 +96,7 @@ def test_where_tasks_run_is_checked(
     ]:
         monkeypatch.setitem(sys.modules, "ray", None)  # simulates a missing package
         monkeypatch.setenv("NEGBENCH_RUNS", str(tmp_path))
-        refused(["compare", *flags], told)
+        refused(["compare", *flags], message)
 
 
 def test_the_pool_is_what_there_is_without_a_word(tmp_path: Path) -> None:

@@ -42,23 +42,23 @@ def test_a_run_as_json_quiet_and_verbose(place: list[str], tmp_path: Path, capsy
     assert not found["reused"]
     assert document(command, capsys)["reused"]
     assert negbench([*command, "--set", "seed=1", "-v"]) == 0
-    told = capsys.readouterr()
-    assert "R@10" in told.out
-    assert "train" in told.err  # a stage and its seconds
-    assert " s\n" in told.err
+    output = capsys.readouterr()
+    assert "R@10" in output.out
+    assert "train" in output.err  # a stage and its seconds
+    assert " s\n" in output.err
     assert negbench([*command, "--quiet"]) == 0
-    told = capsys.readouterr()
-    assert "R@10" in told.out
-    assert told.err == ""
+    output = capsys.readouterr()
+    assert "R@10" in output.out
+    assert output.err == ""
 
 
 def test_progress_and_notes_leave_standard_output_alone(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "--lr=fixed", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report"]
     assert negbench([*command, *place]) == 0
-    told = capsys.readouterr()
-    assert "[2/2]" in told.err
-    assert "[2/2]" not in told.out
-    assert "answer" in told.out
+    output = capsys.readouterr()
+    assert "[2/2]" in output.err
+    assert "[2/2]" not in output.out
+    assert "answer" in output.out
     assert logging.getLogger("negbench").handlers == []  # commands remove their handlers
     quiet = document([*command, *place, "--quiet"], capsys)
     assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
@@ -124,5 +124,5 @@ def test_commands_without_a_table_have_no_json(capsys: pytest.CaptureFixture[str
 def test_completion_knows_commands_and_options() -> None:
     asked = {"_NEGBENCH_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "negbench comp"}
     code = ["-c", "from negbench.cli.main import main; main()"]
-    told = subprocess.run([sys.executable, *code], stdout=subprocess.PIPE, text=True, env=os.environ | asked).stdout
-    assert "compare" in told.split()
+    words = subprocess.run([sys.executable, *code], stdout=subprocess.PIPE, text=True, env=os.environ | asked).stdout
+    assert "compare" in words.split()

@@ -244,10 +244,10 @@ def test_the_real_packages_have_the_counts_that_the_card_tells() -> None:
     shared = Path(os.environ.get("NEGBENCH_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
     if not (shared / "emoji" / "noto" / "icons.json").is_file():
         pytest.skip(f"no icon packages at {shared}/emoji: `negbench data fetch emoji`")
-    told = json.loads((Path(__file__).parents[2] / "docs/cards/emoji.json").read_text())["counts"]
+    counts = json.loads((Path(__file__).parents[2] / "docs/cards/emoji.json").read_text())["counts"]
     for split in ("train", "val"):
         data = load(shared, split)
         assert not data.remarks
         families = len({query.cluster for query in data.queries})
         found = {"queries": len(data.queries), "images": len(data.images), "clusters": families}
-        assert found == told[split]
+        assert found == counts[split]

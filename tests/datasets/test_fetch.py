@@ -82,9 +82,9 @@ def test_another_tarball_is_refused(npm: Path, tmp_path: Path) -> None:
 
 
 def test_a_registry_that_does_not_answer_is_one_line_without_its_name(npm: Path, tmp_path: Path) -> None:
-    for says, told in (("npm error code ENOTFOUND\nnpm error host user:token@host.invalid", "ENOTFOUND"), ("?", "1")):
+    for says, cause in (("npm error code ENOTFOUND\nnpm error host user:token@host.invalid", "ENOTFOUND"), ("?", "1")):
         (npm / "says").write_text(says)
-        with pytest.raises(DataError, match=told) as caught:
+        with pytest.raises(DataError, match=cause) as caught:
             fetch(tmp_path / "out")
         line = str(caught.value)
         assert "host" not in line.replace("whose", "")

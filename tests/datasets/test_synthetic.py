@@ -89,10 +89,10 @@ def test_the_folder_is_the_golden_one(folder: Path) -> None:
 
 
 def test_attributes_file_says_what_was_drawn(folder: Path) -> None:
-    told = read(folder / "attributes.json")
+    attributes = read(folder / "attributes.json")
     part = plan(TINY, "train", "toptee")
     for index, image in enumerate(part.images):
-        assert Attributes(**told[image]) == part.attributes[index]  # type: ignore[index]
+        assert Attributes(**attributes[image]) == part.attributes[index]  # type: ignore[index]
     picture = np.asarray(Image.open(folder / "images" / "toptee" / f"{part.images[3]}.png"))
     assert (picture == render(garment(TINY, part, 3))).all()
 
@@ -121,7 +121,7 @@ def build(cache: Path, stuck: bool) -> None:
     """Load the data set as a process does; runs in a child, so that the patches stay there."""
     real = _synthesis._build
 
-    def told(*args: Any) -> Any:
+    def announced(*args: Any) -> Any:
         print("builds", flush=True)
         return real(*args)
 
@@ -129,7 +129,7 @@ def build(cache: Path, stuck: bool) -> None:
         print("draws", flush=True)
         time.sleep(600)
 
-    _synthesis._build = told
+    _synthesis._build = announced
     if stuck:
         _synthesis.render = never_done  # type: ignore[assignment]
     ensure(cache, TINY)
@@ -172,8 +172,8 @@ def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path: Path, monke
 
 def test_training_queries_carry_descriptions(folder: Path) -> None:
     query = Synthetic.load(root=folder, split="train").queries[0]
-    told = read(folder / "attributes.json")
-    attributes = Attributes(**told[query.target])  # type: ignore[index]
+    described = read(folder / "attributes.json")
+    attributes = Attributes(**described[query.target])  # type: ignore[index]
     assert query.target_text is not None
     assert query.target_text.startswith("is ")
     said = query.target_text.removeprefix("is ").removesuffix(".").split(", ")

@@ -39,9 +39,9 @@ def test_an_id_names_the_attributes() -> None:
     data = load()
     part = plan(Spec(0, 4.5, 160, 120, 120, 80), "train", "dress")
     assert [attributes_of(image) for image in data.images] == part.attributes
-    told = attributes_of("dress-train-0-a31203-00017")
-    assert dataclasses.astuple(told) == ("dress", "brown", "long", "v", "checked", "short", "logo")
-    assert codes_of(told) == [10, 3, 1, 2, 0, 3]
+    attributes = attributes_of("dress-train-0-a31203-00017")
+    assert dataclasses.astuple(attributes) == ("dress", "brown", "long", "v", "checked", "short", "logo")
+    assert codes_of(attributes) == [10, 3, 1, 2, 0, 3]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from negbench.datasets._triplet_files import TripletTable
-from negbench.own.init import Found, commands
+from negbench.own.init import Scan, commands
 from negbench.testing import BackboneTestCase, LossTestCase
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
@@ -38,8 +38,8 @@ def test_a_notebook_runs(
     runpy.run_path(str(HOWTO / f"{name}.py"))
     out = capsys.readouterr().out
     assert out.count("exit status 0") == out.count("exit status") > 0
-    told, comparison = NOTEBOOKS[name]
-    assert [text for text in told if not re.search(text, out)] == []
+    patterns, comparison = NOTEBOOKS[name]
+    assert [text for text in patterns if not re.search(text, out)] == []
     if comparison is not None:
         assert comparison[1] in (tmp_path / "runs" / comparison[0] / "table.md").read_text(encoding="utf-8")
 
@@ -71,7 +71,7 @@ class TestColours(BackboneTestCase):
 
 
 def test_the_commands_of_the_ten_minutes_are_those_that_init_prints() -> None:
-    found = Found(Path("my-data"), triplets=(Path("my-data/triplets.jsonl"), TripletTable([], (), "")))
+    found = Scan(Path("my-data"), triplets=(Path("my-data/triplets.jsonl"), TripletTable([], (), "")))
     (block,) = re.findall(r"```sh\n(.*?)```", (HOWTO / "ten_minutes.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     embed, first, *rest = (line.partition("  #")[0].strip() for line in block.splitlines())
     assert embed == "negbench embed my-data --encoder open_clip:ViT-B-32:openai"  # tests/cli/test_embed.py runs it

@@ -100,11 +100,11 @@ def test_commands_on_missing_data_end_there(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     assert negbench([{"DIR": "empty"}.get(word, word) for word in words]) in (1, 2)
-    told = capsys.readouterr()
-    told = told.err + told.out
-    assert "empty" in told or "RUN" in told or "model.pth" in told, told
-    assert "No such option" not in told
-    assert "Traceback" not in told
+    output = capsys.readouterr()
+    output = output.err + output.out
+    assert "empty" in output or "RUN" in output or "model.pth" in output, output
+    assert "No such option" not in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow

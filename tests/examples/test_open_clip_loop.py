@@ -26,8 +26,8 @@ def test_it_learns(example: Callable[[str], ModuleType]) -> None:
         [torch.tensor([1, 2 + i % 5, 10 + i // 5, 20 + n, 63, 0]) for n in range(2) for i in range(24)]
     )
     before = _recall(*module.embed(model, tokens, images, 16), targets)
-    told = module.finetune(model, tokens, images, targets, strategy="top-k:k=12", epochs=25, lr=3e-3)
+    epochs = module.finetune(model, tokens, images, targets, strategy="top-k:k=12", epochs=25, lr=3e-3)
     assert before < 0.2
     assert _recall(*module.embed(model, tokens, images, 16), targets) > 0.6
-    assert len(told) == 25
-    assert told[-1]["hardness"] > told[0]["hardness"]
+    assert len(epochs) == 25
+    assert epochs[-1]["hardness"] > epochs[0]["hardness"]

@@ -197,16 +197,16 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers are prepared before images are encoded; a finished comparison prepares none."""
-    told: list[str] = []
-    monkeypatch.setattr(Processes, "prepare", lambda self, function: told.append(function.__name__))
+    calls: list[str] = []
+    monkeypatch.setattr(Processes, "prepare", lambda self, function: calls.append(function.__name__))
     monkeypatch.setattr(Processes, "run", lambda self, function, tasks: Here().run(function, tasks))
-    monkeypatch.setattr(grid_compute, "encode_cells", lambda *given: told.append("encoded"))
+    monkeypatch.setattr(grid_compute, "encode_cells", lambda *given: calls.append("encoded"))
     for found in (["compute_task", "encoded"], []):
-        told.clear()
+        calls.clear()
         cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
         folder = ComparisonFolder(tmp_path / "c")
         (outcome,) = grid_compute.computed(folder, cells, executor=Processes(2), tracking_uri="none")
-        assert (outcome.error, told) == (None, found)
+        assert (outcome.error, calls) == (None, found)
 
 
 def test_a_failing_store_costs_the_copy_not_the_cells(
@@ -262,13 +262,13 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path: Path) -> None:
     assert axes.seeds == (4,)
     assert [c.train.epochs for c in axes.configs()] == [2, 2]
     assert Axes.of(over_recipe(Compare(recipe=recipe, seeds=2))).seeds == (0, 1)
-    for wrong, told in (
+    for wrong, message in (
         ("seed = 4", "unknown key 'compare.seed': did you mean 'compare.seeds'"),
         ("runs_dir = 'x'", "unknown key 'compare.runs_dir'"),
         ("margin = -1", "compare.margin -1: input should be greater"),
     ):
         recipe.write_text(f"[compare]\n{wrong}\n", encoding="utf-8")
-        with pytest.raises(NegbenchError, match=told):
+        with pytest.raises(NegbenchError, match=message):
             Axes.of(over_recipe(Compare(recipe=recipe)))
 
 
@@ -299,12 +299,12 @@ def test_the_command_ends_with_tables_and_summary_runs(
     sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)] + ["--lr", "fixed"]
     command = ["compare", "--strategies", "qure,in-batch", "--seeds=2", "--name=both", "--runs-dir", str(tmp_path)]
     assert negbench([*command, *sets]) == 0
-    told = capsys.readouterr()
-    out = told.out
+    output = capsys.readouterr()
+    out = output.out
     assert "4 cells" in out
     assert "R@10" in out
     assert "difference of R@10 from in-batch in points" in " ".join(out.split())
-    assert "3 more to compute: about" in told.err
+    assert "3 more to compute: about" in output.err
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0
     page = (tmp_path / "both" / "report" / "index.html").read_text(encoding="utf-8")
@@ -431,9 +431,9 @@ def test_a_name_belongs_to_one_kind_of_folder(
         ("artifacts", "already part of the MLflow store"),
     ):
         assert negbench(command_of(vector_sets, tmp_path, "--name", name)) == 2
-        told = capsys.readouterr().err.strip().splitlines()[-1]
-        assert told.startswith(f"negbench: error: --name {name}: ")
-        assert told.endswith(f" is {there}: give another --name")
+        line = capsys.readouterr().err.strip().splitlines()[-1]
+        assert line.startswith(f"negbench: error: --name {name}: ")
+        assert line.endswith(f" is {there}: give another --name")
     for kind in ("claims", "study", "final"):
         with pytest.raises(OptionError, match="compared is already a comparison"):
             check_place(tmp_path / "compared", kind)
@@ -449,8 +449,8 @@ def test_axes_of_wrong_types_are_one_line(tmp_path: Path, capsys: pytest.Capture
     for line in ("strategies = 3", "systems = 3", "strategies = [3]", "losses = true"):
         recipe.write_text(f"[compare]\n{line}\n", encoding="utf-8")
         assert negbench(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)]) == 2
-        told = capsys.readouterr().err.strip().splitlines()
-        assert f"negbench: error: compare.{line.split()[0]} " in told[-1]
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert f"negbench: error: compare.{line.split()[0]} " in lines[-1]
     for command in ("compare", "run", "study", "claims"):
         more = ["--strategy", "qure"] if command in ("run", "study") else []
         few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=1", *more]

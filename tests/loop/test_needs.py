@@ -45,8 +45,8 @@ def test_all_of_it_together_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(room, "machine_memory", lambda: 2**32)
     check_memory(both)
     monkeypatch.setattr(room, "machine_memory", lambda: 2**32 - 1)
-    told = r"about 4.0 GiB of memory, this machine has 4.0 GiB \(a: 3 x x 1,073,741,824 bytes = 3.0 GiB\): lower a"
-    with pytest.raises(OptionError, match=told):
+    message = r"about 4.0 GiB of memory, this machine has 4.0 GiB \(a: 3 x x 1,073,741,824 bytes = 3.0 GiB\): lower a"
+    with pytest.raises(OptionError, match=message):
         check_memory(both)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(0, 0, 2**30))
     with pytest.raises(OptionError, match=r"of disk, .* has room for 1.0 GiB \(a: .*\): lower a"):
@@ -96,7 +96,7 @@ def test_what_a_step_holds(vector_sets: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (
             ["train.num_negatives=100000", "train.epochs=100000"],
@@ -106,13 +106,13 @@ def test_what_a_step_holds(vector_sets: list[str]) -> None:
     ],
 )
 def test_more_than_the_machine_is_refused_at_once(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], told: str
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
     started = time.monotonic()
     sets = [part for text in (*vector_sets, *more) for part in ("--set", text)]
     assert negbench(["run", "--strategy", "qure", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
     assert time.monotonic() - started < 60
     assert not list(tmp_path.glob("*/config.json"))
 
@@ -145,9 +145,9 @@ def test_features_and_batches_of_images_count_too(
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
     splits = Scenes().splits(resolved(config), load_backbone(config.backbone, 0))
     images = sum(len(part.all_images) for part in splits.parts)
-    told = rf"\(a batch of images to encode: {min(128, images)} images x .*\): lower compute.encode_batch_size"
+    message = rf"\(a batch of images to encode: {min(128, images)} images x .*\): lower compute.encode_batch_size"
     monkeypatch.setattr(room, "machine_memory", lambda: 1000 * 2**10)  # enough for the features
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=message):
         open_run(config, Display(), Scenes())
     monkeypatch.setattr(room, "machine_memory", lambda: 1000)
     with pytest.raises(OptionError, match=r"\(features held in memory: .*\): lower compute.feature_memory_gib"):

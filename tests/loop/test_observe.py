@@ -89,7 +89,7 @@ def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(toy_s
 # --- remarks on made-up states: each appears when it should and not a step earlier ------------------------------------
 
 
-def told(vector_sets: list[str], loss: str = "bradley-terry", **state: Any) -> list[str]:
+def remarks(vector_sets: list[str], loss: str = "bradley-terry", **state: Any) -> list[str]:
     return remarks_of(
         resolved(config_of("qure", vector_sets)), registry.make("losses", loss), State(**state), queries=100
     )
@@ -102,7 +102,7 @@ def losses(*values: float) -> list[dict[str, float]]:
 def test_nothing_is_said_of_a_healthy_run(vector_sets: list[str]) -> None:
     behaviour = [{"epoch": 1.0, "stale": 0.0, "fallback_below": 4.0, "fallback_any": 6.0}]
     points = [*losses(0.69, 0.6, 0.5, 0.4), {"epoch": 3.0, "val/query_concentration": 0.97}]
-    assert told(vector_sets, behaviour=behaviour, points=points) == []
+    assert remarks(vector_sets, behaviour=behaviour, points=points) == []
 
 
 def test_fallbacks_and_stale_pools(vector_sets: list[str]) -> None:
@@ -110,31 +110,31 @@ def test_fallbacks_and_stale_pools(vector_sets: list[str]) -> None:
         {"epoch": 1.0, "stale": 0.0, "fallback_below": 5.0, "fallback_any": 6.0},
         {"epoch": 3.0, "stale": 1.0, "fallback_below": math.nan},
     ]
-    assert told(vector_sets, behaviour=rows) == [
+    assert remarks(vector_sets, behaviour=rows) == [
         "epoch 1: 11% of the queries had an empty pool and drew from a fallback",
         "epoch 3: the refresh changed no pool",
     ]
     for kind in ("fallback_below", "fallback_any"):  # the other kind counts 0
-        counts = [len(told(vector_sets, behaviour=[{"epoch": 1.0, kind: count}])) for count in (10.0, 11.0)]
+        counts = [len(remarks(vector_sets, behaviour=[{"epoch": 1.0, kind: count}])) for count in (10.0, 11.0)]
         assert counts == [0, 1]
 
 
 def test_collapsed_embeddings_once(vector_sets: list[str]) -> None:
     points = [{"epoch": float(e), "val/query_concentration": v} for e, v in ((0, 0.9), (1, 0.99), (2, 1.0))]
-    assert told(vector_sets, points=points) == ["epoch 2: collapsed, all queries point the same way (0.990)"]
+    assert remarks(vector_sets, points=points) == ["epoch 2: collapsed, all queries point the same way (0.990)"]
 
 
 @pytest.mark.parametrize(("loss", "level"), [("bradley-terry", math.log(2)), ("triplet", 0.2)])
 def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets: list[str], loss: str, level: float) -> None:
     """With one negative, equal scores give log 2 (logistic losses) or the margin (hinge): the remark appears there."""
     pinned = [level * 1.5, level * 1.1, level * 1.005, level * 0.995]
-    (line,) = told(vector_sets, loss, points=losses(*pinned))
+    (line,) = remarks(vector_sets, loss, points=losses(*pinned))
     assert line.startswith(f"the loss stays at {level:.3f}")
-    assert told(vector_sets, loss, points=losses(*pinned[:3], level * 0.98)) == []
-    assert told(vector_sets, loss, points=losses(*pinned[:2], level * 1.1, level)) == []  # two at least
-    assert told(vector_sets, loss, points=losses(level, level, level)) == []  # too short to tell
-    assert told(vector_sets, loss, points=losses(0.0, 0.0, 0.0, 0.0)) == []
-    assert len(told(vector_sets, loss, points=losses(*[level * 1.1] * 9, level, level, level))) == 1  # a quarter
+    assert remarks(vector_sets, loss, points=losses(*pinned[:3], level * 0.98)) == []
+    assert remarks(vector_sets, loss, points=losses(*pinned[:2], level * 1.1, level)) == []  # two at least
+    assert remarks(vector_sets, loss, points=losses(level, level, level)) == []  # too short to tell
+    assert remarks(vector_sets, loss, points=losses(0.0, 0.0, 0.0, 0.0)) == []
+    assert len(remarks(vector_sets, loss, points=losses(*[level * 1.1] * 9, level, level, level))) == 1  # a quarter
 
 
 def test_the_end_of_a_run_prints_them(

@@ -37,8 +37,8 @@ def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Sce
         with pytest.MonkeyPatch.context() as patch:
             if precision == "fp16":  # patched in: a run on a CPU refuses fp16
                 patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
-            told = precision if precision == "bf16" else "fp32"
-            config = load_config(flags=flags, sets=[*sets, f"train.precision={told}"])
+            setting = precision if precision == "bf16" else "fp32"
+            config = load_config(flags=flags, sets=[*sets, f"train.precision={setting}"])
             found[precision] = run_config(config, Bench.open(place / precision, "none", scenes=scenes))
     return found
 
@@ -56,8 +56,8 @@ def check(found: dict[str, RunResult]) -> None:
 
 @pytest.fixture(scope="module")
 def sets(vector_sets: list[str]) -> list[str]:
-    told = dict(text.split("=", 1) for text in vector_sets)
-    images, texts = (told[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
+    by_key = dict(text.split("=", 1) for text in vector_sets)
+    images, texts = (by_key[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
     data = [text for text in vector_sets if text.startswith(("dataset", "backbone"))]
     return [*data, *STEPS, f'mining.guide="precomputed:images={images}:texts={texts}"']
 

@@ -712,8 +712,8 @@ def test_a_refresh_that_moves_no_pool_is_remarked(vector_sets: list[str], record
     sets = ("train.epochs=3", "schedule.refresh_epochs=[0,1,2]")
     with pytest.warns(UserWarning, match="stale pools"):
         result = run(config_of(vector_sets, *sets, strategy="first"), tmp_path)
-    told = "the refresh changed no pool"
-    assert result.details["remarks"] == [f"epoch 1: {told}", f"epoch 2: {told}"]
+    remark = "the refresh changed no pool"
+    assert result.details["remarks"] == [f"epoch 1: {remark}", f"epoch 2: {remark}"]
     assert [row["stale"] for row in result.details["behaviour_by_refresh"]] == [0, 1, 1]
 
 

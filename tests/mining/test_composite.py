@@ -183,11 +183,11 @@ def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(v
 def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets: list[str], tmp_path: Path) -> None:
     """`schedule.warmup=3` and the switch `all-corpus:3>cirqrs` give the same run."""
     sets = [*vector_sets, "train.epochs=6"]
-    told = run(config_of(sets, "cirqrs", "schedule.warmup=3", "schedule.n_def=4"), tmp_path)
+    by_option = run(config_of(sets, "cirqrs", "schedule.warmup=3", "schedule.n_def=4"), tmp_path)
     named = run(config_of(sets, "all-corpus:3>cirqrs", "schedule.n_def=4"), tmp_path)
-    assert named.folder.config.schedule == told.folder.config.schedule
-    assert named.metrics == told.metrics
-    assert list(named.folder.metrics()) == list(told.folder.metrics())
+    assert named.folder.config.schedule == by_option.folder.config.schedule
+    assert named.metrics == by_option.metrics
+    assert list(named.folder.metrics()) == list(by_option.folder.metrics())
     assert named.run_id.startswith("all-corpus_3_cirqrs-")
 
 

@@ -259,11 +259,11 @@ def test_counts_of_a_pool() -> None:
         pool = view.allowed & (torch.rand(ROWS, COLUMNS, generator=generator) > 0.5)
         pool |= view.allowed & (pool.sum(1, keepdim=True) == 0)
         for chosen in (pool, view.allowed):
-            told = tally(view.scores, view.allowed, chosen, view.target)
+            counts = tally(view.scores, view.allowed, chosen, view.target)
             for row in range(ROWS):
                 scores, inside = view.scores[row][view.allowed[row]], view.scores[row][chosen[row]]
-                assert told.size[row] == len(inside)
-                assert told.reached[row] == (scores >= view.positive[row]).sum()
+                assert counts.size[row] == len(inside)
+                assert counts.reached[row] == (scores >= view.positive[row]).sum()
                 if len(inside) < len(scores):  # the ends of a full pool are unused
-                    assert told.first[row] == (scores > inside.max()).sum()
-                    assert told.last[row] == (scores >= inside.min()).sum() - 1
+                    assert counts.first[row] == (scores > inside.max()).sum()
+                    assert counts.last[row] == (scores >= inside.min()).sum() - 1

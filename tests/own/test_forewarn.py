@@ -17,7 +17,7 @@ from negbench.settings.config import build_config
 TEXTS = ["t0", "t1"]
 
 
-def told(folder: Path, margin: float, weight: float, texts: Any = None, **options: Any) -> list[str]:
+def warnings_of(folder: Path, margin: float, weight: float, texts: Any = None, **options: Any) -> list[str]:
     """Return the warnings: 40 images; query n asks for image n + 1 from image n; texts are `weight` times as long."""
     rng = np.random.default_rng(0)
     images = rng.normal(size=(40, 16)).astype(np.float32)
@@ -40,7 +40,7 @@ def told(folder: Path, margin: float, weight: float, texts: Any = None, **option
 
 
 def test_each_reason_is_one_line(tmp_path: Path) -> None:
-    few, gallery, first = told(tmp_path, 0.01, weight=0.01)
+    few, gallery, first = warnings_of(tmp_path, 0.01, weight=0.01)
     # by hand: 1.96 sqrt(0.05 / 19) = 10.1 points; 0.05 (1.96 / 0.01)^2 = 1,921
     assert few.startswith("19 val queries are few for a margin of 1 points")
     assert "±10.1 points" in few
@@ -49,7 +49,7 @@ def test_each_reason_is_one_line(tmp_path: Path) -> None:
     assert first.startswith("a query's own reference ranks first for")
     assert "R@1 is 0.0% before training" in first
     # with a gallery, without references and with a wide margin there is no warning
-    assert told(tmp_path, 0.2, 0.01, gallery=str(tmp_path / "i.npz"), exclude_reference=True) == []
+    assert warnings_of(tmp_path, 0.2, 0.01, gallery=str(tmp_path / "i.npz"), exclude_reference=True) == []
 
 
 def test_a_metric_that_is_high_already_and_equal_images(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_a_metric_that_is_high_already_and_equal_images(tmp_path: Path) -> None:
         return 3 * unit[1:] - unit[:-1]  # their sum with the reference is the target's direction
 
     options = {"gallery": str(tmp_path / "i.npz"), "exclude_reference": True}
-    (line,) = told(tmp_path, 0.2, 1.0, answers, **options)
+    (line,) = warnings_of(tmp_path, 0.2, 1.0, answers, **options)
     assert line.startswith("R@10 is 100.0% before any training")
-    (line,) = told(tmp_path, 0.2, 0.01, twin=30, **options)
+    (line,) = warnings_of(tmp_path, 0.2, 0.01, twin=30, **options)
     assert line.startswith("1 of 40 images in val have the same embedding as another")
 
 

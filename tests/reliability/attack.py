@@ -55,8 +55,8 @@ def hear() -> None:
 def start(command: str, sets: list[str], runs: Path) -> psutil.Popen:
     """Start the command in its own session, with its output in a file beside its runs folder."""
     words = [sys.executable, "-m", "negbench", *command.split(), *sets, "--runs-dir", str(runs)]
-    with runs.with_suffix(".log").open("ab") as told:
-        return psutil.Popen(words, stdout=told, stderr=told, start_new_session=True, preexec_fn=hear)
+    with runs.with_suffix(".log").open("ab") as log:
+        return psutil.Popen(words, stdout=log, stderr=log, start_new_session=True, preexec_fn=hear)
 
 
 def table(runs: Path) -> dict[str, Any]:
@@ -164,9 +164,9 @@ def main() -> int:
         except (AssertionError, psutil.TimeoutExpired) as error:
             problems = [str(error)]
         wrong += bool(problems)
-        told = ", ".join(f"{count} {way}" for way, count in sorted((ways - before).items()))
+        ended = ", ".join(f"{count} {way}" for way, count in sorted((ways - before).items()))
         print(
-            f"{sum(ways[way] for way in WAYS)} kills: {COMMANDS[number]}: {told or 'none'}: {problems or 'the same'}",
+            f"{sum(ways[way] for way in WAYS)} kills: {COMMANDS[number]}: {ended or 'none'}: {problems or 'the same'}",
             flush=True,
         )
         if not problems:

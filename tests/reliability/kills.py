@@ -24,7 +24,7 @@ def spread(total: int, count: int) -> list[int]:
     return sorted({total - round(place * total / count) for place in range(count)} - {0})
 
 
-def moments(action: Callable[[], Any], folder: Path, at: int, told: Path, *, torn: bool = False) -> int:
+def moments(action: Callable[[], Any], folder: Path, at: int, counter_file: Path, *, torn: bool = False) -> int:
     """Run `action` in a child that kills itself just before the `at`-th change to `folder`; return how many it saw.
 
     Changes are files opened for writing, renamed or removed, folders made, and what is flushed to disk.
@@ -33,21 +33,21 @@ def moments(action: Callable[[], Any], folder: Path, at: int, told: Path, *, tor
         action: what the child does.
         folder: only changes below it count.
         at: from 1; `NEVER` for a child that ends by itself.
-        told: file in which the child counts the changes.
+        counter_file: file in which the child counts the changes.
         torn: a child that dies at a flush leaves half of a new file, or an old one without its last bytes.
     """
     pid = os.fork()
     if pid == 0:
-        _child(action, str(folder), at, told, torn=torn)
+        _child(action, str(folder), at, counter_file, torn=torn)
     _, status = os.waitpid(pid, 0)
     ended = os.waitstatus_to_exitcode(status)
     assert ended == (0 if at == NEVER else -signal.SIGKILL), f"the child ended with {ended} before moment {at}"
-    return len(told.read_bytes())
+    return len(counter_file.read_bytes())
 
 
-def _child(action: Callable[[], Any], folder: str, at: int, told: Path, *, torn: bool) -> None:
+def _child(action: Callable[[], Any], folder: str, at: int, counter_file: Path, *, torn: bool) -> None:
     """Run the child; never return."""
-    counter = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    counter = os.open(counter_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     seen = 0
 
     def moment() -> bool:

@@ -107,14 +107,14 @@ def test_without_the_list_of_hashes_there_is_no_traceback(finished: RunFolder, t
     copy = RunFolder(tmp_path / finished.run_id)
     shutil.copytree(finished.path, copy.path)
     (copy.path / SUMS).unlink()
-    told = list[str]()
+    messages = list[str]()
     for _ in damaged(copy.path / name):
         try:
             READERS[name](copy)
         except NegbenchError as error:
-            told.append(str(error))
-    assert told
-    assert all(str(copy.path / name) in line for line in told)
+            messages.append(str(error))
+    assert messages
+    assert all(str(copy.path / name) in line for line in messages)
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "statistics.json"])

@@ -67,19 +67,19 @@ def as_nobody(action: Callable[[], object]) -> str:
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
-        told = b"?"
+        answer = b"?"
         try:
             if os.getuid() == 0:
                 os.setgid(65534)
                 os.setuid(65534)
             action()
-            told = b""
+            answer = b""
         except NegbenchError as error:
-            told = str(error).encode()
+            answer = str(error).encode()
         except BaseException as error:
-            told = f"TRACEBACK {error!r} {traceback.format_exc()[-1500:]}".encode()
+            answer = f"TRACEBACK {error!r} {traceback.format_exc()[-1500:]}".encode()
         finally:
-            os.write(theirs, told[:4000])
+            os.write(theirs, answer[:4000])
             os._exit(0)
     os.close(theirs)
     os.waitpid(pid, 0)
@@ -143,8 +143,8 @@ def test_a_store_that_goes_away_midway_costs_the_copy(
 
 def test_a_gallery_of_one_image(vector_sets: list[str], tmp_path: Path) -> None:
     """One image is reference, target and gallery: the main metric is 1 and every metric is finite."""
-    told = dict(text.split("=", 1) for text in vector_sets)
-    lines = Path(told["dataset.file"].strip("'")).read_text(encoding="utf-8").splitlines()
+    by_key = dict(text.split("=", 1) for text in vector_sets)
+    lines = Path(by_key["dataset.file"].strip("'")).read_text(encoding="utf-8").splitlines()
     train, val = ([line for line in lines if json.loads(line)["split"] == split] for split in ("train", "val"))
     row = json.loads(val[0])
     alone = json.dumps({**row, "reference": row["target"], "relevant": []})

@@ -31,9 +31,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if sys.platform != "linux":
         pytest.skip("a tmpfs is Linux's")
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    if told.returncode != 0:
-        pytest.skip(f"no tmpfs can be mounted here: {told.stderr.strip()}")
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
 
@@ -76,7 +76,7 @@ def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None])
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
     straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
     whole = sum(path.stat().st_size for path in straight.path.iterdir())
-    told = list[str]()
+    messages = list[str]()
     for left in spread(2 * whole, many(6, 40)):
         runs = disk / str(left)
 
@@ -88,7 +88,7 @@ def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None])
         try:
             run_config(config, Bench.open(runs, "none"))
         except NegbenchError as error:
-            told.append(str(error))
+            messages.append(str(error))
         assert leftovers(disk) == []
         empty(disk)
         watched(lambda epoch: None)
@@ -97,8 +97,10 @@ def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None])
         assert found.folder.metrics() == straight.folder.metrics()
         assert found.folder.ranks().equals(straight.folder.ranks())
         shutil.rmtree(runs)
-    assert told
-    assert all(line.startswith("cannot write ") and line.endswith(": No space left on device") for line in told), told
+    assert messages
+    assert all(line.startswith("cannot write ") and line.endswith(": No space left on device") for line in messages), (
+        messages
+    )
 
 
 def test_the_report(vector_flags: list[str], disk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,16 +77,16 @@ def small() -> Iterator[None]:
 def outcome(kind: str, *arguments: object) -> int:
     """Run a command in this process and return its exit code: 0, or 2 and one line."""
     TRIED[kind] += 1
-    told = io.StringIO()
-    with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         code = command_line([str(argument) for argument in arguments])
     if code != 0:
         assert code == 2
-        line = told.getvalue().rstrip("\n").rpartition("\n")[2]
+        line = errors.getvalue().rstrip("\n").rpartition("\n")[2]
         assert line.startswith("negbench: error: ")
         assert len("negbench: error: ") < len(line) < 1000
-        assert told.getvalue().count("negbench: error: ") == 1
+        assert errors.getvalue().count("negbench: error: ") == 1
     return code
 
 
@@ -193,9 +193,9 @@ def place(tmp_path: Path) -> list[object]:
 @pytest.fixture
 def sources(vector_sets: list[str]) -> dict[str, Path]:
     """Return the files of `vector_sets`: triplets, images, texts."""
-    told = dict(text.split("=", 1) for text in vector_sets)
+    by_key = dict(text.split("=", 1) for text in vector_sets)
     keys = {"triplets": "dataset.file", "images": "backbone.images", "texts": "backbone.texts"}
-    return {name: Path(told[key].strip("'")) for name, key in keys.items()}
+    return {name: Path(by_key[key].strip("'")) for name, key in keys.items()}
 
 
 def test_options(vector_flags: list[str], place: list[object]) -> None:

@@ -92,17 +92,17 @@ def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str
     for process, (_, again) in zip(processes, CASES, strict=True):
         if again is not None:
             process.send_signal(again)
-    told = [process.communicate(timeout=60) for process in processes]
+    outputs = [process.communicate(timeout=60) for process in processes]
     codes = [process.returncode for process in processes]
-    return {case: (code, *texts) for case, code, texts in zip(CASES, codes, told, strict=True)}
+    return {case: (code, *texts) for case, code, texts in zip(CASES, codes, outputs, strict=True)}
 
 
 def test_exit_codes_and_a_second_signal(
     ended: dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str, str]],
 ) -> None:
-    for (number, again), (code, out, told) in ended.items():
+    for (number, again), (code, out, errors) in ended.items():
         assert (code, out) == (FIRST[number], "closed\n"), (number, again)
-        (line,) = told.splitlines()
+        (line,) = errors.splitlines()
         assert line.startswith(f"negbench: stopped by {number.name}; finished work is kept: ")
 
 
@@ -129,10 +129,10 @@ def listening() -> Iterator[None]:
 def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(
     statuses: Statuses, listening: None, vector_sets: list[str], tmp_path: Path, watched: Callable[..., None]
 ) -> None:
-    told = list[int]()
+    epochs = list[int]()
 
     def watch(epoch: int) -> None:
-        told.append(epoch)
+        epochs.append(epoch)
         if epoch == 1:
             Deaf()
 
@@ -140,7 +140,7 @@ def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(
     watched(watch)
     with pytest.raises(Stopped):
         run_config(config, Bench.open(tmp_path))
-    assert max(told) == 1
+    assert max(epochs) == 1
     assert statuses(tmp_path) == {"KILLED": 1}
 
 
@@ -219,9 +219,9 @@ def test_workers_end_with_a_comparison_and_nothing_stays_running(
     process = start(*GRID, "--seeds", "2", "--workers", "2")
     wait_for_checkpoints(tmp_path, 2, process)
     os.kill(process.pid, signal.SIGTERM)
-    told = process.communicate()
+    output = process.communicate()
     assert process.returncode == 143
-    assert "Traceback" not in told
+    assert "Traceback" not in output
     deadline = time.monotonic() + 2
     while living(process.pid):
         assert time.monotonic() < deadline, living(process.pid)

@@ -56,18 +56,18 @@ def ran(folder: Path) -> list[str]:
 def test_workers_import_nothing_from_the_current_folder(strange: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(WORKERS, encoding="utf-8")
-    told = subprocess.run([sys.executable, str(program)], cwd=strange, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, str(program)], cwd=strange, capture_output=True, text=True, timeout=200)
     assert ran(strange) == []
-    assert "kind='done'" in told.stdout, told.stderr
-    assert str(strange) not in told.stdout
+    assert "kind='done'" in done.stdout, done.stderr
+    assert str(strange) not in done.stdout
 
 
 def test_python_m_negbench_leaves_the_current_folder_to_nobody(strange: Path) -> None:
     (strange / "negbench.py").unlink()  # Python itself imports that one
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "negbench", "list", "losses"], cwd=strange, capture_output=True, text=True, timeout=200
     )
-    assert (told.returncode, ran(strange)) == (0, []), told.stderr
+    assert (done.returncode, ran(strange)) == (0, []), done.stderr
 
 
 @pytest.mark.slow
@@ -79,13 +79,13 @@ def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alo
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).with_name("negbench")), "ui", *runs, "--port", str(port)]
-    with (tmp_path / "told").open("w") as told:
-        server = subprocess.Popen(command, cwd=strange, stdout=told, stderr=told, start_new_session=True)
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(command, cwd=strange, stdout=log, stderr=log, start_new_session=True)
     try:
         deadline = time.monotonic() + 200
         while status(port, f"127.0.0.1:{port}") != 200:
-            assert server.poll() is None, (tmp_path / "told").read_text()
-            assert time.monotonic() < deadline, (tmp_path / "told").read_text()
+            assert server.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
             time.sleep(0.5)
         assert ran(strange) == []
         assert status(port, "localhost") == 200

@@ -323,13 +323,13 @@ def test_the_price_of_what_is_undecided_is_said(tmp_path: Path) -> None:
 def test_too_few_seeds_are_said(tmp_path: Path) -> None:
     alike = [("in-batch", 0.0), ("twin", 0.02)]
 
-    def told(seeds: tuple[int, ...]) -> str:
+    def answer_text(seeds: tuple[int, ...]) -> str:
         groups = [group_of(tmp_path / str(len(seeds)), name, better, seeds=seeds) for name, better in alike]
         rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
         return " ".join(answer(groups, rows))
 
-    assert "One seed: the 95 % intervals cover other queries for these trained models" in told((0,))
-    two = told((0, 1))
+    assert "One seed: the 95 % intervals cover other queries for these trained models" in answer_text((0,))
+    two = answer_text((0, 1))
     assert "1 pair is undecided" in two
     assert "share first place" in two
     assert "valid for other seeds and other queries with these models" in two

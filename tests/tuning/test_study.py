@@ -241,10 +241,10 @@ def test_the_command_from_start_to_test(
     grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--final-seeds", "2", "--name", "s"]
     arguments = ["study", "--strategy", "all-corpus", *sets, *grid, "--runs-dir", str(tmp_path)]
     assert negbench(arguments) == 0
-    told = capsys.readouterr()
-    assert "  trial 0: " in told.err
-    assert "no trial reads val" in told.out
-    assert f"optuna-dashboard --host 127.0.0.1 {tmp_path / 's' / 'optuna.journal'}" in told.out.replace("\n", "")
+    output = capsys.readouterr()
+    assert "  trial 0: " in output.err
+    assert "no trial reads val" in output.out
+    assert f"optuna-dashboard --host 127.0.0.1 {tmp_path / 's' / 'optuna.journal'}" in output.out.replace("\n", "")
     book = open_book(tmp_path, "s")
     assert book.counts()["finished"] == 2
     best = finished(book)[0]

@@ -52,9 +52,9 @@ def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets: list[s
     (far,) = combined(tmp_path, vector_sets, "top-k", seeds=f"3,{SEED + 5}")
     assert far.spec is not None
     assert far.spec.seeds == (SEED + 6,)
-    (told,) = combined(tmp_path, [*vector_sets, "eval.dev_fraction=0.4"], "top-k")
-    assert told.spec is not None
-    assert told.spec.config.eval.dev_fraction == 0.4
+    (combination,) = combined(tmp_path, [*vector_sets, "eval.dev_fraction=0.4"], "top-k")
+    assert combination.spec is not None
+    assert combination.spec.config.eval.dev_fraction == 0.4
 
 
 # --- the command ---------------------------------------------------------------------------------------------------
