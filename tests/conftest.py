@@ -361,11 +361,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]]
 def browser() -> Iterator[Browser]:
     """Start Chromium, restricted to servers on localhost; skip the test if it is not installed."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
+    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if executable is None:
         pytest.skip("no Chromium: `make system` installs one")
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=CHROMIUM)
+        chromium = playwright.chromium.launch(executable_path=executable, args=CHROMIUM)
         yield chromium
         chromium.close()
 
@@ -395,8 +395,8 @@ def axe() -> Callable[..., list[str]]:
     def violations(page: Page, part: str = "html") -> list[str]:
         page.evaluate(script)
         options = "{resultTypes: ['violations']}"
-        found = page.evaluate(f"part => axe.run(part, {options}).then(found => found.violations)", part)
-        return [f"{each['id']}: {each['help']}: {[node['target'] for node in each['nodes'][:5]]}" for each in found]
+        rules = page.evaluate(f"part => axe.run(part, {options}).then(found => found.violations)", part)
+        return [f"{each['id']}: {each['help']}: {[node['target'] for node in each['nodes'][:5]]}" for each in rules]
 
     return violations
 

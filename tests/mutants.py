@@ -187,7 +187,7 @@ def protocol() -> list[Mutant]:
     Raises:
         ValueError: the file does not contain the text exactly once.
     """
-    found = []
+    mutants = []
     for fault in tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]:
         path = ROOT / fault["file"]
         text = path.read_text(encoding="utf-8")
@@ -195,8 +195,8 @@ def protocol() -> list[Mutant]:
             raise ValueError(f"{fault['file']} holds {text.count(fault['old'])} times, not once: {fault['old']!r}")
         line = text[: text.index(fault["old"])].count("\n") + 1
         new = text.replace(fault["old"], fault["new"])
-        found.append(Mutant(path, line, fault["what"], new, tuple(fault["tests"])))
-    return found
+        mutants.append(Mutant(path, line, fault["what"], new, tuple(fault["tests"])))
+    return mutants
 
 
 # --- trying one -----------------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ def _ordered(mutant: Mutant) -> list[str]:
     """Return the test files in the given order; within a folder, those named after the module come first."""
     files: list[Path] = []
     for path in (ROOT / name for name in mutant.tests):
-        found = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
-        files += sorted(found, key=lambda file: mutant.path.stem.lstrip("_") not in file.name)
+        tests = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+        files += sorted(tests, key=lambda file: mutant.path.stem.lstrip("_") not in file.name)
     return list(map(str, dict.fromkeys(files)))
 
 

@@ -24,7 +24,7 @@ def test_a_call_makes_the_same_comparison_as_the_command(
 ) -> None:
     strategies = [{"name": "top-k", "k": 3}, "in-batch"]
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
-    found = negbench.compare(
+    comparison = negbench.compare(
         negbench.Compare(strategies=strategies, losses="info-nce", lr="fixed", seeds=2, name="c", report=False, **where)
     )
     assert capsys.readouterr().out == ""
@@ -35,18 +35,18 @@ def test_a_call_makes_the_same_comparison_as_the_command(
     document = json.loads(output.out)
     assert len(list(tmp_path.glob("*/result.json"))) == 4  # the command reused the runs of the Python call
     assert document["cells"] == json.loads((tmp_path / "c" / "comparison.json").read_text())["cells"]
-    assert document["answer"] == found.answer
+    assert document["answer"] == comparison.answer
 
-    assert list(found.cells.strategy) == ["in-batch", "in-batch", "top-k(k=3)", "top-k(k=3)"]
-    mean = found.cells.groupby("strategy")["recall_at_10"].mean()
-    rows = found.statistics[found.statistics.metric == "recall_at_10"].set_index("strategy")["mean"]
+    assert list(comparison.cells.strategy) == ["in-batch", "in-batch", "top-k(k=3)", "top-k(k=3)"]
+    mean = comparison.cells.groupby("strategy")["recall_at_10"].mean()
+    rows = comparison.statistics[comparison.statistics.metric == "recall_at_10"].set_index("strategy")["mean"]
     np.testing.assert_allclose(rows[mean.index], mean, atol=1e-9)
-    assert found.answer[0] in repr(found)
-    assert set(found.cost.strategy) == {"in-batch", "top-k(k=3)"}
+    assert comparison.answer[0] in repr(comparison)
+    assert set(comparison.cost.strategy) == {"in-batch", "top-k(k=3)"}
     again = negbench.load("c", tmp_path)
-    assert repr(again) == repr(found)
-    one = negbench.load(str(found.cells.run[0]), tmp_path)
-    assert one.metrics["recall_at_10"] == found.cells.recall_at_10[0]  # type: ignore[union-attr]
+    assert repr(again) == repr(comparison)
+    one = negbench.load(str(comparison.cells.run[0]), tmp_path)
+    assert one.metrics["recall_at_10"] == comparison.cells.recall_at_10[0]  # type: ignore[union-attr]
 
 
 def test_a_class_of_ones_own_runs_by_its_file(own_registry: None, vector_sets: list[str], tmp_path: Path) -> None:
@@ -60,12 +60,12 @@ def test_a_class_of_ones_own_runs_by_its_file(own_registry: None, vector_sets: l
 
 
 def test_an_audit_in_python_is_that_of_the_command(vector_sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    found = negbench.audit(negbench.Audit(strategies="qure", queries=10, sets=vector_sets[:-4]))
+    audited = negbench.audit(negbench.Audit(strategies="qure", queries=10, sets=vector_sets[:-4]))
     sets = [part for text in vector_sets[:-4] for part in ("--set", text)]
     assert command(["audit", "--strategy", "qure", "--queries", "10", *sets, "--json"]) == 0
     stored = json.loads(capsys.readouterr().out)
-    assert stored["rows"][0]["pool_size"] == found.rows[0]["pool_size"]
-    assert stored["regime"]["target_rank_median"] == found.regime["target_rank_median"]
+    assert stored["rows"][0]["pool_size"] == audited.rows[0]["pool_size"]
+    assert stored["regime"]["target_rank_median"] == audited.regime["target_rank_median"]
 
 
 def test_what_no_configuration_can_name_is_one_line() -> None:

@@ -59,7 +59,7 @@ def test_no_class_name_means_two_things() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(str(path.relative_to(ROOT)))
-    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
 def test_no_file_name_means_two_things() -> None:
@@ -69,7 +69,7 @@ def test_no_file_name_means_two_things() -> None:
     for path in SOURCES:
         if path.stem not in ("__init__", "__main__") and not (path.parent.name == "cli" and path.stem in commands):
             homes[path.stem].append(path)
-    assert {stem: found for stem, found in homes.items() if len(found) > 1 and not _one_key(found)} == {}
+    assert {stem: paths for stem, paths in homes.items() if len(paths) > 1 and not _one_key(paths)} == {}
 
 
 def test_no_circle_of_imports() -> None:
@@ -109,8 +109,8 @@ def test_what_scripts_import_is_there() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "negbench":
                 module = importlib.import_module(str(node.module))
                 for name in node.names:
-                    found = hasattr(module, name.name) or importlib.util.find_spec(f"{node.module}.{name.name}")
-                    assert found, f"{path.relative_to(ROOT)}: {node.module}.{name.name}"
+                    exists = hasattr(module, name.name) or importlib.util.find_spec(f"{node.module}.{name.name}")
+                    assert exists, f"{path.relative_to(ROOT)}: {node.module}.{name.name}"
 
 
 def _one_key(paths: list[Path]) -> bool:

@@ -74,13 +74,13 @@ def two_nodes(start_command: Callable[[list[str] | None], Any]) -> Iterator[Any]
 
 def living(text: str) -> list[str]:
     """Return the command lines of other processes that contain a text."""
-    found = []
+    lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             line = path.read_bytes().decode(errors="replace")
             if text in line and int(path.parent.name) != os.getpid():
-                found.append(line.replace("\0", " "))
-    return found
+                lines.append(line.replace("\0", " "))
+    return lines
 
 
 def opened(two_nodes: Any, *shared: Path, **more: Any) -> Ray:
@@ -108,8 +108,8 @@ def test_failures_stop_nothing(two_nodes: Any, tmp_path: Path, monkeypatch: pyte
     notes = [(event.index, event.value) for event in events if event.kind == "note"]
     assert sorted(notes) == [(0, "at 1"), (2, "at 2"), (4, "its worker process died: tried again"), (5, "at 3")]
     for index in (0, 2, 5):  # a task's note precedes its end
-        mine = [event.kind for event in events if event.index == index]
-        assert mine == ["note", "done"]
+        kinds = [event.kind for event in events if event.index == index]
+        assert kinds == ["note", "done"]
     assert list(tmp_path.iterdir()) == []  # no marker file is left
 
 
@@ -128,13 +128,13 @@ def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
 
 
 def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:
-    found = {}
+    folders = {}
     for outcome in ComparisonFolder(runs / "c").compute(planned(vector_sets, runs), executor, tracking_uri="none"):
         assert outcome.error is None
         assert outcome.run_id is not None
-        assert outcome.cell.hash not in found
-        found[outcome.cell.hash] = RunFolder(runs / outcome.run_id)
-    return found
+        assert outcome.cell.hash not in folders
+        folders[outcome.cell.hash] = RunFolder(runs / outcome.run_id)
+    return folders
 
 
 def kill_when_busy(two_nodes: Any, runs: Path, done: list[float]) -> None:
@@ -158,7 +158,7 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(
     capfd.readouterr()
     killer.start()
     try:
-        found = computed(vector_sets, there, executor)
+        folders = computed(vector_sets, there, executor)
     finally:
         two_nodes.second = two_nodes.add_node(num_cpus=1, num_gpus=1)
     assert killed
@@ -166,10 +166,10 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(
     assert warnings == ["its node died: tried again"]
     assert capfd.readouterr().out == ""  # Ray's output stays out of standard output
     alone = computed(vector_sets, here, Here())
-    assert found.keys() == alone.keys()
-    assert len(found) == 4
+    assert folders.keys() == alone.keys()
+    assert len(folders) == 4
     assert len(list(there.glob("*/config.json"))) == 4  # no cell has two folders
-    for key, folder in found.items():
+    for key, folder in folders.items():
         written = (folder.path / SUMS).read_text(encoding="utf-8").splitlines()
         assert sum(line.endswith("  result.json") for line in written) == 1  # and none was finished twice
         assert folder.result["metrics"] == alone[key].result["metrics"]
@@ -219,7 +219,7 @@ def test_a_signal_ends_tasks_in_order(
     more = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--runs-dir", str(tmp_path)]
     process = two_nodes.command
     print(json.dumps([*grid, *more, *vector_flags, "--set", "train.epochs=20000"]), file=process.stdin, flush=True)
-    while len(found := list(tmp_path.glob("*/checkpoint.pt"))) < 2:
+    while len(checkpoints := list(tmp_path.glob("*/checkpoint.pt"))) < 2:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGTERM)
@@ -227,7 +227,7 @@ def test_a_signal_ends_tasks_in_order(
     assert process.returncode == 143, output
     assert "Traceback" not in output
     assert "0 of 3 cells are finished and kept" in output
-    for path in found:  # unlocked and resumable
+    for path in checkpoints:  # unlocked and resumable
         with RunFolder(path.parent).lock():
             assert RunFolder(path.parent).status == "interrupted"
     assert len(list(tmp_path.glob("*/config.json"))) == 2

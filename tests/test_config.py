@@ -208,15 +208,15 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
 
 def leaves() -> list[str]:
     """Return the keys of all numeric settings outside plug-ins."""
-    found = []
+    keys = []
     for name, field in RunConfig.model_fields.items():
         section = field.default
         if name == "seed":
-            found.append(name)
+            keys.append(name)
         elif isinstance(section, Section):
-            found += [f"{name}.{key}" for key, inner in type(section).model_fields.items()
+            keys += [f"{name}.{key}" for key, inner in type(section).model_fields.items()
                       if {int, float} & {inner.annotation, *get_args(inner.annotation)}]  # fmt: skip
-    return found
+    return keys
 
 
 def test_numbers_are_finite() -> None:

@@ -101,8 +101,8 @@ class _Fields:
 
 def test_ranges_stand_beside_the_defaults() -> None:
     assert (_Fields().k, _Fields().how) == (100, "a")
-    found = tunable_ranges(_Fields)
-    assert list(found.items()) == [("k", Range(10, 1000, log=True)), ("how", Range(choices=("a", "b")))]
+    ranges = tunable_ranges(_Fields)
+    assert list(ranges.items()) == [("k", Range(10, 1000, log=True)), ("how", Range(choices=("a", "b")))]
     for span in [{}, {"low": 1}, {"high": 1}, {"low": 1, "high": 2, "choices": (1,)}]:
         with pytest.raises(ValueError, match="either low and high, or choices"):
             tunable(1, **span)  # type: ignore[arg-type]

@@ -70,10 +70,10 @@ def test_a_server_that_was_prepared_is_the_one_that_workers_come_from() -> None:
             "assert len(parents) == 1 and parents <= started, (parents, started)",
         ]
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
     )
-    assert found.returncode == 0, found.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def own(value: int, report: Report) -> int:

@@ -158,8 +158,8 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(
         fresh = Registry()
         monkeypatch.setattr(identity, "registry", fresh)
         monkeypatch.setattr(config_module, "registry", fresh)
-        found = resolved(build_config([{"strategy": "mine", "plugins": list(map(str, paths))}]))
-        return config_hash(found, data="d")
+        config = resolved(build_config([{"strategy": "mine", "plugins": list(map(str, paths))}]))
+        return config_hash(config, data="d")
 
     before = hash_of("a", PLUGIN)
     assert hash_of("a", PLUGIN.replace("class Mine", "# a comment\nclass Mine")) == before

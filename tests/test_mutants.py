@@ -41,8 +41,8 @@ def test_faults_of_a_module_by_hand(mutants: Any, tmp_path: Path) -> None:
     path = tmp_path / "toy.py"
     path.write_text(MODULE, encoding="utf-8")
     count = len(mutants._choices(ast.parse(MODULE)))
-    found = [mutants.mutant_of(path, number, ["tests"]) for number in range(count)]
-    assert Counter(mutant.what for mutant in found) == {
+    faults = [mutants.mutant_of(path, number, ["tests"]) for number in range(count)]
+    assert Counter(mutant.what for mutant in faults) == {
         "3 -> 4": 1, "3 -> 2": 1,  # LIMIT
         "2 -> 3": 2, "2 -> 1": 2,  # top and the divisor
         "1 -> 2": 1, "1 -> 0": 1, "USub left out": 1,  # -1
@@ -51,10 +51,10 @@ def test_faults_of_a_module_by_hand(mutants: Any, tmp_path: Path) -> None:
         "statement left out": 2,  # raise, append
         "return None": 1, "Div -> Mult": 1,
     }  # fmt: skip
-    assert len({mutant.text for mutant in found}) == len(found)
-    assert ast.unparse(ast.parse(MODULE)) not in {mutant.text for mutant in found}
-    assert {mutant.text.count("MOVES_SCORES = False") for mutant in found} == {1}
-    (turned,) = (mutant for mutant in found if mutant.what == "Lt -> LtE")
+    assert len({mutant.text for mutant in faults}) == len(faults)
+    assert ast.unparse(ast.parse(MODULE)) not in {mutant.text for mutant in faults}
+    assert {mutant.text.count("MOVES_SCORES = False") for mutant in faults} == {1}
+    (turned,) = (mutant for mutant in faults if mutant.what == "Lt -> LtE")
     assert (turned.line, "if top <= LIMIT and (not rows[0]):" in turned.text) == (7, True)
 
 

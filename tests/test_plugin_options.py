@@ -96,20 +96,20 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
 
 
 def options_of(cls: Any) -> dict[str, tuple[Any, ...]]:
-    found: dict[str, tuple[Any, ...]] = {"n_def": (cls.n_def,)} if hasattr(cls, "n_def") else {}
+    options: dict[str, tuple[Any, ...]] = {"n_def": (cls.n_def,)} if hasattr(cls, "n_def") else {}
     for field in dataclasses.fields(cls):
         searched = field.metadata.get("range")
         band = () if searched is None else searched.choices or (searched.low, searched.high, *["log"] * searched.log)
-        found[field.name] = (field.default, *band)
-    return found
+        options[field.name] = (field.default, *band)
+    return options
 
 
 def test_defaults_and_ranges_are_those_written_here() -> None:
     for kind in OPTIONS:
-        found = {name: options_of(registry.get(kind, name)) for name in registry.plugins(kind)}
-        for loss in found.values() if kind == "losses" else ():
+        options = {name: options_of(registry.get(kind, name)) for name in registry.plugins(kind)}
+        for loss in options.values() if kind == "losses" else ():
             assert loss.pop("tau") == (None,)
-        assert found == OPTIONS[kind]
+        assert options == OPTIONS[kind]
 
 
 def test_options_of_a_loss_are_given_by_name() -> None:

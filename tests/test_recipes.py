@@ -291,11 +291,11 @@ def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name: str, roo
     assert [config.seed for config in configs] == [seed for seed in (0, 1, 2) for _ in rows]
     for config, row in zip(configs, 3 * rows, strict=True):
         flat = resolved(config).flat()
-        found = {key: value for key, value in flat.items() if value != whole.get(key, "absent")}
+        changes = {key: value for key, value in flat.items() if value != whole.get(key, "absent")}
         unread = ("seed", "eval.dev_seed", "schedule.")  # irrelevant to strategies whose pools ignore scores
-        assert {key: value for key, value in found.items() if not key.startswith(unread)} == row
+        assert {key: value for key, value in changes.items() if not key.startswith(unread)} == row
         if flat["strategy.name"] not in ("all-corpus", "in-batch-cube"):
-            assert not any(key.startswith("schedule.") for key in found)
+            assert not any(key.startswith("schedule.") for key in changes)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -346,8 +346,8 @@ def test_a_recipe_that_extends_itself_or_nothing(tmp_path: Path) -> None:
 
 def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path: Path) -> None:
     recipe = write(tmp_path, "r", 'system = "cirqrs"\n[strategy]\nn_neg = 100\n[schedule]\nn_def = 6')
-    found = load_config(recipe=recipe, sets=["schedule.n_def=3"])
-    assert (found.strategy.options, found.schedule.n_def, found.loss.name) == ({"n_neg": 100}, 3, "bradley-terry")
+    config = load_config(recipe=recipe, sets=["schedule.n_def=3"])
+    assert (config.strategy.options, config.schedule.n_def, config.loss.name) == ({"n_neg": 100}, 3, "bradley-terry")
     named = load_config(recipe=recipe, flags={"strategy": {"name": "cirqrs"}})
     assert named.strategy.options == {"n_neg": 100}  # the option belongs to the system's strategy
     other = load_config(recipe=recipe, flags={"strategy": {"name": "top-k"}})

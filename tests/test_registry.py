@@ -171,10 +171,10 @@ def test_a_data_set_declares_the_files_it_reads() -> None:
 
 def test_every_option_is_explained() -> None:
     for kind, name in EVERY:
-        found = options_of(kind, name)
+        options = options_of(kind, name)
         defaults = option_defaults(constructor_of(kind, registry.get(kind, name)))
-        assert [option.name for option in found] == list(defaults)
-        for option in found:
+        assert [option.name for option in options] == list(defaults)
+        for option in options:
             assert len(option.text) > 3, f"{kind}/{name}: the docstring says nothing of '{option.name}'"
             assert option.type
             assert "\n" not in option.text
@@ -233,13 +233,13 @@ def test_mistakes_are_one_line() -> None:
 
 
 def test_a_file_is_registered(plugin_file: Path) -> None:
-    mine = Registry()
-    assert mine.add_file(plugin_file) == ["my-own"]
-    assert mine.add_file(plugin_file) == ["my-own"]  # adding it again changes nothing
-    assert mine.make("strategies", "my-own", k=4).k == 4
-    assert mine.plugins("strategies")["my-own"].origin == str(plugin_file)
-    assert mine.find("strategies", "my-own").path == plugin_file.resolve()
-    (described,) = [d for d in mine.describe("strategies") if d.name == "my-own"]
+    fresh = Registry()
+    assert fresh.add_file(plugin_file) == ["my-own"]
+    assert fresh.add_file(plugin_file) == ["my-own"]  # adding it again changes nothing
+    assert fresh.make("strategies", "my-own", k=4).k == 4
+    assert fresh.plugins("strategies")["my-own"].origin == str(plugin_file)
+    assert fresh.find("strategies", "my-own").path == plugin_file.resolve()
+    (described,) = [d for d in fresh.describe("strategies") if d.name == "my-own"]
     assert (described.summary, described.paper) == ("Nothing at all.", "none")
     assert "my-own" not in registry.plugins("strategies")
 
@@ -256,11 +256,11 @@ def test_a_name_that_is_taken_is_refused(plugin_file: Path, tmp_path: Path) -> N
     """Reusing another file's name fails when the file is added, a built-in's when plug-ins are listed."""
 
     def add_and_list(path: Path) -> None:
-        mine.add_file(path)
-        mine.plugins("strategies")
+        fresh.add_file(path)
+        fresh.plugins("strategies")
 
-    mine = Registry()
-    mine.add_file(plugin_file)
+    fresh = Registry()
+    fresh.add_file(plugin_file)
     for name, taken, by in (("my_own", "my-own", plugin_file), ("qure", "qure", "built-in")):
         other = tmp_path / "elsewhere" / f"{name}.py"
         other.parent.mkdir(exist_ok=True)

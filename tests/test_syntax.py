@@ -34,8 +34,8 @@ def f():
 
 def test_imports_of_a_module_and_of_a_package() -> None:
     tree = ast.parse(TEXT)
-    found = dict(syntax.imported_names(tree, "a.b.c"))
-    assert found == {
+    imports = dict(syntax.imported_names(tree, "a.b.c"))
+    assert imports == {
         "os.path": "os.path", "np": "numpy", "near": "a.b.near", "other": "a.b.sub.thing", "far": "a.up.far",
         "TYPE_CHECKING": "typing.TYPE_CHECKING", "instead": "instead", "tried": "tried", "fallback": "fallback",
         "deep": "inside.deep",

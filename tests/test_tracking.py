@@ -39,28 +39,28 @@ def runs_in(where: Path) -> list[Any]:
 def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str]) -> None:
     result = run(toy_sets, tmp_path)
     assert result.tracking_error is None
-    (found,) = runs_in(tmp_path)
-    assert found.info.status == "FINISHED"
-    assert found.data.params["strategy.name"] == "qure"
-    assert found.data.params["strategy.variant"] == "paper"
-    assert found.data.tags["seed"] == "0"
-    assert found.data.tags["negbench.run"] == result.run_id
-    assert found.data.tags["backbone.sha256"] == result.folder.manifest["backbone"]["sha256"]
-    assert found.data.tags["dataset"] == result.folder.manifest["dataset"]["val"]
-    assert found.data.tags["gallery"] == "dress 16, shirt 16, toptee 16"
-    assert "@" not in "".join(found.data.metrics)
+    (copy,) = runs_in(tmp_path)
+    assert copy.info.status == "FINISHED"
+    assert copy.data.params["strategy.name"] == "qure"
+    assert copy.data.params["strategy.variant"] == "paper"
+    assert copy.data.tags["seed"] == "0"
+    assert copy.data.tags["negbench.run"] == result.run_id
+    assert copy.data.tags["backbone.sha256"] == result.folder.manifest["backbone"]["sha256"]
+    assert copy.data.tags["dataset"] == result.folder.manifest["dataset"]["val"]
+    assert copy.data.tags["gallery"] == "dress 16, shirt 16, toptee 16"
+    assert "@" not in "".join(copy.data.metrics)
     values = final_values(result.details)
     for name, value in values.items():
-        assert found.data.metrics[name] == pytest.approx(value)
+        assert copy.data.metrics[name] == pytest.approx(value)
     parts = [part for part, _ in itertools.groupby(sorted(values), lambda name: name.split("/")[0])]
     assert parts == ["final", "mined", "regime_end", "used"]  # the most important part sorts first
     client = MlflowClient(default_uri(tmp_path))
-    curve = client.get_metric_history(found.info.run_id, "val/average/recall_at_10")
+    curve = client.get_metric_history(copy.info.run_id, "val/average/recall_at_10")
     points = [p for p in result.folder.metrics() if "val/average/recall_at_10" in p]
     assert [(p.step, p.value) for p in curve] == [(p["step"], p["val/average/recall_at_10"]) for p in points]
     artifacts = {"config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors"}
-    assert {a.path for a in client.list_artifacts(found.info.run_id)} == artifacts
-    assert found.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
+    assert {a.path for a in client.list_artifacts(copy.info.run_id)} == artifacts
+    assert copy.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
 
 
 def test_ui_copies_what_the_store_lacks(
@@ -163,10 +163,10 @@ def test_a_moved_folder_gets_a_new_store(tmp_path: Path, toy_sets: list[str]) ->
     result = run(toy_sets, before)
     before.rename(after)
     assert Tracker.open(after).copy_missing() == [result.run_id]
-    (found,) = runs_in(after)
-    assert found.info.artifact_uri.startswith((after / "artifacts").as_uri())
+    (copy,) = runs_in(after)
+    assert copy.info.artifact_uri.startswith((after / "artifacts").as_uri())
     client = MlflowClient(default_uri(after))
-    assert "result.json" in {a.path for a in client.list_artifacts(found.info.run_id)}
+    assert "result.json" in {a.path for a in client.list_artifacts(copy.info.run_id)}
     assert (after / "mlflow-moved.db").exists()
     assert not before.exists()
     assert Tracker.open(after).copy_missing() == []

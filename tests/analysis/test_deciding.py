@@ -35,9 +35,9 @@ FILES = ("table.csv", "statistics.csv", "statistics.json", "behaviour.csv")
 
 
 def looks_of(**given: Any) -> Looks:
-    found = Looks.of(Compare(until="decided", **given), parse_seeds(given.get("seeds", 3)))
-    assert found is not None
-    return found
+    looks = Looks.of(Compare(until="decided", **given), parse_seeds(given.get("seeds", 3)))
+    assert looks is not None
+    return looks
 
 
 # --- looks -------------------------------------------------------------------------------------------------------
@@ -85,12 +85,12 @@ def brute_force(values: dict[str, Values], looks: Looks) -> tuple[dict[Any, Diff
     """Return differences to s0 and of all pairs: recompute every test at each look, keep the first that decides."""
     first: tuple[dict[Any, Difference], dict[Any, Difference]] = ({}, {})
     for count, share in zip(looks.counts, looks.shares, strict=True):
-        mine = {name: each.of_seeds(range(count)) for name, each in values.items()}
+        part = {name: each.of_seeds(range(count)) for name, each in values.items()}
         design = Design(alpha=0.05 * share, margin=0.01, draws=round(4000 / share**0.5))
-        table = ValueTable({n: each.values for n, each in mine.items()}, design, {n: e.seeds for n, e in mine.items()})
-        generator = seeded(mine, "")
-        found = against(table, "s0", generator), pairs(table, generator).differences
-        for kept, new in zip(first, found, strict=True):
+        table = ValueTable({n: each.values for n, each in part.items()}, design, {n: e.seeds for n, e in part.items()})
+        generator = seeded(part, "")
+        latest = against(table, "s0", generator), pairs(table, generator).differences
+        for kept, new in zip(first, latest, strict=True):
             for pair, each in new.items():
                 if pair not in kept or (kept[pair].verdict == "undecided" and kept[pair].seeds < each.seeds):
                     kept[pair] = each
@@ -100,14 +100,14 @@ def brute_force(values: dict[str, Values], looks: Looks) -> tuple[dict[Any, Diff
 def test_replayed_looks_are_those_of_a_plain_loop() -> None:
     looks = Looks((0, 1, 2), 12)
     values = simulated([0.0, 0.05, 0.012, 0.0], [12, 3, 12, 8])
-    found, (baseline, every) = decided(values, "s0", looks, margin=0.01, alpha=0.05), brute_force(values, looks)
+    tests, (baseline, every) = decided(values, "s0", looks, margin=0.01, alpha=0.05), brute_force(values, looks)
     assert {each.seeds for each in every.values()} > {3}  # pairs are decided at different looks
     assert {each.verdict for each in baseline.values()} >= {"better", "equal"}
-    for mine, want in ((found.against, baseline), (found.pairs.differences, every)):
+    for got, want in ((tests.against, baseline), (tests.pairs.differences, every)):
         assert {
-            pair: (each.interval.low, each.interval.high, each.verdict, each.seeds) for pair, each in mine.items()
+            pair: (each.interval.low, each.interval.high, each.verdict, each.seeds) for pair, each in got.items()
         } == {pair: (each.interval.low, each.interval.high, each.verdict, each.seeds) for pair, each in want.items()}
-    assert all((each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse")) for each in found.against.values())
+    assert all((each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse")) for each in tests.against.values())
 
 
 def test_a_decided_pair_keeps_its_verdict_whatever_comes_later() -> None:
@@ -128,8 +128,8 @@ def test_a_decided_pair_keeps_its_verdict_whatever_comes_later() -> None:
 
 
 def difference_of(values: dict[str, Values]) -> Difference:
-    found: Differences = decided(values, "s0", Looks(tuple(range(20)), 20), margin=0.01, alpha=0.05)
-    return found.against["s1"]
+    tests: Differences = decided(values, "s0", Looks(tuple(range(20)), 20), margin=0.01, alpha=0.05)
+    return tests.against["s1"]
 
 
 def test_prices_are_those_of_the_widths_that_come() -> None:
@@ -158,10 +158,10 @@ def flags_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
 
 
 def cells_of(runs: Path) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    seeds: dict[str, list[int]] = {}
     for cell in read_json(runs / "c" / "comparison.json")["cells"]:
-        found.setdefault(cell["strategy"], []).append(cell["seed"])
-    return found
+        seeds.setdefault(cell["strategy"], []).append(cell["seed"])
+    return seeds
 
 
 @pytest.fixture(scope="module")
@@ -290,13 +290,13 @@ def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path: Path) -> None
     """Queries of a cluster count once: the interval for these models equals that of the cluster means."""
     noise = np.random.default_rng(0).normal(size=(2, 12))
     noise[:, 1::3], noise[:, 2::3] = noise[:, ::3], noise[:, ::3]
-    found = values_of([run_of(tmp_path, 0, cluster=True)], ["recall_at_10"])["recall_at_10"]
-    assert found.clusters is not None
-    alone = {name: replace(found, values=noise[k : k + 1], clusters=None) for k, name in enumerate("ab")}
-    mine = {name: replace(each, clusters=found.clusters) for name, each in alone.items()}
+    stored = values_of([run_of(tmp_path, 0, cluster=True)], ["recall_at_10"])["recall_at_10"]
+    assert stored.clusters is not None
+    alone = {name: replace(stored, values=noise[k : k + 1], clusters=None) for k, name in enumerate("ab")}
+    clustered = {name: replace(each, clusters=stored.clusters) for name, each in alone.items()}
     means = {name: replace(each, values=each.values[:, ::3]) for name, each in alone.items()}
     widths = {}
-    for kind, values in (("clusters", mine), ("means", means), ("queries", alone)):
+    for kind, values in (("clusters", clustered), ("means", means), ("queries", alone)):
         interval = differences(values, "a").against["b"].models
         widths[kind] = interval.high - interval.low
     assert widths["clusters"] == pytest.approx(widths["means"], rel=0.1)
@@ -324,6 +324,6 @@ def test_every_point_of_a_dial_is_decided_by_itself(straight: Path, vector_sets:
     assert len({row["point"] for row in rows}) == 2
     cells = read_json(tmp_path / "dial" / "comparison.json")["cells"]
     for row in rows:
-        mine = [c for c in cells if (c["point"], c["strategy"]) == (row["point"], row["strategy"])]
-        assert len(mine) == row["seeds"]
+        matching = [c for c in cells if (c["point"], c["strategy"]) == (row["point"], row["strategy"])]
+        assert len(matching) == row["seeds"]
         assert row["seeds"] == 5 or not row["undecided"]

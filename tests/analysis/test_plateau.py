@@ -37,10 +37,10 @@ def curve_of(*values: float) -> Plateau:
 
 def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path: Path) -> None:
     curves = [[0.1, 0.2, 0.4, 0.5], [0.3, None, 0.5, 0.6], [0.2, 0.3, 0.6, 0.7]]
-    found = Plateau.of(curved(group_of(tmp_path, "qure", 0.5), curves), METRIC)
-    assert (found.epochs, found.steps) == ((0, 2, 3), (0, 14, 21))
-    assert found.mean == pytest.approx((0.2, 0.5, 0.6))
-    assert found.level == pytest.approx(0.6)
+    plateau = Plateau.of(curved(group_of(tmp_path, "qure", 0.5), curves), METRIC)
+    assert (plateau.epochs, plateau.steps) == ((0, 2, 3), (0, 14, 21))
+    assert plateau.mean == pytest.approx((0.2, 0.5, 0.6))
+    assert plateau.level == pytest.approx(0.6)
     nothing = Plateau.of(curved(group_of(tmp_path, "dqe", 0.5), [[], [0.1], [0.1]]), METRIC)
     assert math.isnan(nothing.level)
     assert math.isnan(nothing.rise)
@@ -57,9 +57,9 @@ def test_the_last_third_and_steps_by_hand() -> None:
         assert curve_of(*values).rise == pytest.approx(rise, nan_ok=True)
     assert math.isnan(Plateau((0, 30), (0, 300), (0.1, 0.9)).rise)  # scored only at the end
     assert Plateau((0, 10, 20, 30), (0, 100, 200, 300), (0.1, 0.5, 0.6, 0.9)).rise == pytest.approx(0.3)
-    found = curve_of(0.1, 0.5, 0.78, 0.74, 0.8)
-    assert [found.steps_to(level) for level in (0.05, 0.5, 0.76, 0.8)] == [0, STEPS, 2 * STEPS, 4 * STEPS]
-    assert math.isnan(found.steps_to(0.81))
+    plateau = curve_of(0.1, 0.5, 0.78, 0.74, 0.8)
+    assert [plateau.steps_to(level) for level in (0.05, 0.5, 0.76, 0.8)] == [0, STEPS, 2 * STEPS, 4 * STEPS]
+    assert math.isnan(plateau.steps_to(0.81))
 
 
 SLOW = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]

@@ -46,9 +46,9 @@ def table_of(means, seeds=5, queries=300, sd=0.005, *, rng=None, **design):
 def test_many_seeds_give_each_strategy_its_own_variance():
     rng, sds = generator(2), np.array([1.0, 2.0, 4.0, 0.5])
     common = 10 * rng.normal(size=(1, 400))  # effects of a seed on all strategies cancel in differences
-    found = variance_draws(sds[:, None] * rng.normal(size=(4, 400)) + common, 800, generator())
-    assert found.shape == (800, 4)
-    np.testing.assert_allclose(np.sqrt(np.median(found, axis=0)), sds, rtol=0.12)
+    variances = variance_draws(sds[:, None] * rng.normal(size=(4, 400)) + common, 800, generator())
+    assert variances.shape == (800, 4)
+    np.testing.assert_allclose(np.sqrt(np.median(variances, axis=0)), sds, rtol=0.12)
 
 
 def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not():
@@ -58,13 +58,13 @@ def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not(
     own = alike.var(axis=1, ddof=1)
     assert np.ptp(spread) < np.ptp(own) * 3  # one variance from 20 rows, not 20 with two degrees of freedom
     noisy = alike * np.where(np.arange(20) < 10, 1.0, 30.0)[:, None]
-    found = np.median(variance_draws(noisy, 800, generator()), axis=0)
-    assert np.median(found[10:]) > 100 * np.median(found[:10])
+    medians = np.median(variance_draws(noisy, 800, generator()), axis=0)
+    assert np.median(medians[10:]) > 100 * np.median(medians[:10])
     means = generator(4).normal(size=(12, 6))
     means[0, 3:] = means[1, 1:] = np.nan  # missing seeds are allowed; a single seed borrows its variance
-    found = np.median(variance_draws(means, 800, generator()), axis=0)
-    assert (found > 0.1).all()
-    assert (found < 6).all()
+    medians = np.median(variance_draws(means, 800, generator()), axis=0)
+    assert (medians > 0.1).all()
+    assert (medians < 6).all()
     for means in (np.ones((3, 4)), np.ones((2, 1)), np.ones((1, 5)) * np.arange(5)):  # differences do not vary
         assert not variance_draws(means, 50, generator()).any()
 
@@ -76,24 +76,24 @@ def test_two_strategies_whose_seeds_alone_vary_are_a_t_test():
     for seeds in (3, 8):
         rng = generator(5)
         values = {name: rng.normal(size=(seeds, 1)) + np.zeros((1, 50)) for name in "ab"}
-        found = against(ValueTable(values, Design(nested=True, draws=20_000)), "b", generator())["a"]
+        estimate = against(ValueTable(values, Design(nested=True, draws=20_000)), "b", generator())["a"]
         difference = (values["a"] - values["b"])[:, 0]
         exact = scipy.stats.ttest_1samp(difference, 0)
         low, high = exact.confidence_interval(0.95)
-        assert found.value == pytest.approx(difference.mean())
-        assert found.interval.high - found.interval.low == pytest.approx(high - low, rel=0.12)
-        assert found.p_value == pytest.approx(exact.pvalue, abs=0.03)
+        assert estimate.value == pytest.approx(difference.mean())
+        assert estimate.interval.high - estimate.interval.low == pytest.approx(high - low, rel=0.12)
+        assert estimate.p_value == pytest.approx(exact.pvalue, abs=0.03)
 
 
 def test_one_seed_is_judged_over_queries():
     rng = generator(6)
     values = {name: rng.normal(size=(1, 400)) for name in "ab"}
-    found = against(ValueTable(values, Design(draws=20_000)), "b", generator())["a"]
+    difference = against(ValueTable(values, Design(draws=20_000)), "b", generator())["a"]
     exact = scipy.stats.ttest_rel(values["a"][0], values["b"][0])
     low, high = exact.confidence_interval(0.95)
-    assert (found.models.low, found.models.high) == pytest.approx((low, high), abs=0.01)
-    assert found.interval == found.models
-    assert found.p_value == pytest.approx(exact.pvalue, abs=0.02)
+    assert (difference.models.low, difference.models.high) == pytest.approx((low, high), abs=0.01)
+    assert difference.interval == difference.models
+    assert difference.p_value == pytest.approx(exact.pvalue, abs=0.02)
 
 
 def test_clusters_are_the_units_that_vary():
@@ -124,21 +124,21 @@ def test_noise_of_single_runs_is_not_counted_twice():
     table = ValueTable({name: rng.normal(size=(40, 200)) for name in "abcd"}, Design(draws=8000))
     noise = table.query_noise(table.names, table.common(table.names))
     np.testing.assert_allclose(np.diag(noise.interaction), 1 / (40 * 200), rtol=0.1)
-    found = against(table, "a", generator())["b"]
+    difference = against(table, "a", generator())["b"]
     expected = 2 * 1.96 * np.sqrt(2 / (40 * 200))
     width = scipy.stats.norm.ppf(1 - 0.025 / 3) / 1.96  # about three simultaneous comparisons
-    assert found.interval.high - found.interval.low == pytest.approx(expected * width, rel=0.2)
+    assert difference.interval.high - difference.interval.low == pytest.approx(expected * width, rel=0.2)
 
 
 def test_nested_worlds_need_no_equal_numbers_of_queries_and_add_no_second_query_term():
     rng = generator(9)
     lengths = (150, 200, 250, 180)
     values = {name: [rng.normal(size=n) + shift for n in lengths] for name, shift in (("a", 1.0), ("b", 0.0))}
-    found = against(ValueTable(values, Design(nested=True)), "b", generator())["a"]
+    difference = against(ValueTable(values, Design(nested=True)), "b", generator())["a"]
     means = np.array([a.mean() - b.mean() for a, b in zip(values["a"], values["b"], strict=True)])
-    assert found.value == pytest.approx(means.mean())
-    assert found.seeds == 4
-    assert found.verdict == "better"
+    assert difference.value == pytest.approx(means.mean())
+    assert difference.seeds == 4
+    assert difference.verdict == "better"
     with pytest.raises(ValueError, match="same number of queries"):
         ValueTable(values)
 
@@ -155,16 +155,16 @@ def test_verdicts_are_read_from_the_interval():
 
 def test_pairs_know_ranks_and_both_directions():
     table = table_of([0.5, 0.5, 0.3, 0.0])
-    found = pairs(table, generator())
-    assert set(found.differences) == set(combinations(table.names, 2))
-    assert found.beaten()["s3"] == ("s0", "s1", "s2")
-    assert found.beaten()["s0"] == ()
-    assert found.ranks() == {"s0": (1, 2), "s1": (1, 2), "s2": (3, 3), "s3": (4, 4)}
-    there, back = found.of("s0", "s2"), found.of("s2", "s0")
+    compared = pairs(table, generator())
+    assert set(compared.differences) == set(combinations(table.names, 2))
+    assert compared.beaten()["s3"] == ("s0", "s1", "s2")
+    assert compared.beaten()["s0"] == ()
+    assert compared.ranks() == {"s0": (1, 2), "s1": (1, 2), "s2": (3, 3), "s3": (4, 4)}
+    there, back = compared.of("s0", "s2"), compared.of("s2", "s0")
     assert (there.verdict, back.verdict, back.value) == ("better", "worse", -there.value)
     assert (back.interval.low, back.interval.high) == (-there.interval.high, -there.interval.low)
     assert back.turned() == there
-    assert pairs(table, generator()).differences == found.differences
+    assert pairs(table, generator()).differences == compared.differences
     alike = table_of([0.5] * 8)  # comparisons with a baseline are a smaller family
     every, one = pairs(alike, generator()).of("s1", "s0"), against(alike, "s0", generator())["s1"]
     assert one.interval.high - one.interval.low < every.interval.high - every.interval.low
@@ -185,10 +185,10 @@ def test_strategies_are_paired_on_the_seeds_that_both_have():
     rows = {"a": [0, 1, 2, 3], "b": [2, 3, 4], "c": [0, 1, 2, 3, 4]}
     values = {name: rng.normal(size=(len(seeds), 60)) for name, seeds in rows.items()}
     table = ValueTable(values, seeds=rows)
-    found = against(table, "b", generator())
-    assert found["a"].seeds == 2
-    assert found["c"].seeds == 3
-    assert found["a"].value == pytest.approx((values["a"][2:] - values["b"][:2]).mean())
+    differences = against(table, "b", generator())
+    assert differences["a"].seeds == 2
+    assert differences["c"].seeds == 3
+    assert differences["a"].value == pytest.approx((values["a"][2:] - values["b"][:2]).mean())
     alone = ValueTable({"a": values["a"][:1], "b": values["b"][2:]}, seeds={"a": [0], "b": [4]})
     assert against(alone, "b", generator()) == {}
     assert pairs(alone, generator()).ranks() == {"a": (1, 2), "b": (1, 2)}
@@ -199,14 +199,14 @@ def test_strategies_are_paired_on_the_seeds_that_both_have():
 def test_summaries_hold_the_mean_and_stay_on_the_scale():
     rng = generator(12)
     hits = (rng.random((4, 100)) < 0.02).astype(float)
-    found = summarise(ValueTable({"rare": hits, "one": hits[:1]}, seeds={"rare": [0, 1, 2, 3], "one": [0]}))
-    rare = found["rare"]
+    summaries = summarise(ValueTable({"rare": hits, "one": hits[:1]}, seeds={"rare": [0, 1, 2, 3], "one": [0]}))
+    rare = summaries["rare"]
     assert rare.mean == pytest.approx(hits.mean())
     assert rare.sd == pytest.approx(hits.mean(1).std(ddof=1))
     assert 0 <= rare.interval.low <= rare.mean <= rare.interval.high
-    assert np.isnan(found["one"].sd)
+    assert np.isnan(summaries["one"].sd)
     half = scipy.stats.t.ppf(0.975, 99) * scipy.stats.sem(hits[0])  # over the queries of one run, rounded outwards
-    assert found["one"].interval.high == pytest.approx(hits[0].mean() + half, abs=1e-4)
+    assert summaries["one"].interval.high == pytest.approx(hits[0].mean() + half, abs=1e-4)
     assert (rare.seeds, rare.queries) == (4, 100)
 
 
@@ -215,21 +215,21 @@ def test_a_summary_of_several_seeds_by_hand():
     for seeds, seed_sd, query_sd in ((2, 0.1, 0.1), (3, 0.0, 0.3)):  # more variance between seeds, or queries
         values = 0.5 + seed_sd * rng.normal(size=(seeds, 1)) + query_sd * rng.normal(size=(1, 60))
         values = values + 0.1 * rng.normal(size=(seeds, 60))
-        found, mean, means = summarise(ValueTable({"a": values}))["a"], values.mean(), values.mean(1)
+        summary, mean, means = summarise(ValueTable({"a": values}))["a"], values.mean(), values.mean(1)
         alone, over = values.mean(0).var(ddof=1) / 60, means.var(ddof=1) / seeds
         luck = ((values - values.mean(0) - means[:, None] + mean) ** 2).sum() / (seeds * (seeds - 1) * 60**2)
         query = max(alone - luck, 0)
         df = (over + query) ** 2 / (over**2 / (seeds - 1) + query**2 / 59)
         halves = [scipy.stats.t.ppf(0.975, df) * (over + query) ** 0.5, scipy.stats.t.ppf(0.975, 59) * alone**0.5]
         low, high = np.floor(1e4 * (mean - max(halves))), np.ceil(1e4 * (mean + max(halves)))
-        assert (found.interval.low, found.interval.high) == pytest.approx((low / 1e4, high / 1e4), abs=1e-9)
-        assert found.sd == pytest.approx(means.std(ddof=1))
+        assert (summary.interval.low, summary.interval.high) == pytest.approx((low / 1e4, high / 1e4), abs=1e-9)
+        assert summary.sd == pytest.approx(means.std(ddof=1))
 
 
 def test_the_same_generator_gives_the_numbers_of_this_version():
     """If these stored numbers change, verdicts change: note it in CHANGELOG under `[scores]`."""
-    found = variance_draws(generator(16).normal(size=(4, 3)) * np.array([[1], [2], [1], [5]]), 160, generator())
-    assert found.mean(0) == pytest.approx(VARIANCES, rel=1e-6)
+    variances = variance_draws(generator(16).normal(size=(4, 3)) * np.array([[1], [2], [1], [5]]), 160, generator())
+    assert variances.mean(0) == pytest.approx(VARIANCES, rel=1e-6)
     table = against(table_of([0.0, 0.01, 0.03], 4, 100, 0.01, draws=1000), "s0", generator())
     numbers = [(x.interval.low, x.interval.high, x.p_value, x.p_adjusted, x.minimum_detectable) for x in table.values()]
     assert np.array(numbers) == pytest.approx(np.array(DIFFERENCES), rel=1e-6)
@@ -240,12 +240,12 @@ def test_a_factorial_splits_a_difference_into_terms_and_shares():
     base = rng.normal(size=(6, 80))
     effect = {frozenset(): 0.0, frozenset("a"): 0.3, frozenset("b"): -0.1, frozenset("ab"): 1.0}
     cells = {on: base + value + 0.001 * rng.normal(size=base.shape) for on, value in effect.items()}
-    found = factorial(cells, generator())
-    assert found.total.value == pytest.approx(1.0, abs=0.01)
-    assert sum(each.value for each in found.shares.values()) == pytest.approx(found.total.value)
-    assert sum(each.value for each in found.terms.values()) == pytest.approx(found.total.value)
-    assert found.terms["a", "b"].value == pytest.approx(0.8, abs=0.01)
-    assert found.shares["a"].value == pytest.approx(0.3 + 0.4, abs=0.01)
+    parts = factorial(cells, generator())
+    assert parts.total.value == pytest.approx(1.0, abs=0.01)
+    assert sum(each.value for each in parts.shares.values()) == pytest.approx(parts.total.value)
+    assert sum(each.value for each in parts.terms.values()) == pytest.approx(parts.total.value)
+    assert parts.terms["a", "b"].value == pytest.approx(0.8, abs=0.01)
+    assert parts.shares["a"].value == pytest.approx(0.3 + 0.4, abs=0.01)
     del cells[frozenset("a")]
     with pytest.raises(ValueError, match="missing"):
         factorial(cells, generator())
@@ -276,8 +276,8 @@ def test_false_verdicts_are_rare_and_three_seeds_find_something():
         values = {
             f"s{k}": effects[k] + sds[k] * rng.normal(size=(3, 1)) + 0.02 * rng.normal(size=(3, 200)) for k in range(8)
         }
-        found = against(ValueTable(values, Design(draws=1000)), "s0", rng)
-        false += any(each.verdict in ("better", "worse") for name, each in found.items() if name < "s6")
-        power += np.mean([found[name].verdict == "better" for name in ("s6", "s7")]) / 40
+        differences = against(ValueTable(values, Design(draws=1000)), "s0", rng)
+        false += any(each.verdict in ("better", "worse") for name, each in differences.items() if name < "s6")
+        power += np.mean([differences[name].verdict == "better" for name in ("s6", "s7")]) / 40
     assert false <= 6  # 5 % of 40 plus almost three standard deviations
     assert power > 0.3

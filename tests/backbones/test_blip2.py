@@ -106,7 +106,7 @@ def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
         scores = relevance(queries, candidates)
         columns = [torch.from_numpy(inputs[f"forward_{part}_index"])[:, None] for part in ("target", "negative")]
         pairs = torch.cat([scores.gather(1, column) for column in columns], 1)
-        found = {
+        ours = {
             "vit_hidden": reference,
             "vision_hidden": model.ln_vision(reference),
             "multimodal_hidden": model._fused(reference, model.tokenize(captions))[:, :32],
@@ -119,9 +119,9 @@ def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
             "forward_scores_temp": pairs / model.temperature,
             "temp": model.temperature,
         }
-    differences = {name: float(np.abs(value.detach().numpy() - expected[name]).max()) for name, value in found.items()}
+    differences = {name: float(np.abs(value.detach().numpy() - expected[name]).max()) for name, value in ours.items()}
     print("\n", layout, {name: f"{value:.1e}" for name, value in differences.items()})
-    assert set(found) == set(expected)
+    assert set(ours) == set(expected)
     for name, value in differences.items():
         bound = 5e-5 if name.endswith("temp") and name != "temp" else 1e-5
         if name.endswith("_hidden"):  # not of unit norm, and CPUs differ in the order of sums
@@ -152,14 +152,14 @@ def test_oracle_loss_and_gradients(oracle: dict[str, Any]) -> None:
     expected_loss = grads.pop("loss")
     assert abs(float(loss.detach()) - float(expected_loss)) < 1e-5
     assert grads
-    found = {}
+    errors = {}
     for name, gradient in grads.items():
         key = name.removeprefix("grad:").removeprefix("grad/")
         ours_here = ours[key]
         assert ours_here is not None, key
-        found[key] = float(np.abs(ours_here.numpy() - gradient).max())
-        assert found[key] <= (1e-4 if key == "temp" else 1e-5), key
-    print(f"\nloss {abs(float(loss.detach()) - float(expected_loss)):.1e}", {k: f"{v:.1e}" for k, v in found.items()})
+        errors[key] = float(np.abs(ours_here.numpy() - gradient).max())
+        assert errors[key] <= (1e-4 if key == "temp" else 1e-5), key
+    print(f"\nloss {abs(float(loss.detach()) - float(expected_loss)):.1e}", {k: f"{v:.1e}" for k, v in errors.items()})
 
 
 # --- against the forward pass on plain tensors -----------------------------------------------------------------------
@@ -362,9 +362,9 @@ def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
     ],
 )
 def test_bad_options_are_one_line(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message) as found:
+    with pytest.raises(error, match=message) as caught:
         Blip2.load(**options)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis: Any, sizes: Any) -> None:
@@ -402,15 +402,15 @@ def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.setattr(_lavis, name, refuse)
     monkeypatch.setattr(torch, "load", refuse)
     monkeypatch.setattr(Blip2, "loaded", refuse)
-    found = outline(weights, config=config)
-    assert (found.kind, found.name, found.frozen_images) == (Blip2, "blip2", True)
-    assert not issubclass(found.kind, ComposesTexts)
+    base = outline(weights, config=config)
+    assert (base.kind, base.name, base.frozen_images) == (Blip2, "blip2", True)
+    assert not issubclass(base.kind, ComposesTexts)
     keys = {
-        "as is": found.key,
+        "as is": base.key,
         "ratio": outline(weights, config=config, target_ratio=1.5).key,
         "precision": outline(weights, config=config, precision="bf16").key,
     }
-    assert outline(weights, config=config, pooling="text", tokenizer=tokenizer).key == found.key  # the same tower
+    assert outline(weights, config=config, pooling="text", tokenizer=tokenizer).key == base.key  # the same tower
     path.write_bytes(path.read_bytes() + b" ")
     keys["content"] = outline(weights, config=config).key
     assert len(set(keys.values())) == 4

@@ -167,8 +167,8 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
             features = clip.image_features(pixels())
             scores[name] = clip.queries(features, TEXTS) @ clip.candidates(features)[:, 0].T
         identities[name] = clip.identity
-    for name, found in scores.items():
-        torch.testing.assert_close(found, scores["plain"], atol=1e-5, rtol=0, msg=name)
+    for name, table in scores.items():
+        torch.testing.assert_close(table, scores["plain"], atol=1e-5, rtol=0, msg=name)
     assert {i.activation for i in identities.values()} == {"quick_gelu"}
     assert len({i.sha256 for i in identities.values()}) == 1
     assert identities["tag"].weights == "toys/openai"
@@ -355,10 +355,10 @@ def test_sub_queries_are_of_the_texts_token_features() -> None:
         query = gated(clip, image, F.normalize(theirs.encode_text(ids), dim=-1))
         masks = {aspect: clip.tokenize(TEXTS)[aspect] for aspect in ("colour", "shape")}
         wanted = clip.attributes(query, words, masks)
-        found = clip.sub_queries(features, TEXTS)
+        sub_queries = clip.sub_queries(features, TEXTS)
         for aspect, sub in wanted.items():
-            torch.testing.assert_close(found[aspect].embeddings, sub.embeddings)
-            torch.testing.assert_close(found[aspect].weight, sub.weight)
+            torch.testing.assert_close(sub_queries[aspect].embeddings, sub.embeddings)
+            torch.testing.assert_close(sub_queries[aspect].weight, sub.weight)
         torch.testing.assert_close(clip.queries(features, TEXTS), clip.attributes.combine(query, wanted))
     assert toy().sub_queries(features, TEXTS) == {}
 

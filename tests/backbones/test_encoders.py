@@ -30,14 +30,14 @@ pytestmark = pytest.mark.usefixtures("offline")
 def pictures() -> dict[str, Image.Image]:
     """Return eleven noise images: seven RGB images of different shapes and four images of other modes."""
     rng = np.random.default_rng(0)
-    found = {
+    images = {
         f"n{n}": Image.fromarray(rng.integers(0, 256, (30 + 3 * n, 50 - 2 * n, 3), dtype=np.uint8)) for n in range(7)
     }
-    found["grey"], found["palette"] = found["n0"].convert("L"), found["n1"].convert("P")
-    found["clear"] = found["n2"].copy()
-    found["clear"].putalpha(60)
-    found["deep"] = Image.fromarray(rng.integers(0, 2**16, (33, 40)).astype(np.uint16))
-    return found
+    images["grey"], images["palette"] = images["n0"].convert("L"), images["n1"].convert("P")
+    images["clear"] = images["n2"].copy()
+    images["clear"].putalpha(60)
+    images["deep"] = Image.fromarray(rng.integers(0, 2**16, (33, 40)).astype(np.uint16))
+    return images
 
 
 def shown(name: str, image: Image.Image) -> Image.Image:
@@ -114,8 +114,8 @@ def check(
     text: Callable[[str], Tensor],
 ) -> None:
     """Check that `spec`, in batches of three, writes what `image` and `text` return for single items."""
-    found = embed_folder(Embed(folder=folder, encoder=spec, batch_size=3, overwrite=True))
-    with np.load(found.images) as images, np.load(found.texts) as texts, torch.no_grad():
+    embedded = embed_folder(Embed(folder=folder, encoder=spec, batch_size=3, overwrite=True))
+    with np.load(embedded.images) as images, np.load(embedded.texts) as texts, torch.no_grad():
         assert set(images["ids"]) == set(pictures())
         assert sorted(texts["texts"]) == sorted(TEXTS)
         assert images["features"].dtype == texts["features"].dtype == np.float32
@@ -170,9 +170,9 @@ def test_siglip_sees_its_padding(folder: Path, tower: dict[str, Any], tmp_path: 
 def state(seed: int = 1) -> dict[str, Tensor]:
     """Return the toy model's tensors in open_clip's format, each of which affects the output."""
     model, generator = _open_clip.build(_open_clip.TOY, seed), torch.Generator().manual_seed(seed)
-    found = {name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in model.state_dict().items()}
-    found["token_embedding.weight"] *= 10
-    return found
+    tensors = {name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in model.state_dict().items()}
+    tensors["token_embedding.weight"] *= 10
+    return tensors
 
 
 def theirs(name: str, **given: Any) -> tuple[Callable[[Image.Image], Tensor], Callable[[str], Tensor]]:

@@ -34,20 +34,20 @@ Verdicts = Mapping[tuple[str, str], str]
 def own_variance(values: Mapping[str, Values], baseline: str | None) -> Verdicts:
     """Return verdicts from each difference's spread over its own seeds; worlds are nested, so queries add nothing."""
     family = [(a, b) for a, b in combinations(values, 2) if baseline in (None, a, b)]
-    found = {}
+    verdicts = {}
     for a, b in family:
         gaps = (values[a].values - values[b].values).mean(axis=1)
         half = scipy.stats.t.ppf(1 - 0.05 / 2 / len(family), len(gaps) - 1) * scipy.stats.sem(gaps)
-        found[a, b] = Design(margin=MARGIN).verdict(Interval(gaps.mean() - half, gaps.mean() + half, 0.95))
-    return found
+        verdicts[a, b] = Design(margin=MARGIN).verdict(Interval(gaps.mean() - half, gaps.mean() + half, 0.95))
+    return verdicts
 
 
 def pooled(values: Mapping[str, Values], baseline: str | None) -> Verdicts:
     """Return verdicts from the present intervals at a single look."""
-    found = differences(values, baseline)
+    tests = differences(values, baseline)
     if baseline is None:
-        return {pair: each.verdict for pair, each in found.pairs.differences.items()}
-    return {(name, baseline): each.verdict for name, each in found.against.items()}
+        return {pair: each.verdict for pair, each in tests.pairs.differences.items()}
+    return {(name, baseline): each.verdict for name, each in tests.against.items()}
 
 
 def steps_of(

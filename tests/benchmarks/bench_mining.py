@@ -175,14 +175,14 @@ def seconds_of(action: Callable[[], object]) -> float:
 
 def peers(task: MiningTask) -> dict[str, Callable[[], object]]:
     """Return the same task for other libraries that are installed."""
-    found: dict[str, Callable[[], object]] = {}
+    actions: dict[str, Callable[[], object]] = {}
     if importlib.util.find_spec("faiss") is not None:
-        found["FAISS, exact top 100"] = lambda: faiss_top(task)
+        actions["FAISS, exact top 100"] = lambda: faiss_top(task)
     if all(importlib.util.find_spec(name) is not None for name in ("sentence_transformers", "datasets")):
-        found["sentence-transformers, its rule"] = sentence_transformers(task)
-    if len(found) < 2:
-        print(f"of FAISS and sentence-transformers with datasets there is {', '.join(found) or 'none'}")
-    return found
+        actions["sentence-transformers, its rule"] = sentence_transformers(task)
+    if len(actions) < 2:
+        print(f"of FAISS and sentence-transformers with datasets there is {', '.join(actions) or 'none'}")
+    return actions
 
 
 def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, float]:
@@ -209,16 +209,16 @@ def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, flo
         f"product {1e3 * median(floors) / queries:.3f} ms a query, {repetitions} repetitions"
     )
     print(f"{'':<48}{'x product':>10}{'spread':>16}{'ms a query':>12}")
-    for name, found in times.items():
-        line(name, found, floors, queries)
-    return {name: min(found) / queries for name, found in times.items()}
+    for name, seconds in times.items():
+        line(name, seconds, floors, queries)
+    return {name: min(seconds) / queries for name, seconds in times.items()}
 
 
-def line(name: str, found: list[float], floors: list[float], queries: int) -> None:
+def line(name: str, seconds: list[float], floors: list[float], queries: int) -> None:
     """Print one row of a table."""
-    ratios = [value / floor for value, floor in zip(found, floors, strict=True)]
+    ratios = [value / floor for value, floor in zip(seconds, floors, strict=True)]
     spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
-    print(f"{name:<48}{median(ratios):>10.2f}{spread:>16}{1e3 * median(found) / queries:>12.3f}", flush=True)
+    print(f"{name:<48}{median(ratios):>10.2f}{spread:>16}{1e3 * median(seconds) / queries:>12.3f}", flush=True)
 
 
 @contextmanager
@@ -246,19 +246,19 @@ def memory() -> Iterator[list[float]]:
 
 def large(sizes: Sequence[int], queries: int) -> None:
     """Print tables for growing corpora, and how cost grows with their size."""
-    found: dict[int, dict[str, float]] = {}
+    costs: dict[int, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for images in sizes:
             task = task_of(Size(queries, images, half=True), Path(folder))
             with memory() as grown:
-                found[images] = report(task, 1, others=False)
+                costs[images] = report(task, 1, others=False)
             print(f"memory beside the features: {grown[0]:.0f} MiB")
     low, high = min(sizes, default=0), max(sizes, default=0)
     if low == high:  # a single size shows no growth
         return
     print(f"\ncost grows from {low} to {high} images as N to the power of")
-    for name in found[low]:
-        print(f"{name:<48}{math.log(found[high][name] / found[low][name]) / math.log(high / low):>10.3f}")
+    for name in costs[low]:
+        print(f"{name:<48}{math.log(costs[high][name] / costs[low][name]) / math.log(high / low):>10.3f}")
 
 
 def machine() -> str:

@@ -83,10 +83,10 @@ def logit_of(recall: float, sd: float) -> float:
     return _LOGITS[recall, sd]
 
 
-def is_false(found: Difference, true: float) -> bool:
-    if found.verdict == "equal":
+def is_false(difference: Difference, true: float) -> bool:
+    if difference.verdict == "equal":
         return abs(true) >= MARGIN
-    return found.verdict != "undecided" and found.value * true <= 0
+    return difference.verdict != "undecided" and difference.value * true <= 0
 
 
 def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, float]:
@@ -97,13 +97,13 @@ def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, fl
         true = dict(zip(table.names, effects, strict=True))
         started = time.perf_counter()
         if setting.family == "pairs":
-            found = dict(pairs(table, rng).differences)
+            tests = dict(pairs(table, rng).differences)
         else:
-            found = {(name, "s0"): each for name, each in against(table, "s0", rng).items()}
+            tests = {(name, "s0"): each for name, each in against(table, "s0", rng).items()}
         spent += time.perf_counter() - started
-        gaps = {pair: true[pair[0]] - true[pair[1]] for pair in found}
-        false += any(is_false(each, gaps[pair]) for pair, each in found.items())
-        called = [found[p].verdict != "undecided" and not is_false(found[p], gap) for p, gap in gaps.items() if gap]
+        gaps = {pair: true[pair[0]] - true[pair[1]] for pair in tests}
+        false += any(is_false(each, gaps[pair]) for pair, each in tests.items())
+        called = [tests[p].verdict != "undecided" and not is_false(tests[p], gap) for p, gap in gaps.items() if gap]
         power += float(np.mean(called)) / tables
     return false / tables, power, spent / tables
 
@@ -112,15 +112,15 @@ def replayed(
     whole: Mapping[str, Values], looks: Looks, baseline: str | None
 ) -> Iterator[tuple[dict[str, int], dict[tuple[str, str], Difference]]]:
     """Yield after each look every strategy's seeds and the differences: of all pairs, or to the baseline if given."""
-    seeds, running, found = dict.fromkeys(whole, 0), set(whole), None
+    seeds, running, latest = dict.fromkeys(whole, 0), set(whole), None
     for count, share in zip(looks.counts, looks.shares, strict=True):
         seeds |= dict.fromkeys(running, count)
-        mine = {name: values.of_seeds(values.seeds[: seeds[name]]) for name, values in whole.items()}
-        now = differences(mine, baseline, share=share)
-        found = now if found is None else now.after(found)
-        family = dict(found.pairs.differences)
+        subset = {name: values.of_seeds(values.seeds[: seeds[name]]) for name, values in whole.items()}
+        now = differences(subset, baseline, share=share)
+        latest = now if latest is None else now.after(latest)
+        family = dict(latest.pairs.differences)
         if baseline is not None:
-            family = {(name, baseline): each for name, each in found.against.items()}
+            family = {(name, baseline): each for name, each in latest.against.items()}
         running = {name for pair, each in family.items() if each.verdict == "undecided" for name in pair}
         yield dict(seeds), family
 
@@ -185,14 +185,14 @@ def main() -> None:
     for number, each in enumerate((look_settings if chosen.looks else settings)(chosen.full)):
         if chosen.looks:
             false, decided, used = looked_at(each, tables, number)
-            found = [f"{false:.1%}", *(f"{share:.0%}" for share in decided), f"{used:.1f}"]
+            columns = [f"{false:.1%}", *(f"{share:.0%}" for share in decided), f"{used:.1f}"]
         else:
             false, power, seconds = measured(each, tables, number)
-            found = [f"{false:.1%}", f"{power:.0%}", f"{seconds:.2f}"]
+            columns = [f"{false:.1%}", f"{power:.0%}", f"{seconds:.2f}"]
         kind = "nested worlds" if each.nested else f"{each.clusters} clusters" if each.clusters else "crossed"
         kind += ", effects differ" * bool(each.preference)
         row = (each.family, each.seeds, each.rows, each.queries, each.sds, kind)
-        print("| " + " | ".join(map(str, (*row, *found))) + " |", flush=True)
+        print("| " + " | ".join(map(str, (*row, *columns))) + " |", flush=True)
         lower = scipy.stats.binomtest(round(false * tables), tables).proportion_ci(0.998).low  # one-sided 99.9 %
         over += [row] if lower > 0.05 else []
     print(f"\nlower 99.9 % bound above 5 %: {over or 'none'}")

@@ -37,19 +37,19 @@ def test_all_34_claims_are_there_and_fit_together() -> None:
 
 def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: Path, tmp_path: Path) -> None:
     base = [set_layer(f"dataset.root='{toy_root}'"), set_layer("train.epochs=12")]
-    found = plan_claims(all_claims(), base, (0,), tmp_path, Display(), Scenes())
-    assert set(found.undefined) == {"hycole-slow", "hycole-still", "hycole-fast"}
-    assert all("unknown option 'frozen' in backbone 'tiny'" in why for why in found.undefined.values())
-    assert set(found.lacking) == {20, 21, 23, 31, 33, 34}
-    assert all("--dataset fashioniq" in found.lacking[number] for number in (31, 33, 34))
-    assert all("the target is a random one of several" in found.lacking[number] for number in (20, 21, 23))
-    labels = [cell.labels["system"] for cell in found.cells]
-    assert {label.split()[0] for label in labels} == set(settings()) - set(found.undefined)
+    plan = plan_claims(all_claims(), base, (0,), tmp_path, Display(), Scenes())
+    assert set(plan.undefined) == {"hycole-slow", "hycole-still", "hycole-fast"}
+    assert all("unknown option 'frozen' in backbone 'tiny'" in why for why in plan.undefined.values())
+    assert set(plan.lacking) == {20, 21, 23, 31, 33, 34}
+    assert all("--dataset fashioniq" in plan.lacking[number] for number in (31, 33, 34))
+    assert all("the target is a random one of several" in plan.lacking[number] for number in (20, 21, 23))
+    labels = [cell.labels["system"] for cell in plan.cells]
+    assert {label.split()[0] for label in labels} == set(settings()) - set(plan.undefined)
     alike: dict[str, set[str]] = {}
-    for cell in found.cells:
+    for cell in plan.cells:
         alike.setdefault(cell.hash, set()).add(cell.labels["system"])
     assert [names for names in alike.values() if len(names) > 1] == [{"dqe", "dqe loss.margin=0.8"}]
-    config = {cell.labels["system"]: cell.config for cell in found.cells}
+    config = {cell.labels["system"]: cell.config for cell in plan.cells}
     assert config["qure"].schedule.refresh_epochs == (2, 4, 6, 8, 10)
     assert config["qure-no-warmup"].schedule.refresh_epochs == (0, 2, 4, 6, 8, 10)
     assert config["qure-3-negatives"].train.num_negatives == 3
@@ -67,16 +67,16 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
 
 def test_clip_can_move_slowly(toy_root: Path, tmp_path: Path) -> None:
     sets = ["backbone.name=clip", "backbone.init=random", "backbone.size=toy", f"dataset.root='{toy_root}'"]
-    found = plan_claims(chosen("26,28,29"), list(map(set_layer, sets)), (0,), tmp_path, Display(), Scenes())
-    assert found.undefined == {}
-    assert found.remarks == []
-    config = {cell.labels["system"]: cell.config.backbone.options for cell in found.cells}
+    plan = plan_claims(chosen("26,28,29"), list(map(set_layer, sets)), (0,), tmp_path, Display(), Scenes())
+    assert plan.undefined == {}
+    assert plan.remarks == []
+    config = {cell.labels["system"]: cell.config.backbone.options for cell in plan.cells}
     assert [config[f"hycole-{rate}"]["gamma"] for rate in ("slow", "still", "fast")] == [0.001, 1e-12, 1.0]
     assert config["hycole-slow"]["frozen"] is False
     assert (config["hycole"]["projection"], config["hycole"]["fusion"]) == (True, "gated")
     assert config["hycole-sum"]["fusion"] == "sum"
     assert config["in-batch-attributes"]["attribute_weights"] is True
-    assert len({cell.hash for cell in found.cells}) == len(found.cells) == 7
+    assert len({cell.hash for cell in plan.cells}) == len(plan.cells) == 7
 
 
 def test_lists_and_sweeps_stand_for_all_their_values(tmp_path: Path) -> None:

@@ -31,17 +31,17 @@ def computed(world: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def claims_of(folder: Path) -> dict[int, dict[str, object]]:
-    found = json.loads((folder / "claims.json").read_text())["claims"]
-    return {claim["id"]: claim for claim in found}
+    claims = json.loads((folder / "claims.json").read_text())["claims"]
+    return {claim["id"]: claim for claim in claims}
 
 
 def test_claims_are_computed_and_judged(computed: Path) -> None:
-    found = claims_of(computed / "c")
-    assert list(found) == [3, 5, 12, 29, 34]
-    assert {found[n]["verdict"] for n in (3, 5, 12)} <= {"supported", "refuted", "undecided"}
-    assert (found[29]["verdict"], found[34]["verdict"]) == ("not testable", "not testable")
-    assert "--dataset fashioniq" in str(found[34]["reason"])
-    assert "'hycole-slow': unknown option" in str(found[29]["reason"])
+    claims = claims_of(computed / "c")
+    assert list(claims) == [3, 5, 12, 29, 34]
+    assert {claims[n]["verdict"] for n in (3, 5, 12)} <= {"supported", "refuted", "undecided"}
+    assert (claims[29]["verdict"], claims[34]["verdict"]) == ("not testable", "not testable")
+    assert "--dataset fashioniq" in str(claims[34]["reason"])
+    assert "'hycole-slow': unknown option" in str(claims[29]["reason"])
     runs = {path.parent for path in computed.glob("*/result.json")}
     cells = json.loads((computed / "c" / "comparison.json").read_text())["cells"]
     means: dict[str, list[float]] = {}
@@ -49,7 +49,7 @@ def test_claims_are_computed_and_judged(computed: Path) -> None:
         folder = RunFolder(computed / cell["run"])
         assert folder.path in runs
         means.setdefault(cell["system"], []).append(folder.result["metrics"][folder.result["main_metric"]])
-    (test,) = found[5]["tests"]  # type: ignore[misc]
+    (test,) = claims[5]["tests"]  # type: ignore[misc]
     want = sum(means["cirqrs"]) / 3 - sum(means["include"]) / 3
     assert test["value"] == pytest.approx(want)
     assert test["low"] <= want <= test["high"]
@@ -66,16 +66,16 @@ def test_files_say_the_same(computed: Path) -> None:
 
 
 def test_the_page_shows_every_claim(computed: Path, words_of: Callable[[Path], str]) -> None:
-    found, page = claims_of(computed / "c"), computed / "c" / "report" / "index.html"
+    claims, page = claims_of(computed / "c"), computed / "c" / "report" / "index.html"
     text = words_of(page)
     assert re.search(r"Of 5 claims: .*2 not testable \(29, 34\)\.", text)
-    for number, claim in found.items():
+    for number, claim in claims.items():
         row = text.index(f'<td data-sort="{number}" class="number">{number}</td><td')
         cells = text[row : text.index("</tr>", row)]
         assert f'class="verdict {claim["verdict"]}">{claim["verdict"]}<' in cells
         assert all(str(claim[key]) in cells for key in ("words", "published", "source"))
         assert all(line in cells for line in claim["measured"])  # type: ignore[attr-defined]
-    tests = [(number, test) for number, claim in found.items() for test in claim["tests"]]  # type: ignore[attr-defined]
+    tests = [(number, test) for number, claim in claims.items() for test in claim["tests"]]  # type: ignore[attr-defined]
     drawn = [(number, test) for number, test in tests if test["unit"] == "points" and test["low"] is not None]
     assert f"n = {len(drawn)} tests; the table has {len(tests) - len(drawn)} more" in text
     svg = base64.b64decode(re.findall(r"image/svg\+xml;base64,([^\"]+)", text)[0]).decode()
@@ -123,8 +123,8 @@ def seeds_of(runs: Path) -> dict[str, int]:
 def test_settings_of_undecided_tests_run_on(
     decided: Path, world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, seeds = claims_of(decided / "u"), seeds_of(decided)
-    tests = [test for claim in found.values() for test in claim["tests"]]  # type: ignore[attr-defined]
+    claims, seeds = claims_of(decided / "u"), seeds_of(decided)
+    tests = [test for claim in claims.values() for test in claim["tests"]]  # type: ignore[attr-defined]
     assert {test["seeds"] for test in tests} == {3, 5}
     assert all(test["seeds"] == 5 for test in tests if test["test_verdict"] == "undecided")
     for name, count in seeds.items():
@@ -149,9 +149,9 @@ def test_a_recipe_gives_backbone_data_and_training_only(
     assert negbench(["claims", "--only", "24", "--seeds", "1", *common]) == 0
     cells = json.loads(next((tmp_path / "runs").glob("*/comparison.json")).read_text())["cells"]
     config = {cell["system"]: RunFolder(tmp_path / "runs" / cell["run"]).config for cell in cells}
-    negatives = {name: found.train.num_negatives for name, found in config.items()}
+    negatives = {name: settings.train.num_negatives for name, settings in config.items()}
     assert negatives == {"qure": 1, "cirqrs": 1, "in-batch": None}
-    assert {found.train.epochs for found in config.values()} == {3}
+    assert {settings.train.epochs for settings in config.values()} == {3}
     assert config["qure"].strategy.name == "qure"
     assert config["qure"].schedule.n_def == 6
 

@@ -72,18 +72,18 @@ def verdict(*tests: ClaimTest, **undefined: str) -> str:
 
 def test_values_of_whole_runs_have_students_interval() -> None:
     one, other = np.array([-0.2, 0.3, 0.1, 0.4]), np.array([-0.1, 0.1, 0.0, 0.1])
-    found = estimate_of(one, other, None, 1)
+    estimate = estimate_of(one, other, None, 1)
     want = stats.ttest_rel(one, other).confidence_interval(0.95)
-    assert found.value == pytest.approx((one - other).mean())
-    assert (found.low, found.high) == pytest.approx((want.low, want.high))
+    assert estimate.value == pytest.approx((one - other).mean())
+    assert (estimate.low, estimate.high) == pytest.approx((want.low, want.high))
     error = stats.sem(one - other)
-    assert found.detectable == pytest.approx((stats.t.ppf(0.975, 3) + stats.t.ppf(0.8, 3)) * error)
+    assert estimate.detectable == pytest.approx((stats.t.ppf(0.975, 3) + stats.t.ppf(0.8, 3)) * error)
 
 
 def test_one_seed_of_whole_runs_has_no_interval() -> None:
-    found = estimate_of(np.array([0.5]), np.array([0.25]), None, 1)
-    assert found.value == 0.25
-    assert all(math.isnan(value) for value in (found.low, found.high, found.detectable))
+    estimate = estimate_of(np.array([0.5]), np.array([0.25]), None, 1)
+    assert estimate.value == 0.25
+    assert all(math.isnan(value) for value in (estimate.low, estimate.high, estimate.detectable))
 
 
 def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missing() -> None:
@@ -91,17 +91,17 @@ def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missin
     one, other = generator.normal(0.2, 1, (2, 3, 40))
     strata = np.array(["x", "y"] * 20)
     one[1, 7] = other[2, 9] = np.nan
-    found = estimate_of(one, other, strata, 0.4)
+    effect = estimate_of(one, other, strata, 0.4)
     kept = [q for q in range(40) if q not in (7, 9)]
     a, b = one[:, kept], other[:, kept]
     want = np.mean([(a - b)[:, strata[kept] == name].mean() for name in ("x", "y")])
-    assert found.value == pytest.approx(want)
-    assert found == estimate_of(one, other, strata, 0.4)  # deterministic
+    assert effect.value == pytest.approx(want)
+    assert effect == estimate_of(one, other, strata, 0.4)  # deterministic
     table = ValueTable({"a": a, "b": b}, Design(strata[kept], alpha=0.02))
     same = against(table, "b", np.random.default_rng(1))["a"]
-    assert found.detectable == pytest.approx(same.minimum_detectable, rel=0.1)
-    assert (found.low, found.high) == pytest.approx((same.interval.low, same.interval.high), abs=0.05)
-    assert found.high - found.low > estimate_of(one, other, strata, 1).high - estimate_of(one, other, strata, 1).low
+    assert effect.detectable == pytest.approx(same.minimum_detectable, rel=0.1)
+    assert (effect.low, effect.high) == pytest.approx((same.interval.low, same.interval.high), abs=0.05)
+    assert effect.high - effect.low > estimate_of(one, other, strata, 1).high - estimate_of(one, other, strata, 1).low
 
 
 def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value() -> None:
@@ -110,11 +110,11 @@ def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value() -> None:
     one[np.arange(40) % 8, np.arange(40)] = np.nan
     with pytest.raises(ValueError, match="fewer than two queries"):
         estimate_of(one, np.zeros_like(one), None, 1)
-    found = estimate_of(one, np.zeros_like(one), None, 1, nested=True)
+    estimate = estimate_of(one, np.zeros_like(one), None, 1, nested=True)
     means = np.nanmean(one, axis=1)
-    assert found.value == pytest.approx(means.mean())
+    assert estimate.value == pytest.approx(means.mean())
     want = stats.ttest_1samp(means, 0).confidence_interval(0.95)
-    assert found.high - found.low == pytest.approx(want.high - want.low, rel=0.2)
+    assert estimate.high - estimate.low == pytest.approx(want.high - want.low, rel=0.2)
 
 
 def test_queries_of_one_world_are_no_new_queries_in_every_seed() -> None:
@@ -144,8 +144,8 @@ THE_WHOLE_INTERVAL_DECIDES: list[tuple[Any, ...]] = [
 
 def test_the_whole_interval_decides() -> None:
     for low, high, supports, refutes, want in THE_WHOLE_INTERVAL_DECIDES:
-        found = decide(trial({"a": []}, "level", supports, refutes), ClaimEstimate(0.0, low, high, 0.1))
-        assert found == want, (low, high, supports, refutes)
+        decision = decide(trial({"a": []}, "level", supports, refutes), ClaimEstimate(0.0, low, high, 0.1))
+        assert decision == want, (low, high, supports, refutes)
 
 
 def test_a_claim_is_as_good_as_its_weakest_test() -> None:
@@ -168,15 +168,15 @@ def test_intervals_of_a_claim_are_simultaneous() -> None:
 
 def test_a_look_spends_its_share_and_what_it_decides_stays() -> None:
     looks, values = Looks(SEEDS, 5), {"a": [1.0, 1.01, 0.99, -9, -9], "b": [1.0, 0.5, 0.6, 0.8, 0.7]}
-    tests = [trial({name: found}) for name, found in values.items()]
-    mine = evidence("a", "b", seeds=(0, 1, 2, 3, 4))
-    found = judge(claim_of(*tests), mine, looks, lacking=None, undefined={})
-    assert [(answer.verdict, answer.seeds) for answer in found.answers] == [("supported", 3), ("supported", 5)]
-    for answer, count, share, row in zip(found.answers, looks.counts, looks.shares, values.values(), strict=True):
+    tests = [trial({name: row}) for name, row in values.items()]
+    complete = evidence("a", "b", seeds=(0, 1, 2, 3, 4))
+    finding = judge(claim_of(*tests), complete, looks, lacking=None, undefined={})
+    assert [(answer.verdict, answer.seeds) for answer in finding.answers] == [("supported", 3), ("supported", 5)]
+    for answer, count, share, row in zip(finding.answers, looks.counts, looks.shares, values.values(), strict=True):
         want = stats.ttest_1samp(row[:count], 0).confidence_interval(1 - 0.05 * share / 2)
         assert answer.estimate is not None
         assert (answer.estimate.low, answer.estimate.high) == pytest.approx((want.low, want.high))
-    stopped = Evidence({**mine.runs, "b": evidence("b").runs["b"]})
+    stopped = Evidence({**complete.runs, "b": evidence("b").runs["b"]})
     (_, left) = judge(claim_of(*tests), stopped, looks, lacking=None, undefined={}).answers
     assert (left.verdict, left.seeds) == ("undecided", 3)
 
@@ -193,9 +193,9 @@ def test_order_is_a_rank_correlation_seed_by_seed() -> None:
     mixed = Fixed(table={name: np.array([[0.5, 0.5]] * 3) for name in table})
     assert verdict(trial(table, "order", "< -0.9", "> -0.9", other)) == "supported"
     assert verdict(trial(table, "order", "> 0.9", "< 0.9", other)) == "refuted"
-    found = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), ONCE, lacking=None, undefined={})
-    assert found.verdict == "not testable"
-    assert found.reason == "needs at least three settings, and measures that differ between them"
+    finding = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), ONCE, lacking=None, undefined={})
+    assert finding.verdict == "not testable"
+    assert finding.reason == "needs at least three settings, and measures that differ between them"
 
 
 def test_reasons() -> None:
@@ -217,10 +217,10 @@ def test_a_sweep_is_judged_by_the_mean_over_its_values() -> None:
     table = {"a m=1": [3.0, 2.9, 3.1], "a m=2": [-1.0, -1.1, -0.9], "b m=1": [0.0] * 3, "b m=2": [0.0] * 3}
     swept = dataclasses.replace(trial(table, "difference"), settings=("a", "b"), sweep=("m=1", "m=2"))
     assert swept.needed == tuple(table)
-    found = judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={})
-    assert found.verdict == "supported"
-    assert found.answers[0].estimate is not None
-    assert found.answers[0].estimate.value == pytest.approx(1.0)
+    finding = judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={})
+    assert finding.verdict == "supported"
+    assert finding.answers[0].estimate is not None
+    assert finding.answers[0].estimate.value == pytest.approx(1.0)
     alone = dataclasses.replace(swept, sweep=("m=2",))
     assert judge(claim_of(alone), evidence(*table), ONCE, lacking=None, undefined={}).verdict == "refuted"
     absent = judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={"a m=2": "no"})

@@ -26,8 +26,8 @@ from negbench.systems.system import load_config
 
 
 def of(name: str, run: SettingRun, **options: Any) -> list[float]:
-    found = Measure(name, tuple(options.items())).of(run).values
-    return [float(found)] if found.ndim == 0 else found.tolist()
+    values = Measure(name, tuple(options.items())).of(run).values
+    return [float(values)] if values.ndim == 0 else values.tolist()
 
 
 # --- by hand -----------------------------------------------------------------------------------------------------
@@ -86,8 +86,8 @@ def test_falls_of_seeds_are_from_where_the_others_are_best(hand: SettingRun, tmp
         folders.append(RunFolder(path))
     evidence = Evidence({"hand": dict(enumerate(folders))})
     runs = [evidence.run("hand", seed) for seed in range(3)]
-    found = [float(each.values) for each in Measure("falls").of_seeds(runs)]
-    assert found == pytest.approx([0.3 - 0.4, 0.4 - 0.2, 0.7 - 0.5])  # the mean of the other seeds is best at epoch 1
+    falls = [float(each.values) for each in Measure("falls").of_seeds(runs)]
+    assert falls == pytest.approx([0.3 - 0.4, 0.4 - 0.2, 0.7 - 0.5])  # the mean of the other seeds is best at epoch 1
     with (folders[2].path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 1, "epoch": 9, "val/r": 0.1}) + "\n")
     with pytest.raises(Untestable, match="evaluated at different epochs"):
@@ -135,11 +135,11 @@ def test_ranks_by_hand(hand: SettingRun) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> Evidence:
-    where, found = tmp_path_factory.mktemp("runs"), {}
+    where, runs = tmp_path_factory.mktemp("runs"), {}
     for name in ("all-corpus", "in-batch"):
         config = load_config(flags={"strategy": {"name": name}}, sets=[*toy_sets, "train.epochs=2"])
-        found[name] = {0: run_config(config, Bench.open(where, "none")).folder}
-    return Evidence(found)
+        runs[name] = {0: run_config(config, Bench.open(where, "none")).folder}
+    return Evidence(runs)
 
 
 def scores_of(run: SettingRun, split: str = "val") -> torch.Tensor:
@@ -158,8 +158,8 @@ def rank_of(scores: torch.Tensor, column: int) -> int:
 
 def test_recall_is_the_reported_metric(trained: Evidence) -> None:
     run = trained.run("in-batch", 0)
-    found = Measure("recall").of(run)
-    means = [found.values[found.strata == name].mean() for name in np.unique(found.strata)]
+    recall = Measure("recall").of(run)
+    means = [recall.values[recall.strata == name].mean() for name in np.unique(recall.strata)]
     assert float(np.mean(means)) == pytest.approx(run.result["metrics"]["average/recall"])
     with pytest.raises(Untestable, match="no subset of look-alikes for a query: needs cirr"):
         of("subset-recall", run)
@@ -206,7 +206,7 @@ def test_separation_by_loops(trained: Evidence) -> None:
 def test_simulated_judges_by_loops(trained: Evidence) -> None:
     run, rankers = trained.run("all-corpus", 0), ("all-corpus", "in-batch")
     data, scores = run.encoded("val").dataset, scores_of(run)
-    found = of("agreement-over-recall", run, rankers=rankers)
+    agreement = of("agreement-over-recall", run, rankers=rankers)
     lists = [scores_of(trained.run(name, 0)) for name in rankers]
     decided = 0
     for row, query in enumerate(data.queries):
@@ -219,7 +219,7 @@ def test_simulated_judges_by_loops(trained: Evidence) -> None:
         mean = [float(scores[row, members].mean()) for members in sets]
         by_scores = 1.0 if mean[better] > mean[worse] + 1e-7 else 0.5 if mean[better] > mean[worse] - 1e-7 else 0.0
         by_recall = (1 + hit[better] - hit[worse]) / 2
-        assert found[row] == by_scores - by_recall
+        assert agreement[row] == by_scores - by_recall
         decided += 1
     assert decided > 3
 

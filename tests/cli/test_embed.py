@@ -93,7 +93,7 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Path:
+def module(tmp_path: Path) -> Path:
     file = tmp_path / "mine.py"
     file.write_text(ENCODER, encoding="utf-8")
     return file
@@ -121,12 +121,12 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    found = []
+    tables = []
     for name, key in (("images.npz", "ids"), ("texts.npz", "texts")):
         with np.load(folder / name) as arrays:
             assert set(arrays.files) == {key, "features"}
-            found.append(dict(zip(arrays[key].tolist(), arrays["features"], strict=True)))
-    return found[0], found[1]
+            tables.append(dict(zip(arrays[key].tolist(), arrays["features"], strict=True)))
+    return tables[0], tables[1]
 
 
 class Counting(nn.Module):
@@ -154,7 +154,7 @@ def given(file: Path, encoder: Any) -> str:
 
 @pytest.mark.slow
 def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
-    pictures: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+    pictures: Path, module: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
     """Run the commands of docs/howto/own_embeddings.md in order, on a file with other column names."""
     page = (Path(__file__).parents[2] / "docs" / "howto" / "own_embeddings.md").read_text(encoding="utf-8")
@@ -170,8 +170,8 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
 
     def as_printed(line: list[str]) -> list[str]:
         """Replace the folder and encoder of the page's command by this test's."""
-        found = [word.replace("my-data", str(pictures)) for word in line]
-        return [f"{mine}:Mine" if word == "encoder.py:Mine" else word for word in found]
+        words = [word.replace("my-data", str(pictures)) for word in line]
+        return [f"{module}:Mine" if word == "encoder.py:Mine" else word for word in words]
 
     first, embedding, *after = map(as_printed, printed)
     assert negbench(first) == 0
@@ -203,13 +203,13 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
     refused(init, f'set name = "precomputed", images = "{pictures}')
 
 
-def test_vectors_are_those_of_each_item_alone(pictures: Path, mine: Path) -> None:
+def test_vectors_are_those_of_each_item_alone(pictures: Path, module: Path) -> None:
     written = []
     for name in ("make", "made", "Mine"):
-        found = package.embed(package.Embed(folder=pictures, encoder=f"{mine}:{name}", batch_size=5, overwrite=True))
-        written.append(found.images.read_bytes())
+        saved = package.embed(package.Embed(folder=pictures, encoder=f"{module}:{name}", batch_size=5, overwrite=True))
+        written.append(saved.images.read_bytes())
     assert written[0] == written[1] == written[2]
-    assert (found.image_shape, found.text_shape) == ((24, 6), (3, 5))
+    assert (saved.image_shape, saved.text_shape) == ((24, 6), (3, 5))
     images, texts = read(pictures)
     space: dict[str, Any] = {}
     exec(ENCODER, space)
@@ -224,26 +224,26 @@ def test_vectors_are_those_of_each_item_alone(pictures: Path, mine: Path) -> Non
     assert list(texts) == TEXTS
     lines = (pictures / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     (pictures / "queries.jsonl").write_text("\n".join(lines[::-1]), encoding="utf-8")
-    package.embed(package.Embed(folder=pictures, encoder=f"{mine}:Mine", batch_size=7, overwrite=True))
+    package.embed(package.Embed(folder=pictures, encoder=f"{module}:Mine", batch_size=7, overwrite=True))
     other, _ = read(pictures)
     assert list(other) != list(images)
     for image, row in images.items():
         np.testing.assert_allclose(other[image], row, rtol=1e-5)
 
 
-def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures: Path, mine: Path) -> None:
+def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures: Path, module: Path) -> None:
     encoder = Counting()
-    found = package.embed(package.Embed(folder=pictures, encoder=given(mine, encoder), batch_size=10))
+    embedded = package.embed(package.Embed(folder=pictures, encoder=given(module, encoder), batch_size=10))
     assert encoder.asked == [10, 10, 4, 3]
     assert encoder.modes == {False}
     assert read(pictures)[0]["p1"].dtype == np.float32
     rows = package.audit(
-        package.Audit(strategies="qure", backbone=found.backbone, dataset=found.dataset, queries=10)
+        package.Audit(strategies="qure", backbone=embedded.backbone, dataset=embedded.dataset, queries=10)
     ).rows
     assert rows[0]["pool_size"] > 0
 
 
-def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures: Path, mine: Path) -> None:
+def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures: Path, module: Path) -> None:
     (pictures / "queries.jsonl").unlink()
     (pictures / "lists").mkdir()
     (pictures / "lists" / "t.csv").write_text(
@@ -252,7 +252,7 @@ def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures: Path, mine: 
     )
     (pictures / "gallery.txt").write_text("p8\np0\n", encoding="utf-8")
     gallery = ["--gallery", str(pictures / "gallery.txt")]
-    assert negbench(["embed", str(pictures), "--encoder", f"{mine}:Arrays", *gallery]) == 0
+    assert negbench(["embed", str(pictures), "--encoder", f"{module}:Arrays", *gallery]) == 0
     images, texts = read(pictures)
     assert sorted(images) == ["p0", "p1", "p2", "p3", "p4", "p5", "p7.png", "p8", "pictures/p6"]
     assert sorted(texts) == ["a", "b"]
@@ -283,19 +283,19 @@ ONE_LINE = {
 
 
 def test_what_is_wrong_with_an_encoder_is_one_line(
-    pictures: Path, mine: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+    pictures: Path, module: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
-    monkeypatch.chdir(mine.parent)
-    (mine.parent / "broken.py").write_text("x = (", encoding="utf-8")
+    monkeypatch.chdir(module.parent)
+    (module.parent / "broken.py").write_text("x = (", encoding="utf-8")
     for spec, message in ONE_LINE.items():
         refused(["embed", str(pictures), "--encoder", spec, "--batch-size", "10"], message)
         assert not list(pictures.glob("*.npz"))
 
 
 def test_what_is_wrong_with_the_folder_is_one_line(
-    pictures: Path, mine: Path, tmp_path: Path, refused: Callable[..., str]
+    pictures: Path, module: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    spec = ["--encoder", f"{mine}:Arrays"]
+    spec = ["--encoder", f"{module}:Arrays"]
 
     def fails(folder: Path, message: str, *more: str) -> None:
         refused(["embed", str(folder), *spec, *more], message)
@@ -307,7 +307,7 @@ def test_what_is_wrong_with_the_folder_is_one_line(
     assert negbench(["embed", str(pictures), *spec]) == 0
     before = (pictures / "images.npz").read_bytes()
     fails(pictures, "images.npz already exists")
-    assert negbench(["embed", str(pictures), "--encoder", f"{mine}:Mine", "--overwrite"]) == 0
+    assert negbench(["embed", str(pictures), "--encoder", f"{module}:Mine", "--overwrite"]) == 0
     assert (pictures / "images.npz").read_bytes() != before
     (pictures / "images.npz").rename(pictures / "earlier.npz")
     fails(pictures, "earlier.npz already holds embeddings of images: move it away", "--overwrite")
@@ -326,7 +326,7 @@ def test_a_missing_library_is_named_with_its_extra(
         refused(["embed", str(pictures), "--encoder", spec], f"this needs {module}: pip install 'negbench[full]'")
 
 
-def test_an_encoder_that_was_interrupted_leaves_no_file(pictures: Path, mine: Path) -> None:
+def test_an_encoder_that_was_interrupted_leaves_no_file(pictures: Path, module: Path) -> None:
     encoder = Counting()
 
     def stop(texts: Sequence[str]) -> Tensor:
@@ -334,14 +334,14 @@ def test_an_encoder_that_was_interrupted_leaves_no_file(pictures: Path, mine: Pa
 
     encoder.encode_text = stop  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        package.embed(package.Embed(folder=pictures, encoder=given(mine, encoder)))
+        package.embed(package.Embed(folder=pictures, encoder=given(module, encoder)))
     assert {file.name for file in pictures.iterdir()} == {"pictures", "queries.jsonl"}
 
 
 def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
-    pictures: Path, mine: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+    pictures: Path, module: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
-    package.embed(package.Embed(folder=pictures, encoder=given(mine, Counting())))
+    package.embed(package.Embed(folder=pictures, encoder=given(module, Counting())))
     before = (pictures / "texts.npz").read_bytes()
     write = atomic_write
 
@@ -354,16 +354,16 @@ def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
     encoder = Counting()
     encoder.encode_text = lambda texts: torch.full((len(texts), 2), 0.5)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        package.embed(package.Embed(folder=pictures, encoder=given(mine, encoder), overwrite=True))
+        package.embed(package.Embed(folder=pictures, encoder=given(module, encoder), overwrite=True))
     assert (pictures / "texts.npz").read_bytes() != before
     refused(["init", str(pictures)], "embeddings of images: save them beside texts.npz")
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(
-    pictures: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
+    pictures: Path, module: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda place, mode: False)
     encoder = Counting()
     with pytest.raises(NegbenchError, match=r"cannot write .*my data"):
-        package.embed(package.Embed(folder=pictures, encoder=given(mine, encoder)))
+        package.embed(package.Embed(folder=pictures, encoder=given(module, encoder)))
     assert not encoder.asked

@@ -51,15 +51,15 @@ def cells(text: str, metric: str) -> list[str]:
 def test_recall_at_5_of_the_real_file_needs_no_image(shared_data: Path) -> None:
     section = PluginConfig.model_validate({"name": "hp-fashioniq", "root": str(shared_data)})
     dataset = preferences_of(load_split(section, "val", images=False))
-    found = judged(dataset, dataset.hits.double(), "recall-at-5")
+    scores = judged(dataset, dataset.hits.double(), "recall-at-5")
 
-    values = found.metrics
+    values = scores.metrics
     assert values["spearman"] == pytest.approx(0.1535, abs=5e-5)
     assert values["preference_rate"] == pytest.approx(0.8107, abs=5e-5)
     assert values["preference_rate_with_ties"] == pytest.approx(0.5888, abs=5e-5)
     assert math.isnan(values["preference_rate_equal_recall"])  # this scorer has no preference between equal recalls
     assert values["accuracy"] == pytest.approx(0.5830, abs=5e-5)
-    assert len(found.queries) == 3050
+    assert len(scores.queries) == 3050
 
 
 def test_a_run_is_judged_by_the_scores_of_its_model(

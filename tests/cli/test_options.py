@@ -39,7 +39,7 @@ def test_the_help_of_compare_is_two_screens_in_groups(
         assert len(lines) <= 100
         titles = [line.rstrip(":") for line in lines if re.fullmatch(r"[A-Z][a-z]+:", line)]
         assert titles == ["Options", "Settings", "Data", "Computing", "Output", "Examples"]
-        flags = [found[1] for line in lines if (found := re.match(r"  (?:-\w, )?(--[\w-]+)", line))]
+        flags = [match[1] for line in lines if (match := re.match(r"  (?:-\w, )?(--[\w-]+)", line))]
         assert sorted(flags) == sorted(set(flags))
         assert {"--strategies", "--recipe", "--data-root", "--workers", "--json", "--help"} <= {*flags}
         examples = lines[lines.index("Examples:") + 1 :]
@@ -125,8 +125,8 @@ def test_the_help_groups_the_commands_in_whole_sentences(
     assert "..." not in out.partition("Start:")[2]
     assert max(map(len, out.splitlines())) <= 80
     groups = re.findall(r"^(\w+):\n((?:  .*\n)+)", out.partition("COMMAND [ARGS]")[2], re.M)
-    found = {title: re.findall(r"^  (\w+)", rows, re.M) for title, rows in groups}
-    assert {title: names for title, names in found.items() if title != "Options"} == {
+    commands = {title: re.findall(r"^  (\w+)", rows, re.M) for title, rows in groups}
+    assert {title: names for title, names in commands.items() if title != "Options"} == {
         "Start": ["init", "embed", "data", "doctor"],
         "Compare": ["run", "compare", "study", "claims"],
         "Negatives": ["audit", "mine"],

@@ -34,12 +34,12 @@ def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
 
 def test_a_run_as_json_quiet_and_verbose(place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", "--strategy", "qure", *place]
-    found = document([*command, "-v"], capsys)
+    printed = document([*command, "-v"], capsys)
     (stored,) = tmp_path.glob("*/result.json")
     result = json.loads(stored.read_text(encoding="utf-8"))
-    assert found["metrics"] == result["metrics"]
-    assert found["run"] == stored.parent.name
-    assert not found["reused"]
+    assert printed["metrics"] == result["metrics"]
+    assert printed["run"] == stored.parent.name
+    assert not printed["reused"]
     assert document(command, capsys)["reused"]
     assert negbench([*command, "--set", "seed=1", "-v"]) == 0
     output = capsys.readouterr()

@@ -151,14 +151,14 @@ def test_equals_the_plain_loop(tmp_path, folder, small_shards, budget):
 
 def test_batches_of_any_size_and_workers_give_the_same(tmp_path, folder):
     images = images_of(folder)
-    found = []
+    loaded = []
     for batch_size, workers in ((1, 0), (5, 0), (64, 0), (5, 2)):
         store = FeatureStore(tmp_path / f"{batch_size}-{workers}", "pooled", (ROWS, WIDTH))
         store.ensure(images, Pooled(), batch_size=batch_size, workers=workers)
-        found.append(store.load(list(images))[torch.arange(13)])
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=2**-10, atol=2**-10)  # float16 precision
-    assert torch.equal(found[3], found[1])  # equal batches give equal bits, with or without workers
+        loaded.append(store.load(list(images))[torch.arange(13)])
+    for other in loaded[1:]:
+        torch.testing.assert_close(other, loaded[0], rtol=2**-10, atol=2**-10)  # float16 precision
+    assert torch.equal(loaded[3], loaded[1])  # equal batches give equal bits, with or without workers
 
 
 def test_only_what_is_new_is_encoded(tmp_path, folder):

@@ -103,8 +103,8 @@ def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(
     """Scenes differ if an option changes how texts are read, even with equal features, or a dev part shrinks train."""
     monkeypatch.setattr(Precomputed, "feature_key", property(lambda self: "the same"))
     (texts,) = (text for text in vector_sets if text.startswith("backbone.texts="))
-    found = np.load(texts.partition("=")[2].strip("'"))
-    turned = {name: found[name][::-1] for name in found.files}  # the same vectors in another order
+    vectors = np.load(texts.partition("=")[2].strip("'"))
+    turned = {name: vectors[name][::-1] for name in vectors.files}  # the same vectors in another order
     np.savez(tmp_path / "texts.npz", **turned)
     options = (), ("eval.select=dev",), (), (f"backbone.texts='{tmp_path / 'texts.npz'}'",)
     scenes, rows = Scenes(), []
@@ -130,15 +130,15 @@ def test_other_features_in_the_same_file_are_another_run(tmp_path: Path) -> None
 
 def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> None:
     """Runs in one process share a dev part only if fraction and seed agree."""
-    scenes, found = Scenes(), list[list[str]]()
+    scenes, parts = Scenes(), list[list[str]]()
     for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
         (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
         shared, alone = (plan_run(config, each).splits.dev for each in (scenes, Scenes()))
         assert shared is not None
         assert alone is not None
-        found.append([query.id for query in shared.queries])
-        assert found[-1] == [query.id for query in alone.queries]
-    assert len({tuple(ids) for ids in found}) == 3
+        parts.append([query.id for query in shared.queries])
+        assert parts[-1] == [query.id for query in alone.queries]
+    assert len({tuple(ids) for ids in parts}) == 3
 
 
 @pytest.mark.parametrize("aspects", [False, True])
@@ -201,14 +201,14 @@ def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pyt
 
 @pytest.mark.parametrize("option", ["exclude_relevant", "exclude_reference"])
 def test_what_is_left_out_is_no_member_of_a_batch_either(vector_sets: list[str], tmp_path: Path, option: str) -> None:
-    found = {}
+    behaviour = {}
     for given in (False, True):
         (config,) = configs(vector_sets, "in-batch", f"mining.{option}={str(given).lower()}", "train.batch_size=24")
-        found[given] = run_config(config, Bench.open(tmp_path, "none")).details["behaviour"]
+        behaviour[given] = run_config(config, Bench.open(tmp_path, "none")).details["behaviour"]
     if option == "exclude_relevant":
-        assert found[False]["false_negative_rate_pool"] > 0
-        assert found[True]["false_negative_rate_pool"] == found[True]["false_negative_rate_draws"] == 0
-    assert found[True]["pool_size"] < found[False]["pool_size"]
+        assert behaviour[False]["false_negative_rate_pool"] > 0
+        assert behaviour[True]["false_negative_rate_pool"] == behaviour[True]["false_negative_rate_draws"] == 0
+    assert behaviour[True]["pool_size"] < behaviour[False]["pool_size"]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

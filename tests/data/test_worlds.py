@@ -70,8 +70,8 @@ def test_two_pinned_worlds_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_runs_manifest_names_its_world(tmp_path: Path) -> None:
     def known(seed: int, *sets: str) -> dict[str, Any]:
-        found = run_config(config_of(seed, *sets), Bench.open(tmp_path, "none", scenes=Scenes()))
-        manifest: dict[str, Any] = found.folder.manifest["dataset"]
+        run = run_config(config_of(seed, *sets), Bench.open(tmp_path, "none", scenes=Scenes()))
+        manifest: dict[str, Any] = run.folder.manifest["dataset"]
         return manifest
 
     drawn, pinned = [known(seed) for seed in (0, 1)], [known(seed, "dataset.world=7") for seed in (0, 1)]

@@ -145,9 +145,9 @@ def test_metrics_are_the_servers(tmp_path: Path, flaws: ModuleType) -> None:
     scores = toy_table(data, 2, "negative")
     order = [[int(data.images[c]) for c in sorted(range(90), key=lambda c: -float(row[c]))] for row in scores]
     want = server_metrics(annotations, {q.id: o for q, o in zip(data.queries, order, strict=True)})
-    found = data.evaluate(scores)
-    assert found == pytest.approx(want, abs=1e-12)
-    assert list(found) == list(data.card.metrics)
+    metrics = data.evaluate(scores)
+    assert metrics == pytest.approx(want, abs=1e-12)
+    assert list(metrics) == list(data.card.metrics)
     assert data.card.main == "map_at_5"
     part = data.with_queries([7, 3], "two")
     want = server_metrics([annotations[7], annotations[3]], {"7": order[7], "3": order[3]})

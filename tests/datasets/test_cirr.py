@@ -141,10 +141,10 @@ def loop_metrics(data: Cirr, scores: Tensor) -> dict[str, float]:
             rank = 1 + sum(score[image] >= score[str(query.target)] for image in rivals)
             for k in ks:
                 hits.setdefault(f"{name}recall_at_{k}", []).append(rank <= k)
-    found = {name: sum(values) / len(values) for name, values in hits.items()}
-    return found | {
-        "average": (found["recall_at_5"] + found["subset_recall_at_1"]) / 2,
-        "overall": sum(found.values()) / 7,
+    metrics = {name: sum(values) / len(values) for name, values in hits.items()}
+    return metrics | {
+        "average": (metrics["recall_at_5"] + metrics["subset_recall_at_1"]) / 2,
+        "overall": sum(metrics.values()) / 7,
     }
 
 
@@ -170,9 +170,9 @@ def test_metrics_against_loops(tmp_path: Path, flaws: ModuleType) -> None:
     part = data.with_queries([5, 2, 9], "three")
     for sign in SIGNS:
         scores = toy_table(data, 3, sign)
-        found = data.evaluate(scores)
-        assert list(found) == list(data.card.metrics)
-        assert found == pytest.approx(loop_metrics(data, scores), abs=1e-12)
+        metrics = data.evaluate(scores)
+        assert list(metrics) == list(data.card.metrics)
+        assert metrics == pytest.approx(loop_metrics(data, scores), abs=1e-12)
         assert part.evaluate(scores[[5, 2, 9]]) == pytest.approx(loop_metrics(part, scores[[5, 2, 9]]), abs=1e-12)
 
 

@@ -99,9 +99,9 @@ def test_a_data_set_of_your_own_is_short_and_so_is_what_its_author_reads() -> No
     "name", ["cirr", "emoji", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets", "vectors"]
 )
 def test_verify_finds_the_copies_clean(name: str, toys: ModuleType, tmp_path: Path) -> None:
-    found = verify(name, toys.TOYS[name](tmp_path / "toy"))
-    assert {problem.kind for problem in found.problems} <= {"counts"}  # a copy is smaller than the published data
-    assert [split.split for split in found.splits] == ["train", "val"]
+    report = verify(name, toys.TOYS[name](tmp_path / "toy"))
+    assert {problem.kind for problem in report.problems} <= {"counts"}  # a copy is smaller than the published data
+    assert [split.split for split in report.splits] == ["train", "val"]
 
 
 # --- the suite detects flaws -------------------------------------------------------------------------------------

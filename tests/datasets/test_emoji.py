@@ -113,15 +113,15 @@ def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it
         assert query.target_text
     rows = [0, 57, len(data.queries) - 1]
     off = data.attributes_off(torch.tensor(rows), torch.arange(len(data.images)))
-    for row, found in zip(rows, off.tolist(), strict=True):
-        want, near = data.queries[row], [image for image, count in zip(data.images, found, strict=True) if count == 1]
-        assert {image for image, count in zip(data.images, found, strict=True) if count == 0} == set(want.relevant)
+    for row, counts in zip(rows, off.tolist(), strict=True):
+        want, near = data.queries[row], [image for image, count in zip(data.images, counts, strict=True) if count == 1]
+        assert {image for image, count in zip(data.images, counts, strict=True) if count == 0} == set(want.relevant)
         asked = looks[want.target or ""]
         for image in near:
             assert looks[image].family == asked.family
             assert sum(a != b for a, b in zip(looks[image].look, asked.look, strict=True)) == 1
         family = {image for image in data.images if looks[image].family == asked.family}
-        assert {count for image, count in zip(data.images, found, strict=True) if image not in family} == {7}
+        assert {count for image, count in zip(data.images, counts, strict=True) if image not in family} == {7}
 
 
 def test_families_take_turns(root: Path) -> None:
@@ -131,13 +131,13 @@ def test_families_take_turns(root: Path) -> None:
 
 
 def test_artists_are_a_dial_of_false_negatives(root: Path) -> None:
-    found = {}
+    ids = {}
     for count in (1, 2, 3, 4):
         data = load(root, "val", artists=ARTISTS[:count], references=("noto",))
-        found[count] = [query.id for query in data.queries]
+        ids[count] = [query.id for query in data.queries]
         assert {len(query.relevant) for query in data.queries} == {count}
         assert {image.split("/")[0] for image in data.images} == set(ARTISTS[:count])
-    assert found[1] == found[2] == found[3] == found[4]
+    assert ids[1] == ids[2] == ids[3] == ids[4]
 
 
 def test_styles(root: Path) -> None:
@@ -249,5 +249,5 @@ def test_the_real_packages_have_the_counts_that_the_card_tells() -> None:
         data = load(shared, split)
         assert not data.remarks
         families = len({query.cluster for query in data.queries})
-        found = {"queries": len(data.queries), "images": len(data.images), "clusters": families}
-        assert found == counts[split]
+        sizes = {"queries": len(data.queries), "images": len(data.images), "clusters": families}
+        assert sizes == counts[split]

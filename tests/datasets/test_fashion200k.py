@@ -121,16 +121,16 @@ def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
             children.setdefault(frozenset({*words[:place], *words[place + 1 :]}), set()).add((caption, word))
     weights: dict[tuple[str, str], float] = {}
     for source, caption in images:
-        found: dict[str, float] = {}
+        chances: dict[str, float] = {}
         parents = [p for p, c in children.items() if caption in {n for n, _ in c} and len({w for _, w in c}) > 1]
         for parent in parents:
             word = dict(children[parent])[caption]
             fits = [other for other, changed in children[parent] if changed != word]
             for other in fits:
-                found[other] = found.get(other, 0.0) + 1 / len(children[parent])
+                chances[other] = chances.get(other, 0.0) + 1 / len(children[parent])
         for target, other in images:
-            if other in found:
-                share = found[other] / sum(found.values()) / sum(c == other for _, c in images)
+            if other in chances:
+                share = chances[other] / sum(chances.values()) / sum(c == other for _, c in images)
                 weights[source, target] = share
     sources = {source for source, _ in weights}
     return {pair: weight / len(sources) for pair, weight in weights.items()}

@@ -67,8 +67,8 @@ def test_published_counts(shared_data: Path) -> None:
         assert data.remarks == ()
         assert data.extra_images == []
         captions = json.loads((shared_data / f"fashioniq/captions/cap.shirt.{split}.json").read_text())
-        mine = [query for query in data.queries if query.group == "shirt"]
-        assert [(q.reference, q.target, list(q.captions)) for q in mine] == [
+        shirts = [query for query in data.queries if query.group == "shirt"]
+        assert [(q.reference, q.target, list(q.captions)) for q in shirts] == [
             (c["candidate"], c.get("target"), c["captions"]) for c in captions
         ]
 

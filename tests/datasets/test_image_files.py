@@ -86,9 +86,9 @@ def test_files_are_decoded_in_order_and_the_unreadable_ones_reported(tmp_path: P
     paths = [write(tmp_path / f"{number}.png", (number, 0, 0)) for number in range(150)]
     paths[70].write_bytes(b"")
     for threads in (1, 3):
-        found = list(decoded(paths, lambda image: image.getpixel((0, 0))[0], threads=threads))
-        assert [each for each in found if isinstance(each, int)] == [n for n in range(150) if n != 70]
-        assert str(found[70]).startswith(f"{paths[70]} is not a readable image")
+        outcomes = list(decoded(paths, lambda image: image.getpixel((0, 0))[0], threads=threads))
+        assert [each for each in outcomes if isinstance(each, int)] == [n for n in range(150) if n != 70]
+        assert str(outcomes[70]).startswith(f"{paths[70]} is not a readable image")
     taken = readable(decoded(paths, lambda image: image.size))
     assert [next(taken) for _ in range(70)] == [(4, 4)] * 70
     with pytest.raises(DataError, match=r"70\.png is not a readable image"):

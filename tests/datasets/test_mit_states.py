@@ -90,10 +90,10 @@ def test_metrics_against_loops(root: Path, sign: str) -> None:
     want["average"] = sum(want.values()) / 3
     by_pair["pair/average"] = sum(by_pair.values()) / 3
     want |= by_pair
-    found = data.evaluate(scores)
-    assert found == pytest.approx(want)
-    assert list(found) == list(data.card.metrics) == list(want)
-    assert found["pair/average"] != found["average"]
+    metrics = data.evaluate(scores)
+    assert metrics == pytest.approx(want)
+    assert list(metrics) == list(data.card.metrics) == list(want)
+    assert metrics["pair/average"] != metrics["average"]
 
 
 def test_training_pairs_change_the_state_of_one_noun(root: Path) -> None:

@@ -36,20 +36,20 @@ def check(file: Path, **options: Any) -> Verification:
     return verify("triplets", {"file": file}, **options)
 
 
-def kinds(found: Verification) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(problem.kind, problem.split, problem.images) for problem in found.problems]
+def kinds(verification: Verification) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(problem.kind, problem.split, problem.images) for problem in verification.problems]
 
 
 def test_a_clean_data_set(file: Path) -> None:
     seen: list[tuple[int, int]] = []
-    found = check(file, progress=lambda done, total: seen.append((done, total)))
-    assert found.problems == []
-    assert [(s.split, s.queries, s.gallery, s.published) for s in found.splits] == [
+    verification = check(file, progress=lambda done, total: seen.append((done, total)))
+    assert verification.problems == []
+    assert [(s.split, s.queries, s.gallery, s.published) for s in verification.splits] == [
         ("train", 2, {"all": 3}, False),
         ("val", 2, {"all": 3}, False),
     ]
     assert seen[-1] == (5, 5)
-    assert found.images == 5
+    assert verification.images == 5
 
 
 def test_missing_empty_and_undecodable_images(file: Path) -> None:
@@ -59,15 +59,15 @@ def test_missing_empty_and_undecodable_images(file: Path) -> None:
     (images / "val0.png").write_bytes(b"")
     raw = (images / "val1.png").read_bytes()
     (images / "val1.png").write_bytes(raw[:40])
-    found = check(file)
-    assert kinds(found) == [
+    verification = check(file)
+    assert kinds(verification) == [
         ("missing", "train", ("train0",)),
         ("missing", "val", ("val0",)),
         ("undecodable", "", ("val1",)),
     ]
-    assert [p.detail for p in found.problems[:2]] == ["train0: no file", "val0: empty file"]
-    assert "images/val1.png is not a readable image" in found.problems[2].detail
-    assert found.images == 3
+    assert [p.detail for p in verification.problems[:2]] == ["train0: no file", "val0: empty file"]
+    assert "images/val1.png is not a readable image" in verification.problems[2].detail
+    assert verification.images == 3
     (images / "r0.png").unlink()
     with pytest.raises(DataError, match="no query"):  # r0 is the reference of every query
         registry.make("datasets", "triplets", file=file, allow_missing=True)
@@ -84,14 +84,14 @@ def test_copies_are_found_by_their_pixels(file: Path) -> None:
     Image.open(images / "r0.png").save(images / "train1.webp", lossless=True)  # other bytes, equal pixels
     (images / "train1.png").unlink()
     Image.open(images / "val0.png").resize((4, 16)).save(images / "train0.png")  # equal colour, another shape
-    found = check(file)
-    assert kinds(found) == [("duplicate", "", ("r0", "train1", "val1"))]
+    verification = check(file)
+    assert kinds(verification) == [("duplicate", "", ("r0", "train1", "val1"))]
 
 
 def test_splits(file: Path) -> None:
     assert [s.split for s in check(file, splits=("val",)).splits] == ["val"]
-    found = check(file, splits=("val", "dev"))
-    assert kinds(found) == [("load", "dev", ())]
+    verification = check(file, splits=("val", "dev"))
+    assert kinds(verification) == [("load", "dev", ())]
     with pytest.raises(DataError, match="no row of split 'dev'"):
         check(file, splits=("dev",))
 
@@ -99,20 +99,20 @@ def test_splits(file: Path) -> None:
 def test_no_image_at_all(file: Path) -> None:
     for path in (file.parent / "images").iterdir():
         path.unlink()
-    found = check(file)
-    assert [problem.kind for problem in found.problems] == ["load", "load"]
-    assert "3 images missing" in found.problems[0].detail
+    verification = check(file)
+    assert [problem.kind for problem in verification.problems] == ["load", "load"]
+    assert "3 images missing" in verification.problems[0].detail
 
 
 def test_counts_against_the_card(tmp_path: Path, toys: ModuleType) -> None:
     toys.fashioniq(tmp_path)
-    found = verify("fashioniq", {"root": tmp_path})
-    assert {problem.kind for problem in found.problems} == {"counts"}
-    assert Problem("counts", "dress val: 6 gallery, but 3,817 are published", split="val") in found.problems
-    assert all(split.published for split in found.splits)
+    verification = verify("fashioniq", {"root": tmp_path})
+    assert {problem.kind for problem in verification.problems} == {"counts"}
+    assert Problem("counts", "dress val: 6 gallery, but 3,817 are published", split="val") in verification.problems
+    assert all(split.published for split in verification.splits)
     (tmp_path / "image_splits/split.dress.val.json").write_text('["dress-val-0"]')
-    found = verify("fashioniq", {"root": tmp_path})
-    [problem] = [p for p in found.problems if p.kind == "load"]
+    verification = verify("fashioniq", {"root": tmp_path})
+    [problem] = [p for p in verification.problems if p.kind == "load"]
     assert "target 'dress-val-1' of query dress-val-00000 is not in the gallery" in problem.detail
 
 
@@ -123,10 +123,10 @@ def test_a_split_that_a_benchmark_does_not_have_is_left_out(
     with pytest.raises(OptionError, match="split must be"):
         verify("mit-states", {"root": tmp_path}, splits=("val", "dev"))
     monkeypatch.setattr("negbench.datasets.verify.DEFAULT_SPLITS", ("dev", "val"))
-    found = verify("mit-states", {"root": tmp_path})
-    assert (found.problems, [s.split for s in found.splits]) == ([], ["val"])
-    assert found.notes == ["dev is left out: split must be one of train, val, test, got 'dev'"]
-    assert found.images == 12
+    verification = verify("mit-states", {"root": tmp_path})
+    assert (verification.problems, [s.split for s in verification.splits]) == ([], ["val"])
+    assert verification.notes == ["dev is left out: split must be one of train, val, test, got 'dev'"]
+    assert verification.images == 12
 
 
 def test_options_are_checked(file: Path) -> None:

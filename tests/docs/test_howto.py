@@ -71,9 +71,9 @@ class TestColours(BackboneTestCase):
 
 
 def test_the_commands_of_the_ten_minutes_are_those_that_init_prints() -> None:
-    found = Scan(Path("my-data"), triplets=(Path("my-data/triplets.jsonl"), TripletTable([], (), "")))
+    scan = Scan(Path("my-data"), triplets=(Path("my-data/triplets.jsonl"), TripletTable([], (), "")))
     (block,) = re.findall(r"```sh\n(.*?)```", (HOWTO / "ten_minutes.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     embed, first, *rest = (line.partition("  #")[0].strip() for line in block.splitlines())
     assert embed == "negbench embed my-data --encoder open_clip:ViT-B-32:openai"  # tests/cli/test_embed.py runs it
     assert first == "negbench init my-data"
-    assert rest == commands(found)
+    assert rest == commands(scan)

@@ -32,14 +32,14 @@ FEWER = ONE | {"--systems": "plain,qure", "--strategies": "qure,in-batch", "--lo
 
 def commands() -> list[list[str]]:
     """Return the words of every command of the fenced sh blocks, without comments."""
-    found = []
+    calls = []
     for block in re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             for part in line.split("&&"):
                 words = shlex.split(part, comments=True)
                 if words:
-                    found.append(words)
-    return found
+                    calls.append(words)
+    return calls
 
 
 COMMANDS = commands()

@@ -70,9 +70,9 @@ class Addresses(HTMLParser):
 
 
 def read(page: Path) -> Addresses:
-    found = Addresses()
-    found.feed(page.read_text(encoding="utf-8"))
-    return found
+    addresses = Addresses()
+    addresses.feed(page.read_text(encoding="utf-8"))
+    return addresses
 
 
 def every(kind: str) -> Iterator[str]:
@@ -126,11 +126,11 @@ def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site: Path
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 60
     for page in pages:
-        found = read(page)
-        assert not [address for address in found.fetched if re.match(r"(https?:)?//", address)], page
+        addresses = read(page)
+        assert not [address for address in addresses.fetched if re.match(r"(https?:)?//", address)], page
         if page.name == "404.html":  # its addresses start at a server's root
             continue
-        for address in {*found.fetched, *found.followed}:
+        for address in {*addresses.fetched, *addresses.followed}:
             if not re.match(r"[a-z]+:|#", address):
                 assert (page.parent / address.split("#")[0].split("?")[0]).resolve().exists(), (page, address)
     files = [site / address.split("?")[0] for address in read(site / "index.html").fetched]
@@ -186,7 +186,7 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(
     site: Path, browser: Browser, axe: Callable[..., list[str]], width: int, scheme: Any
 ) -> None:
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme, offline=True)
-    page, found = context.new_page(), dict[str, list[str]]()
+    page, violations = context.new_page(), dict[str, list[str]]()
     for name in MAIN_PAGES:
         page.goto((site / f"{name}.html").as_uri())
         page.locator(".md-typeset__scrollwrap").first.or_(page.locator("h1")).first.wait_for()
@@ -196,9 +196,9 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(
             assert box is not None
             assert 0 <= box["y"] < 844 / 2, name
             assert 0 <= box["x"] < width, name
-        found[name] = axe(page)
+        violations[name] = axe(page)
         assert page.evaluate("document.documentElement.scrollWidth") == width, name
-    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert {name: lines for name, lines in violations.items() if lines} == {}
     context.close()
 
 

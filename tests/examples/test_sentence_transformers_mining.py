@@ -36,8 +36,8 @@ class _Vectors:
         self.device = torch.device("cpu")
 
     def _encode(self, texts: list[str], **_: Any) -> Any:
-        found = np.stack([self.table[text] for text in texts])
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
+        vectors = np.stack([self.table[text] for text in texts])
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     encode_query = encode_document = _encode
 
@@ -74,13 +74,13 @@ def test_several_positives_are_never_drawn(example: Callable[[str], ModuleType])
     model = _Vectors(8, 20, 20)
     pairs = Dataset.from_dict({"q": ["q1", "q1", "q2"], "d": ["d1", "d2", "d2"]})
     corpus = [f"d{n}" for n in range(20)]
-    found = example("sentence_transformers_mining").mine_hard_negatives(
+    mined = example("sentence_transformers_mining").mine_hard_negatives(
         pairs, model, corpus=corpus, num_negatives=15, strategy="all-corpus"
     )
-    assert found.column_names == ["q", "d", *(f"negative_{n}" for n in range(1, 16))]
-    for row in found.to_dict()["q"], found.to_dict()["d"]:
+    assert mined.column_names == ["q", "d", *(f"negative_{n}" for n in range(1, 16))]
+    for row in mined.to_dict()["q"], mined.to_dict()["d"]:
         assert len(row) == 3
-    for row in found:
+    for row in mined:
         drawn = {row[f"negative_{n}"] for n in range(1, 16)}
         assert len(drawn) == 15
         assert not drawn & ({"d1", "d2"} if row["q"] == "q1" else {"d2"})

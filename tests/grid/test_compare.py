@@ -63,7 +63,7 @@ def compute(axes: Axes, runs: Path, name: str = "c", **options: Any) -> list[Out
 def test_all_strategies_are_those_that_every_run_can_have() -> None:
     """`all` names every built-in strategy but those that need a guide or a judge."""
     names = {section["name"] for section in expand("strategies", "all")}
-    built_in = {name for name, found in registry.plugins("strategies").items() if found.origin == "built-in"}
+    built_in = {name for name, plugin in registry.plugins("strategies").items() if plugin.origin == "built-in"}
     assert built_in - names == {"gist", "rocketqa"}
 
 
@@ -78,8 +78,8 @@ def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None
 def test_cells_of_one_seed_stand_together(vector_sets: list[str]) -> None:
     """Cells are sorted by seed: they share initial weights, and a process keeps only one backbone for long."""
     axes = axes_of(vector_sets, "qure,in-batch", losses="bradley-terry,info-nce")
-    found = [(config.seed, config.loss.name, config.strategy.name) for config in axes.configs()]
-    assert found == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
+    order = [(config.seed, config.loss.name, config.strategy.name) for config in axes.configs()]
+    assert order == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
 
 
 def test_cells_are_computed_in_the_order_of_the_plan(vector_sets: list[str], tmp_path: Path) -> None:
@@ -201,12 +201,12 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(
     monkeypatch.setattr(Processes, "prepare", lambda self, function: calls.append(function.__name__))
     monkeypatch.setattr(Processes, "run", lambda self, function, tasks: Here().run(function, tasks))
     monkeypatch.setattr(grid_compute, "encode_cells", lambda *given: calls.append("encoded"))
-    for found in (["compute_task", "encoded"], []):
+    for want in (["compute_task", "encoded"], []):
         calls.clear()
         cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
         folder = ComparisonFolder(tmp_path / "c")
         (outcome,) = grid_compute.computed(folder, cells, executor=Processes(2), tracking_uri="none")
-        assert (outcome.error, calls) == (None, found)
+        assert (outcome.error, calls) == (None, want)
 
 
 def test_a_failing_store_costs_the_copy_not_the_cells(
@@ -353,7 +353,7 @@ def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
 def held(runs: Path) -> dict[str, tuple[int, int]]:
     """Return every file below a folder with its inode and modification time."""
     stats = {path: path.stat() for path in sorted(runs.rglob("*")) if path.is_file()}
-    return {str(path): (found.st_ino, found.st_mtime_ns) for path, found in stats.items()}
+    return {str(path): (stat.st_ino, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
 def test_a_finished_comparison_is_read_and_printed(

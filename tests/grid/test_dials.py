@@ -28,10 +28,10 @@ def test_points_are_all_combinations() -> None:
     dials = Dials.parsed(["a.x=1,2", "a.y=s,t,u", "a.z=0.5,1.5"])
     assert dials.points == list(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
     assert Dials.of({"dials": dials.plain()}) == dials
-    found = Dials.parsed(["dataset.twins=1,2", "dataset.tokens=s,t"])
-    assert found.label((1, "s")) == "twins=1, tokens=s"
-    assert found.label((1, "s"), without=0) == "tokens=s"
-    assert found.lines_along(0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")]]
+    two_dials = Dials.parsed(["dataset.twins=1,2", "dataset.tokens=s,t"])
+    assert two_dials.label((1, "s")) == "twins=1, tokens=s"
+    assert two_dials.label((1, "s"), without=0) == "tokens=s"
+    assert two_dials.lines_along(0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")]]
     assert not Dials.of({"cells": []}).points
     with pytest.raises(OptionError, match="names a key twice"):
         Dials.parsed(["a.x=1,2", "a.x=3"])
@@ -39,36 +39,36 @@ def test_points_are_all_combinations() -> None:
 
 def test_cells_lie_at_their_points(vector_sets: list[str], tmp_path: Path) -> None:
     asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=DIALS, sets=tuple(vector_sets), name="d")
-    found = plan_comparison(asked, tmp_path)
-    assert len(found.cells) == 16
-    for cell in found.cells:
+    plan = plan_comparison(asked, tmp_path)
+    assert len(plan.cells) == 16
+    for cell in plan.cells:
         assert cell.labels["point"] == f"lr={cell.config.train.lr}, epochs={cell.config.train.epochs}"
-    assert found.folder.path == tmp_path / "d"
-    assert found.folder.about == {
+    assert plan.folder.path == tmp_path / "d"
+    assert plan.folder.about == {
         "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],
         "undefined": [],
     }
-    assert found.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 already finished"
+    assert plan.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 already finished"
 
 
 def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets: list[str], tmp_path: Path) -> None:
     """Labels keep the plain name of the loss, so that all points of the dial share a table and a line."""
     dials = ("loss.tau=0.05,0.1,0.2",)
     asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=dials, sets=tuple(vector_sets), name="d")
-    found = plan_comparison(asked, tmp_path)
-    assert {cell.labels["loss"] for cell in found.cells} == {"bradley-terry"}
-    assert {cell.config.loss.options["tau"] for cell in found.cells} == {0.05, 0.1, 0.2}
+    plan = plan_comparison(asked, tmp_path)
+    assert {cell.labels["loss"] for cell in plan.cells} == {"bradley-terry"}
+    assert {cell.config.loss.options["tau"] for cell in plan.cells} == {0.05, 0.1, 0.2}
 
 
 def test_a_point_that_cannot_be_computed_is_left_out_and_named(
     tmp_path: Path, vector_sets: list[str], vector_flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=tuple(vector_sets))
-    found = plan_comparison(asked, tmp_path)
-    (undefined,) = found.folder.about["undefined"]
+    plan = plan_comparison(asked, tmp_path)
+    (undefined,) = plan.folder.about["undefined"]
     assert (undefined["point"], undefined["strategy"]) == ("batch_size=1", "all")
     assert undefined["reason"].startswith("train.batch_size = 1")
-    assert {cell.labels["point"] for cell in found.cells} == {"batch_size=16"}
+    assert {cell.labels["point"] for cell in plan.cells} == {"batch_size=16"}
     with pytest.raises(NegbenchError, match=r"train.batch_size = 1"):
         plan_comparison(asked.model_copy(update={"dials": ("train.batch_size=1",)}), tmp_path)
     command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path)]

@@ -40,15 +40,15 @@ def computed(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -
 
 def trials_by_hand(vector_sets: list[str], strategy: str, runs: Path) -> dict[float, float]:
     """Return, for each rate, the main metric of the run that `negbench run --set ...` makes with the first seed."""
-    found = {}
+    by_rate = {}
     for factor in BY:
         texts = [*vector_sets, f"train.lr={factor * DOCUMENTED:.6g}", "eval.reported=false", "eval.dev_fraction=0.2"]
         config = build_config([*map(set_layer, texts), {"strategy": {"name": strategy}, "seed": 3}])
         digest = plan_run(config, Scenes()).hash
         (folder,) = runs.glob(f"*-{digest[:8]}")
         result = RunFolder(folder).result
-        found[resolved(config).train.lr] = result["metrics"][result["main_metric"]]
-    return found
+        by_rate[resolved(config).train.lr] = result["metrics"][result["main_metric"]]
+    return by_rate
 
 
 def test_every_group_runs_at_the_best_of_its_trials(vector_sets: list[str], computed: Path) -> None:
@@ -76,9 +76,9 @@ def test_every_group_runs_at_the_best_of_its_trials(vector_sets: list[str], comp
 def test_what_was_chosen_is_told_and_found_again(
     vector_sets: list[str], computed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = plan_comparison(asked_of(vector_sets, computed), computed)
+    plan = plan_comparison(asked_of(vector_sets, computed), computed)
     trials = "first 6 trials of the learning rate, 6 already finished"
-    assert found.line().endswith(f"4 already finished; {trials}")
+    assert plan.line().endswith(f"4 already finished; {trials}")
     answer = api.compare(asked_of(vector_sets, computed)).answer
     (line,) = [line for line in answer if line.startswith("Learning rates")]
     for each in read_json(computed / "c" / "comparison.json")["rates"]:
@@ -91,9 +91,9 @@ def test_what_was_chosen_is_told_and_found_again(
 
 
 def test_more_seeds_keep_the_rates_of_the_first(vector_sets: list[str], computed: Path) -> None:
-    found = plan_comparison(asked_of(vector_sets, computed), computed)
-    rates = {each["labels"]["strategy"]: each["lr"] for each in found.folder.about["rates"]}
-    more = found.more([7, 8])
+    plan = plan_comparison(asked_of(vector_sets, computed), computed)
+    rates = {each["labels"]["strategy"]: each["lr"] for each in plan.folder.about["rates"]}
+    more = plan.more([7, 8])
     assert [cell.seed for cell in more] == [7, 7, 8, 8]
     assert all(cell.config.train.lr == rates[cell.labels["strategy"]] for cell in more)
 
@@ -109,9 +109,9 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets: list[str], 
         (runs / str(folders[each["lr"]]) / "result.json").unlink()
         left = {rate: value for rate, value in each["tried"] if rate != each["lr"]}
         about = plan_comparison(asked_of(vector_sets, runs), runs).folder.about["rates"]
-        (mine,) = [now for now in about if now["labels"]["strategy"] == strategy]
-        assert left[mine["lr"]] == max(left.values())
-        assert dict(mine["tried"])[each["lr"]] is None
+        (row,) = [now for now in about if now["labels"]["strategy"] == strategy]
+        assert left[row["lr"]] == max(left.values())
+        assert dict(row["tried"])[each["lr"]] is None
 
 
 def test_along_dials_and_with_systems_every_group_has_trials(vector_sets: list[str], tmp_path: Path) -> None:
@@ -151,10 +151,10 @@ def test_what_looks_for_rates_itself_has_one(vector_sets: list[str], tmp_path: P
 
 def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets: list[str], tmp_path: Path) -> None:
     asked = asked_of(vector_sets, tmp_path, sets=(*vector_sets, "eval.select=val"))
-    found = plan_comparison(asked, tmp_path)
-    assert {cell.config.eval.select for cell in found.cells} == {"val"}
-    assert found.rates is not None
-    assert {(cell.config.eval.select, cell.config.eval.reported) for cell in found.rates.cells} == {("dev", False)}
+    plan = plan_comparison(asked, tmp_path)
+    assert {cell.config.eval.select for cell in plan.cells} == {"val"}
+    assert plan.rates is not None
+    assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.rates.cells} == {("dev", False)}
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_the_second_waits_for_the_first(tmp_path: Path, finishes: bool) -> None:
         assert (folder.run_id, step) == (NAME, "reuse" if finishes else "resume")
     waiter.join()
     process.join()
-    assert [found.run_id for found in runs_of(tmp_path, HASH)] == [NAME]
+    assert [run.run_id for run in runs_of(tmp_path, HASH)] == [NAME]
 
 
 def later(pipe: Connection) -> None:

@@ -38,9 +38,9 @@ def config_of(sets: list[str], strategy: str, *more: str, loss: str = "info-nce"
 @pytest.fixture
 def opened(vector_sets: list[str]) -> OpenRun:
     """Return an open run with its backbone in evaluation mode."""
-    found = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
-    found.backbone.eval()
-    return found
+    run = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
+    run.backbone.eval()
+    return run
 
 
 def objective_of(opened: OpenRun, strategy: str, loss: str, **options: Any) -> Objective:
@@ -59,9 +59,9 @@ def step(objective: Objective, rows: Tensor = ROWS, drawn: Tensor | None = None,
 def tables(opened: OpenRun) -> tuple[Tensor, Tensor, Tensor]:
     """Return [Q, N] scores over the temperature, [N, D] images and [Q] target columns, all without gradients."""
     with torch.no_grad():
-        found = evaluation.embed(opened.backbone, opened.scene, opened.scene.train)
-        scores = relevance(found.queries, found.candidates) / opened.backbone.temperature
-    return scores, images_of(found.candidates), opened.scene.train.dataset.target_columns
+        embeddings = evaluation.embed(opened.backbone, opened.scene, opened.scene.train)
+        scores = relevance(embeddings.queries, embeddings.candidates) / opened.backbone.temperature
+    return scores, images_of(embeddings.candidates), opened.scene.train.dataset.target_columns
 
 
 def resumes_to_the_bit(config: RunConfig, where: Path, interrupted: Callable[..., Bench]) -> RunResult:
@@ -105,9 +105,9 @@ def test_no_gradient_flows_through_a_bank(opened: OpenRun) -> None:
     real = opened.backbone.candidates
 
     def watched(features: Tensor) -> Tensor:
-        found = real(features).detach().requires_grad_(torch.is_grad_enabled())
-        seen.append(found)
-        return found
+        embedded = real(features).detach().requires_grad_(torch.is_grad_enabled())
+        seen.append(embedded)
+        return embedded
 
     opened.backbone.candidates = watched  # type: ignore[method-assign]
     objective = objective_of(opened, "bank", "info-nce")
@@ -194,9 +194,9 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened: OpenRun) -> No
     class Watched(type(strategy)):  # type: ignore[misc]
         def synthetic(self, step: BankStep) -> tuple[Tensor, Tensor]:
             given.append(step)
-            found: tuple[Tensor, Tensor] = super().synthetic(step)
-            assert not any(one.requires_grad for one in (found[0], step.queries, step.images))
-            return found
+            mixtures: tuple[Tensor, Tensor] = super().synthetic(step)
+            assert not any(one.requires_grad for one in (mixtures[0], step.queries, step.images))
+            return mixtures
 
     objective.take(Watched(**dataclasses.asdict(strategy)))
     tokens = {k: v[ROWS] for k, v in opened.scene.train.tokens.items()}

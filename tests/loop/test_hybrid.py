@@ -134,9 +134,9 @@ def tcm(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS, *, joint
                 negatives.setdefault("query", []).append(cos(float(other_first) + float(chosen[j][1]), last))
         if joint and negatives:
             negatives = {"all": list(itertools.chain(*negatives.values()))}
-        for slot, found in negatives.items():
-            values.setdefault(slot, []).append(info_nce(cos(first + turn, last), found))
-    return sum(sum(found) / len(found) for found in values.values())
+        for slot, cosines in negatives.items():
+            values.setdefault(slot, []).append(info_nce(cos(first + turn, last), cosines))
+    return sum(sum(losses) / len(losses) for losses in values.values())
 
 
 def match(rows: Sequence[int], text: int, image: int, chosen: Any = ROWS) -> float:
@@ -200,8 +200,8 @@ def test_each_term_has_its_temperature() -> None:
     for composed, last, other in ((20, 30, 110), (100, 110, 30)):
         wanted += 0.4 * info_nce(cos(composed, last), [cos(composed, other)], own["tcm"]) / 2
     terms = terms_of(HybridConfig(alpha=0.4, beta=0.1), ("target",))
-    found = terms(members([0, 2], ("target",)), lambda term: torch.tensor(own[term]))
-    assert float(found.detach()) == pytest.approx(wanted, rel=1e-5)
+    loss = terms(members([0, 2], ("target",)), lambda term: torch.tensor(own[term]))
+    assert float(loss.detach()) == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize("k", [2, 60])
@@ -219,13 +219,13 @@ def test_all_triples_of_texts_are_mined_by_the_strategy(k: int) -> None:
     others = torch.tensor([[a != b for b in turns] for a in turns])
     batch = dataclasses.replace(batch, allowed={"modification": others, "triple": allowed})
     own = {(first, turn, last) for first, turn, last, _, _ in rows}
-    found = []
+    cosines = []
     for a, b, c in itertools.product(everyone, repeat=3):
         first, last = rows[a][0], rows[c][2]
         if a != c and first is not None and last is not None and (first, turns[b], last) not in own:
-            found.append(cos(float(first) + float(turns[b]), float(last)))
-    assert len(found) > k
-    hardest = sorted(found, reverse=True)[:k]
+            cosines.append(cos(float(first) + float(turns[b]), float(last)))
+    assert len(cosines) > k
+    hardest = sorted(cosines, reverse=True)[:k]
     complete = [n for n in everyone if None not in rows[n]]
     positive = [cos(float(rows[n][0] or 0) + float(rows[n][1]), float(rows[n][2] or 0)) for n in complete]
     wanted = sum(info_nce(p, hardest) for p in positive) / len(positive)
@@ -328,15 +328,15 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell: OpenRun, strategy: str, sl
         return torch.stack([-row.log_softmax(0)[0] for row in rows if len(row) > 1]).mean()
 
     def corrupted(slot: Slot, i: int) -> list[Tensor]:
-        found = []
+        cosines = []
         for j in range(5):
             if slot == "target" and last[j] != last[i] and targets[j] != targets[i]:
-                found.append(pairs[i][i] @ target[j])
+                cosines.append(pairs[i][i] @ target[j])
             if slot == "reference" and first[j] != first[i] and references[j] != references[i]:
-                found.append(pairs[j][i] @ target[i])
+                cosines.append(pairs[j][i] @ target[i])
             if slot == "modification" and queries[j].text != queries[i].text:
-                found.append(pairs[i][j] @ target[i])
-        return found
+                cosines.append(pairs[i][j] @ target[i])
+        return cosines
 
     with torch.no_grad():
         target = backbone.text_queries(last)

@@ -29,8 +29,8 @@ def opened(sets: list[str], *more: str, strategy: str = "qure") -> OpenRun:
     return open_run(load_config(flags={"strategy": {"name": strategy}}, sets=[*sets, *more]), Display(), Scenes())
 
 
-def by_name(found: list[Need]) -> dict[str, Need]:
-    return {need.what: need for need in found}
+def by_name(needed: list[Need]) -> dict[str, Need]:
+    return {need.what: need for need in needed}
 
 
 def test_a_need_is_a_product_that_reads_as_one() -> None:
@@ -82,16 +82,16 @@ def test_what_is_told_is_what_a_run_then_holds(vector_sets: list[str], tmp_path:
 def test_what_a_step_holds(vector_sets: list[str]) -> None:
     """Estimates for a step by hand: [B, 2 + K] images, scores of the batch, candidates of bank and corpus."""
     run = opened(vector_sets, "train.num_negatives=5")
-    found = by_name(needs.step_needs(run))
+    held = by_name(needs.step_needs(run))
     features = run.scene.source(torch.zeros(1, dtype=torch.int64)).numel()
-    assert found["images of a step"].bytes == 16 * (1 + 1 + 5) * features * 4
-    assert found["scores of a batch"].bytes == 0
+    assert held["images of a step"].bytes == 16 * (1 + 1 + 5) * features * 4
+    assert held["scores of a batch"].bytes == 0
     batch = by_name(needs.step_needs(opened(vector_sets, "train.batch_size=4096", strategy="in-batch")))
     square = ((48, "queries"), (48, "members of the batch"))  # all 48 train queries
     assert batch["scores of a batch"].factors[:2] == square
     crossed = by_name(needs.step_needs(opened(vector_sets, strategy="hycole")))
     assert crossed["scores of a batch"].bytes == 16 * 16 * 8 * 4
-    corpus, queue = found["candidates"].factors[0], by_name(needs.step_needs(opened(vector_sets, strategy="xbm")))
+    corpus, queue = held["candidates"].factors[0], by_name(needs.step_needs(opened(vector_sets, strategy="xbm")))
     assert queue["candidates"].factors[0][0] > corpus[0]
 
 

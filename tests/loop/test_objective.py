@@ -93,17 +93,17 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: Op
         return -float(torch.log_softmax(torch.tensor([positive, *negatives]) / tau, 0)[0])
 
     for i in rows.tolist():
-        mine = dataset.queries[i]
+        own = dataset.queries[i]
         target = int(dataset.target_columns[i])
         positive = score(cell.backbone, scene, i, i, target)
         by_slot: dict[str, list[float]] = {"target": [], "reference": [], "modification": []}
         for j in rows.tolist():
             other = dataset.queries[j]
-            if other.target != mine.target:
+            if other.target != own.target:
                 by_slot["target"].append(score(cell.backbone, scene, i, i, int(dataset.target_columns[j])))
-            if other.reference != mine.reference:
+            if other.reference != own.reference:
                 by_slot["reference"].append(score(cell.backbone, scene, j, i, target))
-            if other.text != mine.text:
+            if other.text != own.text:
                 by_slot["modification"].append(score(cell.backbone, scene, i, j, target))
         assert all(by_slot.values())  # so that every slot's mean runs over all rows
         count += sum(map(len, by_slot.values()))
@@ -183,7 +183,7 @@ def test_rows_without_an_attribute_word_are_left_out(weighted: OpenRun) -> None:
     negatives = torch.tensor([[1], [2], [4], [5]])
     loss = make_loss("margin-kl", kl_over="pair", lambda_rank=0.0, margin_aspect=0.5)
     plain = make_loss("bradley-terry")
-    found = [
+    losses = [
         float(
             Objective(backbone, make_strategy("dqe"), chosen, scene, MiningConfig())(
                 batch_of(scene, rows, negatives)
@@ -203,7 +203,7 @@ def test_rows_without_an_attribute_word_are_left_out(weighted: OpenRun) -> None:
                 gap = [float((sub.embeddings[i] @ candidate(backbone, scene, c).T).max()) for c in (own, other)]
                 hinges.append(max(0.0, 0.5 - gap[0] + gap[1]))
         wanted += float(sub.weight) * sum(hinges) / max(1, len(hinges))
-    assert found[0] - found[1] == pytest.approx(wanted, abs=1e-5)
+    assert losses[0] - losses[1] == pytest.approx(wanted, abs=1e-5)
 
 
 # --- all triples, equal budgets ------------------------------------------------------------------------------------
@@ -234,13 +234,13 @@ def test_cube_step_is_info_nce_over_the_hardest_triples(cell: OpenRun, k: int | 
         for r in rows:
             query = dataset.queries[r]
             own |= {(query.reference, query.text, dataset.column_of[image]) for image in query.relevant}
-    found = []
+    scores = []
     for a, b, c in itertools.product(range(5), repeat=3):
         reference = dataset.queries[rows[a]].reference
         barred = bool(exclude) and dataset.column_of.get(reference) == targets[c]
         if (reference, dataset.queries[rows[b]].text, targets[c]) not in own and not barred:
-            found.append(score(cell.backbone, scene, rows[a], rows[b], targets[c]))
-    hardest = torch.tensor(sorted(found, reverse=True)[:k])
+            scores.append(score(cell.backbone, scene, rows[a], rows[b], targets[c]))
+    hardest = torch.tensor(sorted(scores, reverse=True)[:k])
     mining = MiningConfig.model_validate(exclude)
     objective = Objective(cell.backbone, make_strategy("in-batch-cube", k=k), make_loss("info-nce"), scene, mining)
     result = objective(batch_of(scene, torch.tensor(rows), None))
@@ -286,7 +286,7 @@ def test_bf16_is_close_to_float32(weighted: OpenRun, strategy: str, loss: str) -
     hybrid = HybridConfig(alpha=0.4, beta=0.1)
     rows = torch.arange(12)
     negatives = None if make_strategy(strategy).scope == "batch" else (rows[:, None] + torch.tensor([[3, 5]])) % 32
-    found = []
+    outcomes = []
     for half in (True, False):
         objective = Objective(
             opened.backbone, make_strategy(strategy), make_loss(loss), opened.scene, MiningConfig(), hybrid
@@ -297,8 +297,8 @@ def test_bf16_is_close_to_float32(weighted: OpenRun, strategy: str, loss: str) -
         assert value.dtype == torch.float32
         value.backward()
         gradients = {n: p.grad.clone() for n, p in objective.named_parameters() if p.grad is not None}
-        found.append((float(value.detach()), gradients))
-    (value, gradients), (want, wanted) = found
+        outcomes.append((float(value.detach()), gradients))
+    (value, gradients), (want, wanted) = outcomes
     assert value == pytest.approx(want, rel=2e-2)
     assert gradients.keys() == wanted.keys()
     assert {f"temperatures.log.{term}" for term in ("icm", "tcm", "ritm", "titm")} <= gradients.keys()

@@ -54,21 +54,21 @@ def test_runs_of_one_length_are_looked_at_in_the_same_epochs(
 
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])
 def test_the_cards_are_of_the_model_as_it_is(strategy: str, toy_sets: list[str], tmp_path: Path) -> None:
-    found = run(strategy, toy_sets, tmp_path, "schedule.refresh_epochs=[2]")
-    result = found.folder.result
+    finished = run(strategy, toy_sets, tmp_path, "schedule.refresh_epochs=[2]")
+    result = finished.folder.result
     epochs = [0, 2] if strategy == "qure" else [0, 1, 2, 3]
     assert [card["epoch"] for card in result["regime_by_refresh"]] == epochs
     assert result["regime"]["epoch"] == 4
     options = Audit(queries=0)
     ended = audit(
-        open_subject(resolved(found.folder.config), "train", options, Display(), found.folder),
+        open_subject(resolved(finished.folder.config), "train", options, Display(), finished.folder),
         {"all": make_strategy("all-corpus")},
         options,
     )
     assert list(ended.regime) == FIELDS
     for name, value in ended.regime.items():
         assert result["regime"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
-    points = [point for point in found.folder.metrics() if "regime/images" in point]
+    points = [point for point in finished.folder.metrics() if "regime/images" in point]
     assert [point["epoch"] for point in points] == [*epochs, 4]
     for point, card in zip(points, [*result["regime_by_refresh"], result["regime"]], strict=True):
         assert {name: point.get(f"regime/{name}") for name in FIELDS} == {name: card[name] for name in FIELDS}

@@ -32,24 +32,24 @@ def scenes() -> Scenes:
 def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Scenes) -> dict[str, RunResult]:
     """Return the run at every precision: two epochs of two steps each, with a refresh between them."""
     flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
-    found = {}
+    by_precision = {}
     for precision in ("fp32", *BOUNDS):
         with pytest.MonkeyPatch.context() as patch:
             if precision == "fp16":  # patched in: a run on a CPU refuses fp16
                 patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
             setting = precision if precision == "bf16" else "fp32"
             config = load_config(flags=flags, sets=[*sets, f"train.precision={setting}"])
-            found[precision] = run_config(config, Bench.open(place / precision, "none", scenes=scenes))
-    return found
+            by_precision[precision] = run_config(config, Bench.open(place / precision, "none", scenes=scenes))
+    return by_precision
 
 
-def check(found: dict[str, RunResult]) -> None:
-    points = {name: each.folder.metrics() for name, each in found.items()}
+def check(by_precision: dict[str, RunResult]) -> None:
+    points = {name: each.folder.metrics() for name, each in by_precision.items()}
     losses = {name: [point["train/loss"] for point in each if "train/loss" in point] for name, each in points.items()}
     for name, bound in BOUNDS.items():
         assert losses[name][0] == pytest.approx(losses["fp32"][0], rel=bound, abs=bound / 10), name
-        assert all(map(math.isfinite, [*losses[name], *found[name].metrics.values()]))
-        weights, want = found[name].folder.weights(), found["fp32"].folder.weights()
+        assert all(map(math.isfinite, [*losses[name], *by_precision[name].metrics.values()]))
+        weights, want = by_precision[name].folder.weights(), by_precision["fp32"].folder.weights()
         assert all(value.isfinite().all() for value in weights.values())
         assert any(not value.equal(want[key]) for key, value in weights.items()), "it was computed in float32"
 
@@ -77,9 +77,9 @@ def test_every_loss(strategy: str, loss: str, sets: list[str], scenes: Scenes, t
 def test_the_terms_on_privileged_texts(slots: str, toy_sets: list[str], tmp_path: Path) -> None:
     """HyCoLe's terms with their own temperatures stay within the bounds."""
     terms = ["hybrid.alpha=0.4", "hybrid.beta=0.1", f"hybrid.slots={slots}", "train.epochs=1"]
-    found = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes())
-    assert any("train/temperature_tcm" in point for point in found["bf16"].folder.metrics())
-    check(found)
+    by_precision = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes())
+    assert any("train/temperature_tcm" in point for point in by_precision["bf16"].folder.metrics())
+    check(by_precision)
 
 
 def test_fp16_without_a_gpu_is_refused(sets: list[str], tmp_path: Path) -> None:

@@ -296,8 +296,8 @@ def story(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> S
 
 
 def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story: Story) -> None:
-    found = [(r.strategy, r.refresh, r.steps // STEPS, r.draws // DRAWS) for r in story.tape.refreshes]
-    assert found == [("AllCorpus", 0, 0, 2), ("Nearest", 0, 2, 1), ("Nearest", 1, 3, 2), ("Nearest", 2, 5, 2)]
+    refreshes = [(r.strategy, r.refresh, r.steps // STEPS, r.draws // DRAWS) for r in story.tape.refreshes]
+    assert refreshes == [("AllCorpus", 0, 0, 2), ("Nearest", 0, 2, 1), ("Nearest", 1, 3, 2), ("Nearest", 2, 5, 2)]
     assert [{v.refresh for v in r.views} for r in story.tape.refreshes] == [set(), {0}, {1}, {2}]
     assert [row["epoch"] for row in story.result.details["behaviour_by_refresh"]] == list(REFRESHES)
     assert story.result.details["refresh_epochs"] == list(REFRESHES)
@@ -400,12 +400,12 @@ def test_cosine_by_hand(vector_sets: list[str], sets: tuple[str, ...], want: lis
     config = resolved(load_config(flags={"strategy": {"name": "top-k"}}, sets=[*vector_sets, "train.epochs=3", *sets]))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
     schedule = cosine(optimizer, config, 1)
-    found = []
+    factors = []
     for _ in want:
-        found.append(optimizer.param_groups[0]["lr"] / 2)
+        factors.append(optimizer.param_groups[0]["lr"] / 2)
         optimizer.step()
         schedule.step()
-    assert found == pytest.approx(want)
+    assert factors == pytest.approx(want)
 
 
 def test_training_is_a_plain_loop(story: Story) -> None:
@@ -424,10 +424,10 @@ def test_training_is_a_plain_loop(story: Story) -> None:
             query = train.queries[row]
             vector = backbone.queries(backbone.features_of([query.reference]), [query.text])[0]
             names = [query.target, *(images[c] for c in refresh.mined.negatives[row, first : first + DRAWS].tolist())]
-            found = [(backbone.candidates(backbone.features_of([str(n)]))[0] @ vector).max() for n in names]
-            positives.append(found[0])
-            negatives.append(torch.stack(found[1:]))
-            value = value + functional.softplus((negatives[-1] - found[0]) / tau).mean() / len(rows)
+            scores = [(backbone.candidates(backbone.features_of([str(n)]))[0] @ vector).max() for n in names]
+            positives.append(scores[0])
+            negatives.append(torch.stack(scores[1:]))
+            value = value + functional.softplus((negatives[-1] - scores[0]) / tau).mean() / len(rows)
         assert step.rows.tolist() == rows
         torch.testing.assert_close(step.positive, torch.stack(positives).detach(), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(step.negatives, torch.stack(negatives).detach(), atol=1e-5, rtol=1e-5)
@@ -461,16 +461,16 @@ def test_curves_are_kept_at_their_moments(story: Story, record: Tape, vector_set
     kept = sorted(p.name for p in story.result.path.glob("curves-*"))
     assert kept == ["curves-start.npz", "curves-warm.npz"]
     for moment, refresh in (("start", 0), ("warm", 1)):
-        found = Curves.load(story.result.path / f"curves-{moment}.npz")
+        curves = Curves.load(story.result.path / f"curves-{moment}.npz")
         backbone = backbone_at(story.config, story.tape.refreshes[refresh].weights)
         scores = table(composed(backbone, story.train), images_of(backbone, story.train))
         for number, query in enumerate(story.train.queries):
             own = float(scores[number, story.train.images.index(str(query.target))])
             falling = sorted(scores[number, story.train.groups[query.group]].tolist(), reverse=True)
             falls = [(falling[p + 1] - falling[p], p) for p in range(len(falling) - 1) if falling[p] < own]
-            row = found.queries.tolist().index(number)
+            row = curves.queries.tolist().index(number)
             want = [place for _, place in sorted(falls)[:2]]
-            assert found.drops[row].tolist() == [*want, -1, -1][:2], (moment, number)
+            assert curves.drops[row].tolist() == [*want, -1, -1][:2], (moment, number)
     quiet = run(config_of(vector_sets, "eval.reported=false", "train.epochs=1"), tmp_path)
     assert not list(quiet.path.glob("curves-*"))
 
@@ -492,14 +492,14 @@ def baselines_of(backbone: Backbone, dataset: Dataset, name: str) -> dict[str, f
 
 
 def test_baselines_are_those_of_loops(story: Story) -> None:
-    found = story.result.details["baselines"]
-    assert set(found) == {"untrained", "untrained_image_only", "untrained_text_only", "image_only", "text_only"}
+    baselines = story.result.details["baselines"]
+    assert set(baselines) == {"untrained", "untrained_image_only", "untrained_text_only", "image_only", "text_only"}
     assert story.result.folder.manifest["backbone"]["tokens_per_image"] == 2
-    for name, values in found.items():
+    for name, values in baselines.items():
         weights = None if "untrained" in name else story.result.folder.weights()
         want = baselines_of(backbone_at(story.config, weights), story.val, name)
         assert values == pytest.approx(want), name
-    assert len({str(values) for values in found.values()}) == 5
+    assert len({str(values) for values in baselines.values()}) == 5
     trained = baselines_of(backbone_at(story.config, story.result.folder.weights()), story.val, "composed")
     assert story.result.metrics == pytest.approx(trained)
 
@@ -667,8 +667,8 @@ def test_an_earlier_stage_counts_its_own_refreshes(vector_sets: list[str], recor
     """Each stage counts its refreshes from 0, and the run reports those of the last stage."""
     sets = ("train.epochs=6", "schedule.refresh_epochs=[4,5]")
     result = run(config_of(vector_sets, *sets, strategy="nearest:4>everything"), tmp_path)
-    found = [(r.strategy, r.refresh, r.steps // STEPS, r.draws) for r in record.refreshes]
-    assert found == [("Nearest", 0, 0, 2), ("Nearest", 1, 2, 2), ("Everything", 0, 4, 1), ("Everything", 1, 5, 1)]
+    refreshes = [(r.strategy, r.refresh, r.steps // STEPS, r.draws) for r in record.refreshes]
+    assert refreshes == [("Nearest", 0, 0, 2), ("Nearest", 1, 2, 2), ("Everything", 0, 4, 1), ("Everything", 1, 5, 1)]
     assert [row["epoch"] for row in result.details["behaviour_by_refresh"]] == [4, 5]
 
 
@@ -729,8 +729,8 @@ def test_query_concentration_is_the_length_of_the_mean_query(story: Story) -> No
 
 def test_behaviour_of_an_epoch_is_the_mean_over_its_batches() -> None:
     """A batch without a value counts as 0; a value that no batch has is NaN."""
-    found = [{"a": 1.0, "b": math.nan, "c": 3.0}, {"a": math.nan, "b": math.nan, "c": 5.0}]
-    means = loop.batch_behaviour(found)
+    batches = [{"a": 1.0, "b": math.nan, "c": 3.0}, {"a": math.nan, "b": math.nan, "c": 5.0}]
+    means = loop.batch_behaviour(batches)
     assert (means["a"], means["c"]) == (0.5, 4.0)
     assert math.isnan(means["b"])
 

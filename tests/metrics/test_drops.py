@@ -37,13 +37,13 @@ def test_prominence_against_a_loop() -> None:
     for seed in range(5):
         for shift in [-4.0, 0.0]:
             scores, target, allowed = case(seed, shift)
-            found = prominence(scores, target, allowed)
+            ratios = prominence(scores, target, allowed)
             for row in range(len(scores)):
                 drop = sorted(falls(scores[row].tolist(), int(target[row]), allowed[row].tolist()), reverse=True)
                 middle = statistics.median(drop) if drop else math.nan
                 for value, top, bottom in (
-                    (float(found.largest[row]), drop[:1], [middle] if drop else []),
-                    (float(found.second[row]), drop[1:2], drop[2:3]),
+                    (float(ratios.largest[row]), drop[:1], [middle] if drop else []),
+                    (float(ratios.second[row]), drop[1:2], drop[2:3]),
                 ):
                     if not top or not bottom or top[0] == bottom[0] == 0:
                         assert math.isnan(value)

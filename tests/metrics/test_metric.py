@@ -70,17 +70,17 @@ def test_hand_table() -> None:
     for name in TABLES:
         data: Any = registry.get("datasets", name)
         ranks = six(GROUPED) if name == "fashioniq" else six()
-        reported, found = data.summarise(ranks), data.per_query(ranks, [*TABLES[name], "absent"])
-        assert list(reported) == list(found) == list(TABLES[name])
+        reported, per_query = data.summarise(ranks), data.per_query(ranks, [*TABLES[name], "absent"])
+        assert list(reported) == list(per_query) == list(TABLES[name])
         for metric, (mean, values, queries, macro) in TABLES[name].items():
             assert reported[metric] == pytest.approx(mean, abs=1e-9), metric
-            mine = found[metric]
-            assert mine.mean == pytest.approx(mean, abs=1e-9), metric
-            assert mine.values.tolist() == pytest.approx(values, abs=1e-6), metric
-            assert [ranks.query[row] for row in mine.rows] == list(queries), metric
-            assert (mine.strata is not None) == macro
+            measured = per_query[metric]
+            assert measured.mean == pytest.approx(mean, abs=1e-9), metric
+            assert measured.values.tolist() == pytest.approx(values, abs=1e-6), metric
+            assert [ranks.query[row] for row in measured.rows] == list(queries), metric
+            assert (measured.strata is not None) == macro
             if macro:
-                assert mine.strata.tolist() == list(ranks.group)  # type: ignore[union-attr]
+                assert measured.strata.tolist() == list(ranks.group)  # type: ignore[union-attr]
 
 
 def test_groups_weigh_alike_and_one_group_has_no_strata() -> None:

@@ -33,11 +33,11 @@ def test_set_scores_against_a_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(7, 20, generator=generator) - 2
     sets = torch.stack([torch.randperm(20, generator=generator)[:10].reshape(2, 5) for _ in range(7)])
-    found = set_scores(scores, sets)
+    means = set_scores(scores, sets)
     for row in range(7):
         for side in (0, 1):
             want = sum(float(scores[row, column]) for column in sets[row, side].tolist()) / 5
-            assert float(found[row, side]) == pytest.approx(want, abs=1e-12)
+            assert float(means[row, side]) == pytest.approx(want, abs=1e-12)
 
 
 def test_sets_of_the_same_images_tie_exactly_in_any_order() -> None:
@@ -45,8 +45,8 @@ def test_sets_of_the_same_images_tie_exactly_in_any_order() -> None:
     assert scores[0, [0, 1, 2, 3, 4]].mean() != scores[0, [0, 2, 3, 1, 4]].mean()  # plain sums depend on the order
     for seed in range(20):
         order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
-        found = set_scores(scores, torch.stack([torch.arange(5), order])[None])
-        assert found[0, 0] == found[0, 1]
+        means = set_scores(scores, torch.stack([torch.arange(5), order])[None])
+        assert means[0, 0] == means[0, 1]
 
 
 def test_a_score_that_is_not_finite_is_an_error_only_within_the_sets() -> None:
@@ -146,9 +146,9 @@ def test_mean_of_the_first_k_against_a_loop() -> None:
     scores = torch.randn(6, 9, generator=torch.Generator().manual_seed(0)) - 1
     scores[2, 4:] = torch.nan  # a gallery of four
     for k in (1, 3, 9, 50):
-        for row, found in enumerate(cirqrs_at_k(scores, k).tolist()):
+        for row, mean in enumerate(cirqrs_at_k(scores, k).tolist()):
             first = [value for value in scores[row].tolist()[:k] if not math.isnan(value)]
-            assert found == pytest.approx(sum(first) / len(first))
+            assert mean == pytest.approx(sum(first) / len(first))
 
 
 def test_an_empty_ranking_and_a_wrong_k_are_told() -> None:

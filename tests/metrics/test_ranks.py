@@ -119,12 +119,12 @@ def test_top_columns_against_a_sorted_list() -> None:
             allowed = torch.rand(30, 12, generator=generator) < 0.6
             allowed[2], allowed[3] = False, True
             for mask in (None, allowed):
-                found = top_columns(scores, k, mask)
-                assert found.shape == (30, min(k, 12))
+                top = top_columns(scores, k, mask)
+                assert top.shape == (30, min(k, 12))
                 for row in range(30):
                     pool = [c for c in range(12) if mask is None or mask[row, c]]
                     best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
-                    assert found[row].tolist() == best + [-1] * (found.shape[1] - len(best))
+                    assert top[row].tolist() == best + [-1] * (top.shape[1] - len(best))
             assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
 
 

@@ -124,7 +124,7 @@ def step_of(
     opened.backbone.eval()
     train = opened.scene.train
     with torch.no_grad():
-        found = evaluation.embed(opened.backbone, opened.scene, train)
+        embeddings = evaluation.embed(opened.backbone, opened.scene, train)
         objective = Objective(
             opened.backbone, make_strategy(name), make_loss(loss, **options), opened.scene, opened.config.mining
         )
@@ -133,7 +133,7 @@ def step_of(
     return (
         float(result.loss),
         result.negatives,
-        relevance(found.queries, found.candidates) / tau,
+        relevance(embeddings.queries, embeddings.candidates) / tau,
         (train.dataset.target_columns[rows]),
     )
 
@@ -196,8 +196,7 @@ def test_stages_of_a_run(vector_sets: list[str]) -> None:
         bare = [text for text in vector_sets if not text.startswith("schedule")]
         full = resolved(config_of(bare, name, "train.epochs=12", *more))
         strategy: Strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
-        found = stages_of(strategy, full)
-        return [(s.end, type(s.mined).__name__, s.refreshes, s.kept) for s in found]
+        return [(s.end, type(s.mined).__name__, s.refreshes, s.kept) for s in stages_of(strategy, full)]
 
     assert planned("qure") == [(2, "AllCorpus", (0,), False), (12, "Qure", (2, 4, 6, 8, 10), True)]
     assert planned("qure", "schedule.refresh_epochs=[]") == [(12, "AllCorpus", (0,), False), (12, "Qure", (), True)]

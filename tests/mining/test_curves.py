@@ -47,15 +47,15 @@ def loop(task: MiningTask, row: int) -> tuple[int, list[int]]:
 def test_against_loops() -> None:
     for shift in [0.0, -1.0]:
         task = task_of(shift=shift)
-        found = score_curves(task)
-        assert sorted(found.queries.tolist()) == list(range(12))
-        for index, row in enumerate(found.queries.tolist()):
+        curves = score_curves(task)
+        assert sorted(curves.queries.tolist()) == list(range(12))
+        for index, row in enumerate(curves.queries.tolist()):
             length, drops = loop(task, row)
-            assert found.length[index] == length
-            assert [p for p in found.drops[index].tolist() if p >= 0] == drops
+            assert curves.length[index] == length
+            assert [p for p in curves.drops[index].tolist() if p >= 0] == drops
             shares = [place / (length - 1) for place in drops]
-            assert found.shares[index, : len(drops)].tolist() == pytest.approx(shares)
-            assert np.isnan(found.shares[index, len(drops) :]).all()
+            assert curves.shares[index, : len(drops)].tolist() == pytest.approx(shares)
+            assert np.isnan(curves.shares[index, len(drops) :]).all()
 
 
 def test_the_sample_is_seeded_and_bounded() -> None:
@@ -67,13 +67,13 @@ def test_the_sample_is_seeded_and_bounded() -> None:
 
 
 def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path: Path) -> None:
-    found = score_curves(task_of())
-    found.save(tmp_path / "a.npz")
-    found.save(tmp_path / "b.npz")
+    curves = score_curves(task_of())
+    curves.save(tmp_path / "a.npz")
+    curves.save(tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     again = Curves.load(tmp_path / "a.npz")
     for name in ("queries", "length", "drops"):
-        assert np.array_equal(getattr(again, name), getattr(found, name))
+        assert np.array_equal(getattr(again, name), getattr(curves, name))
     (tmp_path / "a.npz").write_bytes((tmp_path / "b.npz").read_bytes()[:200])
     with pytest.raises(NegbenchError, match=r"a\.npz"):
         Curves.load(tmp_path / "a.npz")

@@ -137,8 +137,8 @@ def test_a_batch_is_filtered_by_its_own_scores(vector_sets: list[str]) -> None:
     batch = Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()})
     for name, count in (("in-batch", want["there"]), ("in-batch-both", want["there"] + want["back"])):
         parts = (opened.backbone, make_strategy(name), make_loss("info-nce"), opened.scene)
-        found = Objective(*parts, mining)(batch)
-        assert 0 < found.negatives == count < Objective(*parts, MiningConfig())(batch).negatives
+        step = Objective(*parts, mining)(batch)
+        assert 0 < step.negatives == count < Objective(*parts, MiningConfig())(batch).negatives
     task = mining_task(opened.backbone, opened.scene, mining, reads=("target",))
     assert task.filters == Filters(margin=0.1, max_target=0.6)
 

@@ -54,13 +54,13 @@ def ranks_of(ranks: list[int], sizes: list[int]) -> QueryRanks:
 def rows_of(task: MiningTask) -> list[tuple[int, list[tuple[float, int]], float]]:
     """Return each query, its allowed images as (score, column) by descending score, and its target's score."""
     assert task.excluded is not None
-    scores, found = relevance(task.queries, task.candidates), []
+    scores, rows = relevance(task.queries, task.candidates), []
     for i in range(len(task.queries)):
         target, gone = int(task.target[i]), set(task.excluded.row(i).tolist())
         allowed = [c for c in task.groups[int(task.group[i])].tolist() if c != target and c not in gone]
         row = sorted(((float(scores[i, c]), c) for c in allowed), key=lambda pair: (-pair[0], pair[1]))
-        found.append((i, row, float(scores[i, target])))
-    return found
+        rows.append((i, row, float(scores[i, target])))
+    return rows
 
 
 CASES = pytest.mark.parametrize(("shift", "ties"), [(0.0, False), (-1.0, False), (0.0, True)])
@@ -69,23 +69,23 @@ CASES = pytest.mark.parametrize(("shift", "ties"), [(0.0, False), (-1.0, False),
 @CASES
 def test_ranks_and_shape_against_loops_and_scipy(shift: float, ties: bool) -> None:
     task = task_of(1, shift=shift, ties=ties)
-    found, rows = regime(task), rows_of(task)
+    card, rows = regime(task), rows_of(task)
     ranks = [1 + sum(score >= positive for score, _ in row) for _, row, positive in rows]
-    assert found.queries == 40
-    assert found.images == median(len(row) + 1 for _, row, _ in rows)
-    assert found.target_rank_median == median(ranks)
-    assert found.target_first == sum(rank == 1 for rank in ranks) / 40
+    assert card.queries == 40
+    assert card.images == median(len(row) + 1 for _, row, _ in rows)
+    assert card.target_rank_median == median(ranks)
+    assert card.target_first == sum(rank == 1 for rank in ranks) / 40
     values = [np.array([score for score, _ in row]) for _, row, _ in rows]
     if shift:
         assert max(value.max() for value in values) < 0
     tails = [(np.quantile(v, 0.99) - np.median(v)) / (stats.iqr(v) / (2 * stats.norm.ppf(0.75))) for v in values]
-    assert found.tail == pytest.approx(median(tails), rel=1e-3)
+    assert card.tail == pytest.approx(median(tails), rel=1e-3)
 
 
 @CASES
 def test_drops_and_bands_against_loops_and_the_strategy(shift: float, ties: bool) -> None:
     task = task_of(2, shift=shift, ties=ties)
-    found = regime(task)
+    card = regime(task)
     largest, second = [], []
     for _, row, positive in rows_of(task):
         below = [score for score, _ in row if score < positive]
@@ -94,13 +94,13 @@ def test_drops_and_bands_against_loops_and_the_strategy(shift: float, ties: bool
             largest.append(falls[0] / median(falls))
         if len(falls) >= 3 and falls[2] > 0:
             second.append(falls[1] / falls[2])
-    assert found.drop_prominence == pytest.approx(median(largest), rel=1e-3)
-    assert found.drop_prominence_second == pytest.approx(median(second), rel=1e-3)
+    assert card.drop_prominence == pytest.approx(median(largest), rel=1e-3)
+    assert card.drop_prominence_second == pytest.approx(median(second), rel=1e-3)
     mined = mine(task, make_strategy("qure"), refresh=0, draws=1, generator=torch.Generator().manual_seed(0))
     start = mined.band_start[mined.fallback == NO_FALLBACK].tolist()
     assert 1 < len(start) <= 40
-    assert found.band_start_median == pytest.approx(median(start))
-    assert found.band_start_top == pytest.approx(sum(share <= TOP for share in start) / len(start))
+    assert card.band_start_median == pytest.approx(median(start))
+    assert card.band_start_top == pytest.approx(sum(share <= TOP for share in start) / len(start))
 
 
 @CASES
@@ -118,10 +118,10 @@ def test_false_negatives_against_loops(shift: float, ties: bool) -> None:
         for name, columns in parts.items():
             counts[name][0] += sum(column in relevant for column in columns)
             counts[name][1] += len(columns)
-    found = regime(task).summary()
+    card = regime(task).summary()
     for name, (wrong, images) in counts.items():
-        assert found[f"false_negatives{name}"] == pytest.approx(wrong / images)
-    assert found["relevant"] == 5
+        assert card[f"false_negatives{name}"] == pytest.approx(wrong / images)
+    assert card["relevant"] == 5
     unknown = regime(task_of(3, truth=False)).summary()
     assert all(math.isnan(unknown[name]) for name in ("relevant", *(f"false_negatives{name}" for name in counts)))
     assert not math.isnan(unknown["target_rank_median"])
@@ -154,8 +154,8 @@ def test_expected_hits_against_every_smaller_gallery() -> None:
         ahead = [True] * (rank - 1) + [False] * (images - rank)
         kept = list(itertools.combinations(ahead, size - 1))
         want = sum(sum(part) < k for part in kept) / len(kept)
-        found = expected_hits_at_k(torch.tensor([rank]), torch.tensor([images]), k, size)
-        assert float(found[0]) == pytest.approx(want)
+        hits = expected_hits_at_k(torch.tensor([rank]), torch.tensor([images]), k, size)
+        assert float(hits[0]) == pytest.approx(want)
     ranks, sizes = torch.tensor([1, 7, 30, 900, 25_000]), torch.full((5,), 25_000)
     want = stats.hypergeom.cdf(9, sizes.numpy() - 1, ranks.numpy() - 1, 599)
     np.testing.assert_allclose(expected_hits_at_k(ranks, sizes, 10, 600), want, rtol=1e-8, atol=1e-12)

@@ -58,8 +58,8 @@ def test_the_sample_is_of_the_train_queries(subject: Subject) -> None:
 
 
 def test_rates_are_those_of_loops(subject: Subject) -> None:
-    found = audit(subject, {"top": make_strategy("top-k", k=5)}, OPTIONS)
-    (row,) = found.rows
+    audited = audit(subject, {"top": make_strategy("top-k", k=5)}, OPTIONS)
+    (row,) = audited.rows
     false, hardness = [], []
     for query in range(20):
         scores, columns, target, relevant = loops(subject, query)
@@ -69,20 +69,20 @@ def test_rates_are_those_of_loops(subject: Subject) -> None:
         hardness.append(of[target] - sum(of[image] for image in pool) / 5)
     assert row["pool_size"] == row["pool_size_median"] == 5
     assert row["false_negative_rate_pool"] == pytest.approx(sum(false) / 20)
-    assert found.truth
+    assert audited.truth
     whole = audit(subject, {"top": make_strategy("top-k", k=5)}, Audit(queries=20, draws=5)).rows[0]
     assert whole["hardness"] == pytest.approx(sum(hardness) / 20, abs=1e-5)  # five draws, pool of five: each once
     assert whole["false_negative_rate_draws"] == pytest.approx(sum(false) / 20)
-    assert found.frame()["pool_size"].tolist() == [5]
-    assert "FN pool %" in audit_frame(found.rows)
+    assert audited.frame()["pool_size"].tolist() == [5]
+    assert "FN pool %" in audit_frame(audited.rows)
 
 
 def test_diversity_is_the_mean_over_pairs() -> None:
     generator = torch.Generator().manual_seed(0)
     drawn = torch.nn.functional.normalize(torch.randn(3, 5, 4, generator=generator), dim=-1)
-    for query, found in enumerate(diversity(drawn).tolist()):
+    for query, distance in enumerate(diversity(drawn).tolist()):
         pairs = [float(drawn[query, a] @ drawn[query, b]) for a, b in combinations(range(5), 2)]
-        assert found == pytest.approx(1 - sum(pairs) / len(pairs), abs=1e-6)
+        assert distance == pytest.approx(1 - sum(pairs) / len(pairs), abs=1e-6)
     assert diversity(drawn[:, :1].expand(-1, 4, -1)).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
 
 
@@ -113,11 +113,11 @@ def test_oracles_without_ground_truth(subject: Subject) -> None:
     strategies = {"oracle-all": make_strategy("oracle-all"), "top-k": make_strategy("top-k", k=3)}
     with pytest.raises(OptionError, match="needs ground truth"):
         audit(blind, strategies, OPTIONS)
-    found = audit(blind, strategies, OPTIONS, skip_oracles=True)
-    assert [row["strategy"] for row in found.rows] == ["top-k"]
-    assert found.remarks[0].startswith("left out oracle-all")
-    assert math.isnan(found.rows[0]["false_negative_rate_pool"])
-    assert not found.truth
+    audited = audit(blind, strategies, OPTIONS, skip_oracles=True)
+    assert [row["strategy"] for row in audited.rows] == ["top-k"]
+    assert audited.remarks[0].startswith("left out oracle-all")
+    assert math.isnan(audited.rows[0]["false_negative_rate_pool"])
+    assert not audited.truth
     assert audit(subject, strategies, OPTIONS).rows[0]["false_negative_rate_pool"] == 0
 
 

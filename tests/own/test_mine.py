@@ -25,7 +25,7 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets: list[st
         draws=2,
         seed=5,
     )
-    found = write_negatives(asked)
+    mined = write_negatives(asked)
     config, _, _ = configured(asked, asked.strategy)
     subject = open_subject(config, "train", Audit(queries=0), Display())
     task, data = subject.task, subject.dataset
@@ -39,19 +39,19 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets: list[st
             for column in corpus
             if column not in kept_out
         }
-        line = found.frame.iloc[row]
+        line = mined.frame.iloc[row]
         assert (line["query"], line["target"], line["text"]) == (query.id, query.target, query.text)
         assert line["negatives"] == [max(scores, key=lambda image: scores[image])]  # two draws of a pool of one
         assert line["target_rank"] == 1 + sum(
             score >= float((task.candidates[task.target[row]] @ task.queries[row]).max()) for score in scores.values()
         )
-    assert found.source.endswith("(untrained)")
-    assert found.summary["pool_size"] == 1
+    assert mined.source.endswith("(untrained)")
+    assert mined.summary["pool_size"] == 1
 
     read = pd.read_parquet(asked.out)
-    assert [list(row) for row in read["negatives"]] == found.frame["negatives"].tolist()
+    assert [list(row) for row in read["negatives"]] == mined.frame["negatives"].tolist()
     write_negatives(asked.model_copy(update={"out": tmp_path / "n.jsonl"}))
     lines = [json.loads(line) for line in (tmp_path / "n.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [line["negatives"] for line in lines] == found.frame["negatives"].tolist()
+    assert [line["negatives"] for line in lines] == mined.frame["negatives"].tolist()
     with pytest.raises(OptionError, match=r"--out .*\.parquet or \.jsonl"):
         Mine.parsed({"strategy": "qure", "out": tmp_path / "n.csv", "dataset": "vectors"})

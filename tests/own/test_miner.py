@@ -34,7 +34,7 @@ def test_it_is_the_engines_mining(strategy: str) -> None:
     queries, images, targets = _world()
     excluded = [[int(t) - int(t) % 2] for t in targets]
     relevant = [[(int(t) + 2) % N] if i % 2 else [] for i, t in enumerate(targets)]
-    found = Miner(strategy, draws=4, seed=5, refreshes=2).refresh(
+    mined = Miner(strategy, draws=4, seed=5, refreshes=2).refresh(
         queries, images, targets, excluded=excluded, relevant=relevant
     )
     name, _, option = strategy.partition(":")
@@ -51,11 +51,11 @@ def test_it_is_the_engines_mining(strategy: str) -> None:
     seed = int(splitmix(torch.tensor(5), torch.tensor(2))) & (2**63 - 1)
     made = registry.make("strategies", name, **{k: int(v) if v.isdigit() else v for k, v in options.items()})
     want = mine(task, made, refresh=2, draws=4, generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(found.negatives, want.negatives)
+    assert torch.equal(mined.negatives, want.negatives)
     for field in ("pool_size", "hardness", "fallback", "false_negative_rate_pool", "target_rank"):
-        got = getattr(found, field)
+        got = getattr(mined, field)
         assert torch.equal(got.nan_to_num(-1), getattr(want, field).nan_to_num(-1)), field
-    assert not any(set(row) & set(out) for row, out in zip(found.negatives.tolist(), excluded, strict=True))
+    assert not any(set(row) & set(out) for row, out in zip(mined.negatives.tolist(), excluded, strict=True))
 
 
 def test_numpy_torch_and_precision_agree() -> None:
@@ -83,21 +83,21 @@ def test_a_device_gives_the_same() -> None:
 def test_state() -> None:
     queries, images, targets = _world()
     first = Miner("top-k:k=8", draws=2, seed=3)
-    found = [first.refresh(queries, images, targets)]
+    mined = [first.refresh(queries, images, targets)]
     moved = queries + 0.5 * _world(1)[0]
-    found.append(first.refresh(moved, images, targets))
+    mined.append(first.refresh(moved, images, targets))
     assert first.refreshes == 2
-    assert found[0].overlap.isnan().all()
+    assert mined[0].overlap.isnan().all()
     for i in range(Q):
         pools = [
             set((_unit(q) @ _unit(images).T)[i].scatter(0, targets[i], -9.0).topk(8).indices.tolist())
             for q in (queries, moved)
         ]
-        assert float(found[1].overlap[i]) == pytest.approx(len(pools[0] & pools[1]) / len(pools[0] | pools[1]))
+        assert float(mined[1].overlap[i]) == pytest.approx(len(pools[0] & pools[1]) / len(pools[0] | pools[1]))
     again = Miner("top-k:k=8", draws=2, seed=3, refreshes=1).refresh(moved, images, targets)
-    assert torch.equal(again.negatives, found[1].negatives)
+    assert torch.equal(again.negatives, mined[1].negatives)
     other = Miner("top-k:k=8", draws=2, seed=4, refreshes=1).refresh(moved, images, targets)
-    assert not torch.equal(other.negatives, found[1].negatives)
+    assert not torch.equal(other.negatives, mined[1].negatives)
     fewer = first.refresh(moved[:9], images, targets[:9])  # another task: no earlier pools to compare with
     assert fewer.overlap.isnan().all()
     assert first.refreshes == 3

@@ -61,18 +61,18 @@ def start(command: str, sets: list[str], runs: Path) -> psutil.Popen:
 
 def table(runs: Path) -> dict[str, Any]:
     """Return the metrics of every run and trial, by the paths of their folders."""
-    found = {}
+    metrics = {}
     for path in sorted({*runs.rglob("result.json")} - {*(runs / "artifacts").rglob("result.json")}):  # MLflow's copies
-        found[str(path.parent.relative_to(runs))] = json.loads(path.read_text(encoding="utf-8"))["metrics"]
-    return found
+        metrics[str(path.parent.relative_to(runs))] = json.loads(path.read_text(encoding="utf-8"))["metrics"]
+    return metrics
 
 
 def flaws(runs: Path, want: dict[str, Any]) -> list[str]:
     """Return what is wrong in the runs folder of a command that succeeded."""
     from negbench.machine.files import SUMS, damaged_in
 
-    found = table(runs)
-    wrong = [f"another table: {name}" for name in sorted({*want, *found}) if want.get(name) != found.get(name)]
+    metrics = table(runs)
+    wrong = [f"another table: {name}" for name in sorted({*want, *metrics}) if want.get(name) != metrics.get(name)]
     wrong += [f"half-written: {path}" for path in runs.rglob("*.partial")]
     wrong += [f"damaged: {sums.parent / name}" for sums in runs.rglob(SUMS) for name in damaged_in(sums.parent)]
     with closing(sqlite3.connect(runs / "mlflow.db")) as store:
@@ -87,12 +87,12 @@ def has_checkpoint(runs: Path) -> bool:
 
 def living(session: int) -> list[psutil.Process]:
     """Return the running processes of a session."""
-    found = list[psutil.Process]()
+    processes = list[psutil.Process]()
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def strike(process: psutil.Popen, way: str, chance: random.Random) -> None:

@@ -173,8 +173,8 @@ def test_damaged_features_are_encoded_anew(features: Features, tmp_path: Path) -
         os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**10))  # a recent file is read again and not looked up
 
     def encoded() -> torch.Tensor:
-        found: torch.Tensor = features(tmp_path, 12)[0].load(list(images))[torch.arange(12)]
-        return found
+        vectors: torch.Tensor = features(tmp_path, 12)[0].load(list(images))[torch.arange(12)]
+        return vectors
 
     want = encoded()
     files = [next(tmp_path.rglob("*.safetensors")), tmp_path / "features" / "hashes.json"]

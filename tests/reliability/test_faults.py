@@ -30,8 +30,8 @@ def config_of(sets: list[str], *more: str, strategy: str = "qure") -> RunConfig:
 
 
 def result(config: RunConfig, runs: Path) -> tuple[Any, ...]:
-    found = run_config(config, Bench.open(runs, "none"))
-    return found.metrics, found.folder.metrics(), found.folder.ranks().to_json()
+    run = run_config(config, Bench.open(runs, "none"))
+    return run.metrics, run.folder.metrics(), run.folder.ranks().to_json()
 
 
 # --- the disk ---------------------------------------------------------------------------------------------------------
@@ -133,9 +133,9 @@ def test_a_store_that_goes_away_midway_costs_the_copy(
             monkeypatch.setattr(MlflowClient, name, gone)
 
     watched(watch)
-    found: RunResult = run_config(config, Bench.open(tmp_path / "runs"))
-    assert str(found.tracking_error).endswith("fails (ConnectionError: the store is gone)")
-    assert (found.metrics, found.folder.metrics(), found.folder.ranks().to_json()) == want
+    run: RunResult = run_config(config, Bench.open(tmp_path / "runs"))
+    assert str(run.tracking_error).endswith("fails (ConnectionError: the store is gone)")
+    assert (run.metrics, run.folder.metrics(), run.folder.ranks().to_json()) == want
 
 
 # --- the data ---------------------------------------------------------------------------------------------------------
@@ -150,6 +150,6 @@ def test_a_gallery_of_one_image(vector_sets: list[str], tmp_path: Path) -> None:
     alone = json.dumps({**row, "reference": row["target"], "relevant": []})
     (tmp_path / "t.jsonl").write_text("\n".join([*train, alone]), encoding="utf-8")
     config = config_of(vector_sets, f"dataset.file='{tmp_path / 't.jsonl'}'")
-    found = run_config(config, Bench.open(tmp_path / "runs", "none")).folder.result
-    assert all(np.isfinite(list(found["metrics"].values())))
-    assert found["metrics"][found["main_metric"]] == 1
+    stored = run_config(config, Bench.open(tmp_path / "runs", "none")).folder.result
+    assert all(np.isfinite(list(stored["metrics"].values())))
+    assert stored["metrics"][stored["main_metric"]] == 1

@@ -92,10 +92,10 @@ def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None])
         assert leftovers(disk) == []
         empty(disk)
         watched(lambda epoch: None)
-        found = run_config(config, Bench.open(runs, "none"))
-        assert found.metrics == straight.metrics
-        assert found.folder.metrics() == straight.folder.metrics()
-        assert found.folder.ranks().equals(straight.folder.ranks())
+        rerun = run_config(config, Bench.open(runs, "none"))
+        assert rerun.metrics == straight.metrics
+        assert rerun.folder.metrics() == straight.folder.metrics()
+        assert rerun.folder.ranks().equals(straight.folder.ranks())
         shutil.rmtree(runs)
     assert messages
     assert all(line.startswith("cannot write ") and line.endswith(": No space left on device") for line in messages), (

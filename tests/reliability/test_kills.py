@@ -20,7 +20,7 @@ _TIMES = ("seconds", "peak_memory_mib")
 
 def contents(runs: Path) -> dict[str, bytes]:
     """Return every file below the runs folder by its path, without times, locks and the lists of hashes."""
-    found = {}
+    files = {}
     for path in sorted(path for path in runs.rglob("*") if path.is_file()):
         if path.name.endswith(".lock") or path.name == SUMS:
             continue
@@ -31,8 +31,8 @@ def contents(runs: Path) -> dict[str, bytes]:
         if path.suffix == ".safetensors":  # the library writes its header's metadata in any order
             size = int.from_bytes(value[:8], "little")
             value = json.dumps(json.loads(value[8 : 8 + size]), sort_keys=True).encode() + value[8 + size :]
-        found[str(path.relative_to(runs))] = value
-    return found
+        files[str(path.relative_to(runs))] = value
+    return files
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(
         place = tmp_path / str(at)
         moments(partial(run_in, place), place, at, tmp_path / "count", torn=number % 2 == 0)
         run_in(place)
-        found = contents(place)
-        assert found == want, (at, *found)
-        for path in (place / name for name in found):
+        files = contents(place)
+        assert files == want, (at, *files)
+        for path in (place / name for name in files):
             assert flaw(path) is None, path

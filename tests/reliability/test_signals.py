@@ -51,11 +51,11 @@ def spawned(code: str) -> Any:
 
 def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder]:
     deadline = time.monotonic() + 200
-    while len(found := list(runs.glob("*/checkpoint.pt"))) < count:
+    while len(checkpoints := list(runs.glob("*/checkpoint.pt"))) < count:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return [RunFolder(path.parent) for path in found]
+    return [RunFolder(path.parent) for path in checkpoints]
 
 
 WAITING = """
@@ -202,14 +202,14 @@ def test_a_later_signal_ends_the_process_whatever_it_does() -> None:
 
 def living(group: int) -> list[str]:
     """Return the command lines of a group's processes, without zombies."""
-    found = []
+    lines = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             _, _, rest = path.read_text(encoding="utf-8").rpartition(")")
             state, _, its_group = rest.split()[:3]
             if int(its_group) == group and state != "Z":
-                found.append((path.parent / "cmdline").read_text(encoding="utf-8"))
-    return found
+                lines.append((path.parent / "cmdline").read_text(encoding="utf-8"))
+    return lines
 
 
 @pytest.mark.slow

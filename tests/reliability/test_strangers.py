@@ -122,8 +122,8 @@ def test_a_stored_run_executes_no_file_that_is_not_named(
     other.write_text(plugin.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
     refused([*arguments, "--plugin", str(other)], f"--plugin {plugin}")
     assert ran(plugin.parent) == ["other.ran"]  # that one was named
-    mine = plugin.rename(plugin.with_name("mine.py"))  # same content, another place
-    assert negbench([*arguments, "--plugin", str(mine)]) == 0
+    moved = plugin.rename(plugin.with_name("mine.py"))  # same content, another place
+    assert negbench([*arguments, "--plugin", str(moved)]) == 0
     assert ran(plugin.parent) == ["mine.ran", "other.ran"]
 
 

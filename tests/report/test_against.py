@@ -38,15 +38,15 @@ def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert negbench(["report", "two", "--against", "one", "--runs-dir", str(runs), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     two, one = rows_of(runs, "two"), rows_of(runs, "one")
-    assert {pair["two"]["strategy"] for pair in found["rows"]} == {"in-batch", "qure"}  # top-k is not in `one`
-    for pair in found["rows"]:
+    assert {pair["two"]["strategy"] for pair in document["rows"]} == {"in-batch", "qure"}  # top-k is not in `one`
+    for pair in document["rows"]:
         name = pair["two"]["strategy"]
         assert (pair["two"]["mean"], pair["one"]["mean"]) == (two[name]["mean"], one[name]["mean"])
     assert two["qure"]["verdict"] != "equal"
-    assert found["answer"] == f"Of 2 rows in both, 1 verdict changed: qure (equal → {two['qure']['verdict']})."
-    settings = {row["setting"]: (row["two"], row["one"]) for row in found["settings"]}
+    assert document["answer"] == f"Of 2 rows in both, 1 verdict changed: qure (equal → {two['qure']['verdict']})."
+    settings = {row["setting"]: (row["two"], row["one"]) for row in document["settings"]}
     assert settings.pop("seed") == ("0, 1", "0")
     assert settings.pop("train.epochs") == ("2", "1")
     assert {key.split(".")[0] for key in settings} <= {"schedule"}  # no entry for the missing seed

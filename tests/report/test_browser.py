@@ -86,10 +86,10 @@ def stored(runs: Path) -> dict[str, list[Any]]:
     """Return the MLflow runs of the experiment, by kind."""
     client = Tracker.open(runs).client()
     experiment = client.get_experiment_by_name(NAME)
-    found: dict[str, list[Any]] = {}
+    by_kind: dict[str, list[Any]] = {}
     for run in client.search_runs([experiment.experiment_id]):
-        found.setdefault(run.data.tags["negbench.kind"], []).append(run)
-    return found
+        by_kind.setdefault(run.data.tags["negbench.kind"], []).append(run)
+    return by_kind
 
 
 def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer(
@@ -99,8 +99,8 @@ def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer
     printed = (runs / "ui.log").read_text(encoding="utf-8").split()[0]
     assert printed.startswith(f"{server}/#/experiments/")
     page.goto(printed)
-    found = stored(runs)["summary"]
-    ranked = sorted(found, key=lambda run: -run.data.metrics["verdict/mean"])
+    summaries = stored(runs)["summary"]
+    ranked = sorted(summaries, key=lambda run: -run.data.metrics["verdict/mean"])
     page.get_by_role("link", name=ranked[0].info.run_name, exact=True).first.wait_for()
     names = page.locator("a[href*='/runs/']").all_inner_texts()  # summaries only, the best first
     assert names == [run.info.run_name for run in ranked]

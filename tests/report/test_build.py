@@ -66,22 +66,22 @@ class Parsed(HTMLParser):
             self.handle_endtag(tag)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
+        attributes = dict(attrs)
         self.elements += 1
         if tag not in VOID:
             self.open.append(tag)
-        if found.get("id"):
-            self.ids.append(str(found["id"]))
-        if "src" in found:
-            self.sources.append(str(found["src"]))
-        if "href" in found:
-            (self.sources if tag == "image" else self.hrefs).append(str(found["href"]))
-        if found.get("role") == "img":
-            self.unnamed += not found.get("aria-label")
+        if attributes.get("id"):
+            self.ids.append(str(attributes["id"]))
+        if "src" in attributes:
+            self.sources.append(str(attributes["src"]))
+        if "href" in attributes:
+            (self.sources if tag == "image" else self.hrefs).append(str(attributes["href"]))
+        if attributes.get("role") == "img":
+            self.unnamed += not attributes.get("aria-label")
         if tag == "details":
-            self.folded.append("open" not in found)
+            self.folded.append("open" not in attributes)
         if tag == "figure":
-            self._figure = str(found.get("id"))
+            self._figure = str(attributes.get("id"))
         if tag == "table":
             self.tables[self._figure] = []
         if tag == "tr":
@@ -191,9 +191,9 @@ def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_s
 
 
 def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
-    found = stored(compared, "small")
-    groups = found.groups
-    (want,) = leader_tables(groups, found.rows).values()
+    findings = stored(compared, "small")
+    groups = findings.groups
+    (want,) = leader_tables(groups, findings.rows).values()
     folder = compared / "small" / "report" / "tables"
     for key, frame in (("leader", want.quality), ("behaviour", want.behaviour), ("cost", want.cost)):
         pd.testing.assert_frame_equal(pd.read_csv(folder / f"{key}.csv", dtype=str), frame.astype(str))
@@ -232,8 +232,8 @@ def drawn(panel: Any) -> Any:
 
 @pytest.fixture
 def drawn_runs(compared: Path) -> figures.Runs:
-    found = stored(compared, "small")
-    (runs,) = figures.parts_of(ordered(found.groups, found.rows), found.rows)
+    findings = stored(compared, "small")
+    (runs,) = figures.parts_of(ordered(findings.groups, findings.rows), findings.rows)
     return runs
 
 

@@ -36,8 +36,8 @@ def test_own_terms_shares_and_the_interaction_by_hand() -> None:
     tables = [table(str(corner["label"]), x=mean) for corner, mean in zip(CORNERS, means, strict=True)]
     tables[3].labels["backbone"] = "b(fusion=gated)"  # its own architecture
     gains = gains_of(tables, {"s": CORNERS}, Rules())
-    found = {(gain.kind, gain.part): gain.value for gain in gains}
-    assert found == pytest.approx(
+    values = {(gain.kind, gain.part): gain.value for gain in gains}
+    assert values == pytest.approx(
         {
             ("corner", "plain"): 0.30,
             ("corner", "negatives"): 0.32,

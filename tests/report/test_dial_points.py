@@ -22,8 +22,8 @@ def of(**dials: list[Any]) -> Dials:
 
 
 def table(point: str, **values: Any) -> VerdictTable:
-    found = {name: Values(each, tuple(range(len(each))), None) for name, each in values.items()}
-    return VerdictTable({**LABELS, "point": point}, "recall_at_10", {"recall_at_10": found})
+    by_strategy = {name: Values(each, tuple(range(len(each))), None) for name, each in values.items()}
+    return VerdictTable({**LABELS, "point": point}, "recall_at_10", {"recall_at_10": by_strategy})
 
 
 def hits(seed: int, rate: float, shape: tuple[int, int] = (5, 1500)) -> np.ndarray[Any, Any]:

@@ -84,11 +84,11 @@ def test_systems(compared: Path, cells: Callable[..., Cells], words_of: Callable
     out = ended(compared, "systems", rows, systems=systems)
     assert "sys against the plain system: " in out
     assert "note: no colours here" in out
-    found = stored(compared, "systems")
-    assert {row.system for row in found.rows} == {"plain", "sys"}
-    assert {row.baseline for row in found.rows if row.system == "sys"} == {"qure"}
-    means = {(row.system, row.strategy): row.mean for row in found.main}
-    by_kind = {(gain.kind, gain.part): gain.value for gain in found.gains}
+    findings = stored(compared, "systems")
+    assert {row.system for row in findings.rows} == {"plain", "sys"}
+    assert {row.baseline for row in findings.rows if row.system == "sys"} == {"qure"}
+    means = {(row.system, row.strategy): row.mean for row in findings.main}
+    by_kind = {(gain.kind, gain.part): gain.value for gain in findings.gains}
     assert by_kind["gain", "all"] == pytest.approx(means["sys", "qure"] - means["plain", "in-batch"])
     assert by_kind["share", "negatives"] + by_kind["share", "objective"] == pytest.approx(by_kind["gain", "all"])
     folder = compared / "systems"
@@ -112,9 +112,9 @@ def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Ca
         {**empty, "labels": {**labels, "strategy": "in-batch"}, "study": ""},
     ]  # fmt: skip
     out = ended(compared, "tuned", rows, tuned={"trials": 5, "tunings": searches})
-    found = stored(compared, "tuned")
-    means = {(row.settings, row.strategy): row.mean for row in found.main}
-    (gain,) = (each for each in found.tuning if each.strategy == "qure")
+    findings = stored(compared, "tuned")
+    means = {(row.settings, row.strategy): row.mean for row in findings.main}
+    (gain,) = (each for each in findings.tuning if each.strategy == "qure")
     assert gain.value == pytest.approx(means["tuned", "qure"] - means["default", "qure"])
     assert gain.low <= gain.value <= gain.high
     assert "First place at published defaults: " in out
@@ -131,8 +131,8 @@ def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Ca
 def test_two_backbones_have_a_block_over_all(compared: Path, cells: Callable[..., Cells]) -> None:
     rows = cells("bradley-terry", backbone="one") + cells("info-nce", backbone="two", loss="bradley-terry")
     out = ended(compared, "both", rows, report=False)
-    found = stored(compared, "both")
-    means = {(row.backbone, row.strategy): row.mean for row in found.main}
+    findings = stored(compared, "both")
+    means = {(row.backbone, row.strategy): row.mean for row in findings.main}
     for name in SMALL:
         assert means["over all", name] == pytest.approx((means["one", name] + means["two", name]) / 2)
     assert out.partition("\nanswer\n")[2].startswith("over all: average recall with ")

@@ -15,8 +15,8 @@ from negbench.report.published import PATH, PublishedRow, published_rows, rows_b
 
 
 def find(source: str, row: str, dataset: str = "fashioniq") -> PublishedRow:
-    (found,) = [r for r in published_rows() if (r.source, r.row, r.dataset) == (source, row, dataset)]
-    return found
+    (published,) = [r for r in published_rows() if (r.source, r.row, r.dataset) == (source, row, dataset)]
+    return published
 
 
 def test_rows_as_printed() -> None:
@@ -62,13 +62,13 @@ def test_rows_as_printed() -> None:
 def sums(row: PublishedRow) -> dict[str, tuple[str, ...]]:
     """Return, for every printed mean, the metrics that it is the mean of."""
     recalls, subsets = [f"recall_at_{k}" for k in (1, 5, 10, 50)], [f"subset_recall_at_{k}" for k in (1, 2, 3)]
-    found = {"average": ("recall_at_5", "subset_recall_at_1"), "overall": (*recalls, *subsets)}
+    by_mean = {"average": ("recall_at_5", "subset_recall_at_1"), "overall": (*recalls, *subsets)}
     for name in ("recall", "cirqrs"):
-        found[f"average/{name}"] = (f"average/{name}_at_10", f"average/{name}_at_50")
+        by_mean[f"average/{name}"] = (f"average/{name}_at_10", f"average/{name}_at_50")
         for k in (10, 50):
             parts = ("dress", "shirt", "toptee")
-            found[f"average/{name}_at_{k}"] = tuple(f"{part}/{name}_at_{k}" for part in parts)
-    return {whole: parts for whole, parts in found.items() if {whole, *parts} <= set(row.metrics)}
+            by_mean[f"average/{name}_at_{k}"] = tuple(f"{part}/{name}_at_{k}" for part in parts)
+    return {whole: parts for whole, parts in by_mean.items() if {whole, *parts} <= set(row.metrics)}
 
 
 def test_what_does_not_add_up_has_a_note_and_all_else_adds_up() -> None:

@@ -71,9 +71,9 @@ def regime_frame(*groups: Group) -> pd.DataFrame:
 
 def test_every_number_of_the_card_has_a_column(tmp_path: Path) -> None:
     assert set(Regime.__dataclass_fields__) == {column.key for column in REGIME}
-    found = regime_of(group_of(tmp_path, "qure", 4, 8))
-    assert found["target_rank_median"] == 6  # of the last refresh, mean over seeds
-    assert found["fit_gap"] == 0.07
+    means = regime_of(group_of(tmp_path, "qure", 4, 8))
+    assert means["target_rank_median"] == 6  # of the last refresh, mean over seeds
+    assert means["fit_gap"] == 0.07
 
 
 def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(tmp_path: Path) -> None:

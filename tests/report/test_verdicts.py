@@ -75,8 +75,8 @@ def group_of(
         }
         folder.write_result(result)
         folders.append(folder)
-    found = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": dataset, **labels}
-    return Group({k: found[k] for k in AXES if k in found}, tuple(folders))
+    by_axis = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": dataset, **labels}
+    return Group({k: by_axis[k] for k in AXES if k in by_axis}, tuple(folders))
 
 
 def rows_by_strategy(table: VerdictTable, rules: Rules, metric: str = "average/recall") -> dict[str, Any]:
@@ -87,12 +87,12 @@ def test_values_are_matrices_of_seeds_and_queries(tmp_path: Path) -> None:
     (table,) = tables_of([group_of(tmp_path, "qure", 0.5, seeds=(4, 7))])
     assert table.main == "average/recall"
     assert list(table.values) == ["average/recall", "average/recall_at_10", "average/recall_at_50"]
-    found = table.values["average/recall_at_10"]["qure"]
-    assert found.seeds == (4, 7)
+    hits = table.values["average/recall_at_10"]["qure"]
+    assert hits.seeds == (4, 7)
     want = [[float(rank <= 10) for rank in ranks_of(s + 400, 0.5).target_rank.tolist()] for s in (4, 7)]
-    assert found.values.tolist() == want
-    assert found.strata is not None
-    assert found.strata.tolist() == list(ranks_of(0, 0).group)
+    assert hits.values.tolist() == want
+    assert hits.strata is not None
+    assert hits.strata.tolist() == list(ranks_of(0, 0).group)
 
 
 def test_rows_are_those_of_the_statistics(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_rows_are_those_of_the_statistics(tmp_path: Path) -> None:
     assert rows["a"].diff_low < difference < rows["a"].diff_high
     values = table.values["average/recall"]
     design = Design(values["a"].strata)
-    want = against(ValueTable({name: mine.values for name, mine in values.items()}, design), "in-batch", default_rng(5))
-    for name, found in want.items():  # another stream of random numbers: equal up to their noise
+    want = against(ValueTable({name: each.values for name, each in values.items()}, design), "in-batch", default_rng(5))
+    for name, contrast in want.items():  # another stream of random numbers: equal up to their noise
         row = rows[name]
-        assert row.minimum_detectable == pytest.approx(found.minimum_detectable, abs=0.01)
-        assert row.p_adjusted == pytest.approx(found.p_adjusted, abs=0.03)
-        assert row.diff_low == pytest.approx(found.interval.low, abs=0.01)
+        assert row.minimum_detectable == pytest.approx(contrast.minimum_detectable, abs=0.01)
+        assert row.p_adjusted == pytest.approx(contrast.p_adjusted, abs=0.03)
+        assert row.diff_low == pytest.approx(contrast.interval.low, abs=0.01)
     assert (rows["a"].ranks, rows["in-batch"].ranks, rows["twin"].ranks) == ("1", "2-3", "2-3")
 
 
@@ -354,10 +354,10 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path: Path) -> None:
     assert whole.labels == {"dataset": OVER_ALL, "loss": "bradley-terry", "backbone": "tiny"}
     rows = {r.strategy: r for r in rows_of(whole, Rules())}
     assert rows.keys() == {"in-batch", "a"}
-    for name, found in rows.items():
+    for name, combined in rows.items():
         parts = [rows_by_strategy(table, Rules())[name].mean for table in tables]
-        assert found.mean == pytest.approx(np.mean(parts))
-        assert found.queries == 240
+        assert combined.mean == pytest.approx(np.mean(parts))
+        assert combined.queries == 240
     assert rows["a"].verdict == "better"
     generator = np.random.default_rng(0)
     few, many = generator.random((2, 10)), generator.random((2, 400))
@@ -381,11 +381,11 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path: Path) -> None:
 
 
 def test_measured_numbers(tmp_path: Path) -> None:
-    found = measured([group_of(tmp_path, "a", 0.8, seeds=(0, 2))])
-    assert found["behaviour"].loc[0, "pool_size"] == 11
-    assert math.isnan(found["behaviour"].loc[0, "overlap"])
-    assert found["cost"].loc[0, ["train_seconds", "peak_memory_process_mib"]].tolist() == [3, 502]
-    assert found["regime"].empty
+    frames = measured([group_of(tmp_path, "a", 0.8, seeds=(0, 2))])
+    assert frames["behaviour"].loc[0, "pool_size"] == 11
+    assert math.isnan(frames["behaviour"].loc[0, "overlap"])
+    assert frames["cost"].loc[0, ["train_seconds", "peak_memory_process_mib"]].tolist() == [3, 502]
+    assert frames["regime"].empty
 
 
 def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
@@ -395,7 +395,7 @@ def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
     clusters = np.repeat(np.arange(20), 10).astype(str)
 
     def width(**how: Any) -> float:
-        given = {name: Values(mine, (0, 1, 2), None, **how) for name, mine in values.items()}
+        given = {name: Values(matrix, (0, 1, 2), None, **how) for name, matrix in values.items()}
         interval = differences(given, "b").against["a"].interval
         return interval.high - interval.low
 

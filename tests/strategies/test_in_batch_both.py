@@ -23,11 +23,11 @@ def test_a_step_goes_both_ways(slots: str, vector_sets: list[str]) -> None:
     opened = open_run(config, Display(), Scenes())
     opened.backbone.eval()
     train = opened.scene.train
-    found = evaluation.embed(opened.backbone, opened.scene, train)
+    embeddings = evaluation.embed(opened.backbone, opened.scene, train)
     columns = train.dataset.target_columns
     first = {column: row for row, column in reversed(list(enumerate(columns.tolist())))}
     rows = torch.tensor(list(first.values())[:6])  # distinct targets: the loss is CLIP's, nothing is masked
-    scores = relevance(found.queries[rows], found.candidates[columns[rows]]) / opened.backbone.temperature
+    scores = relevance(embeddings.queries[rows], embeddings.candidates[columns[rows]]) / opened.backbone.temperature
     hybrid = HybridConfig.model_validate({"slots": slots})
     parts = (opened.backbone, make_strategy("in-batch-both"), make_loss("info-nce"), opened.scene, MiningConfig())
     result = Objective(*parts, hybrid)(Batch(rows, None, {k: v[rows] for k, v in train.tokens.items()}))

@@ -24,8 +24,8 @@ class Answers(Mochi):
     answer: object = None
 
     def synthetic(self, step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:
-        found = type(self).answer
-        return found(step) if callable(found) else found  # type: ignore[no-any-return, return-value]
+        answer = type(self).answer
+        return answer(step) if callable(answer) else answer  # type: ignore[no-any-return, return-value]
 
 
 def wrote(step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:

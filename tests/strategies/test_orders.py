@@ -25,11 +25,11 @@ def test_batches_of_ngame_are_clusters_of_like_queries() -> None:
     centres = normalize(torch.randn(8, 16, generator=generator), dim=1)
     group = torch.arange(32) % 8
     queries = normalize(centres[group] + 0.01 * torch.randn(32, 16, generator=generator), dim=1)
-    found = 0
+    whole = 0
     for seed in range(5):
         order = Ngame(cluster=4).order(epoch(torch.arange(32), 8, seed, queries))
-        found += sum(len(set(group[part].tolist())) == 1 for part in order.split(4))
-    assert found >= 30  # of 40: balanced halves may cut a group
+        whole += sum(len(set(group[part].tolist())) == 1 for part in order.split(4))
+    assert whole >= 30  # of 40: balanced halves may cut a group
     alone = Ngame(cluster=1).order(epoch(torch.arange(32), 8, 0, queries))
     assert sum(len(set(group[part].tolist())) == 1 for part in alone.split(4)) == 0
 

@@ -31,13 +31,13 @@ Loop = Callable[[ScoreView, int, Any], set[int] | list[float]]
 @cache
 def views() -> list[ScoreView]:
     """Return tables of 1 to 60 columns at several refreshes; their planes have gaps and the guide few values."""
-    found = []
+    tables = []
     for number, view in enumerate([*toy_views(), *(toy_view(12, n, seed=n, ties=n < 9) for n in (1, 2, 3, 4, 60))]):
         holes = torch.rand(view.scores.shape, generator=torch.Generator().manual_seed(number)) < 0.2
         planes = {**view.planes, "guide": (8 * view.planes["guide"]).round() / 8}
         planes = {name: plane.masked_fill(holes, torch.nan) for name, plane in planes.items()}
-        found.append(replace(view, refresh=number % 4, planes=planes))
-    return found
+        tables.append(replace(view, refresh=number % 4, planes=planes))
+    return tables
 
 
 def allowed(view: ScoreView, row: int, strategy: Any = None) -> set[int]:
@@ -167,14 +167,14 @@ def sentence_transformers(view: ScoreView, row: int, rule: Any) -> set[int]:
     scores, target = view.scores[row].tolist(), int(view.target[row])
     some = {rule.absolute_margin, rule.relative_margin, rule.max_score} != {None}
     last = rule.range_max if rule.range_max else rule.range_min + rule.num_negatives * (10 if some else 1) + 1
-    found = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))[: last + 1]
+    ranked = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))[: last + 1]
     most = [scores[target] - (rule.absolute_margin or 0.0)] if rule.absolute_margin is not None else []
     if rule.relative_margin is not None:
         most.append(scores[target] - rule.relative_margin * abs(scores[target]))
     most += [rule.max_score] if rule.max_score is not None else []
     least = -1.0 if rule.min_score is None else rule.min_score
-    found = [j for j in found if j != target and least <= scores[j] <= min([*most, 1.0])][rule.range_min : last]
-    return set(found[: rule.num_negatives] if rule.sampling_strategy == "top" else found)
+    ranked = [j for j in ranked if j != target and least <= scores[j] <= min([*most, 1.0])][rule.range_min : last]
+    return set(ranked[: rule.num_negatives] if rule.sampling_strategy == "top" else ranked)
 
 
 def hardness(view: ScoreView, row: int, strategy: Any) -> list[float]:
@@ -288,9 +288,9 @@ def test_a_pool_is_that_of_a_loop(number: int) -> None:
                 if isinstance(want, set):
                     assert got == want, (options, row)
                 else:
-                    found = pool[row].tolist()
-                    found = shares(found) if loop in (simans, distance_weighted) else found
-                    assert found == pytest.approx(want, rel=1e-5 if loop is hardness else 1e-9, abs=1e-300), options
+                    weights = pool[row].tolist()
+                    weights = shares(weights) if loop in (simans, distance_weighted) else weights
+                    assert weights == pytest.approx(want, rel=1e-5 if loop is hardness else 1e-9, abs=1e-300), options
                 sizes.add(len(got))
         assert len(sizes) > 1, options
 

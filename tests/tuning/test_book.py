@@ -320,8 +320,8 @@ def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
     """Kill (-9) one process while it computes, drop it from the list, and return the trial that was hit."""
 
     def at_work() -> list[tuple[int, int]]:
-        found = [(int(path.name.partition("-")[2]), int(path.read_text() or 0)) for path in folder.glob("working-*")]
-        return [(number, pid) for number, pid in found if not (folder / f"ended-{number}").exists()]
+        working = [(int(path.name.partition("-")[2]), int(path.read_text() or 0)) for path in folder.glob("working-*")]
+        return [(number, pid) for number, pid in working if not (folder / f"ended-{number}").exists()]
 
     alive = {process.pid: process for process in processes}
     until(lambda: any(pid in alive for _, pid in at_work()))

@@ -106,8 +106,8 @@ def test_every_strategys_own_range_makes_strategies() -> None:
             assert type(knob.low) is type(knob.high) is type(knob.default)
             between = type(knob.low)(knob.low + (knob.high - knob.low) / 3)
             for value in (knob.low, between, knob.high):
-                found = space.config(base, {**space.default, knob.key: value}, 0)
-                registry.make("strategies", name, **found.strategy.options)
+                config = space.config(base, {**space.default, knob.key: value}, 0)
+                registry.make("strategies", name, **config.strategy.options)
 
 
 def test_ranges_from_the_command_line() -> None:
@@ -116,11 +116,11 @@ def test_ranges_from_the_command_line() -> None:
         search=["strategy.alpha=0:0.5", "schedule.warmup=1|2", "train.lr=1e-4:1e-2:log"],
         fix=["schedule.n_def"],
     )
-    found = knobs_of(space)
-    assert found["strategy.alpha"] == (0.0, 0.5, False)
-    assert found["schedule.warmup"] == (1, 2)
-    assert found["train.lr"] == (1e-4, 1e-2, True)
-    assert "schedule.n_def" not in found
+    knobs = knobs_of(space)
+    assert knobs["strategy.alpha"] == (0.0, 0.5, False)
+    assert knobs["schedule.warmup"] == (1, 2)
+    assert knobs["train.lr"] == (1e-4, 1e-2, True)
+    assert "schedule.n_def" not in knobs
     assert isinstance(space.knobs[0].low, float)
 
 

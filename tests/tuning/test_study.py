@@ -67,12 +67,12 @@ def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touch
     assert asked == ["train"]  # once for all trials, and no other split
     runs = [[RunFolder(tmp_path / "s" / "cells" / run) for run in t.user_attrs["runs"]] for t in book.frozen()]
     train = {q.id for q in load_split(runs[0][0].config.dataset, "train", images=False).queries}
-    (shared,) = {tuple(run.ranks()["query"]) for mine in runs for run in mine}
+    (shared,) = {tuple(run.ranks()["query"]) for trial_runs in runs for run in trial_runs}
     assert set(shared) < train
-    for trial, mine in zip(book.frozen(), runs, strict=True):
-        assert trial.value == pytest.approx(np.mean([run.result["metrics"]["average/recall"] for run in mine]))
-        assert [run.config.seed for run in mine] == [0, 1]
-        for run in mine:
+    for trial, trial_runs in zip(book.frozen(), runs, strict=True):
+        assert trial.value == pytest.approx(np.mean([run.result["metrics"]["average/recall"] for run in trial_runs]))
+        assert [run.config.seed for run in trial_runs] == [0, 1]
+        for run in trial_runs:
             assert run.manifest["dataset"]["scored"] == "dev"
             assert not [name for point in run.metrics() for name in point if name.startswith("val/")]
 
@@ -187,9 +187,9 @@ def test_mlflow_statuses(vector_sets: list[str], tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(engine, "train", failing)
     monkeypatch.setattr(Trial, "should_prune", lambda self: self.number == 2)
     book = small_study(vector_sets, tmp_path, trials=4, uri=default_uri(tmp_path))
-    found = mlflow_runs(tmp_path, "s")
-    (parent,) = [run for run in found if run.data.tags["negbench.kind"] == "study"]
-    trials = {int(run.data.tags["trial"]): run for run in found if run.data.tags["negbench.kind"] == "trial"}
+    runs = mlflow_runs(tmp_path, "s")
+    (parent,) = [run for run in runs if run.data.tags["negbench.kind"] == "study"]
+    trials = {int(run.data.tags["trial"]): run for run in runs if run.data.tags["negbench.kind"] == "trial"}
     assert {n: run.info.status for n, run in trials.items()} == {0: "FINISHED", 1: "FAILED", 2: "KILLED", 3: "FINISHED"}
     assert [t.state.name for t in book.frozen()] == ["COMPLETE", "FAIL", "PRUNED", "COMPLETE"]
     for number, run in trials.items():
@@ -266,13 +266,13 @@ def test_the_command_from_start_to_test(
     document = json.loads(capsys.readouterr().out)
     assert document["best"] == best.params == {"train.lr": 0.03}
     assert len(document["trials"]) == 2
-    found = api.load("s", tmp_path)
-    assert isinstance(found, StudyResult)
-    assert found.final is not None
-    assert document["final"]["answer"] == found.final.answer
+    study = api.load("s", tmp_path)
+    assert isinstance(study, StudyResult)
+    assert study.final is not None
+    assert document["final"]["answer"] == study.final.answer
     verdicts = {row["strategy"]: row["verdict"] for row in document["final"]["statistics"] if row["main"]}
     assert verdicts.keys() == {"all-corpus best", "all-corpus default"}
-    assert "study s: best train.lr = 0.03" in repr(found)
+    assert "study s: best train.lr = 0.03" in repr(study)
 
 
 def test_tables_of_what_was_found(tmp_path: Path, vector_sets: list[str]) -> None:

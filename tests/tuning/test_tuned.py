@@ -33,13 +33,13 @@ OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # the knobs of top-k'
 def test_every_strategy_has_its_own_knobs_and_none_its_number_of_negatives(
     vector_sets: list[str], tmp_path: Path
 ) -> None:
-    found = {each.labels["strategy"]: each for each in combined(tmp_path, vector_sets, "top-k,all-corpus,in-batch,dqe")}
-    specs = {name: each.spec for name, each in found.items()}
+    plans = {each.labels["strategy"]: each for each in combined(tmp_path, vector_sets, "top-k,all-corpus,in-batch,dqe")}
+    specs = {name: each.spec for name, each in plans.items()}
     assert specs["all-corpus"] is None
     assert specs["in-batch"] is None
     assert {k.key for k in specs["top-k"].space.knobs} == OWN  # type: ignore[union-attr]
     assert "train.num_negatives" not in {k.key for k in specs["dqe"].space.knobs}  # type: ignore[union-attr]
-    assert [config.seed for config in found["dqe"].configs] == [0, 1]
+    assert [config.seed for config in plans["dqe"].configs] == [0, 1]
 
 
 def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets: list[str], tmp_path: Path) -> None:
@@ -96,10 +96,10 @@ def searches_of(runs: Path, trials: int) -> list[Tuning]:
     """Return the tunings of 'c' that had knobs; check that every strategy had `trials` trials or none."""
     tuned = read_json(runs / "c" / "comparison.json")["tuned"]
     assert tuned["trials"] == trials
-    found = [Tuning(**each) for each in tuned["tunings"]]
-    had = {each.labels["strategy"]: each.trials for each in found}
+    tunings = [Tuning(**each) for each in tuned["tunings"]]
+    had = {each.labels["strategy"]: each.trials for each in tunings}
     assert had == {"top-k": trials, "after-target": trials, "all-corpus": 0}
-    return [each for each in found if each.study]
+    return [each for each in tunings if each.study]
 
 
 def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
@@ -140,5 +140,5 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(
     assert negbench([*command, *vector_flags]) == 2
     assert "1 of 2 searches failed (top-k: trial 0, the default, failed: mend this)" in capsys.readouterr().err
     cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
-    found = [(cell["settings"], cell["strategy"]) for cell in cells]
-    assert found == [("default", "after-target"), ("default", "top-k"), ("tuned", "after-target")]
+    pairs = [(cell["settings"], cell["strategy"]) for cell in cells]
+    assert pairs == [("default", "after-target"), ("default", "top-k"), ("tuned", "after-target")]
