@@ -38,7 +38,7 @@ class Moving:
     streams: Mapping[str, torch.Generator]
 
     def save(self, folder: RunFolder, state: State) -> float:
-        """Replace the folder's checkpoint, then its metrics; `RunFolder.recover` repairs a kill in between.
+        """Replace the folder's checkpoint, then its metrics, which the next save rewrites after a kill in between.
 
         Returns: the monotonic time at which the next is due, so that saving takes at most 2 % of a run.
         """

@@ -128,8 +128,6 @@ def run_config(config: RunConfig, bench: Bench) -> RunResult:
     run = open_run(config, bench.display, bench.scenes)
     check_room(run, bench.runs)
     with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, step):
-        if step == "resume":
-            folder.recover()
         if step == "reuse":
             return RunResult(folder, folder.result, reused=True)
         return compute_run(run, folder, bench)

@@ -200,7 +200,7 @@ class RunFolder:
     # --- metrics --------------------------------------------------------------------------------------------------
 
     def write_metrics(self, points: Sequence[Mapping[str, float]]) -> None:
-        """Write all points so far, those of the checkpoint; if the two differ, the checkpoint counts."""
+        """Write all points so far, those of the checkpoint, which counts if the two differ."""
         with atomic_write(self.path / "metrics.jsonl") as file:
             file.writelines(json.dumps(point) + "\n" for point in points)
 
@@ -211,15 +211,6 @@ class RunFolder:
             return []
         with self._intact(file.name):
             return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-    def recover(self) -> None:
-        """Reset metrics.jsonl to the checkpoint: anything computed after it is computed again."""
-        saved = self.checkpoint()
-        if saved is None:
-            self.write_metrics([])
-            return
-        with self.in_checkpoint():
-            self.write_metrics(saved["state"]["points"])
 
     # --- tables and weights ---------------------------------------------------------------------------------------
 

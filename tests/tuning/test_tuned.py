@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
+from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.tuning import Tuning
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
@@ -62,8 +64,16 @@ def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets: list[s
 
 @pytest.mark.slow
 def test_a_comparison_at_equal_tuning(
-    vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    listed, write = list[int](), ComparisonFolder.write
+
+    def counted(self: ComparisonFolder, outcomes: Iterable[Any]) -> None:
+        rows = list(outcomes)
+        listed.append(len(rows))
+        write(self, rows)
+
+    monkeypatch.setattr(ComparisonFolder, "write", counted)
     command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "2", "--name", "c"]
     command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", *vector_flags, "--tuned"]
     assert negbench([*command, "3", "--dry-run"]) == 0
@@ -73,6 +83,7 @@ def test_a_comparison_at_equal_tuning(
     assert not (tmp_path / "c").exists()
     assert negbench([*command, "3"]) == 0
     capsys.readouterr()
+    assert min(listed[listed.index(6) :]) == 6  # tuned cells are listed beside the six default ones
     searched = searches_of(tmp_path, 3)
     for each in searched:
         values = [trial.value for trial in open_book(tmp_path, each.study).frozen() if trial.value is not None]
