@@ -117,10 +117,10 @@ class Space:
         return build_config([base.model_dump(), layer, {"seed": seed}, shut])
 
     def plain(self, base: RunConfig, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the point in keys of RunConfig: a width becomes the end of its band."""
+        """Return the point, which may lack knobs, in keys of RunConfig: a width becomes the end of its band."""
         values = dict(point)
         for knob in self.knobs:
-            if knob.key != knob.sets:
+            if knob.key in values and knob.key != knob.sets:
                 start = f"strategy.{knob.key.partition('-')[2]}"
                 low = values[start] if start in values else resolved(base).flat()[start]
                 # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would turn the default into another run

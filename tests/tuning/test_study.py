@@ -26,7 +26,7 @@ from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import default_uri
 from negbench.systems.system import load_config
 from negbench.tuning.book import Book, open_book
-from negbench.tuning.final import finished, importance
+from negbench.tuning.final import compare_best, finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.trials import Trials, open_study, run_study
@@ -231,6 +231,18 @@ def test_final_runs_go_on_until_the_best_is_decided(
     assert [cell["seed"] for cell in cells] == 2 * [1, 2, 3][: 2 + open_after_two]
     assert "all pairs are decided" in out or open_after_two
     assert negbench([*asked, "--name", "s", "--final-seeds", "1"]) == 2
+
+
+def test_the_best_band_is_compared_with_the_default_one(vector_sets: list[str], tmp_path: Path) -> None:
+    book = Book(tmp_path / "s", spec_of(vector_sets), trials=3)
+    book.work(lambda trial: float(trial.number == 2), silent)
+    best = book.spec.space.plain(book.spec.config, finished(book)[0].params)
+    compare_best(book, tmp_path, (1,), None, {"executor": Here(), "tracking_uri": "none"}, silent)
+    rows = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
+    used = {row["strategy"]: RunFolder(tmp_path / row["run"]).config.strategy.options for row in rows}
+    bands = {name: (options["alpha"], options["beta"]) for name, options in used.items()}
+    assert bands == {"dqe default": (0.2, 0.8), "dqe best": (best["strategy.alpha"], best["strategy.beta"])}
+    assert bands["dqe best"] != bands["dqe default"]
 
 
 def test_the_command_from_start_to_test(
