@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -120,8 +120,8 @@ def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
 
 def level(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
     """Estimate the measure of one setting."""
-    values, strata = _table(test, test.settings[0], evidence, seeds)
-    return estimate_of(values, np.zeros_like(values), strata, share, nested=evidence.nested)
+    values, labels = _table(test, test.settings[0], evidence, seeds)
+    return estimate_of(values, np.zeros_like(values), labels, share, nested=evidence.nested)
 
 
 def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
@@ -134,10 +134,10 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share:
     pairs = [(one, other, s) for one, other in zip(*map(test.variants, test.settings), strict=True) for s in seeds]
     if all(evidence.run(one, s).folder.path == evidence.run(other, s).folder.path for one, other, s in pairs):
         raise Untestable(f"'{first}' and '{second}' are the same run: the differing option is unsupported")
-    (one, strata), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
+    (one, labels), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
     if one.shape != other.shape:
         raise Untestable(f"'{first}' and '{second}' were measured on different queries")
-    return estimate_of(one, other, strata, share, nested=evidence.nested)
+    return estimate_of(one, other, labels, share, nested=evidence.nested)
 
 
 def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
@@ -162,18 +162,16 @@ def _mean(values: Measured) -> float:
     return float(np.mean([np.nanmean(values.values[values.strata == name]) for name in np.unique(values.strata)]))
 
 
-def _table(
-    test: ClaimTest, setting: str, evidence: Evidence, seeds: Sequence[int]
-) -> tuple[Array, NDArray[np.str_] | None]:
-    """Return [S] or [S, Q] values, averaged over the setting's variants, and [Q] strata."""
+def _table(test: ClaimTest, setting: str, evidence: Evidence, seeds: Sequence[int]) -> tuple[Array, Measured]:
+    """Return [S] or [S, Q] values, averaged over the setting's variants, and values with the labels of queries."""
     variants = [test.measure.of_seeds([evidence.run(name, s) for s in seeds]) for name in test.variants(setting)]
     if len({values.values.shape for variant in variants for values in variant}) > 1:
         raise Untestable(f"the runs of '{setting}' have values for different queries")
-    return np.mean([[values.values for values in variant] for variant in variants], axis=0), variants[0][0].strata
+    return np.mean([[values.values for values in variant] for variant in variants], axis=0), variants[0][0]
 
 
 def estimate_of(
-    one: Array, other: Array, strata: NDArray[Any] | None, share: float, *, nested: bool = False
+    one: Array, other: Array, labels: Measured | None, share: float, *, nested: bool = False
 ) -> ClaimEstimate:
     """Estimate the mean of one minus other, with its interval.
 
@@ -181,7 +179,7 @@ def estimate_of(
         one: [S, Q] per-query values, or [S] values of whole runs. Queries without a value are left out: only in their
             seed if every seed has its own queries, else in all seeds.
         other: likewise, of the same seeds.
-        strata: [Q] groups whose means are averaged, or None.
+        labels: its strata and clusters count; None: there are none.
         share: share of `ALPHA` that the interval spends.
         nested: whether every seed has its own queries.
 
@@ -194,12 +192,14 @@ def estimate_of(
     if one.ndim == 1:
         return _over_seeds(one - other, ALPHA * share)
     there = np.isfinite(one) & np.isfinite(other)
+    strata, clusters = (None, None) if labels is None else (labels.strata, labels.clusters)
     if strata is not None or not nested:  # else no two seeds share a query
         there[:] = there.all(0)
     if there.sum(1).min() < 2:
         raise ValueError("fewer than two queries have a value")
     first, second = ([row[mask] for row, mask in zip(each, there, strict=True)] for each in (one, other))
-    design = Design(None if strata is None else strata[there[0]], nested=nested, alpha=ALPHA, share=share)
+    strata, clusters = (None if each is None else each[there[0]] for each in (strata, clusters))
+    design = Design(strata, clusters, nested, alpha=ALPHA, share=share)
     estimate = differences.difference(first, second, design)
     return ClaimEstimate(estimate.value, estimate.interval.low, estimate.interval.high, estimate.minimum_detectable)
 

@@ -39,10 +39,11 @@ COSINE = Unit("cosine")
 
 
 class Measured(NamedTuple):
-    """`values` [] or [Q] float64, nan where a query has none; `strata` [Q] groups whose means are averaged, or None."""
+    """`values` [] or [Q] float64, nan where a query has none; `strata` and `clusters` [Q] as in `Design`, or None."""
 
     values: NDArray[np.float64]
     strata: NDArray[np.str_] | None = None
+    clusters: NDArray[np.str_] | None = None
 
 
 class Formula(NamedTuple):
@@ -110,6 +111,10 @@ def _plain(values: ArrayLike | Tensor) -> Measured:
     return Measured(np.asarray(values, dtype=np.float64))
 
 
+def _of_queries(values: Tensor, ranks: QueryRanks, strata: NDArray[np.str_] | None = None) -> Measured:
+    return Measured(values.double().numpy(), strata, None if ranks.cluster is None else np.array(ranks.cluster))
+
+
 # --- retrieval ---------------------------------------------------------------------------------------------------
 
 
@@ -120,15 +125,15 @@ def recall(run: SettingRun) -> Measured:
     by_metric = values_of([run.folder], [main])
     if main not in by_metric:
         raise Untestable(f"the main metric {main} is not a mean over queries")
-    return Measured(by_metric[main].values[0], by_metric[main].strata)
+    return Measured(by_metric[main].values[0], by_metric[main].strata, by_metric[main].clusters)
 
 
 @measure("average-precision", POINTS)
 def average_precision(run: SettingRun, k: int = 10) -> Measured:
     """[Q] average precision at k over all relevant images; several groups count by the mean of their means."""
     ranks = run.ranks
-    values = average_precision_at_k(ranks.relevant_ranks, k).numpy()
-    return Measured(values, np.array(ranks.group) if len(ranks.groups) > 1 else None)
+    strata = np.array(ranks.group) if len(ranks.groups) > 1 else None
+    return _of_queries(average_precision_at_k(ranks.relevant_ranks, k), ranks, strata)
 
 
 @measure("subset-recall", POINTS)
@@ -136,7 +141,7 @@ def subset_recall(run: SettingRun, k: int = 1) -> Measured:
     """[Q] recall at k within the benchmark's own subset of look-alikes (CIRR)."""
     if run.ranks.subset_rank is None:
         raise Untestable(f"{run.folder.config.dataset.name} has no subset of look-alikes for a query: needs cirr")
-    return _plain(hits_at_k(run.ranks.subset_rank, k))
+    return _of_queries(hits_at_k(run.ranks.subset_rank, k), run.ranks)
 
 
 # --- along training, and pools -----------------------------------------------------------------------------------
@@ -227,7 +232,7 @@ def _known(run: SettingRun, split: str) -> QueryRanks:
 def suppression(run: SettingRun, k: int = 10, split: str = "train") -> Measured:
     """[Q] recall at k of the target minus that of the other relevant images, nan for queries without others."""
     ranks = _known(run, split)
-    return _plain(hits_at_k(ranks.target_rank, k) - other_recall_at_k(ranks.relevant_ranks, k))
+    return _of_queries(hits_at_k(ranks.target_rank, k) - other_recall_at_k(ranks.relevant_ranks, k), ranks)
 
 
 @measure("false-negatives", PERCENT)

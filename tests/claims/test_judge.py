@@ -89,19 +89,20 @@ def test_one_seed_of_whole_runs_has_no_interval() -> None:
 def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missing() -> None:
     generator = np.random.default_rng(0)
     one, other = generator.normal(0.2, 1, (2, 3, 40))
-    strata = np.array(["x", "y"] * 20)
+    strata, clusters = np.array(["x", "y"] * 20), np.array(list("abcdefgh") * 5)
+    labels = Measured(one[0], strata, clusters)
     one[1, 7] = other[2, 9] = np.nan
-    effect = estimate_of(one, other, strata, 0.4)
+    effect = estimate_of(one, other, labels, 0.4)
     kept = [q for q in range(40) if q not in (7, 9)]
     a, b = one[:, kept], other[:, kept]
     want = np.mean([(a - b)[:, strata[kept] == name].mean() for name in ("x", "y")])
     assert effect.value == pytest.approx(want)
-    assert effect == estimate_of(one, other, strata, 0.4)  # deterministic
-    table = ValueTable({"a": a, "b": b}, Design(strata[kept], alpha=0.02))
+    assert effect == estimate_of(one, other, labels, 0.4)  # deterministic
+    table = ValueTable({"a": a, "b": b}, Design(strata[kept], clusters[kept], alpha=0.02))
     same = against(table, "b", np.random.default_rng(1))["a"]
     assert effect.detectable == pytest.approx(same.minimum_detectable, rel=0.1)
     assert (effect.low, effect.high) == pytest.approx((same.interval.low, same.interval.high), abs=0.05)
-    assert effect.high - effect.low > estimate_of(one, other, strata, 1).high - estimate_of(one, other, strata, 1).low
+    assert effect.high - effect.low > estimate_of(one, other, labels, 1).high - estimate_of(one, other, labels, 1).low
 
 
 def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value() -> None:

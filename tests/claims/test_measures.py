@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from negbench.claims import evidence as evidence_module
+from negbench.claims import measure as claims_measure
 from negbench.claims.evidence import Evidence, SettingRun, Untestable
 from negbench.claims.measure import Measure
 from negbench.contracts import relevance
@@ -21,6 +22,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.mining.curves import Curves
+from negbench.scoring.stored import Values
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
@@ -59,6 +61,7 @@ def hand(tmp_path: Path) -> SettingRun:
         gallery_size=torch.tensor([12, 12, 12]),
         relevant_ranks=Ragged.of([[2, 1, 12], [11, 3], [1]]),
         subset_rank=torch.tensor([1, 2, 3]),
+        cluster=("m", "m", "n"),
     )
     ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
     return Evidence({"hand": {0: RunFolder(tmp_path)}}).run("hand", 0)
@@ -122,6 +125,12 @@ def test_ranks_by_hand(hand: SettingRun) -> None:
     assert of("subset-recall", hand, k=2) == [1, 1, 0]  # the benchmark's own subsets
     assert of("average-precision", hand) == pytest.approx([2 / 3, (1 / 3) / 2, 1.0])
     assert Measure("average-precision").of(hand).strata.tolist() == ["x", "x", "y"]  # type: ignore[union-attr]
+    for measure in (
+        Measure("average-precision"),
+        Measure("subset-recall"),
+        Measure("suppression", (("split", "val"),)),
+    ):
+        assert measure.of(hand).clusters.tolist() == ["m", "m", "n"]  # type: ignore[union-attr]
     assert of("suppression", hand, split="val") == pytest.approx([0.5, -1.0, math.nan], nan_ok=True)
     # above the target: rank 1 of p and 1-10 of q, of which two are relevant; 11-50 without targets: 11, 12; 12; 11, 12
     assert of("false-negatives", hand, band="above the target", split="val") == [pytest.approx(2 / 11)]
@@ -156,13 +165,18 @@ def rank_of(scores: torch.Tensor, column: int) -> int:
     return int((scores >= scores[column]).sum())
 
 
-def test_recall_is_the_reported_metric(trained: Evidence) -> None:
+def test_recall_is_the_reported_metric(trained: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained.run("in-batch", 0)
     recall = Measure("recall").of(run)
     means = [recall.values[recall.strata == name].mean() for name in np.unique(recall.strata)]
     assert float(np.mean(means)) == pytest.approx(run.result["metrics"]["average/recall"])
     with pytest.raises(Untestable, match="no subset of look-alikes for a query: needs cirr"):
         of("subset-recall", run)
+    families = np.array(["m"] * recall.values.size)
+    stored = {run.result["main_metric"]: Values(recall.values[None], (0,), None, families)}
+    monkeypatch.setattr(claims_measure, "values_of", lambda runs, metrics: stored)
+    run.evidence.known.clear()
+    assert Measure("recall").of(run).clusters is families
 
 
 def test_suppression_on_train_by_loops(trained: Evidence) -> None:
