@@ -23,7 +23,7 @@ from negbench.backbones._captions import (
     read_vocabulary,
     vocabulary_file,
 )
-from negbench.backbones._composed import Composed, Init
+from negbench.backbones._composed import Composed, Init, bounded
 from negbench.backbones._hashing import key_sha256, tensors_sha256
 from negbench.backbones._lavis import (
     Layout,
@@ -323,8 +323,8 @@ class BlipFamily(Composed):
 
     @property
     def temperature(self) -> Tensor:
-        """LAVIS's `temp`, learned from 0.07 on; divides scores in training losses only."""
-        return self.temp
+        """LAVIS's `temp`, learned from 0.07 on, at least 0.001; divides scores in training losses only."""
+        return bounded(self.temp, 0.001)
 
     # --- modes ------------------------------------------------------------------------------------------------------
 

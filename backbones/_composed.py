@@ -28,12 +28,12 @@ AttributeWeight = bool | PositiveFloat
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 
 
-def bounded(free: Tensor) -> Tensor:
-    """Bound a learned temperature > 0 from below by 0.01 (CLIP's bound).
+def bounded(free: Tensor, least: float = MIN_TEMPERATURE) -> Tensor:
+    """Bound a learned temperature from below.
 
     Below the bound the gradient is that of the unbounded value, so that the temperature can rise again.
     """
-    return free + (free.clamp(min=MIN_TEMPERATURE) - free).detach()
+    return free + (free.clamp(min=least) - free).detach()
 
 
 class Composed(Backbone):

@@ -167,10 +167,10 @@ def _read(path: Path, what: str) -> _Table:
     largest = torch.linalg.vector_norm(vectors, ord=torch.inf, dim=-1)
     sound = ((largest == 0) | ((largest > 1e-12) & (largest < 1e12))).reshape(len(names), -1).all(1)  # not NaN
     if not sound.all():
-        raise DataError(
-            f"{path}: the vector of {what} '{names[int(sound.int().argmin())]}' has values that are not finite, above "
-            "1e12, or none above 1e-12: scale them"
-        )
+        first = int(sound.int().argmin())
+        finite = bool(vectors[first].isfinite().all())
+        why = "above 1e12, or none above 1e-12: scale all vectors" if finite else "that are not finite: embed it again"
+        raise DataError(f"{path}: the vector of {what} '{names[first]}' has values {why}")
     if vectors.dtype == torch.float64:
         vectors = vectors.float()
     return row, vectors[:, None] if what == "image" and vectors.ndim == 2 else vectors

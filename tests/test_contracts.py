@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 from negbench.contracts import (
     DEFAULT_TEMPERATURE,
     AspectScores,
+    Backbone,
     BankStrategy,
     BatchStrategy,
     ComposesTexts,
@@ -34,6 +36,22 @@ from negbench.plugins.registry import registry
 
 SCORES = torch.tensor([[-0.5, -0.1, -0.5, -0.9], [0.25, 0.5, 0.25, 0.25]])
 TARGET = torch.tensor([2, 1])
+
+# --- Backbone ---------------------------------------------------------------------------------------------------------
+
+
+def test_pairs_are_crossed_whatever_device_the_tokens_are_on() -> None:
+    """The meta device stands for a GPU: its tensors cannot index those of the CPU."""
+    features, seen = torch.ones(3, 1, 8, device="meta"), list[int]()
+
+    def queries(some: Tensor, tokens: dict[str, Tensor]) -> Tensor:
+        seen.extend(tokens["row"].tolist())
+        return some[:, 0]
+
+    backbone: Any = SimpleNamespace(queries=queries)
+    assert Backbone.cross_queries(backbone, features, {"row": torch.arange(5)}, chunk=4).shape == (3, 5, 8)
+    assert seen == 3 * list(range(5))
+
 
 # --- ScoreView --------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from negbench.loop import identity
-from negbench.loop.identity import code_version, config_hash, counted
+from negbench.loop.identity import code_version, config_hash, counted, plugins_of
 from negbench.plugins import syntax
 from negbench.plugins.registry import KINDS, Registry, registry
 from negbench.settings import config as config_module
@@ -159,6 +159,7 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(
         monkeypatch.setattr(identity, "registry", fresh)
         monkeypatch.setattr(config_module, "registry", fresh)
         config = resolved(build_config([{"strategy": "mine", "plugins": list(map(str, paths))}]))
+        assert {plugin.path for plugin in plugins_of(config)} == {None, paths[0]}  # the built-in ones, and its file
         return config_hash(config, data="d")
 
     before = hash_of("a", PLUGIN)

@@ -88,8 +88,9 @@ class Backbone(nn.Module, ABC):
         """
         tokens = text if isinstance(text, Mapping) else self.tokenize(text)
         count = len(next(iter(tokens.values())))
-        rows = torch.arange(len(features), device=features.device).repeat_interleave(count)
-        columns = torch.arange(count, device=features.device).repeat(len(features))
+        # on the CPU, as indices from there fit tensors on any device: features and tokens need not share one
+        rows = torch.arange(len(features)).repeat_interleave(count)
+        columns = torch.arange(count).repeat(len(features))
         parts = [
             self.queries(features[r], {name: t[c] for name, t in tokens.items()})
             for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True)

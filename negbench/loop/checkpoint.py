@@ -43,6 +43,7 @@ class Moving:
         Returns: the monotonic time at which the next is due, so that saving takes at most 2 % of a run.
         """
         start = time.monotonic()
+        state.checkpointed = state.refresh
         state.generators = {name: generator.get_state() for name, generator in self.streams.items()}
         state.generators["global"] = torch.get_rng_state()
         if torch.cuda.is_available():

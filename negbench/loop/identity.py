@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from negbench.plugins import syntax
-from negbench.plugins.registry import COMPOSITES, SECTIONS, is_composite, registry
+from negbench.plugins.registry import COMPOSITES, SECTIONS, Plugin, is_composite, registry
 from negbench.settings.config import ResolvedConfig
 
 MOVES_SCORES = False  # names a run
@@ -25,13 +25,17 @@ _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs,
 
 def code_version(config: ResolvedConfig) -> str:
     """Return a hash of the code that can change this run's scores, 12 hexadecimal digits."""
-    named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
-    others = (("backbones", other.name) for other in config.mining.backbones)
-    plugins = [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
-    roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins]
+    roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins_of(config)]
     if is_composite("strategies", config.strategy.name):
         roots.append((COMPOSITES, _file(COMPOSITES)))
     return _version(((_LOOP, _file(_LOOP)), *roots))
+
+
+def plugins_of(config: ResolvedConfig) -> list[Plugin]:
+    """Return the plug-ins that a run uses."""
+    named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
+    others = (("backbones", other.name) for other in config.mining.backbones)
+    return [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
 
 
 @cache

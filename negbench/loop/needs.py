@@ -27,7 +27,7 @@ MOVES_SCORES = False  # only estimates
 # per drawn negative: column, score and gap as tensors, and as Python numbers while a refresh's table is written
 _DRAWN_BYTES, _DRAWN_DISK = 80, 12
 _ADAM = 4  # float32 values per trained parameter: itself, its gradient, two moments
-_KEPT_POOLS = 3  # the last two refreshes', and the one being written
+_KEPT_POOLS = 3  # the checkpoint's, the last refresh's, and the one being written
 
 
 def check_room(run: OpenRun, folder: Path) -> None:

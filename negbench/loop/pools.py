@@ -48,8 +48,10 @@ def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torc
     state.negatives, state.interval_start = mined.negatives, epoch
     if stage.kept:
         folder.write_table(f"mining-{state.refresh:02d}", mined.table())
-        if state.refresh > 1:  # only the last two refreshes are compared
-            delete(_file(folder, state.refresh - 2))
+        # the next refresh is compared with this one, or in a resumed run with that of the checkpoint
+        kept = {_file(folder, refresh) for refresh in (state.refresh, state.checkpointed)}
+        for file in {*folder.path.glob("pools-*.bits")} - kept:
+            delete(file)
     return mined
 
 

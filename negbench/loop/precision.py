@@ -13,12 +13,9 @@ from negbench.errors import NegbenchError
 from negbench.settings.config import RunConfig
 
 
-def precision_of(config: RunConfig) -> str:
-    """Return "fp32", "bf16" or "fp16"."""
-    precision = config.train.precision
-    if precision == "auto":
-        precision = "bf16" if device_of(config).type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    return precision
+def automatic(device: torch.device) -> str:
+    """Return what train.precision = "auto" is on a device: "bf16" on a GPU that computes in it, else "fp32"."""
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +27,14 @@ class Precision:
     scaler: torch.amp.GradScaler
 
     @classmethod
-    def of(cls, config: RunConfig) -> Precision:
-        """Return the precision of a run.
+    def of(cls, config: RunConfig, started: str | None = None) -> Precision:
+        """Return the precision of a run, for a resumed one that it was `started` in, if known.
 
         Raises:
             NegbenchError: fp16 without a GPU.
         """
-        device, name = device_of(config), precision_of(config)
+        device, name = device_of(config), started or config.train.precision
+        name = automatic(device) if name == "auto" else name
         if name == "fp16" and device.type != "cuda":
             raise NegbenchError("train.precision = 'fp16' needs a GPU: use bf16 or fp32 on a CPU")
         return cls(device, name, torch.amp.GradScaler(device.type, enabled=name == "fp16"))

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from negbench.datasets.dataset import QueryRanks
-from negbench.loop.identity import code_version
+from negbench.loop.identity import code_version, plugins_of
 from negbench.loop.remarks import remarks_of
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import OpenRun
@@ -35,7 +34,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
         "config": run.config.model_dump(mode="json"),
         "hash": run.hash,
         "code": code_version(run.config),
-        "plugins": {path: sha256_of(Path(path)) for path in run.config.plugins},
+        "plugins": {str(p.path): sha256_of(p.path) for p in plugins_of(run.config) if p.path is not None},
         "dataset": {
             "train": train.identity,
             "val": val.identity,
@@ -56,6 +55,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "remarks": [*train.remarks, *val.remarks],
         },
         "backbone": {**vars(identity), "details": dict(identity.details)},
+        "started": {"device": run.precision.device.type, "precision": run.precision.name},
         "versions": versions(),
     }
 

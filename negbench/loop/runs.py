@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,9 @@ def run_config(config: RunConfig, bench: Bench) -> RunResult:
     with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, step):
         if step == "reuse":
             return RunResult(folder, folder.result, reused=True)
+        if step == "resume":  # "auto" may have been another precision on the machine that started it
+            started = folder.manifest.get("started", {}).get("precision")
+            run = replace(run, precision=Precision.of(run.config, started))
         return compute_run(run, folder, bench)
 
 

@@ -126,27 +126,27 @@ def _epoch_scene(run: OpenRun, state: State, stage: Stage) -> Scene:
 
 def train_epoch(
     run: OpenRun, moving: Moving, state: State, batches: Iterator[Batch]
-) -> tuple[float, list[dict[str, float]]]:
-    """Train one step per batch; return the mean loss and the statistics of each batch.
+) -> tuple[float, list[tuple[int, dict[str, float]]]]:
+    """Train one step per batch; return the mean loss over the queries, and each batch's rows and statistics.
 
     Raises:
         NegbenchError: the mean is not finite.
     """
     epochs, size = run.config.train.epochs, run.config.train.batch_size
-    losses, statistics = list[Tensor](), list[dict[str, float]]()
+    losses, statistics = list[Tensor](), list[tuple[int, dict[str, float]]]()
     run.backbone.train()
-    steps, note = math.ceil(len(run.scene.train.dataset.queries) / size), f"epoch {state.epoch + 1}/{epochs}"
-    with run.display.stage("train", total=steps, note=note) as advance:
+    queries, note = len(run.scene.train.dataset.queries), f"epoch {state.epoch + 1}/{epochs}"
+    with run.display.stage("train", total=math.ceil(queries / size), note=note) as advance:
         for batch in batches:
             check_stopped()
             result = _step(run, moving, batch)
-            losses.append(result.loss.detach())
+            losses.append(result.loss.detach() * len(batch.rows))
             state.step += 1
             state.negatives_seen += result.negatives
             if result.statistics:
-                statistics.append(result.statistics)
+                statistics.append((len(batch.rows), result.statistics))
             advance(1)
-    mean = float(torch.stack(losses).mean())
+    mean = float(torch.stack(losses).sum()) / queries
     if not math.isfinite(mean):
         raise NegbenchError(f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr or set train.max_grad_norm")
     return mean, statistics
@@ -169,7 +169,7 @@ def _step(run: OpenRun, moving: Moving, batch: Batch) -> StepResult:
 
 
 def _epoch_values(
-    run: OpenRun, moving: Moving, state: State, loss: float, statistics: list[dict[str, float]]
+    run: OpenRun, moving: Moving, state: State, loss: float, statistics: list[tuple[int, dict[str, float]]]
 ) -> dict[str, float]:
     """Return a trained epoch's values for the log; store a batch strategy's behaviour in the state too."""
     values = {
@@ -186,12 +186,14 @@ def _epoch_values(
     return values
 
 
-def batch_behaviour(statistics: list[dict[str, float]]) -> dict[str, float]:
-    """Average over an epoch's batches; a batch's NaN counts as 0, unless all batches have NaN: then NaN."""
+def batch_behaviour(statistics: list[tuple[int, dict[str, float]]]) -> dict[str, float]:
+    """Average over an epoch's batches, weighted by their rows; what no batch knows is NaN."""
     means = {}
-    for name in statistics[0]:
-        known = [batch[name] for batch in statistics if not math.isnan(batch[name])]
-        means[name] = sum(known) / len(statistics) if known else math.nan
+    for name in statistics[0][1]:
+        known = [(rows, batch[name]) for rows, batch in statistics if not math.isnan(batch[name])]
+        # a batch without negatives has pools of size 0, but no hardness and no rates
+        count = sum(rows for rows, batch in statistics if name == "pool_size" or not math.isnan(batch[name]))
+        means[name] = sum(rows * value for rows, value in known) / count if count else math.nan
     return means
 
 

@@ -70,6 +70,7 @@ class State:
 
     epoch: int = 0  # the next one
     refresh: int = -1  # -1: the warm-up pool
+    checkpointed: int = -1  # the refresh at the last checkpoint
     interval_start: int = 0
     negatives: Tensor | None = None  # [Q, epochs of the interval * num_negatives] columns
     step: int = 0

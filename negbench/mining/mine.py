@@ -16,7 +16,6 @@ These are exactly reproducible:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -35,11 +34,6 @@ from negbench.mining.tiles import BLOCK_ENTRIES, gatherable, tile_rows, tiled_re
 
 BLOCK = 256  # queries scored at once; fewer where [BLOCK, N] would exceed BLOCK_ENTRIES
 _PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): keeps its intermediates small
-
-_STALE = (
-    "stale pools: refresh {refresh} of {name} changed no pool; was the model trained in between, and were queries "
-    "and candidates encoded again?"
-)
 
 
 @torch.no_grad()
@@ -106,8 +100,6 @@ def mine(
             if progress is not None:
                 progress(len(rows))
     stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
-    if stale:
-        warnings.warn(_STALE.format(refresh=refresh, name=name), stacklevel=2)
     return Mined(**columns, stale=stale)
 
 
@@ -180,7 +172,7 @@ def _part(
     bad = (~scores.sum(1).isfinite()).nonzero()
     if len(bad):
         raise NegbenchError(
-            f"query {int(task.ids[rows[bad[0]]])}: its scores contain NaN or infinity; the model diverged: "
+            f"query {int(task.ids[rows[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
             "lower the learning rate or turn mixed precision off"
         )
     allowed = relevant = None
@@ -206,8 +198,8 @@ def _part(
     alone = (room == 0).nonzero()
     if len(alone):
         raise NegbenchError(
-            f"query {int(task.ids[rows[alone[0]]])}: no image of its corpus ({width} images) is allowed as a negative; "
-            "enlarge the corpus or exclude fewer images"
+            f"query {int(task.ids[rows[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
+            "negative; enlarge the corpus or exclude fewer images"
         )
     return ScoredBlock(rows, view, shown, room, relevant, known.to(device))
 

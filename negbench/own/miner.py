@@ -9,6 +9,7 @@ for epoch in range(epochs):
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,9 @@ class Miner:
             self._previous.unlink()
         self._previous, self._shape = pools, shape
         self.refreshes += 1
+        if mined.stale:
+            hint = "was the model trained in between, and were queries and images embedded again?"
+            warnings.warn(f"stale pools: this refresh changed no pool; {hint}", stacklevel=2)
         return mined
 
     def _generator(self) -> torch.Generator:

@@ -3,6 +3,7 @@
 config.json       the resolved configuration, its hash, identities and versions; written first
 metrics.jsonl     one line per point: {"step", "epoch", name: value, ...}
 checkpoint.pt     during training: all that resuming needs, with the points of metrics.jsonl; replaced after epochs
+pools-NN.bits     during training: the pools of a refresh, with which the next one is compared
 ranks.parquet     per-query ranks on the reported split
 model.safetensors trained parameters
 result.json       metrics, behaviour, cost; written last: its presence means finished
@@ -24,7 +25,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import RunError
-from negbench.machine.files import SUMS, atomic_write, intact, locked, names_in, read_json, seal, write_json
+from negbench.machine.files import SUMS, atomic_write, delete, intact, locked, names_in, read_json, seal, write_json
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig
 
@@ -38,6 +39,7 @@ Status = Literal["finished", "failed", "interrupted", "new"]
 Step = Literal["reuse", "resume", "anew"]  # for finished runs, interrupted ones, and all others, including failed ones
 _SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # files that a finished run can do without
 _ANEW = "delete it and the result.json beside it, and rerun the command that computed the run"
+_AGAIN = "delete its result.json and rerun the command that computed the run"
 _FIRST = "delete checkpoint.pt in its folder to restart the run from its first epoch"
 
 Known = dict[str, float | None]
@@ -165,15 +167,15 @@ class RunFolder:
                 raise RunError(f"run {self.run_id} was made with a plug-in file: give --plugin {file} ({content})")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write metrics, behaviour and cost; this marks the run finished and deletes its checkpoint."""
+        """Write metrics, behaviour and cost, which marks the run finished; then delete what only resuming needs."""
         write_json(self.path / "result.json", result)
         self.tidy()
 
     def tidy(self) -> None:
         """Delete files that a finished run does not need; a kill right after its result may leave them."""
-        for name in ("error.txt", "checkpoint.pt"):
+        for file in (self.path / "error.txt", self.path / "checkpoint.pt", *self.path.glob("pools-*.bits")):
             with suppress(PermissionError):  # another user's run
-                (self.path / name).unlink(missing_ok=True)
+                delete(file)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -181,8 +183,7 @@ class RunFolder:
         if self.status != "finished":
             raise RunError(f"run {self.run_id} is not finished ({self.status})")
         if lost := self.lost():
-            fix = "delete its result.json and rerun the command that computed the run"
-            raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {fix}")
+            raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {_AGAIN}")
         value: dict[str, Any] = read_json(self.path / "result.json", _ANEW)
         with self._intact("result.json"):
             check_types(value)
@@ -274,7 +275,7 @@ class RunFolder:
         from safetensors.torch import load_file
 
         if not self.has_weights:
-            raise RunError(f"run {self.run_id} has no weights")
+            raise RunError(f"run {self.run_id} has no weights in {self.path}: {_AGAIN}")
         with self._intact("model.safetensors") as file:
             tensors: dict[str, torch.Tensor] = load_file(file)
         return tensors

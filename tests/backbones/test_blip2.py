@@ -22,6 +22,7 @@ from torch import Tensor
 from negbench.backbones import _lavis
 from negbench.backbones._lavis import Blip2Sizes
 from negbench.backbones._weights import fetch
+from negbench.backbones.blip import Blip
 from negbench.backbones.blip2 import Blip2
 from negbench.contracts import ComposesTexts, Outline, paired_relevance, relevance
 from negbench.data.scene import Scenes
@@ -587,6 +588,17 @@ def test_trap_21_random_weights_are_not_degenerate() -> None:
         assert torch.equal(layer.intermediate_query.dense.weight, layer.intermediate.dense.weight)
         assert torch.equal(layer.output_query.dense.weight, layer.output.dense.weight)
     assert float(model.temperature.detach()) == pytest.approx(0.07)
+
+
+@pytest.mark.parametrize("family", [Blip, Blip2])
+def test_a_step_too_far_leaves_the_temperature_positive(family: type[Blip | Blip2]) -> None:
+    """LAVIS's own classes train with whatever sign it has; here a gradient can still raise it again."""
+    model = family.load(init="random", size="toy")
+    assert torch.equal(model.temperature, model.temp)
+    model.temp.data.fill_(-0.2)
+    model.temperature.backward()
+    assert float(model.temperature.detach()) == pytest.approx(0.001, rel=1e-4)
+    assert model.temp.grad == 1
 
 
 @pytest.mark.parametrize(("freq", "layers"), [(1, 1), (3, 5)])

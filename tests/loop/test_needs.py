@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,18 +63,21 @@ def test_the_machine_has_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert machine_memory() > 2**28
 
 
-def test_what_is_told_is_what_a_run_then_holds(vector_sets: list[str], tmp_path: Path) -> None:
+def test_what_is_told_is_what_a_run_then_holds(
+    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
+) -> None:
     """The estimates for draws, pools and tables match the files of the run."""
     more = ["train.epochs=6", "train.num_negatives=3", "schedule.refresh_epochs=[1,3]"]
     run = opened(vector_sets, *more)
     memory = by_name(needs.memory_needs(run))
     disk = by_name(needs.disk_needs(run))
-    folder = run_config(run.config, Bench.open(tmp_path, "none")).folder
+    bench = interrupted(run.config, tmp_path, 5)
+    pools = next(tmp_path.glob("*/pools-*.bits")).stat().st_size - 128  # the header of a npy file
+    folder = run_config(run.config, bench).folder
     drawn = [folder.table(name)["negatives"].map(len).to_numpy() for name in ("mining-00", "mining-01")]
     assert [each.tolist() for each in drawn] == [[2 * 3] * 48, [3 * 3] * 48]
     assert memory["drawn negatives"].bytes == drawn[1].sum() * needs._DRAWN_BYTES
     assert disk["tables of mined negatives"].bytes == (drawn[0].sum() + drawn[1].sum()) * needs._DRAWN_DISK
-    pools = next(folder.path.glob("pools-*.bits")).stat().st_size - 128  # the header of a npy file
     corpus = len(run.scene.train.dataset.images)
     assert disk["pools"].bytes == needs._KEPT_POOLS * 48 * -(-corpus // 8)
     assert pools * needs._KEPT_POOLS <= disk["pools"].bytes

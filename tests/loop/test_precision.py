@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ import torch
 
 from negbench.data.scene import Scenes
 from negbench.errors import NegbenchError
-from negbench.loop.precision import Precision
+from negbench.loop.precision import Precision, automatic
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult
 from negbench.plugins.registry import registry
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 # bounds for the first epoch's loss, with the same batches and draws at all precisions (bf16: 8 bits, fp16: 11)
@@ -80,6 +82,36 @@ def test_the_terms_on_privileged_texts(slots: str, toy_sets: list[str], tmp_path
     by_precision = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes())
     assert any("train/temperature_tcm" in point for point in by_precision["bf16"].folder.metrics())
     check(by_precision)
+
+
+def test_a_resumed_run_keeps_the_precision_that_it_started_in(
+    sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started where "auto" is bf16, resumed where it is fp32; a manifest of earlier versions records neither."""
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*sets, "compute.device=cpu"])
+    monkeypatch.setattr("negbench.loop.precision.automatic", lambda device: "bf16")
+    straight = run_config(config, Bench.open(tmp_path / "straight", "none")).folder
+    halves = [interrupted(config, tmp_path / f"half {n}", 1) for n in range(2)]
+    monkeypatch.undo()
+    earlier = RunFolder(halves[1].runs / straight.run_id)
+    manifest = earlier.manifest
+    assert manifest.pop("started") == {"device": "cpu", "precision": "bf16"}
+    earlier.write_manifest(manifest)
+    kept, mixed = (run_config(config, bench).folder.weights() for bench in halves)
+    for name, value in straight.weights().items():
+        assert torch.equal(kept[name], value)
+    assert any(not torch.equal(mixed[name], value) for name, value in kept.items())
+
+
+@pytest.mark.parametrize(("device", "computes"), [("cpu", True), ("cuda", True), ("cuda", False)])
+def test_auto_is_bf16_only_on_a_gpu_that_computes_in_it(
+    device: str, computes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that only emulates bf16 says that it supports it, unless emulation is excluded."""
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or computes
+    )
+    assert automatic(torch.device(device)) == ("bf16" if device == "cuda" and computes else "fp32")
 
 
 def test_fp16_without_a_gpu_is_refused(sets: list[str], tmp_path: Path) -> None:

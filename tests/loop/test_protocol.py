@@ -275,7 +275,7 @@ LR, FLOOR, RISE, DECAY = 0.05, 0.2, 1.5, 0.1
 
 @dataclass(frozen=True)
 class Story:
-    """A run of 7 epochs of 3 steps, refreshed before epochs 2, 3 and 5, two negatives a query."""
+    """A run of 7 epochs of 3 steps, the last a short one, refreshed before epochs 2, 3 and 5, two negatives a query."""
 
     config: RunConfig
     tape: Tape
@@ -287,7 +287,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Story:
     more = [f"train.epochs={EPOCHS}", f"train.num_negatives={DRAWS}", f"schedule.refresh_epochs={list(REFRESHES)}"]
-    more += [f"train.lr={LR}", f"train.min_lr_ratio={FLOOR}", f"train.lr_warmup_epochs={RISE}"]
+    more += ["train.batch_size=20", f"train.lr={LR}", f"train.min_lr_ratio={FLOOR}", f"train.lr_warmup_epochs={RISE}"]
     with recording() as kept:
         config = config_of(vector_sets, *more, f"train.weight_decay={DECAY}", "seed=3")
         result = run(config, tmp_path_factory.mktemp("story"))
@@ -305,7 +305,7 @@ def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story: Story) -> N
     assert points == {0: 19, 2: 3, 3: 3, 5: 3}  # the warm-up is logged, but no behaviour of the strategy
     names = sorted(p.name for p in story.result.path.glob("mining-*"))
     assert names == [f"mining-{n:02d}.parquet" for n in range(3)]
-    assert sorted(p.name for p in story.result.path.glob("pools-*")) == ["pools-01.bits", "pools-02.bits"]
+    assert not list(story.result.path.glob("pools-*"))
 
 
 def test_the_warm_up_draws_from_all_of_the_corpus(story: Story) -> None:
@@ -414,7 +414,7 @@ def test_training_is_a_plain_loop(story: Story) -> None:
     optimizer = torch.optim.AdamW(backbone.parameter_groups(LR, DECAY))
     images, train = story.train.images, story.train
     temperatures, losses = [], []
-    batches = batches_of(3, EPOCHS)
+    batches = batches_of(3, EPOCHS, size=20)
     for number, (rows, lr, step) in enumerate(zip(batches, rates(), story.tape.steps, strict=True)):
         refresh = [r for r in story.tape.refreshes if r.steps <= number][-1]
         first = (number // STEPS - refresh.steps // STEPS) * DRAWS
@@ -432,7 +432,7 @@ def test_training_is_a_plain_loop(story: Story) -> None:
         torch.testing.assert_close(step.positive, torch.stack(positives).detach(), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(step.negatives, torch.stack(negatives).detach(), atol=1e-5, rtol=1e-5)
         temperatures.append(float(tau.detach()))
-        losses.append(float(value.detach()))
+        losses.append(float(value.detach()) * len(rows))
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.zero_grad()
@@ -442,7 +442,7 @@ def test_training_is_a_plain_loop(story: Story) -> None:
     assert temperatures[0] == pytest.approx(0.07)
     assert abs(temperatures[-1] - 0.07) > 0.01  # the temperature is learned
     points = [p for p in story.result.folder.metrics() if "train/loss" in p]
-    means = [sum(losses[i : i + STEPS]) / STEPS for i in range(0, len(losses), STEPS)]
+    means = [sum(losses[i : i + STEPS]) / 48 for i in range(0, len(losses), STEPS)]
     assert [p["train/loss"] for p in points] == pytest.approx(means, rel=1e-3)
     after = [*temperatures[STEPS::STEPS], float(backbone.temperature.detach())]
     assert [p["train/temperature"] for p in points] == pytest.approx(after, rel=1e-4)
@@ -710,8 +710,7 @@ def test_only_an_oracle_is_shown_what_is_relevant(
 
 def test_a_refresh_that_moves_no_pool_is_remarked(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
     sets = ("train.epochs=3", "schedule.refresh_epochs=[0,1,2]")
-    with pytest.warns(UserWarning, match="stale pools"):
-        result = run(config_of(vector_sets, *sets, strategy="first"), tmp_path)
+    result = run(config_of(vector_sets, *sets, strategy="first"), tmp_path)
     remark = "the refresh changed no pool"
     assert result.details["remarks"] == [f"epoch 1: {remark}", f"epoch 2: {remark}"]
     assert [row["stale"] for row in result.details["behaviour_by_refresh"]] == [0, 1, 1]
@@ -728,11 +727,12 @@ def test_query_concentration_is_the_length_of_the_mean_query(story: Story) -> No
 
 
 def test_behaviour_of_an_epoch_is_the_mean_over_its_batches() -> None:
-    """A batch without a value counts as 0; a value that no batch has is NaN."""
-    batches = [{"a": 1.0, "b": math.nan, "c": 3.0}, {"a": math.nan, "b": math.nan, "c": 5.0}]
-    means = loop.batch_behaviour(batches)
-    assert (means["a"], means["c"]) == (0.5, 4.0)
-    assert math.isnan(means["b"])
+    """By rows: a batch without negatives has pools of size 0, but no hardness; a value that no batch has is NaN."""
+    names = ("pool_size", "hardness", "false_negative_rate_pool", "empty")
+    rows = [(4, (3.0, 0.5, math.nan, 0.0)), (4, (math.nan, math.nan, math.nan, 4.0)), (2, (1.0, 0.2, math.nan, 1.0))]
+    means = loop.batch_behaviour([(count, dict(zip(names, values, strict=True))) for count, values in rows])
+    want = {"pool_size": 1.4, "hardness": 0.4, "false_negative_rate_pool": math.nan, "empty": 1.8}
+    assert means == pytest.approx(want, nan_ok=True)
 
 
 # --- texts, gradients ------------------------------------------------------------------------------------------------
@@ -766,7 +766,7 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
     """Return all that must not depend on how a run was computed: all but times, memory and encoded images."""
     result = {k: v for k, v in folder.result.items() if k not in ("seconds", "peak_memory_mib", "images_encoded")}
     tables = {file.name: pd.read_parquet(file).to_json() for file in folder.path.glob("*.parquet")}
-    files = {file.name: file.read_bytes() for pattern in ("pools-*", "curves-*") for file in folder.path.glob(pattern)}
+    files = {file.name: file.read_bytes() for file in folder.path.iterdir() if file.suffix in (".bits", ".npz")}
     return result | {"points": folder.metrics(), "tables": tables, "files": files}
 
 
@@ -819,15 +819,19 @@ def test_checkpoints_pause_in_proportion_to_what_they_cost(
     vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first epoch is always saved; what came after the last checkpoint is computed again, bit for bit."""
-    config = config_of(vector_sets, strategy="qure", loss="info-nce")
+    sets = ("train.epochs=5", "schedule.refresh_epochs=[0,1,2,3,4]")
+    config = config_of(vector_sets, *sets, strategy="qure", loss="info-nce")
     straight = run(config, tmp_path / "straight")
     monkeypatch.setattr(checkpoint, "PAUSE", 1e9)
-    bench = interrupted(config, tmp_path / "halves", 3)
-    folder = RunFolder(tmp_path / "halves" / straight.run_id)
-    saved = folder.checkpoint()
-    assert saved is not None
-    assert saved["state"]["epoch"] == 1
-    assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
+    for epoch in range(1, 5):
+        bench = interrupted(config, tmp_path / str(epoch), epoch)
+        folder = RunFolder(tmp_path / str(epoch) / straight.run_id)
+        saved = folder.checkpoint()
+        assert saved is not None
+        assert saved["state"]["epoch"] == 1
+        kept = {path.name for path in folder.path.glob("pools-*")}  # the checkpoint's and the last refresh's
+        assert kept == {"pools-00.bits", f"pools-{epoch:02d}.bits"}
+        assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
 
 
 def test_the_time_before_an_interruption_counts(

@@ -554,11 +554,11 @@ def test_overlap_is_the_jaccard_index_with_the_previous_pool(tmp_path: Path) -> 
     assert bits.sum(1).tolist() == mined.pool_size.tolist()
 
 
-def test_pools_that_do_not_move_after_a_refresh_warn_loudly(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("error")  # only a miner warns: in a run the model was trained in between
+def test_pools_that_do_not_move_after_a_refresh_are_stale(tmp_path: Path) -> None:
     task = toy_task()
     run(task, Below(), files=PoolFiles(tmp_path / "a"))
-    with pytest.warns(UserWarning, match="stale pools: refresh 1 of Below changed no pool"):
-        mined = run(task, Below(), files=PoolFiles(previous=tmp_path / "a"), refresh=1)
+    mined = run(task, Below(), files=PoolFiles(previous=tmp_path / "a"), refresh=1)
     assert mined.stale
     assert mined.summary()["stale"] == 1
 
@@ -651,6 +651,16 @@ def test_batch_statistics_equal_loops() -> None:
 
 
 # --- a GPU ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("scores", "message"), [([1.0, math.nan], "contain NaN"), ([1.0, 0.5], "no image of its")])
+def test_errors_on_a_gpu_name_the_query(scores: list[float], message: str) -> None:
+    task = scored_task([[1.0, 0.5], scores], [1, 1], excluded=Ragged.of([[], [0]]))
+    there = dataclasses.replace(task, queries=task.queries.cuda(), candidates=task.candidates.cuda())
+    with pytest.raises(NegbenchError, match=f"query 1: .*{message}"):
+        run(there, Everything())
 
 
 @pytest.mark.gpu

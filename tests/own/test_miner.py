@@ -94,13 +94,15 @@ def test_state() -> None:
             for q in (queries, moved)
         ]
         assert float(mined[1].overlap[i]) == pytest.approx(len(pools[0] & pools[1]) / len(pools[0] | pools[1]))
+    with pytest.warns(UserWarning, match="stale pools: this refresh changed no pool; was the model trained"):
+        assert first.refresh(moved, images, targets).stale
     again = Miner("top-k:k=8", draws=2, seed=3, refreshes=1).refresh(moved, images, targets)
     assert torch.equal(again.negatives, mined[1].negatives)
     other = Miner("top-k:k=8", draws=2, seed=4, refreshes=1).refresh(moved, images, targets)
     assert not torch.equal(other.negatives, mined[1].negatives)
     fewer = first.refresh(moved[:9], images, targets[:9])  # another task: no earlier pools to compare with
     assert fewer.overlap.isnan().all()
-    assert first.refreshes == 3
+    assert first.refreshes == 4
 
 
 def test_the_count_of_refreshes_reaches_the_strategy() -> None:

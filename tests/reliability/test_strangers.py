@@ -21,7 +21,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import write_json
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
-from tests.plugin_file import PLUGIN
+from tests.plugin_file import ANSWER, PLUGIN
 
 STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn")
 WORKERS = """
@@ -125,6 +125,14 @@ def test_a_stored_run_executes_no_file_that_is_not_named(
     moved = plugin.rename(plugin.with_name("mine.py"))  # same content, another place
     assert negbench([*arguments, "--plugin", str(moved)]) == 0
     assert ran(plugin.parent) == ["mine.ran", "other.ran"]
+
+
+def test_a_run_names_the_plugin_files_that_it_uses(vector_sets: list[str], tmp_path: Path, own_registry: None) -> None:
+    (file := tmp_path / "mine.py").write_text(PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
+    for strategy, used in (("mine", [str(file)]), ("qure", [])):
+        config = load_config(flags={"strategy": {"name": strategy}, "plugins": [str(file)]}, sets=vector_sets)
+        folder = run_config(config, Bench.open(tmp_path / "runs", "none")).folder
+        assert list(folder.manifest["plugins"]) == used
 
 
 def test_a_report_of_it_executes_nothing(received: tuple[RunFolder, Path], own_registry: None) -> None:
