@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from negbench.analysis.leader import equally_many, group_key, negatives_text, negatives_words, row_key
@@ -83,7 +84,7 @@ def _range(values: Sequence[float]) -> str:
 
 def _among(best: VerdictRow, rest: Sequence[VerdictRow]) -> list[str]:
     """Say which strategies that share first place are equal to the best, and which are undecided against it."""
-    equal = [row.strategy for row in rest if row.best == best.strategy and row.to_best == "equal"]
+    equal = [row.strategy for row in rest if row.to_best == "equal"]
     undecided = [row.strategy for row in rest if row.strategy not in equal]
     lines = [f"Equal to {best.strategy} within {100 * best.margin:g} points: {listed(equal, _NAMED)}."] if equal else []
     return [*lines, *([f"Undecided against {best.strategy}: {listed(undecided, _NAMED)}."] if undecided else [])]
@@ -94,7 +95,7 @@ def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
     left = [row for row in rows if row.undecided]
     if not left:
         return ""
-    count = sum(len(row.undecided) for row in left) // 2
+    count = len({(row.place, frozenset((row.strategy, other))) for row in left for other in row.undecided})
     text = f"{count} pair{'s are' if count > 1 else ' is'} undecided"
     prices = [row.more_seeds for row in left if row.more_seeds > 0]
     if prices:
@@ -107,10 +108,10 @@ def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
 
 
 def _loss(row: VerdictRow, best: VerdictRow) -> str:
-    """Say by how much a strategy loses to the best of the table."""
-    if row.best == best.strategy:
-        return f"{row.strategy} by {100 * row.behind:.2f} {bracket(row.behind_low, row.behind_high)} points"
-    return f"{row.strategy} by {100 * (best.mean - row.mean):.2f} points"
+    """Say by how much a strategy loses to the best with equally many negatives."""
+    if math.isnan(row.gap):  # no seed in common
+        return f"{row.strategy} by {100 * (best.mean - row.mean):.2f} points"
+    return f"{row.strategy} by {100 * row.gap:.2f} {bracket(row.gap_low, row.gap_high)} points"
 
 
 def _mean(row: VerdictRow) -> str:

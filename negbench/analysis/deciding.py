@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,7 +15,7 @@ from negbench.analysis.differences import differences
 from negbench.analysis.findings import standing
 from negbench.analysis.prices import floor_of, seeds_for
 from negbench.analysis.statistics import Difference
-from negbench.analysis.verdicts import Rules, VerdictTable, tables_of
+from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, tables_of
 from negbench.analysis.words import label_of, percent
 from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
@@ -40,16 +41,17 @@ def computed_until(
     """Compute cells; with `looks`, add seeds look by look for the groups that have undecided pairs.
 
     The finished cells alone determine what is computed, so a command that is killed and rerun gives the same result,
-    unless it has a budget. A group stops once all its pairs are decided, or if one of its cells failed. The caller must
-    `settle` the last look's cells: comparison.json may still name those of an earlier command.
+    unless it has a budget. A group stops once all its pairs are decided, or if one of its cells failed; another group
+    that it was to be compared with then stops too. The caller must `settle` the last look's cells: comparison.json may
+    still name those of an earlier command.
 
     Args:
         folder: of the comparison.
         cells: those of the first look.
         more: returns the cells of further seeds.
         looks: schedule of the looks; None: one look.
-        undecided: takes all outcomes (those of `before` too) and the running groups; returns the groups that must go
-            on, and a text on what is undecided.
+        undecided: takes all outcomes (those of `before` too) and the running groups, none of which failed; returns the
+            groups that must go on, and a text on what is undecided.
         how: executor and tracking_uri, as `computed` takes them.
         say: called after every look with a line on what is undecided and what deciding it would cost.
         before: outcomes of other cells of the comparison.
@@ -62,13 +64,16 @@ def computed_until(
         return outcomes
     running = {place_of(cell.labels) for cell in cells}
     for number, count in enumerate(looks.counts, 1):
-        left, words = undecided([*before, *outcomes], running)
-        running = {*left} - {place_of(outcome.cell.labels) for outcome in outcomes if outcome.error}
-        say(f"look {number}, {count} seeds: {words}")
+        failed = {place_of(outcome.cell.labels) for outcome in outcomes if outcome.error}
+        left, words = undecided([*before, *outcomes], running - failed)
+        running = {*left}
+        say(f"look {number}, {count} seeds{', without what failed' * bool(failed)}: {words}")
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
         seeds = looks.seeds(looks.counts[number])[count:]
-        cells = [cell for cell in more(seeds) if place_of(cell.labels) in running]
+        cells = list(more(seeds))
+        wanted = {cell.hash for cell in cells if place_of(cell.labels) in running}
+        cells = [cell for cell in cells if cell.hash in wanted]  # all places of a run have the same seeds
         outcomes += computed(folder, cells, **how, before=[*before, *outcomes])
     return outcomes
 
@@ -76,15 +81,30 @@ def computed_until(
 def open_strategies(
     folder: ComparisonFolder, rules: Rules
 ) -> Callable[[Sequence[Outcome], Places], tuple[Places, str]]:
-    """Return `undecided` for `computed_until`: the strategies with an undecided pair, and the cost of deciding it."""
+    """Return `undecided` for `computed_until`: the strategies with an undecided pair, and the cost of deciding it.
+
+    The corners of systems run on with them, and all alike: a gain is taken apart over the seeds that they share.
+    """
 
     def undecided(outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
         findings = standing(folder.path.parent, folder.document(outcomes), rules)
-        rows = [row for row in findings.rows if place_of(vars(row)) in running]
-        words = open_pairs(findings.groups, rows) or "all pairs are decided"
-        return {place_of(vars(row)) for row in rows if row.undecided}, words
+        rows = [
+            replace(row, undecided=tuple(name for name in row.undecided if _place(row, strategy=name) in running))
+            for row in findings.rows
+            if _place(row) in running
+        ]
+        left = {_place(row) for row in rows if row.undecided}
+        if left and findings.systems:
+            names = findings.systems["names"]
+            labels = [outcome.cell.labels for outcome in outcomes]
+            left |= {place_of(each) for each in labels if each["system"] not in names} & {*running}
+        return left, open_pairs(findings.groups, rows) or "all pairs are decided"
 
     return undecided
+
+
+def _place(row: VerdictRow, **other: str) -> tuple[str, ...]:
+    return place_of({**vars(row), **other})
 
 
 def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:

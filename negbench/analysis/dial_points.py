@@ -23,8 +23,15 @@ def at_point(rows: Sequence[VerdictRow], label: str) -> list[VerdictRow]:
 
 
 def unbeaten(point: Sequence[VerdictRow]) -> list[str]:
-    """Return the best strategy of a point and all that it does not beat, best first."""
-    return [row.strategy for row in point if point[0].strategy not in row.beaten_by]
+    """Return the strategies of a point that no other beats, best first."""
+    return [row.strategy for row in point if not row.beaten_by]
+
+
+def size_of(rows: Sequence[VerdictRow]) -> str:
+    """'5 seeds, 40 to 100 queries'."""
+    counts = ((min(each), max(each)) for each in ([row.seeds for row in rows], [row.queries for row in rows]))
+    seeds, queries = (" to ".join(map(str, dict.fromkeys(ends))) for ends in counts)
+    return f"{seeds} seed{'s' * (seeds != '1')}, {queries} queries"
 
 
 def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
@@ -38,7 +45,7 @@ def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
             if not point:
                 continue
             means = {row.strategy: f"{percent(row.mean)} ({row.ranks})" for row in point}
-            line = {axis.name: str(value) for axis, value in zip(dials.axes, place, strict=True)}
+            line = {name: str(value) for name, value in zip(dials.names, place, strict=True)}
             line |= {"best": point[0].strategy, "next behind by": "-"}
             if len(point) > 1:
                 line["next behind by"] = signed(point[1].behind, point[1].behind_low, point[1].behind_high)
@@ -61,12 +68,10 @@ def dials_answer(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
 
 def _series_answer(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
     points = [point for place in dials.points if (point := at_point(rows, dials.label(place)))]
-    alone = [point[0].strategy for point in points if len(unbeaten(point)) == 1]
-    size = points[0][0]
-    counts = f"{label_of(size.metric)}, {size.seeds} seeds, {size.queries} queries per point"
+    alone = [unbeaten(point)[0] for point in points if len(unbeaten(point)) == 1]
     lines = [
-        f"{len(points)} points ({counts}): one strategy beats all others at {len(alone)}; at "
-        f"{len(points) - len(alone)} several share first place."
+        f"{len(points)} points ({label_of(rows[0].metric)}, {size_of(rows)} per point): one strategy beats all others "
+        f"at {len(alone)}; at {len(points) - len(alone)} several share first place."
     ]
     for name in sorted(set(alone), key=lambda each: -alone.count(each)):
         where = [point[0].point for point in points if unbeaten(point) == [name]]

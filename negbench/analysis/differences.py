@@ -7,8 +7,7 @@ The generator is seeded with the values themselves, so the same cells give the s
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,8 +15,6 @@ import numpy as np
 from negbench.analysis import statistics
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Values
-
-_DRAWS = 4000  # of a test that spends all of alpha; a smaller share needs more
 
 
 @dataclass(frozen=True)
@@ -35,10 +32,9 @@ class Differences:
     against: Mapping[str, statistics.Difference]
     pairs: statistics.Pairs
 
-    @property
-    def best(self) -> str:
-        """The strategy with the highest mean."""
-        return max(self.means, key=lambda name: self.means[name].mean)
+    def best(self, among: Iterable[str]) -> str:
+        """Return the strategy with the highest mean, as rounded where rows are stored; of equal ones, the first."""
+        return max(among, key=lambda name: round(self.means[name].mean, 10))
 
     def after(self, before: Differences) -> Differences:
         """Return these differences, but keep those of `before` that were decided or have gained no seeds."""
@@ -73,11 +69,13 @@ def differences(
     Raises:
         ValueError: a stratum with a single query.
     """
-    design = replace(_design(values, margin=margin, alpha=alpha), share=share, draws=_draws(share))
+    design = replace(_design(values, margin=margin, alpha=alpha), share=share)
     seeds = {name: each.seeds for name, each in values.items()}
     generator = seeded(values, key)
     table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
     against = {} if baseline is None else statistics.against(table, baseline, generator)
+    if len(values) == 2:  # the only pair is the test against the baseline: the same draws, the same interval
+        generator = seeded(values, key)
     return Differences(statistics.summarise(table), against, statistics.pairs(table, generator))
 
 
@@ -86,13 +84,7 @@ def difference(one: statistics.Seeded, other: statistics.Seeded, design: statist
     values = {"one": one, "other": other}
     digest = hashlib.sha256(b"".join(np.ascontiguousarray(row).tobytes() for rows in values.values() for row in rows))
     generator = np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
-    table = statistics.ValueTable(values, replace(design, draws=_draws(design.share)))
-    return statistics.against(table, "other", generator)["one"]
-
-
-def _draws(share: float) -> int:
-    """Return the number of draws: more for a smaller share of alpha, whose quantile lies further out."""
-    return round(_DRAWS / math.sqrt(share))
+    return statistics.against(statistics.ValueTable(values, design), "other", generator)["one"]
 
 
 def decided(

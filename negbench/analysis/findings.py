@@ -22,9 +22,9 @@ from negbench.analysis.tuned_gain import (
     tuning_gains,
     tunings_of,
 )
-from negbench.analysis.verdicts import Rules, VerdictRow, over_all, rows_of, tables_of
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
-from negbench.grid.comparison import Group, grouped, groups_of
+from negbench.grid.comparison import Group, grouped, groups_of, place_of
 from negbench.grid.dials import Dials
 from negbench.machine.files import read_json, write_json
 
@@ -164,9 +164,12 @@ def stored(runs: Path, name: str) -> Findings:
     kept = read_json(path)
     try:
         parts = {key: tuple(kind(**_gaps(each)) for each in kept[key]) for key, kind in _PARTS.items()}
-        return Findings(groups, document, tuple(VerdictRow.read(row) for row in kept["rows"]), **parts)
+        rows = [VerdictRow.read(row) for row in kept["rows"]]
     except (TypeError, AttributeError, KeyError) as error:
         raise NegbenchError(f"{path} is from another version of negbench: rerun the comparison ({error})") from error
+    there = {place_of(group.labels) for group in groups}  # not those whose runs were deleted since
+    rows = [row for row in rows if place_of(vars(row)) in there or OVER_ALL in row.place]
+    return Findings(groups, document, tuple(rows), **parts)
 
 
 def _gaps(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from negbench.analysis import columns
 from negbench.analysis.columns import metric_column, numbers, texts
 from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_card
-from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, headline_metrics, negatives_of
+from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, headline_metrics, negatives_of, rounded
 from negbench.grid.comparison import AXES, Group
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs")  # shown above a table if all rows agree
@@ -170,7 +170,7 @@ def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
     """Group rows by negatives per query and step, as tables print them; the most common number first."""
     blocks: dict[float, list[VerdictRow]] = {}
     for row in rows:
-        blocks.setdefault(_rounded(row.negatives), []).append(row)
+        blocks.setdefault(rounded(row.negatives), []).append(row)
     usual = sorted(blocks.items(), key=lambda item: (-len(item[1]), item[0]))
     return {negatives_text(block[0].negatives): block for _, block in usual}
 
@@ -179,13 +179,8 @@ def by_negatives(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
     """Sort rows by table, negatives per query and step, and the metric, best first."""
     return sorted(
         rows,
-        key=lambda r: (r.point, r.system, r.settings, r.dataset, r.backbone, _rounded(r.negatives), r.loss, -r.mean),
+        key=lambda r: (r.point, r.system, r.settings, r.dataset, r.backbone, rounded(r.negatives), r.loss, -r.mean),
     )
-
-
-def _rounded(negatives: float) -> float:
-    """Round so that a smaller last batch makes no difference."""
-    return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
 def row_key(row: VerdictRow) -> tuple[str, ...]:
@@ -206,6 +201,6 @@ def ordered(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Gr
         own = _mean(group.values("metrics", group.results[0]["main_metric"]))
         mean = means.get(group_key(group), own)
         labels = [group.labels.get(axis, "") for axis in ("point", "system", "settings", "dataset")]
-        return labels, _rounded(negatives_of(group)), -mean, sorted(group.labels.items())
+        return labels, rounded(negatives_of(group)), -mean, sorted(group.labels.items())
 
     return sorted(groups, key=place)

@@ -80,13 +80,19 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
     if not chosen:
         return []
     names = names_of([each.labels for each in chosen])
-    of_rate, ends = dict[float, list[str]](), list[str]()
+    of_rate, ends, failed = dict[float, list[str]](), list[str](), list[str]()
     for name, each in sorted(zip(names, chosen, strict=True), key=lambda pair: -pair[1].lr):
+        if all(score is None for _, score in each.tried):
+            failed.append(name)
+            continue
         of_rate.setdefault(each.lr, []).append(name)
         ends += [name] * each.at_an_end
     rates = "; ".join(f"{rate:g} for {listed(members, _NAMED)}" for rate, members in of_rate.items())
     text = f"Learning rates, each the best of its grid on a part of train with seed {chosen[0].seed}: {rates}."
-    return [text + f" At an end of the grid (a better rate may exist beyond it): {listed(ends, _NAMED)}." * bool(ends)]
+    parts = [text] * bool(rates)
+    parts += [f"At an end of the grid (a better rate may exist beyond it): {listed(ends, _NAMED)}."] * bool(ends)
+    parts += [f"At the configured rate, as all trials failed: {listed(failed, _NAMED)}."] * bool(failed)
+    return [" ".join(parts)]
 
 
 def with_plateaus(groups: Sequence[Group], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

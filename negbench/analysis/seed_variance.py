@@ -6,7 +6,7 @@ paired difference), the strategy's mean, and noise of its own variance sigma_k^2
 inverse-chi-squared distribution, whose scale and degrees of freedom d0 are learned from the table: strategies that vary
 alike lend each other degrees of freedom, others keep their own (Smyth, Statistical Applications in Genetics 3, 2004,
 fits such a prior by moments and then trusts it entirely; here its uncertainty enters the intervals). The posterior is
-drawn by Gibbs sampling; docs/statistics.md prints the calibration.
+drawn by Gibbs sampling, for two strategies exactly; docs/statistics.md prints the calibration.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ Array = NDArray[np.float64]
 
 _DEGREES = np.array([1, 2, 3, 5, 8, 13, 21, 34], dtype=np.float64)  # of freedom of the prior, d0; equally likely
 _CHAINS, _WARM_UP, _THIN = 80, 60, 2
+
+
+def repeats(strategies: int) -> int:
+    """Return how many times the usual draws a table needs: few strategies leave the variances heavy tails."""
+    return 10 if strategies <= 3 else 1
 
 
 def variance_draws(means: Array, draws: int, generator: np.random.Generator) -> Array:
@@ -44,6 +49,9 @@ def variance_draws(means: Array, draws: int, generator: np.random.Generator) -> 
     scale = np.sqrt((residual**2).sum() / max(1, there.sum()))
     if not scale > 1e-12:
         return np.zeros((draws, len(means)))
+    if len(means) == 2:  # exact, as in a paired t test; how much of it is either's variance changes no difference
+        gaps = centred[0] - centred[1]
+        return np.repeat(gaps @ gaps / 2 / generator.chisquare(count[0] - 1, (draws, 1)), 2, axis=1)
     variances = _gibbs(centred / scale, there, draws, generator) * scale**2
     return np.asarray(variances, dtype=np.float64)
 
@@ -51,19 +59,20 @@ def variance_draws(means: Array, draws: int, generator: np.random.Generator) -> 
 def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.random.Generator) -> Array:
     """[R, K] variances, for values [K, S] of unit scale."""
     strategies, seeds = values.shape
+    chains = _CHAINS * repeats(strategies)
     count = there.sum(axis=1).astype(np.float64)
     seen = there.astype(np.float64)
-    variance = np.ones((_CHAINS, strategies))
-    mean = np.zeros((_CHAINS, strategies))
-    degrees, scale = np.full((_CHAINS, 1), 5.0), np.ones((_CHAINS, 1))
+    variance = np.ones((chains, strategies))
+    mean = np.zeros((chains, strategies))
+    degrees, scale = np.full((chains, 1), 5.0), np.ones((chains, 1))
     squares, sums = (values**2).sum(axis=1), values.sum(axis=1)
     kept = list[Array]()
-    for sweep in range(_WARM_UP + _THIN * (-(-draws // _CHAINS))):
+    for sweep in range(_WARM_UP + _THIN * (-(-draws // chains))):
         precision = 1 / variance
         # a_s: the effect of seed s on all strategies
         weight = np.maximum(precision @ seen, 1e-12)
         shared = (precision @ values - (precision * mean) @ seen) / weight
-        shared += generator.standard_normal((_CHAINS, seeds)) / np.sqrt(weight)
+        shared += generator.standard_normal((chains, seeds)) / np.sqrt(weight)
         shared -= shared.mean(axis=1, keepdims=True)  # mu and a are known up to a constant, which differences lack
         # mu_k
         level = np.maximum(count, 1)

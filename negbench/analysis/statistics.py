@@ -8,6 +8,7 @@ whole table, query errors from the covariance of the values. docs/statistics.md 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -17,7 +18,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from negbench.analysis.seed_variance import variance_draws
+from negbench.analysis.seed_variance import repeats, variance_draws
 
 Array = NDArray[np.float64]
 Verdict = Literal["better", "worse", "equal", "undecided"]
@@ -47,7 +48,7 @@ class Design:
         nested: every seed has its own world and so its own queries: variance over seeds already includes the queries.
         alpha: all intervals of a table hold simultaneously in 1 - alpha of the repetitions.
         margin: differences inside plus or minus this do not matter, in the unit of the values.
-        draws: number of draws from the joint distribution of the errors.
+        draws: number of draws from the joint distribution of the errors; a small table or share of alpha has more.
         share: the part of alpha that this look at the table spends, if there are several looks.
     """
 
@@ -255,13 +256,15 @@ def contrasts(
     """
     if not weights:
         return []
-    names, draws = table.names, table.design.draws
+    names = table.names
+    draws = round(table.design.draws * repeats(len(names)) / table.design.share**0.5)  # a tail further out needs more
     variances = variance_draws(table.seed_means(), draws, generator)
     normal = generator.standard_normal(variances.shape)
     query = generator.standard_normal(variances.shape)
     quantile = generator.random((draws, 1))  # of chi-squared, whose degrees of freedom differ between the groups below
     value, seeds = np.zeros(len(weights)), np.zeros(len(weights), dtype=int)
     both, alone = np.zeros((draws, len(weights))), np.zeros((draws, len(weights)))
+    free = np.zeros(len(weights))
     groups: dict[tuple[int, ...], list[int]] = {}
     for c, parts in enumerate(weights):
         if not (common := table.common(list(parts))):
@@ -273,7 +276,7 @@ def contrasts(
         places = [names.index(name) for name in used]
         matrix = np.array([[weights[c].get(name, 0.0) for name in used] for c in members])
         noise, estimates = table.query_noise(used, common), matrix @ table.seed_means(used, common)
-        value[members], seeds[members] = estimates.mean(axis=1), len(common)
+        value[members], seeds[members], free[members] = estimates.mean(axis=1), len(common), noise.df
         student = np.sqrt(scipy.stats.chi2.ppf(quantile, noise.df) / noise.df)
         drawn = (query[:, places] @ _root(noise.covariance).T / student) @ matrix.T
         alone[:, members] = drawn
@@ -284,7 +287,7 @@ def contrasts(
             pooled = np.maximum(np.median(spread @ (matrix**2).T, axis=0), 1e-30)
             widened = np.maximum(1.0, own / pooled) ** _INFLATED
             both[:, members] += (normal[:, places] * np.sqrt(spread)) @ matrix.T * widened
-    return _differences(table, value, seeds, np.abs(both), np.abs(alone))
+    return _differences(table, value, seeds, np.abs(both), np.abs(alone), free)
 
 
 def _root(covariance: Array) -> Array:
@@ -303,17 +306,23 @@ def _reproducible(noise: QueryNoise, matrix: Array) -> Array:
     return np.asarray(np.sqrt(np.clip(share, 0, 1)), dtype=np.float64)
 
 
-def _differences(table: ValueTable, value: Array, seeds: NDArray[Any], both: Array, alone: Array) -> list[Difference]:
+def _differences(
+    table: ValueTable, value: Array, seeds: NDArray[Any], both: Array, alone: Array, free: Array
+) -> list[Difference]:
     """Compute half widths and, dual to them, p-values from draws [R, C] of the absolute errors.
 
-    A difference has to pass both with and without seed noise, so no interval is narrower than either implies.
+    A difference has to pass both with and without seed noise, so no interval is narrower than either implies. If none
+    of `free` [C] independent queries differs, at most a share of log(2 / alpha) / free do (the rule of three).
     """
     alpha, count = table.design.alpha, len(both)
     level = 1 - alpha * table.design.share
     seen = np.abs(value) * (1 - 1e-9)
     p_models, p_both = ((1 + (drawn >= seen).sum(axis=0)) / (count + 1) for drawn in (alone, both))
-    models = np.quantile(alone, 1 - alpha, axis=0)
-    half = np.maximum(np.quantile(alone, level, axis=0), np.quantile(both, level, axis=0))
+    least = [
+        np.where((alone + both).max(axis=0) > 1e-12, 0.0, math.log(2 / spent) / free) for spent in (alpha, 1 - level)
+    ]
+    models = np.maximum(np.quantile(alone, 1 - alpha, axis=0), least[0])
+    half = np.maximum(np.maximum(np.quantile(alone, level, axis=0), np.quantile(both, level, axis=0)), least[1])
     most = np.divide(both, half, out=np.zeros_like(both), where=half > 0).max(axis=1)
     stretch = max(1.0, float(np.quantile(most, level)))
     with np.errstate(invalid="ignore", divide="ignore"):

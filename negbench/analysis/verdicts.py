@@ -102,10 +102,11 @@ class VerdictRow:
     baseline, or no baseline). `mean`, `sd` over seeds, `low` and `high` come from its `Summary`; the fields from
     `difference` to `paired_seeds` from its `Difference` to the baseline; the following from all pairs of the table:
     `beaten_by` names the strategies that beat it; `rank_low` and `rank_high` are the ranks that the pairs allow (1 is
-    best); `behind` is the mean of the `best` strategy minus this one's. `negatives`: per query and step. `system`,
-    `point` and `settings` are empty if the comparison has no such axis. `undecided` names the strategies against which
-    it is undecided, among the pairs to decide; `more_seeds` is how many more seeds would decide all of them (-1: no
-    number would; NaN: one seed, or none to decide). `covers` says what else the intervals cover, such as other seeds.
+    best); `behind` is the mean of the best strategy minus this one's, `gap` that of the best with equally many
+    negatives. `negatives`: per query and step. `system`, `point` and `settings` are empty if the comparison has no such
+    axis. `undecided` names the strategies against which it is undecided, among the pairs to decide; `more_seeds` is how
+    many more seeds would decide all of them (-1: no number would; NaN: one seed, or none to decide). `covers` says what
+    else the intervals cover, such as other seeds.
     """
 
     dataset: str
@@ -125,10 +126,12 @@ class VerdictRow:
     beaten_by: tuple[str, ...] = ()
     rank_low: int = 0
     rank_high: int = 0
-    best: str = ""
     behind: float = math.nan
     behind_low: float = math.nan
     behind_high: float = math.nan
+    gap: float = math.nan
+    gap_low: float = math.nan
+    gap_high: float = math.nan
     negatives: float = math.nan
     difference: float = math.nan
     diff_low: float = math.nan
@@ -162,10 +165,10 @@ class VerdictRow:
 
     @property
     def to_best(self) -> str:
-        """The verdict on the best minus this one, 'better' where the best beats it; '' where there is none."""
-        if math.isnan(self.behind):
+        """The verdict on `gap`, 'better' where the best beats this one; '' where there is none."""
+        if math.isnan(self.gap):
             return ""
-        return Design(margin=self.margin).verdict(Interval(self.behind_low, self.behind_high, 1 - self.alpha))
+        return Design(margin=self.margin).verdict(Interval(self.gap_low, self.gap_high, 1 - self.alpha))
 
     def plain(self) -> dict[str, Any]:
         """Return the fields for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
@@ -179,7 +182,7 @@ class VerdictRow:
 
 
 def _finite(value: float) -> float:
-    return math.nan if math.isinf(value) else round(value, 10)
+    return math.nan if math.isinf(value) else round(value, 10) + 0.0  # no -0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +240,11 @@ def negatives_of(group: Group) -> float:
     return float(np.mean(negatives)) if negatives else math.nan
 
 
+def rounded(negatives: float) -> float:
+    """Round so that a smaller last batch makes no difference."""
+    return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
+
+
 def tables_of(
     groups: Sequence[Group],
     rules: Rules = Rules(),
@@ -279,7 +287,7 @@ def tables_of(
 def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
     """Join the main metrics of tables that differ only in data set or backbone into one table, with equal weights.
 
-    It has the strategies and seeds that all of them share; a row of values is one seed on all queries of all tables.
+    It has the strategies and seeds that all of them share; a row of values is one seed on all queries of all data sets.
     """
     by_rest: dict[tuple[str, ...], list[VerdictTable]] = {}
     for table in tables:
@@ -296,7 +304,7 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         by_part = [part[name] for part in parts if name in part]
         seeds = sorted(set.intersection(*(set(each.seeds) for each in by_part)))
         if len(by_part) == len(parts) and seeds:
-            values[name] = _side_by_side(by_part, seeds)
+            values[name] = _side_by_side(by_part, seeds, [table.labels["dataset"] for table in tables])
     if not values:
         return None
     labels = {
@@ -308,15 +316,19 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
     return VerdictTable(labels, metric, {metric: values}, negatives, tables[0].own)
 
 
-def _side_by_side(parts: Sequence[Values], seeds: Sequence[int]) -> Values:
-    """Concatenate queries, with each (part, stratum) as its own stratum, scaled so that all parts weigh the same.
+def _side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Sequence[str]) -> Values:
+    """Concatenate data sets, each (data set, stratum) a stratum of its own, scaled so that all tables weigh the same.
 
-    A mean is the unweighted mean over strata: a part with k of all K strata is scaled by K / (parts * k).
+    Tables of one data set (other backbones) have the same queries, which vary together: each query's values are summed.
+    A mean is the unweighted mean over strata: a data set with k of all K strata is scaled by K / (tables * k).
     """
+    names = list(dict.fromkeys(datasets))
+    parts = [tables[datasets.index(name)] for name in names]
     strata = [np.zeros(each.values.shape[1], dtype="U1") if each.strata is None else each.strata for each in parts]
     counts = [len(np.unique(each)) for each in strata]
-    rows = [each.values[[each.seeds.index(seed) for seed in seeds]] for each in parts]
-    scaled = [sum(counts) / (len(parts) * count) * values for count, values in zip(counts, rows, strict=True)]
+    rows = [each.values[[each.seeds.index(seed) for seed in seeds]] for each in tables]
+    sums = [np.sum([row for row, own in zip(rows, datasets, strict=True) if own == name], axis=0) for name in names]
+    scaled = [sum(counts) / (len(tables) * count) * values for count, values in zip(counts, sums, strict=True)]
     clusters = None
     if any(each.clusters is not None for each in parts):
         clusters = _apart(
@@ -357,10 +369,11 @@ def _row(
     mean, against = tests.means[name], tests.against.get(name)
     facts: dict[str, Any] = dict(table.labels)
     first, last = tests.pairs.ranks()[name]
-    facts |= {"beaten_by": tests.pairs.beaten()[name], "rank_low": first, "rank_high": last, "best": tests.best}
-    gap = tests.pairs.of(tests.best, name)
-    if gap is not None:
-        facts |= {"behind": gap.value, "behind_low": gap.interval.low, "behind_high": gap.interval.high}
+    facts |= {"beaten_by": tests.pairs.beaten()[name], "rank_low": first, "rank_high": last}
+    counts = {each: rounded(table.negatives.get(each, math.nan)) for each in tests.means}
+    for key, among in (("behind", list(counts)), ("gap", [each for each in counts if counts[each] == counts[name]])):
+        if (test := tests.pairs.of(tests.best(among), name)) is not None:
+            facts |= {key: test.value, f"{key}_low": test.interval.low, f"{key}_high": test.interval.high}
     if against is not None:
         facts |= {"difference": against.value, "p_adjusted": against.p_adjusted}
         facts |= {"diff_low": against.interval.low, "diff_high": against.interval.high}

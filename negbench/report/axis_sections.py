@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from negbench.analysis.decomposition import READ_SIGNS, SIGNS, corners_frame, matrix_frame, parts_frame
-from negbench.analysis.dial_points import at_point, points_frame, unbeaten
+from negbench.analysis.dial_points import at_point, points_frame, size_of, unbeaten
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED
 from negbench.analysis.tuned_gain import tuned_frame
@@ -87,30 +87,26 @@ def _styles(rows: Sequence[VerdictRow]) -> dict[str, dict[str, Any]]:
     return {name: line_style(index) for index, name in enumerate(sorted({row.strategy for row in rows}))}
 
 
-def _size(rows: Sequence[VerdictRow]) -> str:
-    return f"{rows[0].seeds} seeds, {rows[0].queries} queries per point"
-
-
 def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
     """Draw two dials as a heat map; further dials as further panels."""
     across, *others = dials.axes
-    down = others[0] if others else None
+    names, down = dials.names, others[0] if others else None
     styles = _styles(rows)
     panels = []
     for rest in product(*(axis.values for axis in others[1:])):
-        title = ", ".join(f"{axis.name}={value}" for axis, value in zip(others[1:], rest, strict=True))
+        title = ", ".join(f"{name}={value}" for name, value in zip(names[2:], rest, strict=True))
         places = [
             [(x, *((y,) if down else ()), *rest) for x in across.values] for y in (down.values if down else (None,))
         ]
-        labels = [f"{down.name} {value}" for value in down.values] if down else [""]
+        labels = [f"{names[1]} {value}" for value in down.values] if down else [""]
         panels.append(Panel(title, _winners(dials, rows, places, labels, styles), 0.42 * len(places) + 0.1))
     best = {point[0].strategy for place in dials.points if (point := at_point(rows, dials.label(place)))}
     legend = tuple(("s", styles[name]["color"], name) for name in sorted(best))
     text = (
         f"Strategy with the highest {label_of(rows[0].metric)} at each point, and its lead over the next, in points "
-        f"({_size(rows)}). Hatched: others share first place with it."
+        f"({size_of(rows)} per point). Hatched: others share first place with it."
     )
-    title = f"Best strategy by {across.name}" + (f" and {down.name}" if down else "")
+    title = f"Best strategy by {' and '.join(names[:2])}"
     return Chart("best", title, text, tuple(panels), 2, legend)
 
 
@@ -134,20 +130,22 @@ def _winners(
             text = point[0].strategy + (f"\n+{100 * point[1].behind:.1f}" if len(point) > 1 else "")
             axes.text(x, y, text, ha="center", va="center", color="#16202a", fontsize=7)
         squares(axes, labels, [str(value) for value in dials.axes[0].values])
-        axes.set_xlabel(dials.axes[0].name)
+        axes.set_xlabel(dials.names[0])
 
     return draw
 
 
 def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
     """Draw the metric of every strategy along one dial, a panel for each setting of the others."""
-    axis = dials.axes[index]
+    name = dials.names[index]
     panels = [
         Panel(dials.label(line[0], without=index), _lines(dials, rows, index, line), tall_enough(len(_styles(rows))))
         for line in dials.lines_along(index)
     ]
-    text = f"{label_of(rows[0].metric)} (%) along {axis.name}; bars are the intervals of the means ({_size(rows)})."
-    return Chart(f"along-{axis.name}", f"Along {axis.name}", text, tuple(panels), direct=True)
+    text = (
+        f"{label_of(rows[0].metric)} (%) along {name}; bars are the intervals of the means ({size_of(rows)} per point)."
+    )
+    return Chart(f"along-{name}", f"Along {name}", text, tuple(panels), direct=True)
 
 
 def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point]) -> Callable[[Axes], None]:
@@ -167,7 +165,7 @@ def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[
                 ends.append((y[-1], name, style["color"]))
         label_ends(axes, ends)
         axes.set_xticks(range(len(line)), [str(point[index]) for point in line])
-        axes.set(xlabel=dials.axes[index].name, ylabel=f"{label_of(rows[0].metric)} (%)")
+        axes.set(xlabel=dials.names[index], ylabel=f"{label_of(rows[0].metric)} (%)")
 
     return draw
 
@@ -186,8 +184,8 @@ def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
             cells[place] = (0.0 if own else row.difference, text)
             undecided |= {place} if row.verdict == "undecided" else set()
     text = (
-        f"Difference in {label_of(rows[0].metric)} (points) from each system with its own negatives, {rows[0].seeds} "
-        f"seeds, {rows[0].queries} queries; {READ_SIGNS}; purple is above 0, orange below, grey undecided."
+        f"Difference in {label_of(rows[0].metric)} (points) from each system with its own negatives, "
+        f"{size_of(rows)}; {READ_SIGNS}; purple is above 0, orange below, grey undecided."
     )
     panel = heat(strategies, systems, cells, undecided)
     return Chart("matrix", "Every system with every strategy's negatives", text, (panel,), 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from negbench.analysis.regime_card import READ
 from negbench.analysis.tuned_gain import TUNED
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
-from negbench.grid.comparison import AXES, Group
+from negbench.grid.comparison import AXES, Group, grouped
 from negbench.report import figures
 from negbench.report.axis_sections import axis_sections, tuned_section
 from negbench.report.charts import Chart
@@ -26,6 +26,7 @@ from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs
 from negbench.report.page import Cards, Note, Page, PageSection, Part, Table, chapters, write_page
 from negbench.report.published import rows_beside
+from negbench.store.runfolder import RunFolder
 
 GALLERIES = 2
 
@@ -57,6 +58,7 @@ def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
     parts = figures.parts_of(ordered(findings.plain, rows), rows) if findings.plain else []
     tables = leader_tables(groups, findings.rows)
     val, train, missing = _galleries(parts, galleries)
+    runs = {run.run_id: run for group in grouped(folder.parent, cells) for run in group.runs}  # those of corners too
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
@@ -65,14 +67,14 @@ def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
         answer=tuple(findings.answer()),
         facts=_facts(groups),
         chapters=chapters(
-            result=[*axis_sections(findings), _leader(findings, tables, cells, parts), tuned_section(findings)],
+            result=[*axis_sections(findings), _leader(findings, tables, parts, runs), tuned_section(findings)],
             why=[*_charts(parts), _did(tables)],
             examples=[val, train],
             details=[
                 _statistics(findings.rows),
                 _published(parts),
                 _left_out(findings.notes(), missing),
-                _cells(groups, cells),
+                _cells(runs, cells),
             ],
         ),
     )
@@ -82,9 +84,10 @@ def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
 
 
 def _leader(
-    findings: Findings, tables: Mapping[str, LeaderTable], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
+    findings: Findings, tables: Mapping[str, LeaderTable], parts: Sequence[Runs], finished: Container[str]
 ) -> PageSection:
-    left = sum(1 for cell in cells if cell["run"] is None)
+    cells = findings.document["cells"]
+    left = sum(cell["run"] not in finished for cell in cells)  # None, or the folder of a run that is gone
     shown: list[Part] = []
     if left:
         shown.append(Note(f"{left} of {len(cells)} cells are not finished and missing from this page.", missing=True))
@@ -176,11 +179,10 @@ def _published(parts: Sequence[Runs]) -> PageSection:
     return PageSection("published", "Published numbers", text, tuple(tables.values()))
 
 
-def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> PageSection:
-    runs = {run.run_id: run for group in groups for run in group.runs}
+def _cells(runs: Mapping[str, RunFolder], cells: Sequence[Mapping[str, Any]]) -> PageSection:
     rows = []
     for cell in cells:
-        run = runs.get(Path(cell["run"]).name) if cell["run"] else None
+        run = runs.get(cell["run"])
         row = {name: cell[name] for name in AXES if cell.get(name)} | {"seed": cell["seed"], "run": cell["run"] or "-"}
         if run is None:
             rows.append({**row, "main metric": "-", "epoch": "-", "remarks": cell["error"] or "not finished"})
@@ -251,7 +253,7 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
     return (
         PageSection("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val)),
         PageSection("negatives", "Negatives drawn", text, tuple(train)),
-        missing,
+        list(dict.fromkeys(missing)),
     )
 
 

@@ -67,11 +67,11 @@ class Comparison:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """One row per cell: its labels, seed and run, and every metric of the run (NaN where the cell failed)."""
+        """One row per cell: its labels, seed and run, and every metric of the run (NaN where it is not finished)."""
         rows = []
         for cell in ComparisonFolder(self.path).cells():
-            folder = None if cell["run"] is None else self.path.parent / cell["run"]
-            metrics = {} if folder is None else files.read_json(folder / "result.json")["metrics"]
+            result = self.path.parent / (cell["run"] or "") / "result.json"
+            metrics = files.read_json(result)["metrics"] if result.exists() else {}
             rows.append({key: value for key, value in cell.items() if key != "hash"} | metrics)
         return pd.DataFrame(rows)
 

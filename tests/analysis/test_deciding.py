@@ -25,6 +25,7 @@ from negbench.loop import runs as loop_runs
 from negbench.machine.files import read_json
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
+from negbench.report.build import write_report
 from negbench.scoring.stored import Values, values_of
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare, parse_budget, parse_seeds
@@ -209,6 +210,50 @@ def test_a_strategy_that_fails_leaves_until_it_is_mended(
     monkeypatch.undo()
     assert command(flags_of(vector_sets, tmp_path)) == 0
     assert cells_of(tmp_path) == cells_of(straight)
+
+
+@pytest.mark.parametrize(
+    ("strategies", "first", "counts", "last"),
+    [
+        ("qure,all-corpus", 0, {"qure": 3, "all-corpus": 3}, "look 1, 3 seeds, {}: all pairs are decided"),
+        ("qure,all-corpus", 3, {"qure": 5, "all-corpus": 5}, "look 2, 5 seeds, {}: all pairs are decided"),
+        ("qure,hycole,all-corpus", 3, {"qure": 5, "hycole": 8, "all-corpus": 8}, "look 3, 8 seeds, {}: 1 pair is u"),
+    ],
+)  # fmt: skip
+def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(
+    strategies: str, first: int, counts: dict[str, int], last: str,
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """qure fails from a seed on; no pair can be decided at a margin of a point."""
+    real = loop_runs.train
+
+    def failing(cell: Any, *given: Any) -> Any:
+        if cell.config.strategy.name == "qure" and cell.config.seed >= first:
+            raise NegbenchError("mend this")
+        return real(cell, *given)
+
+    monkeypatch.setattr(loop_runs, "train", failing)
+    assert command(flags_of(vector_sets, tmp_path, "--strategies", strategies, "--margin", "1")) == 2
+    assert {name: len(seeds) for name, seeds in cells_of(tmp_path).items()} == counts
+    looks = [line for line in capsys.readouterr().out.splitlines() if line.startswith("look ")]
+    assert looks[-1].startswith(last.format("without what failed"))
+
+
+def test_a_run_has_as_many_seeds_wherever_it_stands(vector_sets: list[str], tmp_path: Path) -> None:
+    """While a pair of qure is undecided, the corners run on, and the cell of the plain system that is one of them."""
+    asked = ("--systems", "plain,qure", "--strategies", "in-batch", "--margin", "1", "--max-seeds", "4")
+    assert command(flags_of(vector_sets, tmp_path, *asked, "--seeds", "2")) == 0
+    document = read_json(tmp_path / "c" / "comparison.json")
+    hashes: dict[str, dict[int, str]] = {}
+    for cell in document["cells"]:
+        hashes.setdefault(f"{cell['system']}, {cell['strategy']}", {})[cell["seed"]] = cell["hash"]
+    corners = [f"qure: {name}" for name in ("plain, in-batch", "negatives + objective, qure", "negatives, qure")]
+    assert {*hashes} == {"plain, in-batch", "qure, qure", "qure, in-batch", *corners, "qure: objective, in-batch"}
+    assert {tuple(seeds) for seeds in hashes.values()} == {(0, 1, 2, 3)}
+    assert hashes["plain, in-batch"] == hashes[corners[0]]
+    assert hashes["qure, qure"] == hashes[corners[1]]
+    assert read_json(tmp_path / "c" / "statistics.json")["gains"]
+    assert "not finished" not in write_report(tmp_path, "c", 0)[0].read_text(encoding="utf-8")  # not the corners either
 
 
 @pytest.mark.slow

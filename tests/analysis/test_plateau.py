@@ -113,9 +113,9 @@ def test_names_tell_groups_apart_by_what_differs() -> None:
 
 
 def test_rates_are_told_with_those_at_an_end() -> None:
-    def of(strategy: str, lr: float) -> dict[str, Any]:
+    def of(strategy: str, lr: float, scores: Sequence[float | None] = (0.5, 0.6, None)) -> dict[str, Any]:
         labels = {"strategy": strategy, "loss": "l", "backbone": "b", "dataset": "d"}
-        return {"labels": labels, "seed": 4, "lr": lr, "tried": [[0.001, 0.5], [0.003, 0.6], [0.01, None]]}
+        return {"labels": labels, "seed": 4, "lr": lr, "tried": list(zip((0.001, 0.003, 0.01), scores, strict=True))}
 
     assert rates_answer({}) == []
     (line,) = rates_answer({"rates": [of("qure", 0.001), of("dqe", 0.003), of("top-k", 0.003)]})
@@ -123,3 +123,7 @@ def test_rates_are_told_with_those_at_an_end() -> None:
     assert line.endswith("(a better rate may exist beyond it): qure.")
     (line,) = rates_answer({"rates": [of("dqe", 0.003)]})
     assert "At an end" not in line
+    (line,) = rates_answer({"rates": [of("dqe", 0.003), of("lost", 0.003, [None] * 3)]})
+    assert line.endswith("0.003 for dqe. At the configured rate, as all trials failed: lost.")
+    (line,) = rates_answer({"rates": [of("lost", 0.003, [None] * 3)]})
+    assert line == "At the configured rate, as all trials failed: lost."

@@ -20,8 +20,9 @@ from negbench.analysis.statistics import (
 
 VARIANCES = [5.553228346670421, 4.975527412486904, 4.391296162993946, 6.221962624290375]
 DIFFERENCES = [  # low, high, p_value, p_adjusted, minimum_detectable
-    [-0.0039, 0.0177, 0.11188811188811189, 0.1968031968031968, 0.014271801530942036],
-    [0.0180, 0.0450, 0.000999000999000999, 0.000999000999000999, 0.01792380476176427],
+    [-0.0098, 0.0236, 0.2077922077922078, 0.5124875124875125, 0.021229624111428074],
+    [0.0168, 0.0462, 0.001998001998001998, 0.001998001998001998, 0.01930379791149209],
+    [-0.0128, 0.0225, 0.45354645354645357, 0.7572427572427572, 0.023067071113406834],
 ]
 
 
@@ -73,22 +74,41 @@ def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not(
 
 
 def test_two_strategies_whose_seeds_alone_vary_are_a_t_test():
-    for seeds in (3, 8):
+    for seeds, share in ((2, 1), (3, 1), (8, 1), (3, 0.2)):
         rng = generator(5)
         values = {name: rng.normal(size=(seeds, 1)) + np.zeros((1, 50)) for name in "ab"}
-        estimate = against(ValueTable(values, Design(nested=True, draws=20_000)), "b", generator())["a"]
+        estimate = against(ValueTable(values, Design(nested=True, share=share)), "b", generator())["a"]
         difference = (values["a"] - values["b"])[:, 0]
         exact = scipy.stats.ttest_1samp(difference, 0)
-        low, high = exact.confidence_interval(0.95)
+        low, high = exact.confidence_interval(1 - 0.05 * share)
         assert estimate.value == pytest.approx(difference.mean())
-        assert estimate.interval.high - estimate.interval.low == pytest.approx(high - low, rel=0.12)
-        assert estimate.p_value == pytest.approx(exact.pvalue, abs=0.03)
+        assert estimate.interval.high - estimate.interval.low == pytest.approx(high - low, rel=0.06)
+        assert estimate.p_value == pytest.approx(exact.pvalue, abs=0.01)
+
+
+def test_intervals_of_small_tables_hardly_depend_on_the_draws():
+    for count in (2, 3):
+        table = table_of([0.5] * count, 3, sd=0.02)
+        ends = [against(table, "s0", generator(i))["s1"].interval.high for i in range(12)]
+        assert np.std(ends, ddof=1) < 0.03 * np.mean(ends)
+
+
+def test_queries_that_all_agree_leave_room_for_some_that_do_not():
+    """No difference in n queries: a share of 1 - 0.025^(1/n) is still plausible, too much for "equal" at n = 90."""
+    for count, verdict in ((90, "undecided"), (1200, "equal")):
+        for share in (1, 0.2):
+            values = dict.fromkeys("ab", np.tile(np.arange(count) % 2.0, (2, 1)))
+            estimate = against(ValueTable(values, Design(share=share)), "b", generator())["a"]
+            most = 1 - (0.025 * share) ** (1 / count)
+            assert estimate.interval.high == pytest.approx(most, rel=0.05, abs=1e-4)
+            assert estimate.interval.low == -estimate.interval.high
+            assert estimate.verdict == verdict
 
 
 def test_one_seed_is_judged_over_queries():
     rng = generator(6)
     values = {name: rng.normal(size=(1, 400)) for name in "ab"}
-    difference = against(ValueTable(values, Design(draws=20_000)), "b", generator())["a"]
+    difference = against(ValueTable(values), "b", generator())["a"]
     exact = scipy.stats.ttest_rel(values["a"][0], values["b"][0])
     low, high = exact.confidence_interval(0.95)
     assert (difference.models.low, difference.models.high) == pytest.approx((low, high), abs=0.01)
@@ -100,8 +120,8 @@ def test_clusters_are_the_units_that_vary():
     rng, clusters = generator(7), np.repeat(np.arange(20), 30)
     by_cluster = rng.normal(size=20)[clusters]
     values = {"a": by_cluster[None] + 0.001 * rng.normal(size=(1, 600)), "b": np.zeros((1, 600))}
-    clustered = against(ValueTable(values, Design(clusters=clusters, draws=20_000)), "b", generator())["a"]
-    plain = against(ValueTable(values, Design(draws=20_000)), "b", generator())["a"]
+    clustered = against(ValueTable(values, Design(clusters=clusters)), "b", generator())["a"]
+    plain = against(ValueTable(values), "b", generator())["a"]
     means = np.array([values["a"][0, clusters == c].mean() for c in range(20)])
     low, high = scipy.stats.ttest_1samp(means, 0).confidence_interval(0.95)
     assert clustered.models.high - clustered.models.low == pytest.approx(high - low, rel=0.05)
@@ -230,7 +250,7 @@ def test_the_same_generator_gives_the_numbers_of_this_version():
     """If these stored numbers change, verdicts change: note it in CHANGELOG under `[scores]`."""
     variances = variance_draws(generator(16).normal(size=(4, 3)) * np.array([[1], [2], [1], [5]]), 160, generator())
     assert variances.mean(0) == pytest.approx(VARIANCES, rel=1e-6)
-    table = against(table_of([0.0, 0.01, 0.03], 4, 100, 0.01, draws=1000), "s0", generator())
+    table = against(table_of([0.0, 0.01, 0.03, 0.0], 4, 100, 0.01, draws=1000), "s0", generator())
     numbers = [(x.interval.low, x.interval.high, x.p_value, x.p_adjusted, x.minimum_detectable) for x in table.values()]
     assert np.array(numbers) == pytest.approx(np.array(DIFFERENCES), rel=1e-6)
 

@@ -394,6 +394,8 @@ def test_no_galleries_on_request(runs: Path, capsys: pytest.CaptureFixture[str],
     assert not {"gallery", "negatives"} & set(Parsed(Path(lines[0]).read_text(encoding="utf-8")).ids)
     absent = ["report", "nosuch", "--runs-dir", str(runs)]
     assert "small" in refused(absent, f"no comparison 'nosuch' in {runs}; known: ")
+    write_json(runs / "foreign" / "comparison.json", {"cells": [{"name": "of another form"}]})
+    refused(["report", "foreign", "--runs-dir", str(runs)], "comparison.json is damaged ('run'): delete it and rerun")
 
 
 def test_sort_keys() -> None:

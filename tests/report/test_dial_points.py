@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 
 from negbench.analysis import dial_points as along
 from negbench.analysis.dial_points import dials_answer, points_frame
-from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
+from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, rows_of
 from negbench.grid.dials import Dial, Dials
+from negbench.report.axis_sections import dial_charts
 from negbench.scoring.stored import Values
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
@@ -30,11 +32,14 @@ def hits(seed: int, rate: float, shape: tuple[int, int] = (5, 1500)) -> np.ndarr
     return (np.random.default_rng(seed).random(shape) < rate).astype(float)
 
 
+RATES = {"a": 0.2, "b": 0.6, "c": 0.3}
+
+
 def test_the_best_and_those_that_share_first_place() -> None:
     dials = of(x=[1, 2])
     tables = [
         table("x=1", a=hits(0, 0.5), b=hits(1, 0.2), c=hits(2, 0.5)),
-        table("x=2", a=hits(3, 0.2), b=hits(4, 0.6), c=hits(5, 0.3)),
+        table("x=2", **{name: hits(3 + i, rate, (5, 1200)) for i, (name, rate) in enumerate(RATES.items())}),
     ]
     rows = [row for each in tables for row in rows_of(each, Rules())]
     point = along.at_point(rows, "x=1")
@@ -44,8 +49,8 @@ def test_the_best_and_those_that_share_first_place() -> None:
     assert math.isnan(point[0].behind)
     lines = dials_answer(dials, rows)
     assert lines[0] == (
-        "2 points (R@10, 5 seeds, 1500 queries per point): one strategy beats all others at 1; at 1 several share "
-        "first place."
+        "2 points (R@10, 5 seeds, 1200 to 1500 queries per point): one strategy beats all others at 1; at 1 several "
+        "share first place."
     )
     assert lines[1] == "b is best at x=2."
     assert lines[2] == "Over all points: a, b and c are best or share first place at 1 of 2."
@@ -54,3 +59,24 @@ def test_the_best_and_those_that_share_first_place() -> None:
     assert frame.loc[1, "not beaten"] == "b"
     assert frame.loc[1, "b"].endswith(" (1)")  # its rank
     assert len({frame.loc[1, name].split()[1] for name in "abc"}) == 3
+
+
+def test_equal_means_and_losses_to_others_than_the_best() -> None:
+    """Means that round to one stored number share the lead; b beats c, a beats nobody."""
+    rows = rows_of(table("x=1", a=np.full((2, 9), 0.3), b=np.full((2, 9), 0.3 + 1e-12)), Rules())
+    read = [VerdictRow.read(row.plain()) for row in rows]
+    assert points_frame(of(x=[1]), read).loc[0, "next behind by"] == "+0.00 [-46.12, 46.12]"  # log(2 / 0.05) / 8
+    a, b = rows
+    assert along.unbeaten([a, b, replace(b, strategy="c", beaten_by=("b",))]) == ["a", "b"]
+
+
+def test_dials_of_one_name_in_two_sections() -> None:
+    dials = Dials((Dial("dataset.world", (1, 2)), Dial("backbone.world", (3, 4)), Dial("train.lr", (0.1,))))
+    labels = [dials.label(place) for place in dials.points]
+    assert labels[0] == "dataset.world=1, backbone.world=3, lr=0.1"
+    rows = [row for label in labels for row in rows_of(table(label, a=hits(0, 0.5), b=hits(1, 0.2)), Rules())]
+    assert points_frame(dials, rows)[["dataset.world", "backbone.world", "lr"]].to_numpy().tolist() == [
+        [str(x), str(y), "0.1"] for x in (1, 2) for y in (3, 4)
+    ]
+    keys = [chart.key for chart in dial_charts(dials, rows)]
+    assert keys == ["best", "along-dataset.world", "along-backbone.world"]

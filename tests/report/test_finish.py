@@ -15,8 +15,10 @@ from negbench.analysis.findings import judged, stored
 from negbench.analysis.verdicts import Rules
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import read_json, seal, write_json
+from negbench.report.build import write_report
 from negbench.report.finish import finish
 from negbench.report.loaded import Comparison, load
+from negbench.store.runfolder import RunFolder
 
 SMALL = ("in-batch", "qure", "top-k")
 Cells = list[dict[str, Any]]
@@ -128,9 +130,12 @@ def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Ca
     assert "Training" in page  # the figures of the default settings
 
 
-def test_two_backbones_have_a_block_over_all(compared: Path, cells: Callable[..., Cells]) -> None:
+def test_two_backbones_have_a_block_over_all(
+    compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFolder, "has_weights", False)
     rows = cells("bradley-terry", backbone="one") + cells("info-nce", backbone="two", loss="bradley-terry")
-    out = ended(compared, "both", rows, report=False)
+    out = ended(compared, "both", rows)
     findings = stored(compared, "both")
     means = {(row.backbone, row.strategy): row.mean for row in findings.main}
     for name in SMALL:
@@ -138,6 +143,20 @@ def test_two_backbones_have_a_block_over_all(compared: Path, cells: Callable[...
     assert out.partition("\nanswer\n")[2].startswith("over all: average recall with ")
     table = pd.read_csv(compared / "both" / "table.csv")
     assert list(table["backbone"]).count("over all") == 3
+    page = words_of(compared / "both" / "report" / "index.html")
+    assert [page.count(f"{name}: no weights") for name in SMALL] == [1, 1, 1]  # not once per backbone
+
+
+def test_a_run_that_is_gone_counts_as_missing(
+    compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]
+) -> None:
+    rows = cells("bradley-terry")
+    ended(compared, "less", rows, report=False)
+    rows = [{**rows[0], "run": "gone"}, {**rows[1], "run": None}, *rows[2:]]
+    write_json(compared / "less" / "comparison.json", {"kind": "comparison", "cells": rows})
+    page = words_of(write_report(compared, "less", 0)[0])
+    assert "2 of 6 cells are not finished and missing from this page" in page
+    assert list(Comparison(compared / "less").cells["average/recall_at_10"].isna()) == [True] * 2 + [False] * 4
 
 
 def test_what_was_judged_is_read_again(compared: Path, cells: Callable[..., Cells], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from negbench.analysis.verdicts import (
     rows_of,
     tables_of,
 )
+from negbench.analysis.words import signed
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, Group
 from negbench.metrics.query_ranks import QueryRanks
@@ -265,7 +266,10 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
     assert order.startswith("average recall with 1 negative per query and step: strong (")
     assert " %) is best; weak loses " in order
     assert " With 63 negatives, in-batch reaches " in order
-    assert losers.startswith("Behind strong: weak by ")
+    values, key = tables_of(groups)[0].values["average/recall"], "/".join([*rows[0].place, "average/recall"])
+    test = differences(values, "in-batch", key=key).pairs.of("strong", "weak")  # though in-batch is ahead of both
+    assert test is not None
+    assert losers == f"Behind strong: weak by {signed(test.value, test.interval.low, test.interval.high)[1:]} points."
     assert more.startswith("With 63 negatives: in-batch")
     assert more.endswith("% (the baseline).")
     assert "1 worse" in sure
@@ -280,17 +284,16 @@ def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
     """Return a row with numbers chosen by hand."""
     ends = {"sd": 0.0, "low": mean, "high": mean}
     known = {"metric": "recall_at_10", "main": True, "seeds": 5, "queries": 9, "baseline": "a", "verdict": "undecided"}
-    given = {**LABELS, **known, **ends, "negatives": 1.0, "margin": 0.005, "alpha": 0.05, "best": "x", **facts}
+    given = {**LABELS, **known, **ends, "negatives": 1.0, "margin": 0.005, "alpha": 0.05, **facts}
     return VerdictRow(strategy=strategy, mean=mean, **given)
 
 
 def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
-    gap = {"behind": 0.002, "behind_low": -0.001, "behind_high": 0.004}
     rows = [
         row("x", 0.5),
-        row("same", 0.498, **gap),
-        row("open", 0.49, behind=0.01, behind_low=-0.02, behind_high=0.04),
-        row("last", 0.4, beaten_by=("x",), behind=0.1, behind_low=0.08, behind_high=0.12),
+        row("same", 0.498, gap=0.002, gap_low=-0.001, gap_high=0.004),
+        row("open", 0.49, gap=0.01, gap_low=-0.02, gap_high=0.04),
+        row("last", 0.4, beaten_by=("x",), gap=0.1, gap_low=0.08, gap_high=0.12),
     ]
     assert answer([], rows) == [
         "R@10 with 1 negative per query and step: x, same and open share first place (49.0 to 50.0 %); last loses 10.0 "
@@ -314,6 +317,7 @@ def test_the_price_of_what_is_undecided_is_said(tmp_path: Path) -> None:
     pair = {"more_seeds": 4.0, "seeds": 3, "loss": "bradley-terry", "backbone": "tiny", "dataset": "f@1"}
     rows = [row("x", 0.5, undecided=("y",), **pair), row("y", 0.49, undecided=("x",), **pair)]
     assert open_pairs(groups, rows) == "1 pair is undecided: about 4 more seeds, 24 s of computing"
+    assert open_pairs(groups, rows[:1]).startswith("1 pair is undecided")  # the other strategy's row is elsewhere
     stuck = [replace(each, more_seeds=-1.0) for each in rows]
     assert open_pairs(groups, stuck) == "1 pair is undecided, and some need more queries, not seeds"
     assert open_pairs(groups, [replace(each, undecided=()) for each in rows]) == ""
@@ -360,20 +364,27 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path: Path) -> None:
         assert combined.queries == 240
     assert rows["a"].verdict == "better"
     generator = np.random.default_rng(0)
-    few, many = generator.random((2, 10)), generator.random((2, 400))
+    few, other, many = generator.random((2, 10)), generator.random((2, 10)), generator.random((2, 400))
     strata = np.array(["x", "y"] * 5)
     mixed = [
         VerdictTable({**LABELS, "dataset": "few"}, "m", {"m": {"s": Values(few, (0, 1), strata)}}),
+        VerdictTable({**LABELS, "dataset": "few", "backbone": "c"}, "m", {"m": {"s": Values(other, (0, 1), strata)}}),
         VerdictTable({**LABELS, "dataset": "many"}, "n", {"n": {"s": Values(many[::-1], (1, 0), None)}}),
     ]
     (joined,) = over_all(mixed)
     (one,) = rows_of(joined, Rules())
     assert (one.metric, one.queries) == ("m and n", 410)
-    by_stratum = [few[:, strata == label].mean() for label in "xy"]
-    assert one.mean == pytest.approx((np.mean(by_stratum) + many.mean()) / 2)
-    by_seed = [(np.mean([few[s][strata == x].mean() for x in "xy"]) + many[s].mean()) / 2 for s in (0, 1)]
+    by_seed = [
+        (sum(np.mean([each[s][strata == x].mean() for x in "xy"]) for each in (few, other)) + many[s].mean()) / 3
+        for s in (0, 1)
+    ]
+    assert one.mean == pytest.approx(np.mean(by_seed))
     assert one.sd == pytest.approx(np.std(by_seed, ddof=1))
     assert over_all(mixed[:1]) == []
+    copies = [replace(tables[0], labels={**tables[0].labels, "backbone": str(i)}) for i in range(4)]
+    (copied,) = over_all(copies)  # the same queries four times are no new queries
+    one, four = (differences(each.values[each.main], "in-batch") for each in (tables[0], copied))
+    assert four.against["a"] == one.against["a"]
     shown = leader_tables(groups, [*rows.values(), *rows_of(tables[0], Rules())])
     assert list(shown) == ["f@1", "f@2", OVER_ALL]
     assert list(shown[OVER_ALL].quality["strategy"]) == ["a", "in-batch"]
@@ -396,7 +407,9 @@ def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
 
     def width(**how: Any) -> float:
         given = {name: Values(matrix, (0, 1, 2), None, **how) for name, matrix in values.items()}
-        interval = differences(given, "b").against["a"].interval
+        both = differences(given, "b")
+        assert both.pairs.of("a", "b") == both.against["a"]  # of two strategies, the same test
+        interval = both.against["a"].interval
         return interval.high - interval.low
 
     assert width(clusters=clusters) > 2 * width()
