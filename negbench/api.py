@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
     from negbench.grid.cells import Cell, Outcome
     from negbench.grid.compare import ComparisonPlan
-    from negbench.grid.executors import Executor
     from negbench.loop.types import RunResult
     from negbench.own.audit import AuditResult
     from negbench.own.embed import EmbeddedFolder
@@ -137,44 +136,42 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     Raises:
         NegbenchError: a user's mistake, or failed cells; raised after all other cells are computed and judged.
     """
-    from negbench.grid.compute import executor_of, raise_failed
+    from negbench.grid.compute import computed, executor_of, raise_failed
 
     asked, console = asked or Compare(), console or _silent()
     runs = files.runs_dir(asked.runs_dir)
-    executor = executor_of(asked.executor, asked.address, asked.workers, runs)
+    how: dict[str, Any] = {"tracking_uri": asked.tracking_uri}
+    how["executor"] = executor_of(asked.executor, asked.address, asked.workers, runs)
     planned, rules, searches = plan_compare(asked, console)
-    outcomes, errors = _compute(planned, rules, searches, executor, console)
-    del executor  # ends its idle workers, which hold memory that a report needs
-    # import reporting only once the cells are computed
-    from negbench.report.finish import finish
-    from negbench.report.loaded import Comparison
-
     path = planned.folder.path
-    if any(outcome.run_id for outcome in outcomes):
-        finish(console, runs, path.name, asked.tracking_uri, rules, report=planned.asked.report)
+    with planned.folder.hold():
+        trials = [] if planned.rates is None else computed(planned.trials, planned.rates.cells, **how)
+        outcomes, errors = _compute(planned.at_best_rates(), rules, searches, how, console)
+        del how  # ends its idle workers, which hold memory that a report needs
+        # import reporting only once the cells are computed
+        from negbench.report.finish import finish
+        from negbench.report.loaded import Comparison
+
+        if any(outcome.run_id for outcome in outcomes):
+            finish(console, runs, path.name, asked.tracking_uri, rules, report=planned.asked.report)
     if errors:
         raise NegbenchError(
             f"{len(errors)} of {len(searches)} searches failed ({errors[0]}); rerun the command to resume"
         )
-    raise_failed(outcomes)
+    raise_failed([*trials, *outcomes])
     return Comparison(path)
 
 
 def _compute(
-    planned: ComparisonPlan, rules: Rules, searches: Sequence[Combination], executor: Executor, console: Console
+    planned: ComparisonPlan, rules: Rules, searches: Sequence[Combination], how: Mapping[str, Any], console: Console
 ) -> tuple[list[Outcome], list[str]]:
-    """Compute learning-rate trials, cells (look by look) and searches; return outcomes, and errors of searches."""
+    """Compute cells (look by look) and searches; return outcomes, and errors of searches."""
     from negbench.analysis.deciding import computed_until, open_strategies
-    from negbench.grid.compute import computed
 
-    how: dict[str, Any] = {"executor": executor, "tracking_uri": planned.asked.tracking_uri}
     until: dict[str, Any] = {"looks": rules.looks, "how": how}
     until["undecided"] = open_strategies(planned.folder, rules)
     until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
-    if planned.rates is not None:
-        computed(planned.trials, planned.rates.cells, **how)
-        planned = planned.at_best_rates()
-    if not executor.elsewhere:
+    if not how["executor"].elsewhere:
         _forewarn(planned, rules)
     outcomes = computed_until(planned.folder, planned.cells, planned.more, **until)
     if searches:

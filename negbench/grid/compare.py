@@ -158,6 +158,8 @@ def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> 
         name = name.replace("compare", asked.until)
     if asked.lr not in (None, "grid"):
         name += f"-lr-{asked.lr}"
+    if asked.tuned is not None:  # not the folder of the plain comparison
+        name += "-tuned"
     folder = runs / (asked.name or name)
     check_place(folder, "comparison")
     return ComparisonFolder(folder, about)

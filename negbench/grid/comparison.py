@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -75,6 +77,22 @@ class ComparisonFolder:
 
     path: Path
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Lock the folder, so that two commands of one name do not mix their cells; the second one waits.
+
+        A folder that cannot be written is not locked, because it can only be read.
+        """
+        lock = self.path / ".lock"
+        with ExitStack() as stack:
+            if not self.path.exists() or os.access(self.path, os.W_OK):
+                try:
+                    stack.enter_context(files.locked(lock, wait=False))
+                except BlockingIOError:
+                    log.warning("comparison %s is being computed by another process: waiting for it", self.path.name)
+                    stack.enter_context(files.locked(lock))
+            yield
 
     def write(self, outcomes: Iterable[Outcome]) -> None:
         """Write comparison.json: the run of each cell, and `about`."""
@@ -249,7 +267,9 @@ def groups_of(runs: Path, name: str) -> list[Group]:
     if not (book.path / "comparison.json").exists():
         known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
         raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(known) or 'none'}")
-    if not (groups := grouped(runs, book.cells())):
+    with files.intact(book.path / "comparison.json"):
+        groups = grouped(runs, book.cells())
+    if not groups:
         raise RunError(f"comparison '{name}' has no finished cell yet")
     return groups
 

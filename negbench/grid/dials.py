@@ -81,14 +81,20 @@ class Dials:
         return [{"key": dial.key, "values": list(dial.values)} for dial in self.axes]
 
     @property
+    def names(self) -> list[str]:
+        """Names of the dials; the whole key where two sections have the name."""
+        names = [dial.name for dial in self.axes]
+        return [dial.key if names.count(dial.name) > 1 else dial.name for dial in self.axes]
+
+    @property
     def points(self) -> list[Point]:
         """All points, the last dial's value changing fastest."""
         return list(itertools.product(*(dial.values for dial in self.axes))) if self.axes else []
 
     def label(self, point: Sequence[Any], without: int | None = None) -> str:
         """Return a point's label, 'twins=1, tokens=4'; `without` is the index of a dial to leave out."""
-        named = [(dial.name, value) for dial, value in zip(self.axes, point, strict=True)]
-        return ", ".join(f"{name}={value}" for index, (name, value) in enumerate(named) if index != without)
+        named = enumerate(zip(self.names, point, strict=True))
+        return ", ".join(f"{name}={value}" for index, (name, value) in named if index != without)
 
     def lines_along(self, axis: int) -> list[list[Point]]:
         """Group the points by the values of all other dials, each list in the order of this dial's values."""

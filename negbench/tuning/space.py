@@ -21,6 +21,7 @@ from negbench.settings.config import ResolvedConfig, RunConfig, build_config, re
 from negbench.settings.layers import parse_value
 
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
+_FIXED = ("train.epochs", "schedule.refresh_epochs")
 _FORM = "expected KEY=low:high, KEY=low:high:log or KEY=a|b|c"
 _N_DEF = range(2, 13)
 _NEGATIVES = (1, 5)
@@ -273,11 +274,10 @@ def _known(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
     if width := next((knob.key for knob in knobs.values() if knob.sets == key), None):
         raise OptionError(f"{key} is the end of a band: search its width with --search {width}=low:high")
     flat = full.flat()
+    allowed = [k for k in flat if k.split(".")[0] in _SEARCHABLE and not k.endswith(".name") and k not in _FIXED]
     if key not in flat:
-        known = [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE]
-        raise UnknownNameError("key", key, known, where="--search")
-    section, name = key.partition(".")[::2]
-    if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
+        raise UnknownNameError("key", key, {*knobs, *allowed}, where="--search")
+    if key not in allowed:
         raise OptionError(f"{key} cannot be searched: trials would not be comparable, or could not be stopped early")
     return Knob(key, flat[key])
 

@@ -120,14 +120,15 @@ def tune(
 def _outcome(combination: Combination, book: Book | None, error: str) -> tuple[Tuning, list[RunConfig]]:
     if combination.spec is None or book is None:
         return Tuning(combination.labels), list(combination.configs)
-    done, spec, counts = finished(book), combination.spec, book.counts()
-    spent = sum(t.duration.total_seconds() for t in book.frozen() if t.state.is_finished() and t.duration is not None)
+    spec = combination.spec
+    done = [trial for trial in finished(book) if trial.number < book.trials]  # an earlier budget may have been larger
+    ended = [trial for trial in book.frozen()[: book.trials] if trial.state.is_finished()]
     tried = Tuning(
         combination.labels,
         study=book.name,
         knobs=tuple(knob.key for knob in spec.space.knobs),
-        trials=counts["finished"] + counts["pruned"] + counts["failed"],
-        seconds=round(spent, 3),
+        trials=len(ended),
+        seconds=round(sum(trial.duration.total_seconds() for trial in ended if trial.duration), 3),
     )
     default = next((trial for trial in done if trial.number == 0), None)
     if error or default is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -408,6 +410,25 @@ def test_a_finished_comparison_in_a_read_only_folder_is_printed(
         assert "R@10" in out
         assert ("cannot be written: nothing was stored" in out) == bool(more)
     assert held(tmp_path) == before
+
+
+def test_a_second_command_of_the_same_name_waits(
+    vector_sets: list[str], tmp_path: Path, logged: list[logging.LogRecord]
+) -> None:
+    """Otherwise the two mix their cells, and the page has verdicts on strategies that it lacks."""
+    first, there = ExitStack(), list[bool]()
+    first.enter_context(ComparisonFolder(tmp_path / "c").hold())
+
+    def ended() -> None:
+        there.extend(path.exists() for path in (tmp_path / "c" / "comparison.json", tmp_path / "c-rates"))
+        first.close()
+
+    Timer(1, ended).start()
+    assert negbench(command_of(vector_sets, tmp_path, "--name", "c", "--no-report")) == 0
+    assert there == [False, False]
+    assert (tmp_path / "c" / "comparison.json").exists()
+    waiting = "comparison c is being computed by another process: waiting for it"
+    assert [record.getMessage() for record in logged].count(waiting) == 1
 
 
 def test_a_name_belongs_to_one_kind_of_folder(

@@ -11,9 +11,10 @@ import pytest
 
 from negbench import api
 from negbench.data.scene import Scenes
-from negbench.errors import OptionError
+from negbench.errors import NegbenchError, OptionError
 from negbench.grid.compare import plan_comparison
 from negbench.grid.executors import Here
+from negbench.loop import runs as loop_runs
 from negbench.loop.runs import plan_run
 from negbench.machine.files import read_json
 from negbench.settings.config import build_config, resolved
@@ -114,6 +115,28 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets: list[str], 
         assert dict(row["tried"])[each["lr"]] is None
 
 
+def test_failed_trials_end_the_command(
+    vector_sets: list[str], computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cells run at the configured rate then; a rerun tries the others."""
+    real = loop_runs.train
+
+    def failing(cell: Any, folder: Any, log: Any) -> Any:
+        if cell.config.strategy.name == "top-k" and not cell.config.eval.reported:
+            raise NegbenchError("mend this")
+        return real(cell, folder, log)
+
+    monkeypatch.setattr(loop_runs, "train", failing)
+    with pytest.raises(NegbenchError, match="3 of 10 cells failed"):
+        api.compare(asked_of(vector_sets, tmp_path))
+    documents = [read_json(tmp_path / "c" / "comparison.json")]
+    monkeypatch.undo()
+    api.compare(asked_of(vector_sets, tmp_path))
+    documents += [read_json(runs / "c" / "comparison.json") for runs in (tmp_path, computed)]
+    assert all(cell["run"] for document in documents for cell in document["cells"])
+    assert documents[0] != documents[1] == documents[2]
+
+
 def test_along_dials_and_with_systems_every_group_has_trials(vector_sets: list[str], tmp_path: Path) -> None:
     dials = plan_comparison(asked_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
     assert dials.rates is not None
@@ -135,11 +158,12 @@ def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets: list[str], 
     recipe = tmp_path / "r.toml"
     recipe.write_text('[compare]\nlr = "fixed"\nseeds = 1\n', encoding="utf-8")
     common: dict[str, Any] = {"strategies": "top-k", "sets": tuple(vector_sets), "runs_dir": tmp_path}
-    asked = (Compare(seeds=1, **common), Compare(recipe=recipe, **common))
-    grid, fixed = (api.plan_compare(each, api._silent())[0] for each in asked)
+    asked = (Compare(seeds=1, **common), Compare(recipe=recipe, **common), Compare(seeds=1, tuned=2, **common))
+    grid, fixed, tuned = (api.plan_compare(each, api._silent())[0] for each in asked)
     assert grid.rates is not None
     assert fixed.rates is None
     assert fixed.folder.path.name == f"{grid.folder.path.name}-lr-fixed"
+    assert tuned.folder.path.name == f"{grid.folder.path.name}-tuned"
     assert grid.trials.path.name == f"{grid.folder.path.name}-rates"
 
 

@@ -127,6 +127,7 @@ def test_ranges_from_the_command_line() -> None:
 CANNOT_BE = [
     ("strategy.beta=0.5:1", "is the end of a band: search its width with --search strategy.beta-alpha="),
     ("strategy.alhpa=0:1", "did you mean 'strategy.alpha'"),
+    ("strategy.nane=0:1", "did you mean 'strategy.(alpha|beta-alpha|scale)'"),  # not strategy.name
     ("strategy.alpha=0.5", "expected KEY=low:high"),
     ("strategy.alpha=0.4:0.1", "expected low < high"),
     ("train.lr=0:1:log", "low > 0 on a log scale"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.trial import create_trial
 
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
@@ -100,7 +101,14 @@ def test_a_comparison_at_equal_tuning(
     assert "more to compute" not in again
     assert negbench([*command, "4"]) == 0
     assert "trial 3" in capsys.readouterr().err
-    searches_of(tmp_path, 4)
+    searched = searches_of(tmp_path, 4)
+    for each in searched:  # a fifth trial, the best, as if of a larger budget
+        study = open_book(tmp_path, each.study).study
+        study.add_trial(
+            create_trial(value=1.0, params=study.trials[1].params, distributions=study.trials[1].distributions)
+        )
+    assert negbench([*command, "4"]) == 0
+    assert searches_of(tmp_path, 4) == searched
 
 
 def searches_of(runs: Path, trials: int) -> list[Tuning]:
