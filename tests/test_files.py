@@ -53,6 +53,13 @@ def test_damaged_json_is_one_line(tmp_path: Path) -> None:
         read_json(tmp_path)
 
 
+def test_what_is_no_folder_cannot_be_sealed(tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for folder in (tmp_path / "dangling" / "name", Path("/proc/nowhere/name")):
+        with pytest.raises(NegbenchError, match=rf"^cannot write {folder}/SHA256SUMS: "):
+            seal(folder)
+
+
 def test_a_deleted_file_is_listed_no_more(tmp_path: Path) -> None:
     seal(tmp_path)
     for name in ("kept", "gone"):

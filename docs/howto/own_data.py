@@ -75,7 +75,9 @@ print("exit status", status)
 # %% [markdown]
 # ## Scores of your own model
 #
-# Evaluation needs no model of negbench: any [queries, images] table of scores will do.
+# Evaluation needs no model of negbench: any [queries, images] table of scores will do, and so will ranked lists, with
+# `negbench evaluate --ranks FILE.json --dataset triplets.jsonl --data-root images`. The file maps a query's id to image
+# ids, best first: the first is split and line in the triplets, from 1 (`val-1`), the others are the names there.
 
 # %%
 table = np.random.default_rng(1).normal(size=(len(data.queries), len(data.images)))

@@ -27,7 +27,7 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
         for line in lines:
             console.print(f"{title:8} {line}", highlight=False, markup=False)
     if not scan.comparable:
-        raise DataError(f"{asked.folder}: cannot start yet; missing: {'; '.join(scan.missing)}")
+        raise DataError(f"{asked.folder}: cannot start yet: {'; '.join(scan.missing)}")
     written, steps = write(scan), commands(scan)
     for path in written:
         console.print(f"{'wrote':8} {path}", highlight=False, soft_wrap=True)

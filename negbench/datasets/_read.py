@@ -114,7 +114,7 @@ class Reader:
         try:
             raw = path.read_bytes()
         except FileNotFoundError as error:
-            raise DataError(f"{path} is missing: put the benchmark's annotation file there") from error
+            raise DataError(f"{path} is missing: put the file there, or correct its name") from error
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
         self.hashes[path.relative_to(self.root).as_posix()] = hashlib.sha256(raw).hexdigest()

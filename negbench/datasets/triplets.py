@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ class Triplets(Dataset):
             exclude_reference: whether a query's own reference is left out when ranking.
         """
         if file is None:
-            raise OptionError("file must be given: --dataset FILE.jsonl (.csv) or dataset.file")
+            raise OptionError("file must be given: name FILE.jsonl (.csv) instead of triplets, or set dataset.file")
         table = read_triplets(file, columns)
         rows, part = _of_split(table, split, val_fraction, seed, file)
         added, content = list[str](), table.content
@@ -80,7 +81,7 @@ class Triplets(Dataset):
         queries = [_query(row, split, exclude_reference) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
         kind = card(exclude_reference, with_gallery=gallery is not None, with_relevant=more)
-        remarks = tuple(f"{file.name}: {remark}" for remark in _remarks(table.unread, rows))
+        remarks = tuple(f"{file.name}: {remark}" for remark in _remarks(table, rows, split))
         names, groups = columns_of(_galleries(queries, added))
         data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
         home = file.parent
@@ -113,14 +114,18 @@ def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_re
 # --- rows --------------------------------------------------------------------------------------------------------
 
 
-def _remarks(unread: Sequence[str], rows: Sequence[TripletRow]) -> list[str]:
+def _remarks(table: TripletTable, rows: Sequence[TripletRow], split: str) -> list[str]:
     """List likely mistakes in the file."""
     distinct = {(row.reference, row.text, row.target, row.group) for row in rows}
     own = sum(row.reference == row.target for row in rows)
-    remarks = [f"unused columns: {', '.join(map(repr, unread))}"] if unread else []
+    remarks = [f"unused columns: {', '.join(map(repr, table.unread))}"] if table.unread else []
+    other = Counter(row.split for row in table.rows if row.split not in (None, "train", "val", "test", split))
+    if other:
+        names = ", ".join(f"{name!r} ({count:,})" for name, count in other.items())
+        remarks.append(f"{other.total():,} of {len(table.rows):,} triplets are in none of train, val and test: {names}")
     if len(distinct) < len(rows):
-        remarks.append(f"{len(rows) - len(distinct):,} of {len(rows):,} triplets are duplicates")
-    return [*remarks, f"in {own:,} triplets the target is the reference itself"] if own else remarks
+        remarks.append(f"{len(rows) - len(distinct):,} of {len(rows):,} {split} triplets are duplicates")
+    return [*remarks, f"in {own:,} {split} triplets the target is the reference itself"] if own else remarks
 
 
 def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file: Path) -> tuple[list[TripletRow], str]:

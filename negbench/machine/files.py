@@ -141,8 +141,7 @@ def seal(folder: Path) -> None:
     sums = folder / SUMS
     if sums.exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    there = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    there = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
     with atomic_write(sums) as file:
         file.writelines(_sum_line(path.name, path) for path in there)
 

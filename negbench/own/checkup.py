@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from negbench.errors import NegbenchError
+from negbench.loop.precision import automatic
 from negbench.loop.record import versions
 from negbench.machine.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
 from negbench.settings.command_options import Doctor
@@ -50,14 +51,17 @@ def _devices() -> Iterator[tuple[str, bool]]:
     yield f"CPU, {cores} cores, {torch.get_num_threads()} threads; float32", False
     for number in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(number)
-        precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+        precision = automatic(torch.device("cuda", number))
         name = torch.cuda.get_device_name(number)
         yield f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free; train.precision=auto is {precision}", False
 
 
 def _room(folder: Path) -> tuple[str, bool]:
     """Check that the folder, or its nearest existing parent, can be written, and report its free space."""
-    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+    place = folder.absolute()
+    there = next(path for path in (place, *place.parents) if path.exists() or path.is_symlink())
+    if not there.is_dir():
+        return f"{there} is not a folder", True
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
         return f"{folder} cannot be written", True

@@ -96,7 +96,7 @@ def _named(scan: Scan, gallery: Path | None) -> tuple[dict[str, ImageFiles], lis
         DataError: triplets or images are missing.
     """
     if scan.triplets is None:
-        raise DataError(f"{scan.folder}: nothing to embed yet; missing: {'; '.join(scan.missing)}")
+        raise DataError(f"{scan.folder}: nothing to embed yet: {'; '.join(scan.missing)}")
     given = {} if gallery is None else {"gallery": gallery}
     column = dict.fromkeys(row.split for row in scan.triplets[1].rows if row.split is not None)
     data = [load_split(scan, split, images=True, **given) for split in column or ("train", "val")]

@@ -34,8 +34,8 @@ _NAMES = {"images": "ids", "texts": "texts"}
 _COUNTED = 100_000  # files looked at
 _LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
 _NO_TRIPLETS = (
-    "triplets: a .jsonl or .csv file with one row per query: reference and target (image names), text; name other "
-    "columns with --columns text=NAME"
+    "no triplets: save a .jsonl or .csv file with one row per query: reference and target (image names), text; name "
+    "other columns with --columns text=NAME"
 )
 
 
@@ -146,14 +146,14 @@ def _check(scan: Scan) -> None:
     """Load what was found as a run would; record as missing whatever is absent or does not fit."""
     if not scan.images and not scan.vectors:
         scan.missing.append(
-            "images (.jpg, .png, .webp), or embeddings of images and of texts (.npz with ids and features, texts and "
-            "features)"
+            "no images (.jpg, .png, .webp), nor embeddings of images and of texts (.npz with ids and features, texts "
+            "and features)"
         )
     if len(scan.vectors) == 1:
         (there,) = scan.vectors
         lacking = "texts" if there == "images" else "images"
         scan.missing.append(
-            f"embeddings of {lacking}: save them beside {scan.vectors[there].name}, e.g. "
+            f"no embeddings of {lacking}: save them beside {scan.vectors[there].name}, e.g. "
             f"np.savez('{lacking}.npz', {_NAMES[lacking]}=names, features=vectors)"
         )
     if scan.missing:

@@ -69,7 +69,7 @@ def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ran
     if unknown:
         raise NegbenchError(
             f"unknown query {quoted(unknown[0])} in the rankings ({len(unknown):,} of {len(kept):,} are not in "
-            f"{dataset.card.name} {dataset.split})"
+            f"{dataset.card.name} {dataset.split}, whose first query is {quoted(dataset.queries[0].id)})"
         )
     absent = [query.id for query in dataset.queries if query.id not in kept]
     if absent:
@@ -90,12 +90,10 @@ def _scorer(dataset: Dataset, rankings: Mapping[str, Ranking]) -> ScoreBlock:
             if dataset.card.exclude_reference and image == query.reference:
                 continue
             column = dataset.column_of.get(image)
-            if column is None:
-                raise NegbenchError(f"unknown image {quoted(image)} in the ranking of query {quoted(query.id)}")
             if column not in galleries[query.group]:
                 raise NegbenchError(
-                    f"image {quoted(image)} in the ranking of query {quoted(query.id)} is not in its gallery "
-                    f"'{query.group}'"
+                    f"image {quoted(image)} in the ranking of query {quoted(query.id)} is not in its gallery, "
+                    f"'{query.group}' of {dataset.card.name} {dataset.split}"
                 )
             columns.append(column)
             scores.append(score)

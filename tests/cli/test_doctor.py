@@ -22,6 +22,14 @@ def test_a_healthy_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not (tmp_path / "runs").exists()  # doctor creates nothing
 
 
+def test_what_is_no_folder_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "dangling"):
+        assert negbench(["doctor", "--runs-dir", str(tmp_path / name / "runs")]) == 2
+        assert f"PROBLEM: {tmp_path / name} is not a folder" in capsys.readouterr().out
+
+
 def test_leftovers_go_and_damage_is_named(
     tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,13 +70,16 @@ def test_files_that_are_gone_are_named(
     """Doctor and `load` name a run's missing files; only the weights may be deleted to save space."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
     folder = run_config(config, Bench.open(tmp_path, "none")).folder
-    assert not (folder.path / "pools-00.bits").exists()  # deleted by the run itself
+    assert not list(folder.path.glob("pools-*"))  # deleted by the run itself
+    weights = folder.weights()
     (folder.path / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"has no weights in .*: delete its result\.json and rerun"):
+        folder.weights()
     place = ["--runs-dir", str(tmp_path)]
     assert folder.lost() == []
     assert negbench(["doctor", *place, "--tracking-uri", "none"]) == 0
     load(folder.run_id, tmp_path)
-    for name in ("metrics.jsonl", "pools-02.bits", "mining-01.parquet"):
+    for name in ("metrics.jsonl", "mining-01.parquet"):
         kept = (folder.path / name).read_bytes()
         (folder.path / name).unlink()
         capsys.readouterr()
@@ -78,3 +89,7 @@ def test_files_that_are_gone_are_named(
             load(folder.run_id, tmp_path)
         (folder.path / name).write_bytes(kept)
     load(folder.run_id, tmp_path)
+    (folder.path / "result.json").unlink()
+    assert run_config(config, Bench.open(tmp_path, "none")).folder == folder
+    again = folder.weights()
+    assert {name: tensor.tolist() for name, tensor in again.items()} == {n: t.tolist() for n, t in weights.items()}

@@ -301,7 +301,8 @@ def test_what_is_wrong_with_the_folder_is_one_line(
         refused(["embed", str(folder), *spec, *more], message)
 
     fails(tmp_path / "nowhere", "no such folder")
-    fails(pictures / "pictures", "nothing to embed yet; missing: triplets: a .jsonl")
+    fails(pictures / "pictures", "nothing to embed yet: no triplets: save a .jsonl")
+    fails(pictures, "names.txt is missing: put the file there, or correct", "--gallery", str(tmp_path / "names.txt"))
     fails(pictures, "--batch-size 0: input should be greater than or equal to 1", "--batch-size", "0")
     fails(pictures, "--device gpu9", "--device", "gpu9")
     assert negbench(["embed", str(pictures), *spec]) == 0
@@ -356,7 +357,7 @@ def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
     with pytest.raises(KeyboardInterrupt):
         package.embed(package.Embed(folder=pictures, encoder=given(module, encoder), overwrite=True))
     assert (pictures / "texts.npz").read_bytes() != before
-    refused(["init", str(pictures)], "embeddings of images: save them beside texts.npz")
+    refused(["init", str(pictures)], "no embeddings of images: save them beside texts.npz")
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(

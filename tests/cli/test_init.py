@@ -131,9 +131,9 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path: Path, capsys: pytest.
 
 
 MISSING: list[tuple[dict[str, str], str]] = [
-    ({}, "missing: triplets: a .jsonl"),
+    ({}, "cannot start yet: no triplets: save a .jsonl"),
     ({"t.csv": "reference,caption,target\na,b,c\n"}, "t.csv: line 1: column 'text' is missing (it has"),
-    ({"t.csv": "reference,text,target\na,b,c\n"}, "images (.jpg, .png, .webp), or embeddings"),
+    ({"t.csv": "reference,text,target\na,b,c\n"}, "no images (.jpg, .png, .webp), nor embeddings"),
     ({"t.jsonl": '{"reference": "p0", "text": 3.5, "target": "p1"}\n'}, "t.jsonl: line 1"),
     ({"t.jsonl": "[" * 100_000}, "t.jsonl: line 1 is not valid JSON"),
     ({"t.csv": MANY, "p0.png": "", "p1.png": ""}, "images are missing below"),
@@ -151,16 +151,16 @@ def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert message in said.err
         assert said.err.count("\n") == 1
         assert "missing" not in said.out  # reported only once
-        assert ("triplets: a .jsonl" in said.err) == (message == "missing: triplets: a .jsonl")
+        assert ("no triplets:" in said.err) == (message == "cannot start yet: no triplets: save a .jsonl")
         assert {file.name for file in folder.iterdir()} == set(files)
 
 
 def test_embeddings_that_lack_a_text_name_it(tmp_path: Path, refused: Callable[..., str]) -> None:
     folder = embeddings(tmp_path / "w", 40, 30, 8)
     np.savez(folder / "words.npz", texts=np.array(["change 0"]), clip=np.zeros((1, 8), np.float32) + 1)
-    refused(["init", str(folder)], "words.npz lacks")
+    refused(["init", str(folder)], "cannot start yet: words.npz lacks")
     (folder / "words.npz").unlink()
-    refused(["init", str(folder)], "embeddings of texts: save them beside pictures.npz")
+    refused(["init", str(folder)], "no embeddings of texts: save them beside pictures.npz")
 
 
 def test_mine_wants_files_or_a_data_set(tmp_path: Path, refused: Callable[..., str]) -> None:

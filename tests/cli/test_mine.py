@@ -122,7 +122,7 @@ MISTAKES = [
     ("strategy", "qrue", "did you mean 'qure'"),
     ("draws", "0", "--draws 0: input should be greater"),
     ("draws", "1000000000", "--draws 1000000000: input should be less"),
-    ("out", "negatives.csv", "must end in .parquet"),
+    ("out", "negatives.csv", "--out 'negatives.csv': must end in .parquet"),
     ("format", "jsonl", "--format jsonl needs an --out that ends in .jsonl"),
     ("device", "gpu9", "--device gpu9"),
     *([] if torch.cuda.is_available() else [("device", "cuda", "--device cuda")]),

@@ -225,7 +225,7 @@ def test_a_flawed_file_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_which_file(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"file must be given: --dataset FILE\.jsonl"):
+    with pytest.raises(OptionError, match=r"file must be given: name FILE\.jsonl \(\.csv\) instead of triplets"):
         registry.make("datasets", "triplets")
     with pytest.raises(OptionError, match=r"file must end in \.jsonl, \.csv, got '.*a\.txt'"):
         load(tmp_path / "a.txt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+import textwrap
 import types
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from negbench.datasets._triplet_files import TripletTable
 from negbench.own.init import Scan, commands
-from negbench.testing import BackboneTestCase, LossTestCase
+from negbench.testing import BackboneTestCase, LossTestCase, StrategyTestCase
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 
@@ -49,24 +50,32 @@ def test_every_notebook_has_a_test() -> None:
 
 
 def shown_in(name: str) -> dict[str, Any]:
-    """Return the names that the plug-in file of a notebook defines."""
-    (source,) = re.findall(r"^SOURCE = '''(.*?)'''", (HOWTO / f"{name}.py").read_text(encoding="utf-8"), re.M | re.S)
-    module = types.ModuleType(f"howto_{name}")
+    """Return the names that the plug-in file of a notebook defines, or the example in a Markdown file."""
+    path = HOWTO / name
+    quotes = r"^ *```python\n(.*?)^ *```" if path.suffix == ".md" else r"^SOURCE = '''(.*?)^'''"
+    (source,) = re.findall(quotes, path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    module = types.ModuleType(f"howto_{path.stem}")
     sys.modules[module.__name__] = module  # dataclasses and pickled functions look up their module
-    exec(source, module.__dict__)
+    exec(textwrap.dedent(source), module.__dict__)
     return module.__dict__
+
+
+class TestSemiHard(StrategyTestCase):
+    @pytest.fixture
+    def strategy(self) -> Any:
+        return shown_in("../../CONTRIBUTING.md")["SemiHard"]()
 
 
 class TestSoftMargin(LossTestCase):
     @pytest.fixture
     def loss(self) -> Any:
-        return shown_in("own_loss")["SoftMargin"]()
+        return shown_in("own_loss.py")["SoftMargin"]()
 
 
 class TestColours(BackboneTestCase):
     @pytest.fixture
     def make(self) -> Any:
-        made = shown_in("own_backbone")["Colours"]
+        made = shown_in("own_backbone.py")["Colours"]
         return lambda seed: made.load(seed=seed)
 
 

@@ -157,10 +157,11 @@ def test_doctests_are_code(site: Path) -> None:
 
 
 def test_examples_are_shown_as_code(site: Path) -> None:
-    page = re.sub(r"<[^>]+>", "", (site / "howto" / "other_trainers.html").read_text(encoding="utf-8"))
-    for name in ("open_clip_loop", "plain_pytorch", "sentence_transformers_mining"):
-        example = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
-        assert example.strip().splitlines()[-1].strip() in html.unescape(page), name
+    trainers = ("open_clip_loop", "plain_pytorch", "sentence_transformers_mining")
+    shown = {f"examples/{name}.py": "howto/other_trainers.html" for name in trainers}
+    for name, page in {**shown, "tests/datasets/pairs_plugin.py": "api/data.html"}.items():
+        text = html.unescape(re.sub(r"<[^>]+>", "", (site / page).read_text(encoding="utf-8")))
+        assert (ROOT / name).read_text(encoding="utf-8").strip().splitlines()[-1].strip() in text, name
 
 
 @pytest.mark.browser

@@ -40,12 +40,17 @@ def test_files_are_read_as_people_have_them(tmp_path: Path) -> None:
 
 def test_likely_mistakes_are_remarked(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv")
-    file.write_text(
-        "\n".join(line + (",split" if n == 0 else ",val") for n, line in enumerate(file.read_text().split("\n")))
-    )
+    splits = ["split", "val", "val", "val", "val", "val", "trian", "trian", "dev"]
+    lines = [*file.read_text().split("\n"), "a,b,c", "a,b,c", "a,b,c"]
+    file.write_text("\n".join(f"{line},{split}" for line, split in zip(lines, splits, strict=True)))
     remarks = Triplets.load(file=file, images=False).remarks
-    assert "a.csv: 1 of 5 triplets are duplicates" in remarks
-    assert "a.csv: in 1 triplets the target is the reference itself" in remarks
+    assert remarks == (
+        "a.csv: 3 of 8 triplets are in none of train, val and test: 'trian' (2), 'dev' (1)",
+        "a.csv: 1 of 5 val triplets are duplicates",
+        "a.csv: in 1 val triplets the target is the reference itself",
+    )
+    dev = Triplets.load(file=file, images=False, split="dev")
+    assert dev.remarks[0].endswith("in none of train, val and test: 'trian' (2)")
 
 
 def test_other_columns_are_named_by_an_option(tmp_path: Path) -> None:

@@ -132,8 +132,8 @@ def test_a_reference_in_a_list_is_skipped_on_cirr_alone() -> None:
 
 ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no list": (lambda r: r.pop("7"), r"no ranking for query '7' \(1 of 30 queries of cirr val have none\)"),
-    "unknown query": (lambda r: r.update({"99": []}), r"unknown query '99' in the rankings \(1 of 31 are not in"),
-    "unknown image": (lambda r: r["3"].append("../x"), r"unknown image '\.\./x' in the ranking of query '3'"),
+    "unknown query": (lambda r: r.update({"99": []}), r"\(1 of 31 are not in cirr val, whose first query is '0'\)$"),
+    "unknown image": (lambda r: r["3"].append("../x"), r"'\.\./x' in .* query '3' is not in .*, 'all' of cirr val$"),
     "image twice": (lambda r: r["3"].append(r["3"][0]), r"the ranking of query '3': image '1\d\d\d' occurs twice"),
     "a string": (lambda r: r.update({"3": "1001"}), r"query '3': expected a list of image ids, got '1001'"),
     "a number": (lambda r: r.update({"3": 1001}), r"expected a list of image ids, got 1001"),
@@ -154,7 +154,7 @@ def test_errors_are_one_clear_line() -> None:
     data = make("fashioniq")
     lists = lists_of(data, toy_table(data, 0, "negative"))
     lists[next(q.id for q in data.queries if q.group == "dress")].append(data.images[-1])  # a shirt
-    with pytest.raises(NegbenchError, match="is not in its gallery 'dress'"):
+    with pytest.raises(NegbenchError, match="is not in its gallery, 'dress' of"):
         metrics_of(data, lists)
     with pytest.raises(NegbenchError, match=r"rankings must map query ids to lists of image ids, got \[\]"):
         metrics_of(data, [])
