@@ -23,7 +23,7 @@ _CHAINS, _WARM_UP, _THIN = 80, 60, 2
 
 def repeats(strategies: int) -> int:
     """Return how many times the usual draws a table needs: few strategies leave the variances heavy tails."""
-    return {1: 10, 2: 10, 3: 4}.get(strategies, 1)
+    return {2: 10, 3: 4}.get(strategies, 1)
 
 
 def variance_draws(means: Array, draws: int, generator: np.random.Generator) -> Array:
