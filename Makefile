@@ -51,6 +51,9 @@ faults: $(STAMP) ## repeat the tests of docs/reliability.md: a kill at every wri
 mutants: $(STAMP) ## mutation tests: the tests must fail on single faults in the code (SAMPLE=40 of each GROUP, SEED=0)
 	$(BIN)/python tests/mutants.py $(GROUP) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),0)
 
+pinned: $(STAMP) ## compute small comparisons of every kind, and compare labels and numbers with tests/pinned/reference.txt
+	$(BIN)/python -m tests.pinned.pins
+
 fuzz: $(STAMP) ## try 10,000 strange options and files, new ones each time; none may end in a traceback
 	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
 
@@ -77,4 +80,4 @@ system: ## install Debian packages for the browser tests (as root); without them
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium
 
-.PHONY: help install demo pictures test faults attack fuzz mutants lint docs bench system
+.PHONY: help install demo pictures test faults attack fuzz mutants pinned lint docs bench system

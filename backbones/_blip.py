@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -23,7 +23,12 @@ from negbench.backbones._captions import (
     read_vocabulary,
     vocabulary_file,
 )
-from negbench.backbones._composed import Composed, Init, bounded
+from negbench.backbones._composed import (
+    Composed,
+    Init,
+    bounded,
+    check_without_weights,
+)
 from negbench.backbones._hashing import key_sha256, tensors_sha256
 from negbench.backbones._lavis import (
     Layout,
@@ -45,28 +50,51 @@ from negbench.backbones._weights import (
     read_pretrained,
     vocabulary_source,
 )
-from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline, check_option
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline
 from negbench.errors import OptionError, WeightsError
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Pooling = Literal["query", "text"]
-Captions = Literal["blip_caption", "as_is"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 
-@dataclass(frozen=True)
-class BlipOptions:
-    """Options of both families, documented in `Blip.load` and `Blip2.load`."""
+@dataclass(frozen=True, kw_only=True)
+class FamilyOptions:
+    """Options of both families.
 
-    precision: Precision = "fp32"
-    target_ratio: float = 1.25
-    attribute_weights: bool | float = False
-    seed: int = 0
-    captions: Captions = "blip_caption"  # of BLIP
-    freeze_images: bool = False  # of BLIP; BLIP-2's tower is frozen in any case
-    pooling: Pooling = "query"  # of BLIP-2
+    Args:
+        weights: "lavis:FILE" (a whole model, as QuRe publishes its own), a folder that transformers saved, or a hub id,
+            "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's published model.
+        config: sizes that tensors do not determine, as a table; other sizes may be repeated and are then checked. With
+            init="random": any size, overriding `size`.
+        tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
+            with init="random": a small vocabulary made in code.
+        init: "pretrained", or "random" weights from the run's seed.
+        size: size of random weights.
+        precision: precision of the visual tower.
+        target_ratio: aspect ratio of the target padding.
+        attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true 0.1.
+
+    Raises:
+        OptionError: an option that `init` does not use.
+    """
+
+    weights: str | None = None
+    config: dict[str, Any] | None = None
+    tokenizer: str | None = None
+    init: Init = "pretrained"
+    size: str = ""
+    captions: ClassVar[str] = "blip_caption"  # of BLIP-2, whose tower is frozen in any case; options of BLIP
+    freeze_images: ClassVar[bool] = True
+    # declared by each family after its own options: their order is that of a label in tables
+    precision: ClassVar[Precision]
+    target_ratio: ClassVar[float]
+    attribute_weights: ClassVar[bool | float]
+
+    def __post_init__(self) -> None:
+        if self.init == "random":
+            check_without_weights(self.weights)
 
 
 @dataclass(frozen=True)
@@ -89,7 +117,7 @@ class Origin:
 class BlipFamily(Composed):
     """Shared half of `Blip2` and `Blip`: three sources of weights, text, precision of the tower, seeded dropout.
 
-    A family defines its class attributes, a constructor (sizes, options) that builds the parts under
+    A family defines its class attributes, a constructor (sizes, options, seed) that builds the parts under
     `torch.device("meta")`, and the methods that are abstract here or in `Backbone`.
 
     Attributes:
@@ -117,12 +145,14 @@ class BlipFamily(Composed):
     temp: nn.Parameter
     dropout_calls: Tensor
 
-    def __init__(self, sizes: Sizes, options: BlipOptions) -> None:
+    def __init__(self, sizes: Sizes, options: FamilyOptions, seed: int) -> None:
         super().__init__()
+        self.seed = seed
         self.sizes = sizes
         self.image_size = sizes.image_size
         self.transform = Preprocess(pad="target", target_ratio=options.target_ratio, size=sizes.image_size)
         self.options = options
+        self.frozen_images = options.freeze_images
 
     # --- what a family adds -----------------------------------------------------------------------------------------
 
@@ -147,68 +177,65 @@ class BlipFamily(Composed):
     # --- loading ----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def loaded(
-        cls,
-        weights: str | None,
-        config: dict[str, Any] | None,
-        tokenizer: str | None,
-        init: Init,
-        size: str,
-        options: BlipOptions,
-    ) -> Self:
-        """Implement `load` of every family, including its errors.
+    def loaded(cls, options: FamilyOptions, seed: int) -> Self:
+        """Implement `load` of every family.
 
-        Args: those of `load`; `options` holds all that are not listed here.
+        Raises:
+            WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
+            OptionError: an option that does not fit the weights.
         """
-        given, source = config or {}, cls._source(weights, config, init, size)
+        source = cls._source(options)
         if source is None:
-            backbone = cls(configured(cls.random_sizes[size], given, source=""), options)
-            randomise(backbone, options.seed)
-            origin = Origin(f"random:{options.seed}", "", details={"size": size})
+            backbone = cls(configured(cls.random_sizes[options.size], options.config or {}, source=""), options, seed)
+            randomise(backbone, seed)
+            origin = Origin(f"random:{seed}", "", details={"size": options.size})
         elif source.kind == "lavis":
-            backbone, origin = cls._from_lavis(source, given, options)
+            backbone, origin = cls._from_lavis(source, options, seed)
         else:
-            backbone, origin = cls._from_transformers(source, options)
-        backbone._complete(tokenizer, origin)
+            backbone, origin = cls._from_transformers(source, options, seed)
+        backbone._complete(origin)
         return backbone
 
     @classmethod
-    def outline(cls, options: Mapping[str, Any]) -> Outline:
-        """See `Outlines`; weights that do not fit are detected only when loaded."""
-        own = BlipOptions(**{each.name: options[each.name] for each in fields(BlipOptions) if each.name in options})
-        source = cls._source(options["weights"], options["config"], options["init"], options["size"])
-        frozen = bool(options.get("freeze_images", True))
-        settings = {"backbone": cls.advice.backbone, "target_ratio": own.target_ratio, "precision": own.precision}
-        if source is None:
-            settings |= {key: options[key] for key in ("size", "config", "seed")}
-            return Outline(cls, cls.advice.backbone, frozen, settings=settings)
-        weights = files_of(source, cls.advice)
-        vocabulary = vocabulary_file(vocabulary_source(options["tokenizer"], weights[0].parent, cls.advice))
-        return Outline(cls, cls.advice.backbone, frozen, files=(*weights, vocabulary), settings=settings)
+    def freezes(cls, options: FamilyOptions) -> bool:
+        """See `Backbone.freezes`."""
+        return options.freeze_images
 
     @classmethod
-    def _source(cls, weights: str | None, config: Mapping[str, Any] | None, init: Init, size: str) -> Source | None:
+    def outline(cls, options: FamilyOptions, seed: int) -> Outline:
+        """See `Outlines`; weights that do not fit are detected only when loaded."""
+        source, name, frozen = cls._source(options), cls.advice.backbone, options.freeze_images
+        settings = {"backbone": name, "target_ratio": options.target_ratio, "precision": options.precision}
+        if source is None:
+            settings |= {"size": options.size, "config": options.config, "seed": seed}
+            return Outline(cls, name, frozen, settings=settings)
+        weights = files_of(source, cls.advice)
+        vocabulary = vocabulary_file(vocabulary_source(options.tokenizer, weights[0].parent, cls.advice))
+        return Outline(cls, name, frozen, files=(*weights, vocabulary), settings=settings)
+
+    @classmethod
+    def _source(cls, options: FamilyOptions) -> Source | None:
         """Return where the weights are; None for random ones."""
-        if init == "random":
-            check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
+        if options.init == "random":
             return None
-        source = parse_weights(str(weights or cls.advice.hub_id), cls.advice)
-        if config and source.kind != "lavis":
+        source = parse_weights(str(options.weights or cls.advice.hub_id), cls.advice)
+        if options.config and source.kind != "lavis":
             raise OptionError("backbone.config is for lavis: weights; a folder or hub id has its own config.json")
         return source
 
     @classmethod
-    def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: BlipOptions) -> tuple[Self, Origin]:
+    def _from_lavis(cls, source: Source, options: FamilyOptions, seed: int) -> tuple[Self, Origin]:
         assert source.path is not None
+        config = options.config or {}
         state, sizes = cls._read_lavis(source, config)
-        skeleton = cls(sizes.skeleton(), options)
+        skeleton = cls(sizes.skeleton(), options, seed)
         dropped = check_names(skeleton, state, skeleton.layout, source.path)
-        backbone = cls(configured(sizes, config, source=source.label), options)
+        backbone = cls(configured(sizes, config, source=source.label), options, seed)
         load_state(backbone, state, backbone.layout, source.path)
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
 
     @classmethod
-    def _from_transformers(cls, source: Source, options: BlipOptions) -> tuple[Self, Origin]:
+    def _from_transformers(cls, source: Source, options: FamilyOptions, seed: int) -> tuple[Self, Origin]:
         import transformers
 
         folder = files_of(source, cls.advice)[0].parent
@@ -218,17 +245,17 @@ class BlipFamily(Composed):
             theirs, ours = next((pair for pair in cls.own_names if name.startswith(pair[0])), ("", ""))
             if not name.startswith("itm_head."):
                 tensors[ours + name.removeprefix(theirs)] = tensor
-        backbone = cls(sizes_of_pretrained(cls.published, config, tensors, str(folder)), options)
+        backbone = cls(sizes_of_pretrained(cls.published, config, tensors, str(folder)), options, seed)
         backbone._adopt(config)
         assign(backbone, tensors, folder)
         return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder)
 
-    def _complete(self, tokenizer: str | None, origin: Origin) -> None:
+    def _complete(self, origin: Origin) -> None:
         """Finish construction once the parameters are filled: tokenizer, sub-queries, freezing, and hashes."""
         sizes, options = self.sizes, self.options
-        self._tokenizer = self._caption_tokenizer(tokenizer, origin)
+        self._tokenizer = self._caption_tokenizer(origin)
         self.register_buffer("dropout_calls", torch.zeros((), dtype=torch.int64))
-        generator = torch.Generator().manual_seed(options.seed)
+        generator = torch.Generator().manual_seed(self.seed)
         self.attributes = make_attributes(options.attribute_weights, sizes.embed_dim, sizes.text_width, generator)
         if self.frozen_images:
             self.vision_model.requires_grad_(False)
@@ -263,7 +290,7 @@ class BlipFamily(Composed):
         )
         self.eval()
 
-    def _caption_tokenizer(self, given: str | None, origin: Origin) -> CaptionTokenizer:
+    def _caption_tokenizer(self, origin: Origin) -> CaptionTokenizer:
         """Make the tokenizer: option `tokenizer`, else the one beside the weights, else the hub's bert-base-uncased.
 
         Random weights of any size use the vocabulary made in code.
@@ -271,6 +298,7 @@ class BlipFamily(Composed):
         Raises:
             WeightsError: no vocabulary, or one that does not fit the word embeddings.
         """
+        given = self.options.tokenizer
         if given is None and origin.folder is None:
             name, vocabulary = BUILT_IN, built_in_vocabulary()
         else:
@@ -346,7 +374,7 @@ class BlipFamily(Composed):
             return
         device = self.temp.device
         # hashed: the CPU's generator uses only the lower 32 bits of a seed
-        digest = hashlib.sha256(f"{self.options.seed} {int(self.dropout_calls)}".encode()).digest()
+        digest = hashlib.sha256(f"{self.seed} {int(self.dropout_calls)}".encode()).digest()
         seed = int.from_bytes(digest[:8]) >> 1
         self.dropout_calls += 1
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

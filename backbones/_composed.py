@@ -15,7 +15,7 @@ from negbench.backbones._attributes import AttributeWeights
 from negbench.backbones._fusion import Fusion
 from negbench.backbones._hashing import count_parameters, module_sha256
 from negbench.backbones._preprocess import Preprocess
-from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch
+from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
 
 # types of options, with their ranges: the registry checks them
 Init = Literal["pretrained", "random"]
@@ -24,6 +24,12 @@ TargetRatio = Annotated[float, Field(ge=1)]
 SharedWidth = Annotated[int, Field(ge=8, le=1024)]
 HiddenWidth = Annotated[int, Field(ge=0, le=65536)]
 AttributeWeight = bool | PositiveFloat
+
+
+def check_without_weights(weights: str | None) -> None:
+    """Raise OptionError if weights are named although they are drawn."""
+    check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
+
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from negbench.metrics.ranks import at_least_float32
+
 FusionKind = Literal["gated", "sum"]
 FusionInit = Literal["xavier", "sum"]
 
 
 def unit(x: Tensor) -> Tensor:
     """Normalise x along the last dimension, in float32 or wider, so that autocast keeps the unit norm too."""
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    x = at_least_float32(x)
     # `functional.normalize` without its wrappers, which take as long as the arithmetic of a small batch
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
 

@@ -9,14 +9,15 @@ training only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, BlipOptions, Captions, Precision
+from negbench.backbones._blip import BlipFamily, FamilyOptions, Precision
 from negbench.backbones._captions import built_in_vocabulary
-from negbench.backbones._composed import AttributeWeight, Init, Seed, TargetRatio
+from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
 from negbench.backbones._lavis import LAYOUTS, BlipSizes, Layout, State, blip_sizes, read_checkpoint
 from negbench.backbones._weights import Advice, Source
@@ -45,6 +46,27 @@ _TOY = BlipSizes(
 _LARGE = BlipSizes(image_size=224, vit_hidden_size=1024, vit_layers=24, vit_heads=16, vit_intermediate_size=4096)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BlipOptions(FamilyOptions):
+    """Options of `Blip`.
+
+    Args:
+        config: as a table: vit_heads, text_heads, max_txt_len (default: as published), which tensors do not determine;
+            other sizes may be repeated and are then checked. With init="random": any size of `BlipSizes`, overriding
+            `size`.
+        size: size of random weights: "toy", "base" (ViT-B/16, 384 pixels) or "large" (ViT-L/16, 224 pixels).
+        captions: "blip_caption", LAVIS's processor, or "as_is", none, as in LAVIS's configuration of BLIP "large".
+        freeze_images: freeze the visual tower, so that features are stored once.
+    """
+
+    size: Size = "base"
+    captions: Literal["blip_caption", "as_is"] = "blip_caption"
+    freeze_images: bool = False
+    precision: Precision = "fp32"
+    target_ratio: TargetRatio = 1.25
+    attribute_weights: AttributeWeight = False
+
+
 class Blip(BlipFamily):
     """BLIP for composed image retrieval. Everything trains, including the visual tower unless it is frozen by option.
 
@@ -63,9 +85,8 @@ class Blip(BlipFamily):
     their_class = "BlipForImageTextRetrieval"
     added_tokens = _ADDED
 
-    def __init__(self, sizes: BlipSizes, options: BlipOptions) -> None:
-        super().__init__(sizes, options)
-        self.frozen_images = options.freeze_images
+    def __init__(self, sizes: BlipSizes, options: BlipOptions, seed: int) -> None:
+        super().__init__(sizes, options, seed)
         with torch.device("meta"):
             model = _model(sizes)
             self.vision_model = model.vision_model
@@ -75,47 +96,9 @@ class Blip(BlipFamily):
             self.temp = nn.Parameter(torch.empty(()))
 
     @classmethod
-    def load(
-        cls,
-        *,
-        weights: str | None = None,
-        config: dict[str, Any] | None = None,
-        tokenizer: str | None = None,
-        init: Init = "pretrained",
-        size: Size = "base",
-        captions: Captions = "blip_caption",
-        freeze_images: bool = False,
-        precision: Precision = "fp32",
-        target_ratio: TargetRatio = 1.25,
-        attribute_weights: AttributeWeight = False,
-        seed: Seed = 0,
-    ) -> Self:
-        """Load published, own or random weights.
-
-        Args:
-            weights: "lavis:FILE" (a whole model, as QuRe publishes its own), a folder that transformers saved, or a
-                hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
-                Salesforce/blip-itm-base-coco.
-            config: sizes that tensors do not determine, as a table: vit_heads, text_heads, max_txt_len
-                (default: as published); other sizes may be repeated and are then checked. With init="random": any size
-                of `BlipSizes`, overriding `size`.
-            tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
-                with init="random": a small vocabulary made in code.
-            init: "pretrained", or "random" weights from `seed`.
-            size: size of random weights: "toy", "base" (ViT-B/16, 384 pixels) or "large" (ViT-L/16, 224 pixels).
-            captions: "blip_caption", LAVIS's processor, or "as_is", none, as in LAVIS's configuration of BLIP "large".
-            freeze_images: freeze the visual tower, so that features are stored once.
-            precision: precision of the visual tower.
-            target_ratio: aspect ratio of the target padding.
-            attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true 0.1.
-            seed: seed of random weights, dropout and attribute weights.
-
-        Raises:
-            WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
-            OptionError: an option out of range, or one that `init` does not use.
-        """
-        options = BlipOptions(precision, target_ratio, attribute_weights, seed, captions, freeze_images)
-        return cls.loaded(weights, config, tokenizer, init, size, options)
+    def load(cls, options: BlipOptions, seed: Seed = 0) -> Self:
+        """Load published, own or random weights; `seed` gives random weights, dropout and attribute weights."""
+        return cls.loaded(options, seed)
 
     @staticmethod
     def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, BlipSizes]:

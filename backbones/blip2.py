@@ -6,20 +6,21 @@ learned query tokens, w the text's word and position embeddings and v = ln_visio
 
 - candidate: normalise(vision_projection(qformer(q; v))), one embedding for each query token;
 - query: normalise(mean over tokens of text_projection(qformer([q; w]; v)[query positions]));
-- score: max over the candidate's tokens of the dot product (QuRe eq. 1); the temperature divides in training only.
+- score: dot product (QuRe eq. 1), max over the candidate's tokens (BLIP-2); the temperature divides in training only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, BlipOptions, Pooling, Precision
+from negbench.backbones._blip import BlipFamily, FamilyOptions, Precision
 from negbench.backbones._captions import built_in_vocabulary
-from negbench.backbones._composed import AttributeWeight, Init, Seed, TargetRatio
+from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
 from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, Layout, State, blip2_sizes, read_blip2
 from negbench.backbones._weights import Advice, Source
@@ -51,6 +52,29 @@ _TOY = Blip2Sizes(
 _VIT_L = Blip2Sizes(tower="clip_vit_L", vit_hidden_size=1024, vit_layers=23, vit_intermediate_size=4096)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Blip2Options(FamilyOptions):
+    """Options of `Blip2`.
+
+    Args:
+        weights: "lavis:FILE" (a whole model, as QuRe and SPRC publish theirs), "lavis:FILE,tower=FILE"
+            (blip2_pretrained*.pth with the tower's own file), a folder that transformers saved, or a
+            hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's Salesforce/blip2-itm-vit-g.
+        config: as a table: vit_heads, qformer_heads, max_txt_len (default: as published), which tensors do not
+            determine; other sizes may be repeated and are then checked. With init="random": any size of `Blip2Sizes`,
+            overriding `size`.
+        size: size of random weights: "toy", "vit_l" (CLIP ViT-L) or "vit_g" (EVA ViT-g).
+        pooling: "query": mean over the projected query tokens (QuRe); "text": the text's first token after a second
+            pass over the fused tokens and the text (SPRC).
+    """
+
+    size: Size = "vit_g"
+    pooling: Literal["query", "text"] = "query"
+    precision: Precision = "fp32"
+    target_ratio: TargetRatio = 1.25
+    attribute_weights: AttributeWeight = False
+
+
 class Blip2(BlipFamily):
     """BLIP-2 for composed image retrieval. The visual tower is frozen; everything else trains, including ln_vision.
 
@@ -77,8 +101,10 @@ class Blip2(BlipFamily):
     added_tokens, unused_tokens = ("[DEC]",), 1
     own_names = (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", ""))
 
-    def __init__(self, sizes: Blip2Sizes, options: BlipOptions) -> None:
-        super().__init__(sizes, options)
+    options: Blip2Options
+
+    def __init__(self, sizes: Blip2Sizes, options: Blip2Options, seed: int) -> None:
+        super().__init__(sizes, options, seed)
         width = sizes.qformer_hidden_size
         with torch.device("meta"):
             self.vision_model = _tower(sizes)
@@ -92,47 +118,9 @@ class Blip2(BlipFamily):
             self.temp = nn.Parameter(torch.empty(()))
 
     @classmethod
-    def load(
-        cls,
-        *,
-        weights: str | None = None,
-        config: dict[str, Any] | None = None,
-        tokenizer: str | None = None,
-        init: Init = "pretrained",
-        size: Size = "vit_g",
-        pooling: Pooling = "query",
-        precision: Precision = "fp32",
-        target_ratio: TargetRatio = 1.25,
-        attribute_weights: AttributeWeight = False,
-        seed: Seed = 0,
-    ) -> Self:
-        """Load published, own or random weights.
-
-        Args:
-            weights: "lavis:FILE" (a whole model, as QuRe and SPRC publish theirs), "lavis:FILE,tower=FILE"
-                (blip2_pretrained*.pth with the tower's own file), a folder that transformers saved, or a
-                hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
-                Salesforce/blip2-itm-vit-g.
-            config: sizes that tensors do not determine, as a table: vit_heads, qformer_heads, max_txt_len
-                (default: as published); other sizes may be repeated and are then checked. With init="random": any size
-                of `Blip2Sizes`, overriding `size`.
-            tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
-                with init="random": a small vocabulary made in code.
-            init: "pretrained", or "random" weights from `seed`.
-            size: size of random weights: "toy", "vit_l" (CLIP ViT-L) or "vit_g" (EVA ViT-g).
-            pooling: "query": mean over the projected query tokens (QuRe); "text": the text's first token after a second
-                pass over the fused tokens and the text (SPRC).
-            precision: precision of the visual tower.
-            target_ratio: aspect ratio of the target padding.
-            attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true 0.1.
-            seed: seed of random weights, dropout and attribute weights.
-
-        Raises:
-            WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
-            OptionError: an option out of range, or one that `init` does not use.
-        """
-        options = BlipOptions(precision, target_ratio, attribute_weights, seed, pooling=pooling)
-        return cls.loaded(weights, config, tokenizer, init, size, options)
+    def load(cls, options: Blip2Options, seed: Seed = 0) -> Self:
+        """Load published, own or random weights; `seed` gives random weights, dropout and attribute weights."""
+        return cls.loaded(options, seed)
 
     @staticmethod
     def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Blip2Sizes]:

@@ -10,7 +10,7 @@ encoders train too, with `gamma` times the learning rate of the rest (HyCoLe-HNM
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -18,7 +18,15 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_clip_pieces
-from negbench.backbones._composed import AttributeWeight, Init, Seed, TargetRatio, TwoTowers, bounded
+from negbench.backbones._composed import (
+    AttributeWeight,
+    Init,
+    Seed,
+    TargetRatio,
+    TwoTowers,
+    bounded,
+    check_without_weights,
+)
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._open_clip import (
@@ -47,22 +55,63 @@ Size = Literal["toy", "model"]
 GAMMA = 0.001  # HyCoLe's learning rate ratio of the encoders
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClipOptions:
-    """Checked options other than the choice of weights, documented in `Clip.load`."""
+    """Options of `Clip`.
 
-    fusion: FusionKind
-    projection: bool | int
-    frozen: bool
-    gamma: float | None
-    grad_checkpointing: bool
-    attribute_weights: bool | float
-    seed: int
+    Args:
+        model: any name that open_clip knows, "ViT-B/32" and its like included; None: ViT-B-32, or what the weights'
+            own open_clip_config.json says.
+        weights: a tag of open_clip ("openai", "laion2b_s34b_b79k", ...), "hf-hub:ORG/NAME[@REVISION]", a folder
+            with open_clip_config.json, or a file of tensors (.safetensors, .pt). None: "openai".
+        activation: "auto" takes what the weights were trained with, whatever the model's name says; if a file of
+            tensors does not determine it, give "quick_gelu" or "gelu".
+        init: "pretrained", or "random" weights from the run's seed.
+        size: size of random weights: "model", that of `model`, or "toy".
+        fusion: "gated" (HyCoLe eq. 2; Xavier-uniform weights, as the paper names no other) or "sum".
+        projection: width d of HyCoLe's linear layers after the encoders, one for images and one for texts, trained
+            at the full rate (the paper does not print d); true takes CLIP's own width. Bias and Xavier-uniform
+            weights are ours: the paper does not mention them. False: none, CLIP's embeddings unchanged.
+        frozen: freeze both encoders, so that image features are stored once.
+        gamma: learning rate of the encoders relative to the rest, > 0; None: HyCoLe's 0.001. Fine-tuning only.
+        grad_checkpointing: recompute the encoders' activations in the backward pass. Fine-tuning only.
+        pad: padding of images as in CIR models, see `Preprocess`; `resize_mode` of the weights is ignored.
+        target_ratio: aspect ratio of the target padding.
+        attribute_weights: add DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true
+            is 0.1.
+
+    Raises:
+        OptionError: an option that has no use with the others.
+    """
+
+    model: str | None = None
+    weights: str | None = None
+    activation: Activation = "auto"
+    init: Init = "pretrained"
+    size: Size = "model"
+    fusion: FusionKind = "gated"
+    projection: bool | PositiveInt = False
+    frozen: bool = True
+    gamma: PositiveFloat | None = None
+    grad_checkpointing: bool = False
+    pad: Pad = "target"
+    target_ratio: TargetRatio = 1.25
+    attribute_weights: AttributeWeight = False
 
     def __post_init__(self) -> None:
+        if self.init == "random":
+            check_without_weights(self.weights)
+        else:
+            check_option("backbone.size", self.size, self.size == "model", "left out without backbone.init=random")
         if self.frozen and (self.gamma is not None or self.grad_checkpointing):
             name = "gamma" if self.gamma is not None else "grad_checkpointing"
             raise OptionError(f"backbone.{name} is for fine-tuning: leave it out, or set backbone.frozen=false")
+
+    def blueprint(self, seed: int) -> Blueprint:
+        """Find the weights, or what they are drawn for; raise as `Clip.load`."""
+        if self.init == "random":
+            return random_blueprint(self.model, self.size == "toy", self.activation, seed)
+        return find(self.model, self.weights or "openai", self.activation)
 
     @property
     def ratio(self) -> float:
@@ -98,19 +147,21 @@ class Clip(TwoTowers):
         "epochs": 64,
     }
 
-    def __init__(
-        self, clip: Any, tokenizer: Any, blueprint: Blueprint, transform: Preprocess, options: ClipOptions
-    ) -> None:
+    def __init__(self, options: ClipOptions, seed: int) -> None:
+        blueprint = options.blueprint(seed)
+        tokenizer, clip = make_tokenizer(blueprint), build(blueprint.config, seed)
+        if blueprint.file is not None:
+            load_into(clip, read_state(blueprint.file), blueprint.label)
         super().__init__()
         self.clip: Any = clip
-        self.transform = transform
+        self.transform = Preprocess(options.pad, options.target_ratio, side_of(clip), **blueprint.pixels)
         self.options = options
         self.frozen_images = options.frozen
         self._tokenizer = tokenizer
         self._pieces: Mapping[int, str] = tokenizer.decoder  # byte pairs, read back as words
         encoded = int(blueprint.config["embed_dim"])
         width = encoded if isinstance(options.projection, bool) else options.projection
-        generator = torch.Generator().manual_seed(options.seed)
+        generator = torch.Generator().manual_seed(seed)
         self.fusion = make_fusion(options.fusion, width, generator)
         token_width = final_norm(clip).normalized_shape[0]
         self.attributes = make_attributes(options.attribute_weights, width, token_width, generator)
@@ -118,14 +169,14 @@ class Clip(TwoTowers):
             nn.Identity() if options.projection is False else make_linear(encoded, width, generator) for _ in range(2)
         )
         self._choose_trained()
-        self._feature_key = key_sha256({"tower": module_sha256(clip.visual), "preprocessing": repr(transform)})
+        self._feature_key = key_sha256({"tower": module_sha256(clip.visual), "preprocessing": repr(self.transform)})
         self._identity = BackboneIdentity(
             name="clip",
             weights=blueprint.label,
             revision=blueprint.revision,
             embedding_dim=width,
             tokens_per_image=1,
-            preprocessing=transform.description,
+            preprocessing=self.transform.description,
             composition=self._composition(f"{options.fusion} fusion"),
             activation="quick_gelu" if blueprint.config.get("quick_gelu") else "gelu",
             details={"model": blueprint.name, **options.details, **blueprint.details},
@@ -134,74 +185,31 @@ class Clip(TwoTowers):
         self.eval()
 
     @classmethod
-    def load(
-        cls,
-        *,
-        model: str | None = None,
-        weights: str | None = None,
-        activation: Activation = "auto",
-        init: Init = "pretrained",
-        size: Size = "model",
-        fusion: FusionKind = "gated",
-        projection: bool | PositiveInt = False,
-        frozen: bool = True,
-        gamma: PositiveFloat | None = None,
-        grad_checkpointing: bool = False,
-        pad: Pad = "target",
-        target_ratio: TargetRatio = 1.25,
-        attribute_weights: AttributeWeight = False,
-        seed: Seed = 0,
-    ) -> Self:
-        """Load published, own or random weights.
-
-        Args:
-            model: any name that open_clip knows, "ViT-B/32" and its like included; None: ViT-B-32, or what the weights'
-                own open_clip_config.json says.
-            weights: a tag of open_clip ("openai", "laion2b_s34b_b79k", ...), "hf-hub:ORG/NAME[@REVISION]", a folder
-                with open_clip_config.json, or a file of tensors (.safetensors, .pt). None: "openai".
-            activation: "auto" takes what the weights were trained with, whatever the model's name says; if a file of
-                tensors does not determine it, give "quick_gelu" or "gelu".
-            init: "pretrained", or "random" weights from `seed`.
-            size: size of random weights: "model", that of `model`, or "toy".
-            fusion: "gated" (HyCoLe eq. 2; Xavier-uniform weights, as the paper names no other) or "sum".
-            projection: width d of HyCoLe's linear layers after the encoders, one for images and one for texts, trained
-                at the full rate (the paper does not print d); true takes CLIP's own width. Bias and Xavier-uniform
-                weights are ours: the paper does not mention them. False: none, CLIP's embeddings unchanged.
-            frozen: freeze both encoders, so that image features are stored once.
-            gamma: learning rate of the encoders relative to the rest, > 0; None: HyCoLe's 0.001. Fine-tuning only.
-            grad_checkpointing: recompute the encoders' activations in the backward pass. Fine-tuning only.
-            pad: padding of images as in CIR models, see `Preprocess`; `resize_mode` of the weights is ignored.
-            target_ratio: aspect ratio of the target padding.
-            attribute_weights: add DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true
-                is 0.1.
-            seed: seed of random weights, and of the initial weights of fusion and sub-queries.
+    def load(cls, options: ClipOptions, seed: Seed = 0) -> Self:
+        """Load published, own or random weights; `seed` gives those of fusion and sub-queries, too.
 
         Raises:
             WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
-            OptionError: an option out of range, or one that has no use with the others.
-            UnknownNameError: a model, tag or fusion that does not exist.
+            OptionError: an option that does not fit the weights.
+            UnknownNameError: a model or tag that does not exist.
         """
-        options = ClipOptions(fusion, projection, frozen, gamma, grad_checkpointing, attribute_weights, seed)
-        blueprint = _blueprint(model, weights, activation, init, size, seed)
-        tokenizer = make_tokenizer(blueprint)
-        clip = build(blueprint.config, seed)
-        if blueprint.file is not None:
-            load_into(clip, read_state(blueprint.file), blueprint.label)
-        transform = Preprocess(pad, target_ratio, side_of(clip), **blueprint.pixels)
-        return cls(clip, tokenizer, blueprint, transform, options)
+        return cls(options, seed)
 
     @classmethod
-    def outline(cls, options: Mapping[str, Any]) -> Outline:
+    def freezes(cls, options: ClipOptions) -> bool:
+        """See `Backbone.freezes`."""
+        return options.frozen
+
+    @classmethod
+    def outline(cls, options: ClipOptions, seed: int) -> Outline:
         """See `Outlines`; weights that do not fit are detected only when loaded."""
-        own = ClipOptions(**{each.name: options[each.name] for each in fields(ClipOptions)})
-        keys = ("model", "weights", "activation", "init", "size", "seed")
-        blueprint = _blueprint(*(options[key] for key in keys))
+        blueprint = options.blueprint(seed)
         make_tokenizer(blueprint)  # raises
-        settings = {key: options[key] for key in ("model", "activation", "size", "pad", "target_ratio")}
+        settings = {key: getattr(options, key) for key in ("model", "activation", "size", "pad", "target_ratio")}
         if blueprint.file is None:
-            return Outline(cls, "clip", own.frozen, settings={**settings, "seed": own.seed})
+            return Outline(cls, "clip", options.frozen, settings={**settings, "seed": seed})
         architecture = {"config": blueprint.config, "pixels": dict(blueprint.pixels)}
-        return Outline(cls, "clip", own.frozen, files=(blueprint.file,), settings={**settings, **architecture})
+        return Outline(cls, "clip", options.frozen, files=(blueprint.file,), settings={**settings, **architecture})
 
     def _choose_trained(self) -> None:
         """Select which parameters train: the fusion and the temperature always, the encoders when fine-tuned."""
@@ -282,13 +290,3 @@ class Clip(TwoTowers):
     def _rate(self, name: str) -> float:
         """Return gamma for the encoders, 1 for the rest; CLIP's temperature counts as the rest."""
         return self.options.ratio if name.startswith("clip.") and name != "clip.logit_scale" else 1.0
-
-
-def _blueprint(
-    model: str | None, weights: str | None, activation: Activation, init: Init, size: Size, seed: int
-) -> Blueprint:
-    if init == "random":
-        check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
-        return random_blueprint(model, size == "toy", activation, seed)
-    check_option("backbone.size", size, size == "model", "left out without backbone.init=random")
-    return find(model, weights or "openai", activation)

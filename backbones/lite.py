@@ -15,6 +15,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -45,6 +46,24 @@ MAX_WORDS = 64  # of one text; the rest is left out
 _WORD = re.compile(r"[a-z0-9]+(?:[/'-][a-z0-9]+)*")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LiteOptions:
+    """Options of `Lite`.
+
+    Args:
+        dim: width of the shared space, 8 .. 1024.
+        hidden: width of the hidden layer beside the fusion, 0 (none) .. 65536.
+        fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
+        gamma: learning rate of the network relative to the rest, 0 .. 10; at 0 it is frozen, and image features
+            are stored once.
+    """
+
+    dim: SharedWidth = 128
+    hidden: HiddenWidth = 512
+    fusion: FusionKind = "gated"
+    gamma: Annotated[float, Field(ge=0, le=10)] = 0.0
+
+
 class Lite(GivenFeatures):
     """EfficientNet-Lite0, frozen by default, with trained projections and fusion. Build it with `load`.
 
@@ -58,21 +77,14 @@ class Lite(GivenFeatures):
         "weight_decay": 0.01,
     }
 
-    def __init__(
-        self,
-        network: tuple[Any, str],
-        dim: int,
-        hidden: int,
-        fusion: FusionKind,
-        gamma: float,
-        seed: int,
-    ) -> None:
+    def __init__(self, options: LiteOptions, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
+        dim, hidden, fusion, gamma = options.dim, options.hidden, options.fusion, options.gamma
         super().__init__((2 * CHANNELS, TEXT_WIDTH), dim, fusion, generator, hidden)
         self.transform = Preprocess(
             pad="square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bicubic"
         )
-        tower, weights = network
+        tower, weights = _tower()
         self.gamma, self.frozen_images = gamma, gamma == 0
         self.tower = tower.requires_grad_(gamma > 0)
         self.text_table: Tensor
@@ -95,31 +107,19 @@ class Lite(GivenFeatures):
         )
 
     @classmethod
-    def load(
-        cls,
-        *,
-        dim: SharedWidth = 128,
-        hidden: HiddenWidth = 512,
-        fusion: FusionKind = "gated",
-        gamma: Annotated[float, Field(ge=0, le=10)] = 0.0,
-        seed: Seed = 0,
-    ) -> Self:
-        """Read the weights of the installed package.
+    def freezes(cls, options: LiteOptions) -> bool:
+        """See `Backbone.freezes`."""
+        return options.gamma == 0
 
-        Args:
-            dim: width of the shared space, 8 .. 1024.
-            hidden: width of the hidden layer beside the fusion, 0 (none) .. 65536.
-            fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
-            gamma: learning rate of the network relative to the rest, 0 .. 10; at 0 it is frozen, and image features
-                are stored once.
-            seed: of the initial weights of the projections and the fusion, >= 0.
+    @classmethod
+    def load(cls, options: LiteOptions, seed: Seed = 0) -> Self:
+        """Read the weights of the installed package; `seed` gives those of the projections and the fusion.
 
         Raises:
             NegbenchError: the packages are not installed.
             WeightsError: the weights do not have the known hash.
-            OptionError: an option out of range.
         """
-        return cls(_tower(), dim, hidden, fusion, gamma, seed)
+        return cls(options, seed)
 
     def train(self, mode: bool = True) -> Self:
         """As `Module.train`; the network's batch normalisation stays in evaluation mode."""

@@ -12,6 +12,7 @@ trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate or a sum for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -26,47 +27,58 @@ from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
 from negbench.errors import DataError, OptionError, quoted
 from negbench.machine.files import sha256_of
+from negbench.machine.room import check_unpacked
 
 PAPER = "no paper: embeddings that you bring"
 
 
-class Precomputed(GivenFeatures):
-    """Trainable projections and fusion over given embeddings. Build it with `load`.
+@dataclass(frozen=True, kw_only=True)
+class PrecomputedOptions:
+    """Options of `Precomputed`.
 
     Args:
-        images: id -> row, and the rows [N, L, C].
-        texts: text -> row, and the rows [n, C_t].
-        width: D of the shared space.
-        fusion: "gated" or "sum".
-        seed: of the initial weights.
-        source: (file name, SHA-256) of the image file and of the text file.
+        images: .npz with the images' embeddings; must be given.
+        texts: .npz with the texts' embeddings; must be given.
+        fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
+        dim: width of the shared space; None takes that of the images. A projection between equal widths begins as
+            the identity, any other as an orthogonal map.
     """
+
+    images: Path | None = None
+    texts: Path | None = None
+    fusion: FusionKind = "gated"
+    dim: PositiveInt | None = None
+
+    def files(self) -> tuple[Path, Path]:
+        """Return both files. Raises OptionError where one is not given."""
+        for name, path in (("images", self.images), ("texts", self.texts)):
+            check_option(name, path, path is not None, "the .npz file with their embeddings")
+        return Path(self.images or ""), Path(self.texts or "")
+
+
+class Precomputed(GivenFeatures):
+    """Trainable projections and fusion over given embeddings. Build it with `load`."""
 
     # the trained part is linear and new: 1e-4, an encoder's rate, leaves it far from converged after ten epochs
     recommended: ClassVar[Mapping[str, float | int]] = {"lr": 1e-3}
 
-    def __init__(
-        self,
-        images: _Table,
-        texts: _Table,
-        *,
-        width: int,
-        fusion: FusionKind,
-        seed: int,
-        source: tuple[tuple[str, str], tuple[str, str]],
-    ) -> None:
-        table = texts[1]
+    def __init__(self, options: PrecomputedOptions, seed: int) -> None:
+        files = options.files()
+        images, texts = _read(files[0], "image"), _read(files[1], "text")
+        digests = [sha256_of(file) for file in files]
+        table, fusion = texts[1], options.fusion
+        width = images[1].shape[-1] if options.dim is None else options.dim
         generator = torch.Generator().manual_seed(seed)
         super().__init__((images[1].shape[-1], table.shape[-1]), width, fusion, generator)
         self._image_row, self._images = images
         self._text_row = texts[0]
         self.text_table: Tensor
         self.register_buffer("text_table", table.float(), persistent=False)
-        self._files = source[0][0], source[1][0]
-        self._feature_key = key_sha256({"precomputed": [sha for _, sha in source]})
+        self._files = files[0].name, files[1].name
+        self._feature_key = key_sha256({"precomputed": digests})
         measured = self._measured()
         # the given embeddings are part of what was loaded, though not parameters
-        measured["sha256"] = key_sha256({"module": measured["sha256"], "files": [sha for _, sha in source]})
+        measured["sha256"] = key_sha256({"module": measured["sha256"], "files": digests})
         self._identity = BackboneIdentity(
             name="precomputed",
             weights=" + ".join(self._files),
@@ -75,42 +87,19 @@ class Precomputed(GivenFeatures):
             tokens_per_image=self._images.shape[1],
             preprocessing="none: embeddings given",
             composition=self._composition(f"{fusion} fusion"),
-            details={"images_sha256": source[0][1], "texts_sha256": source[1][1]},
+            details={"images_sha256": digests[0], "texts_sha256": digests[1]},
             **measured,
         )
 
     @classmethod
-    def load(
-        cls,
-        *,
-        images: Path | None = None,
-        texts: Path | None = None,
-        fusion: FusionKind = "gated",
-        dim: PositiveInt | None = None,
-        seed: Seed = 0,
-    ) -> Self:
-        """Read the two files.
-
-        Args:
-            images: .npz with the images' embeddings; must be given.
-            texts: .npz with the texts' embeddings; must be given.
-            fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
-            dim: width of the shared space; None takes that of the images. A projection between equal widths begins as
-                the identity, any other as an orthogonal map.
-            seed: of the initial weights.
+    def load(cls, options: PrecomputedOptions, seed: Seed = 0) -> Self:
+        """Read the two files; `seed` gives the initial weights.
 
         Raises:
-            OptionError: an option out of range, or a file that is not .npz.
+            OptionError: a file that is not given or not .npz.
             DataError: a file that is missing or not as described.
         """
-        files = []
-        for name, path in (("images", images), ("texts", texts)):
-            check_option(name, path, path is not None, "the .npz file with their embeddings")
-            files.append(Path(path or ""))
-        tables = _read(files[0], "image"), _read(files[1], "text")
-        width = tables[0][1].shape[-1] if dim is None else dim
-        source = (files[0].name, sha256_of(files[0])), (files[1].name, sha256_of(files[1]))
-        return cls(*tables, width=width, fusion=fusion, seed=seed, source=source)
+        return cls(options, seed)
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
         """[len(ids), L, C] float32 on the CPU. Raises DataError where the file has no such image."""
@@ -131,7 +120,8 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
     absent = list(dict.fromkeys(name for name, index in zip(names, indices, strict=True) if index < 0))
     if absent:
         fix = "embed each id of the data set" if what == "image" else "embed each text as the data set spells it"
-        raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {quoted(absent[0])}; {fix}")
+        first, other = quoted(absent[0]), quoted(next(iter(row)))
+        raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {first}; it has {other}; {fix}")
     return torch.tensor(indices, dtype=torch.int64)
 
 
@@ -180,6 +170,7 @@ def _arrays(path: Path, what: str) -> tuple[list[str], Tensor]:
     import numpy as np
 
     wanted = "ids" if what == "image" else "texts"
+    check_unpacked(path)
     with np.load(path, allow_pickle=False) as file:
         others = [name for name in file.files if name != wanted]
         key = others[0] if len(others) == 1 else "features"
@@ -191,4 +182,6 @@ def _arrays(path: Path, what: str) -> tuple[list[str], Tensor]:
         except ValueError as error:
             raise DataError(f"{path} holds Python objects: save ids with np.array(ids, dtype=str) ({error})") from error
     texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]
+    if what == "image":
+        texts = [name.replace("\\", "/") for name in texts]  # as in the data set
     return texts, torch.from_numpy(vectors)

@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import ClassVar, Self
@@ -159,6 +160,23 @@ def load_encoders(path: Path) -> Encoders:
     return encoders
 
 
+@dataclass(frozen=True, kw_only=True)
+class TinyOptions:
+    """Options of `Tiny`.
+
+    Args:
+        weights: weights of the frozen encoders: "shipped", "random" (drawn from the run's seed), or a file that
+            `examples/pretrain_tiny.py` wrote.
+        fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
+        attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
+            their initial weight, true is 0.1.
+    """
+
+    weights: str = "shipped"
+    fusion: FusionKind = "gated"
+    attribute_weights: AttributeWeight = False
+
+
 class Tiny(TwoTowers):
     """Frozen tiny encoders, trained projections and fusion. Built by `load`; see `Backbone` for the methods' shapes.
 
@@ -175,23 +193,17 @@ class Tiny(TwoTowers):
         "weight_decay": 0.01,
     }
 
-    def __init__(
-        self,
-        encoders: Encoders,
-        weights: str,
-        fusion: FusionKind,
-        attribute_weights: bool | float,
-        seed: int,
-    ) -> None:
+    def __init__(self, options: TinyOptions, seed: int) -> None:
         super().__init__()
+        encoders, weights = _encoders_of(options.weights, seed)
         generator = torch.Generator().manual_seed(seed)
         self.transform = Preprocess(pad="square", size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, interpolation="bilinear")
         self.encoders = encoders.requires_grad_(False)
         self.project_image = _near_identity(generator)
         self.project_text = _near_identity(generator)
-        self.fusion = make_fusion(fusion, WIDTH, generator, "sum")
+        self.fusion = make_fusion(options.fusion, WIDTH, generator, "sum")
         self.learned_from = () if weights.startswith("random:") else ("synthetic",)
-        self.attributes = make_attributes(attribute_weights, WIDTH, WIDTH, generator)
+        self.attributes = make_attributes(options.attribute_weights, WIDTH, WIDTH, generator)
         self.start_temperature()
         self._feature_key = key_sha256(
             {
@@ -208,47 +220,20 @@ class Tiny(TwoTowers):
             embedding_dim=WIDTH,
             tokens_per_image=1,
             preprocessing=self.transform.description,
-            composition=self._composition(f"{fusion} fusion"),
+            composition=self._composition(f"{options.fusion} fusion"),
             activation="relu",
             details={"encoders_sha256": module_sha256(self.encoders), "vocabulary": len(self.encoders.vocabulary)},
             **self._measured(),
         )
 
     @classmethod
-    def load(
-        cls,
-        *,
-        weights: str = "shipped",
-        fusion: FusionKind = "gated",
-        seed: Seed = 0,
-        attribute_weights: AttributeWeight = False,
-    ) -> Self:
-        """Build the backbone.
-
-        Args:
-            weights: weights of the frozen encoders: "shipped", "random" (drawn from `seed`), or a file that
-                `examples/pretrain_tiny.py` wrote.
-            fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
-            seed: seed of the initial weights of everything that is trained, >= 0.
-            attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
-                their initial weight, true is 0.1.
+    def load(cls, options: TinyOptions, seed: Seed = 0) -> Self:
+        """Read or draw the encoders, and draw the initial weights of everything that is trained from `seed`.
 
         Raises:
             WeightsError: the file is missing or does not fit.
-            UnknownNameError: an unknown fusion.
-            OptionError: an option out of range.
         """
-        if weights == "random":
-            encoders = Encoders(())
-            # a stream of its own, so that the trained part is the same for every choice of `weights`
-            encoders.reset(torch.Generator().manual_seed(2**32 + seed))
-            name = f"random:{seed}"
-        else:
-            path = SHIPPED if weights == "shipped" else Path(weights)
-            if path == SHIPPED and not (path.is_file() and sha256(path.read_bytes()).hexdigest() == SHIPPED_SHA256):
-                raise WeightsError(f"{path} is not the file that negbench ships: reinstall negbench")
-            encoders, name = load_encoders(path), "shipped" if weights == "shipped" else path.name
-        return cls(encoders, name, fusion, attribute_weights, seed)
+        return cls(options, seed)
 
     @torch.no_grad()
     def image_features(self, pixels: Tensor) -> Tensor:
@@ -278,6 +263,19 @@ class Tiny(TwoTowers):
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         known = tokens if "pooled" in tokens else self.frozen_text(tokens)
         return unit(self.project_text(known["pooled"])), known.get("words", known["pooled"])
+
+
+def _encoders_of(weights: str, seed: int) -> tuple[Encoders, str]:
+    """Return the encoders that the option `weights` names, and their name for the identity."""
+    if weights == "random":
+        encoders = Encoders(())
+        # a stream of its own, so that the trained part is the same for every choice of `weights`
+        encoders.reset(torch.Generator().manual_seed(2**32 + seed))
+        return encoders, f"random:{seed}"
+    path = SHIPPED if weights == "shipped" else Path(weights)
+    if path == SHIPPED and not (path.is_file() and sha256(path.read_bytes()).hexdigest() == SHIPPED_SHA256):
+        raise WeightsError(f"{path} is not the file that negbench ships: reinstall negbench")
+    return load_encoders(path), "shipped" if weights == "shipped" else path.name
 
 
 def _near_identity(generator: torch.Generator) -> nn.Linear:

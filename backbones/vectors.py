@@ -49,18 +49,31 @@ _LONGEST = max(map(len, _PHRASES))
 _NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: a text that says nothing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VectorOptions:
-    """Options of `Vectors`, documented in `Vectors.load`."""
+    """Options of `Vectors`.
 
-    dim: int
-    tokens: int
-    noise: float
-    hidden: int
-    fusion: FusionKind
-    attribute_weights: bool | float
-    world: int
-    seed: int
+    Args:
+        dim: width of features and embeddings, 8 .. 1024. The narrower, the more the 31 values of the attributes
+            overlap.
+        tokens: tokens per image, 1 .. 32, each with noise of its own; an image's score is the maximum over them.
+        noise: length of an image's own random part relative to its attributes, 0 .. 10: it distinguishes the target
+            from its twins, and hides the attributes. At 0 twins are equal, and a target at best ties with them.
+        hidden: capacity: width of the hidden layer beside the fusion, 0 (none) .. 65536.
+        fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
+        attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
+            their initial weight, true is 0.1.
+        world: seed of the frozen part, every vector of a value, a phrase and an image, >= 0; None: 0, or in a run
+            the world of its data set.
+    """
+
+    dim: SharedWidth = 64
+    tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 4
+    noise: Annotated[float, Field(ge=0, le=10)] = 0.7
+    hidden: HiddenWidth = 0
+    fusion: FusionKind = "sum"
+    attribute_weights: AttributeWeight = False
+    world: Annotated[int, Field(ge=0, lt=2**63)] | None = None
 
 
 class Vectors(GivenFeatures):
@@ -76,16 +89,16 @@ class Vectors(GivenFeatures):
         "weight_decay": 0.01,
     }
 
-    def __init__(self, options: VectorOptions) -> None:
-        dim, hidden, world = options.dim, options.hidden, options.world
-        generator = torch.Generator().manual_seed(options.seed)
+    def __init__(self, options: VectorOptions, seed: int) -> None:
+        dim, hidden, world = options.dim, options.hidden, options.world or 0
+        generator = torch.Generator().manual_seed(seed)
         super().__init__((dim, dim), dim, options.fusion, generator, hidden)
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
-        self.options = options
+        self.options, self.world = options, world
         self._values, table = _encoders(dim, torch.Generator().manual_seed(world))
         self.text_table: Tensor
         self.register_buffer("text_table", table, persistent=False)
-        frozen = {name: getattr(options, name) for name in ("dim", "tokens", "noise", "world")}
+        frozen = {"dim": dim, "tokens": options.tokens, "noise": options.noise, "world": world}
         self._feature_key = key_sha256({"backbone": "vectors", **frozen})
         self._identity = BackboneIdentity(
             name="vectors",
@@ -101,39 +114,9 @@ class Vectors(GivenFeatures):
         )
 
     @classmethod
-    def load(
-        cls,
-        *,
-        dim: SharedWidth = 64,
-        tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 4,
-        noise: Annotated[float, Field(ge=0, le=10)] = 0.7,
-        hidden: HiddenWidth = 0,
-        fusion: FusionKind = "sum",
-        attribute_weights: AttributeWeight = False,
-        world: Annotated[int, Field(ge=0, lt=2**63)] | None = None,
-        seed: Seed = 0,
-    ) -> Self:
-        """Draw the frozen part and the initial weights.
-
-        Args:
-            dim: width of features and embeddings, 8 .. 1024. The narrower, the more the 31 values of the attributes
-                overlap.
-            tokens: tokens per image, 1 .. 32, each with noise of its own; an image's score is the maximum over them.
-            noise: length of an image's own random part relative to its attributes, 0 .. 10: it distinguishes the target
-                from its twins, and hides the attributes. At 0 twins are equal, and a target at best ties with them.
-            hidden: capacity: width of the hidden layer beside the fusion, 0 (none) .. 65536.
-            fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
-            attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
-                their initial weight, true is 0.1.
-            world: seed of the frozen part, every vector of a value, a phrase and an image, >= 0; None: 0, or in a run
-                the world of its data set.
-            seed: seed of the initial weights of everything that is trained, >= 0.
-
-        Raises:
-            UnknownNameError: an unknown fusion.
-            OptionError: an option out of range.
-        """
-        return cls(VectorOptions(dim, tokens, noise, hidden, fusion, attribute_weights, world or 0, seed))
+    def load(cls, options: VectorOptions, seed: Seed = 0) -> Self:
+        """Draw the frozen part from the world, and the initial weights of everything that is trained from `seed`."""
+        return cls(options, seed)
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
         """[len(ids), tokens, dim] float32 on the CPU, each a function of its id and the frozen part alone.
@@ -157,7 +140,7 @@ class Vectors(GivenFeatures):
         return signal[:, None] + self.options.noise / math.sqrt(shape[1]) * noise
 
     def _generator(self, name: str) -> torch.Generator:
-        digest = hashlib.sha256(f"{self.options.world} {name}".encode()).digest()
+        digest = hashlib.sha256(f"{self.world} {name}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:

@@ -26,6 +26,7 @@ from negbench.cli.list_ import explained
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.plugins.registry import KINDS, registry
 from negbench.report.charts import PALETTE, Chart, Panel, saved
+from negbench.report.reproduce import reproduction_page
 from negbench.settings.config import flattened
 from negbench.settings.options import Options
 from negbench.systems.system import System, systems
@@ -39,21 +40,12 @@ SOURCES = {
 }
 TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbones", "datasets": "Data sets"}
 CONCEPTS = ("concepts", "regimes", "statistics", "field")
-HOWTO = (
-    "ten_minutes",
-    "emoji",
-    "own_strategy",
-    "own_loss",
-    "own_backbone",
-    "own_data",
-    "own_encoder",
-    "own_embeddings",
-    "false_negatives",
-    "reading_a_comparison",
-    "other_trainers",
-)
 API = ("commands", "options", "mining", "strategies", "models", "data", "testing", "statistics")
-RESULTS = ("findings", "claims", "performance", "scaling", "reliability", "architecture", "by-hand")  # those that exist
+COMPARE = ("ten_minutes", "emoji", "own_data", "reading_a_comparison")
+MINE = ("other_trainers", "own_encoder", "false_negatives")
+PLUG_IN = ("own_strategy", "own_loss", "own_backbone")
+RESULTS = ("findings", "claims", "reproduce")
+INTERNALS = ("architecture", "performance", "scaling", "reliability")
 IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
 
 
@@ -63,16 +55,22 @@ IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fill the navigation; show doctests as code."""
     config.markdown_extensions.append(DoctestExtension())  # type: ignore[arg-type]
-    here = Path(config.docs_dir)
     kinds = [{TITLES[kind]: [f"{kind}/index.md", *(f"{kind}/{name}.md" for name in names(kind))]} for kind in KINDS]
     kinds.append({"Systems": ["systems/index.md", *(f"systems/{name}.md" for name in systems())]})
     config.nav = [
-        {"Start": ["index.md", "overview.md", "contributing.md"]},
-        {"Concepts": [f"{name}.md" for name in CONCEPTS]},
-        {"How to": ["howto/index.md", *(f"howto/{name}.md" for name in HOWTO)]},
-        *kinds,
-        {"API": ["api/index.md", *(f"api/{name}.md" for name in API)]},
-        {"Results": [f"{name}.md" for name in RESULTS if (here / f"{name}.md").exists()]},
+        {"Start": ["index.md"]},
+        {"Compare": [f"howto/{name}.md" for name in COMPARE]},
+        {"Mine": [f"howto/{name}.md" for name in MINE]},
+        {"Plug in": [*(f"howto/{name}.md" for name in PLUG_IN), "contributing.md"]},
+        {"Results": [f"{name}.md" for name in RESULTS]},
+        {
+            "Reference": [
+                *(f"{name}.md" for name in CONCEPTS),
+                *kinds,
+                {"API": ["api/index.md", *(f"api/{name}.md" for name in API)]},
+            ]
+        },
+        {"Internals": [f"{name}.md" for name in INTERNALS]},
     ]
     return config
 
@@ -107,11 +105,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield path below docs/ and Markdown of every generated page."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    readme = readme.replace("# negbench", "# Overview", 1).replace("](CONTRIBUTING.md)", "](contributing.md)")
-    yield "overview.md", readme.replace("](docs/", "](")
     yield "contributing.md", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
     yield "api/options.md", options_page()
+    yield "reproduce.md", reproduction_page()
     for kind in KINDS:
         yield f"{kind}/index.md", index(kind)
         for name in names(kind):
@@ -120,7 +116,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "systems/index.md", "# Systems\n\n" + table(("system", "what", "source"), rows)
     for name, system in systems().items():
         yield f"systems/{name}.md", system_page(system)
-    for name in HOWTO:
+    for name in (*COMPARE, *MINE, *PLUG_IN):
         script = ROOT / "docs" / "howto" / f"{name}.py"
         if script.exists():
             yield f"howto/{name}.md", notebook(script.read_text(encoding="utf-8"), script.name)

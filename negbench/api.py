@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from negbench.analysis.verdicts import Rules
+    from negbench.checks.audit import AuditResult
     from negbench.datasets.dataset import Dataset
     from negbench.grid.cells import Cell, Outcome
     from negbench.grid.compare import ComparisonPlan
     from negbench.loop.types import RunResult
-    from negbench.own.audit import AuditResult
     from negbench.own.embed import EmbeddedFolder
     from negbench.report.loaded import Comparison, StudyResult
     from negbench.settings.command_options import Audit, Embed
@@ -183,9 +183,9 @@ def _compute(
 
 def _forewarn(planned: ComparisonPlan, rules: Rules) -> None:
     """Log why comparisons on these data may say little, once per backbone and data set with runs left to compute."""
+    from negbench.checks.forewarn import forewarnings
     from negbench.display import stages
     from negbench.grid.cells import SCENES
-    from negbench.own.forewarn import forewarnings
 
     runs = planned.folder.path.parent
     todo = [cell for cell in planned.cells if cell.step(runs) in ("resume", "anew")]
@@ -202,25 +202,22 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
         NegbenchError: a user's mistake, or data that are missing.
     """
     from negbench.analysis.verdicts import Rules
-    from negbench.grid.cells import SCENES
     from negbench.grid.compare import over_recipe, plan_comparison
     from negbench.grid.looks import Looks
 
     asked = over_recipe(asked)
     planned = plan_comparison(asked, files.runs_dir(asked.runs_dir))
-    looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=asked.pairs == "all")
+    alone = not asked.dials and asked.systems is None and asked.tuned is None
+    looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=asked.pairs or ("best" if alone else "baseline"))
     rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
-    metrics: list[tuple[str, ...]] = []
-    if rules.metric is not None:
-        sections = {cell.labels["dataset"]: cell.config.dataset for cell in planned.cells}.values()
-        metrics = [SCENES.dataset(section, "val", images=False).card.metrics for section in sections]
-    rules.check((cell.labels["strategy"] for cell in planned.cells), metrics)
+    metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in planned.cells}
+    rules.check({cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in planned.cells}, metrics.values())
     console.print(planned.line(), highlight=False, soft_wrap=True)
     searches = []
     if asked.tuned is not None:
         from negbench.tuning.tuned import combinations
 
-        searches = combinations(planned.configs, planned.cells)
+        searches = combinations(planned.cells)
         fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
         count = sum(each.spec is not None for each in searches)
         console.print(
@@ -237,6 +234,7 @@ def _tuned(
     """Run the trials, then every strategy at its own best trial; return the outcomes, and why searches failed."""
     from negbench.analysis.deciding import computed_until
     from negbench.display import log, stages
+    from negbench.grid.axes import Choice
     from negbench.grid.cells import SCENES, plan
     from negbench.tuning.tuned import tune
 
@@ -247,13 +245,13 @@ def _tuned(
 
     def more(seeds: Sequence[int]) -> list[Cell]:
         configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
-        labels = [{**labels, "settings": "tuned"} for labels, _ in tuned for _ in seeds]
+        choices = [Choice(labels={**labels, "settings": "tuned"}) for labels, _ in tuned for _ in seeds]
         with stages("plan") as display:
-            return plan(configs, runs, display, SCENES, labels)
+            return plan(configs, runs, display, SCENES, choices)
 
     about = {"tuned": {"trials": trials, "tunings": [dataclasses.asdict(tuning) for tuning, _ in results]}}
     folder = dataclasses.replace(folder, about={**folder.about, **about})
-    seeds = dict.fromkeys(config.seed for config in planned.configs)
+    seeds = dict.fromkeys(cell.seed for cell in planned.cells)
     outcomes = computed_until(folder, more(list(seeds)), more, **until, before=before)
     folder.settle([*before, *outcomes])
     return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
@@ -290,7 +288,7 @@ def audit(asked: Audit | None = None) -> AuditResult:
     Raises:
         NegbenchError: a user's mistake.
     """
-    from negbench.own.audit import run_audit
+    from negbench.checks.audit import run_audit
     from negbench.settings.command_options import Audit
 
     return run_audit(asked or Audit())
@@ -314,15 +312,22 @@ def embed(asked: Embed) -> EmbeddedFolder:
     return embed_folder(asked)
 
 
-def load(name: str, runs_dir: Path | None = None) -> Comparison | StudyResult | RunResult:
+def load(
+    name: str, runs_dir: Path | None = None, *, storage: str | None = None
+) -> Comparison | StudyResult | RunResult:
     """Load a comparison, a study or a finished run by its name, or a run by part of its name.
+
+    Args:
+        name: the name.
+        runs_dir: the runs folder.
+        storage: URL of the database that holds a study's trials; no other than this one is ever opened.
 
     Raises:
         RunError: nothing has this name, or it is not finished.
     """
     from negbench.report.loaded import load as loaded
 
-    return loaded(files.runs_dir(runs_dir), name)
+    return loaded(files.runs_dir(runs_dir), name, storage)
 
 
 def _silent() -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -124,9 +125,18 @@ class Display:
                 self.seconds[outer] = self.seconds.get(outer, 0.0) - spent
 
 
+NUMBER = re.compile(r"^<?([+-]?[\d,]*\.?\d+(e[+-]?\d+)?)(?=$|\s|%)", re.IGNORECASE)  # at the start of a cell
+
+
+def is_number(values: Sequence[object]) -> bool:
+    """Whether a column holds only numbers (and gaps)."""
+    texts = [str(value).strip() for value in values]
+    return any(NUMBER.match(text) for text in texts) and all(NUMBER.match(t) or t in ("-", "") for t in texts)
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A table for `console.print`, most important columns first.
+    """A table for `console.print`, most important columns first; columns of numbers are flush right.
 
     On a terminal it shows the columns that fit, and its last line names those left out. In a pipe or a file it is plain
     text with every column and unwrapped lines.
@@ -136,7 +146,6 @@ class Grid:
         title: printed above the table.
         caption: printed below the table.
         rest: where to find the columns that do not fit, e.g. a file name.
-        words: columns set flush left; the others are numbers, flush right.
         bold: first-column values of the rows printed in bold.
     """
 
@@ -144,7 +153,6 @@ class Grid:
     title: str = ""
     caption: str = ""
     rest: str = ""
-    words: tuple[str, ...] = ()
     bold: tuple[str, ...] = ()
 
     def _cells(self) -> list[list[str]]:
@@ -152,7 +160,7 @@ class Grid:
         return [[str(name), *map(str, self.frame.iloc[:, i])] for i, name in enumerate(self.frame.columns)]
 
     def _is_word(self, index: int) -> bool:
-        return index == 0 or self.frame.columns[index] in self.words
+        return index == 0 or not is_number(self.frame.iloc[:, index].tolist())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the table on a terminal, else print it as text."""

@@ -24,6 +24,11 @@ def quoted(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def printable(text: str) -> str:
+    """Replace control characters, e.g. of a file's name, by spaces: a terminal would obey them."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+", " ", text)
+
+
 _URL = re.compile(r"([a-zA-Z][\w+.-]*://)(\S*)")
 _HOST = re.compile(
     r"(\[[\da-fA-F:.]+\]|[^\s:/@?]*)(:\d*)?(?=[/?#]|$)"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated
 
-import torch
 from pydantic import PlainValidator
 from torch import Tensor
 
@@ -26,26 +26,39 @@ def _share(size: object) -> Fraction | None:
     return Fraction(match[1]) / 100 if match else None
 
 
-def _size(size: object) -> object:
-    share = _share(size)
-    whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
-    if not (whole if share is None else 0 < share <= 1):
-        raise ValueError('a whole number >= 1, or a share of the gallery such as "0.6%"')
-    return size
+def _images(least: int) -> PlainValidator:
+    """Check a number of images >= `least`, or a share of the gallery, <= 100 % and > 0 % unless `least` is 0.
+
+    A share gets one spelling, so that "50%" and "50.0 %" are the same run.
+    """
+
+    def check(size: object) -> object:
+        share = _share(size)
+        whole = isinstance(size, int) and not isinstance(size, bool) and size >= least
+        if not (whole if share is None else share <= 1 and (share > 0 or least == 0)):
+            raise ValueError(f'a whole number >= {least}, or a share of the gallery such as "0.6%"')
+        return size if share is None else f"{Decimal(str(size).rstrip(' %')).normalize():f}%"
+
+    return PlainValidator(check)
 
 
-PoolSize = Annotated[int | str, PlainValidator(_size)]  # images, or a share of the gallery, > 0 and <= 100 %
+PoolSize = Annotated[int | str, _images(1)]
+Rank = Annotated[int | str, _images(0)]  # 0-based; a share of the gallery is the number of images before it
 
 
 def images(size: PoolSize, view: ScoreView, refresh: int = 0) -> int:
     """Return a pool size as a number of images in the view's gallery, halved `refresh` times; at least 1.
 
-    A share counts all images that the query is ranked against, target included, and is rounded half up. Each halving
-    rounds down, as in CIRQRS (alg. 1).
+    A share counts all images that the query is ranked against, target included. Each halving rounds down, as in CIRQRS
+    (alg. 1).
     """
-    share = _share(size)
-    whole = int(size if share is None else share * view.scores.shape[1] + Fraction(1, 2))
-    return max(1, whole >> refresh)
+    return max(1, rank(size, view.scores.shape[1]) >> refresh)
+
+
+def rank(place: Rank, gallery: int) -> int:
+    """Return a rank, or a number of images, in a gallery of this size; a share is rounded half up."""
+    share = _share(place)
+    return int(place if share is None else share * gallery + Fraction(1, 2))
 
 
 def not_relevant(view: ScoreView, strategy: str) -> Tensor:
@@ -60,8 +73,3 @@ def not_relevant(view: ScoreView, strategy: str) -> Tensor:
             "use a data set with several relevant images per query, or a strategy that is not an oracle"
         )
     return view.allowed & ~view.relevant
-
-
-def at_least_float32(scores: Tensor) -> Tensor:
-    """Convert half-precision scores to float32 and leave others unchanged: differences of halves round to ties."""
-    return scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView
-from negbench.strategies._ranked import at_least_float32
+from negbench.metrics.ranks import at_least_float32
 
 Triplets = Literal["semi-hard", "hard", "all"]
 

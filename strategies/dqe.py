@@ -20,8 +20,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.metrics.ranks import at_most, count, masked_scores
-from negbench.strategies._ranked import at_least_float32
+from negbench.metrics.ranks import at_least_float32, at_most, count, masked_scores
 
 PAPER = "DQE-CIR eq. 3-4, table 4"
 

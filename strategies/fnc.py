@@ -20,8 +20,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from negbench.contracts import BatchStrategy, PlaneName, ScoreView, tunable
-from negbench.metrics.ranks import descending
-from negbench.strategies._ranked import at_least_float32
+from negbench.metrics.ranks import at_least_float32, descending
 
 PAPER = "FNC, arXiv:2011.11765 (elimination)"
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from negbench.contracts import BatchStrategy, ScoreView, tunable
-from negbench.strategies._ranked import at_least_float32
+from negbench.metrics.ranks import at_least_float32
 
 PAPER = "LLaVE, arXiv:2503.04812; EmbeddingGemma, arXiv:2509.20354"
 

@@ -18,7 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, tunable
-from negbench.strategies._ranked import PoolSize, at_least_float32, images
+from negbench.metrics.ranks import at_least_float32
+from negbench.strategies._ranked import PoolSize, images
 
 PAPER = "NV-Retriever, TopK-PercPos"
 

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import PlaneName, ScoreView, Strategy, tunable
-from negbench.strategies._ranked import PoolSize, at_least_float32, images
+from negbench.metrics.ranks import at_least_float32
+from negbench.strategies._ranked import PoolSize, images
 
 PAPER = "RocketQA, arXiv:2010.08191"
 

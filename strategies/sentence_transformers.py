@@ -19,8 +19,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.metrics.ranks import top_columns
-from negbench.strategies._ranked import at_least_float32
+from negbench.metrics.ranks import at_least_float32, top_columns
 
 PAPER = "sentence-transformers, mine_hard_negatives"
 

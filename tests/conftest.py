@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -219,39 +220,26 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_waiting_for_the_disk() -> Iterator[None]:
-    """Disable fsync and SQLite syncing: tests kill processes, never the machine (but see test_protocol.py)."""
-    connect = sqlite3.dbapi2.connect
+def fast_mode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tracker], MlflowClient]]:
+    """Change what would make the tests slow or dependent on speed; this is all that they change for every test.
+
+    - `os.fsync` does nothing and SQLite does not sync: tests kill processes, never the machine.
+    - A run writes a checkpoint every epoch, not only when that takes at most 2 % of its time.
+    - A new MLflow store is a copy of the first one, as creating its tables takes seconds.
+
+    tests/loop/test_protocol.py tests fsync and the pauses between checkpoints as users have them;
+    tests/test_tracking.py creates stores, with the original method, which this yields.
+    """
+    from negbench.loop import checkpoint
+    from negbench.store.tracking import Tracker, default_uri
+
+    connect, client, first = sqlite3.dbapi2.connect, Tracker.client, tmp_path_factory.mktemp("store")
 
     def unsynchronised(*place: Any, **how: Any) -> sqlite3.Connection:
         connection = connect(*place, **how)
         with suppress(sqlite3.Error):  # the file may not be a database
             connection.execute("PRAGMA synchronous = OFF")
         return connection
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda handle: None)
-        patch.setattr(sqlite3, "connect", unsynchronised)
-        patch.setattr(sqlite3.dbapi2, "connect", unsynchronised)  # the name SQLAlchemy uses
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def checkpoint_at_every_epoch() -> Iterator[None]:
-    """Write a checkpoint every epoch, so that interruptions do not depend on speed (but see test_protocol.py)."""
-    from negbench.loop import checkpoint
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "PAUSE", 0)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tracker], MlflowClient]]:
-    """Copy the first MLflow store into every new one, as creating its tables is slow; yields the original method."""
-    from negbench.store.tracking import Tracker, default_uri
-
-    first, client = tmp_path_factory.mktemp("store"), Tracker.client
 
     def copied(self: Tracker) -> MlflowClient:
         place = self.root / "mlflow.db"
@@ -267,6 +255,10 @@ def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
         return client(self)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        for module in (sqlite3, sqlite3.dbapi2):  # SQLAlchemy uses the second
+            patch.setattr(module, "connect", unsynchronised)
+        patch.setattr(checkpoint, "PAUSE", 0)
         patch.setattr(Tracker, "client", copied)
         yield client
 
@@ -313,22 +305,18 @@ def toy_sets(toy_root: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
-    """Return a function that interrupts a run by Ctrl-C at the start of an epoch and returns its `Bench`."""
-    from negbench.loop import train as loop
+    """Return a function that interrupts a run by Ctrl-C in the first step of an epoch; gives a `Bench` to resume."""
     from negbench.loop.runs import Bench, run_config
+    from negbench.loop.types import State, Watch
 
     def compute(config: RunConfig, where: Path, epoch: int) -> Bench:
-        real, bench = loop.train_epoch, Bench.open(where, "none")
-
-        def until(run: Any, moving: Any, state: Any, batches: Any) -> Any:
+        def stop(moving: object, state: State, batch: object) -> None:
             if state.epoch == epoch:
                 raise KeyboardInterrupt
-            return real(run, moving, state, batches)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "train_epoch", until)
-            with pytest.raises(KeyboardInterrupt):
-                run_config(config, bench)
+        bench = Bench.open(where, "none")
+        with pytest.raises(KeyboardInterrupt):
+            run_config(config, replace(bench, watch=Watch(stepped=stop)))
         return bench
 
     return compute

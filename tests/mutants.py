@@ -57,18 +57,11 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     "loop": (
         [
-            f"negbench/loop/{name}.py"
-            for name in (
-                "train",
-                "snapshot",
-                "batches",
-                "checkpoint",
-                "pools",
-                "schedule",
-                "runs",
-                "observe",
-                "remarks",
-            )
+            *(
+                f"negbench/loop/{name}.py"
+                for name in ("train", "snapshot", "batches", "checkpoint", "pools", "schedule")
+            ),
+            *(f"negbench/loop/{name}.py" for name in ("runs", "observe", "remarks")),
         ],
         [f"tests/loop/test_{name}.py" for name in ("protocol", "observe", "run_options", "claims", "extensions")]
         + ["tests/loop/test_precision.py", "tests/mining/test_composite.py"],

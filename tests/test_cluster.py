@@ -181,7 +181,7 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(
 def test_a_node_that_would_compute_another_run_says_so(two_nodes: Any, vector_sets: list[str], tmp_path: Path) -> None:
     from dataclasses import replace
 
-    cells = [replace(cell, hash="0" * 64) for cell in planned(vector_sets, tmp_path)[:1]]
+    cells = [replace(cell, run=replace(cell.run, data="other")) for cell in planned(vector_sets, tmp_path)[:1]]
     (outcome,) = ComparisonFolder(tmp_path / "c").compute(cells, opened(two_nodes, tmp_path), tracking_uri="none")
     assert "has different code, data or weights than the planning machine" in str(outcome.error)
     assert not list(tmp_path.glob("*/config.json"))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from torch import Tensor
 
+from negbench.contracts import ScoreView, Strategy
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.plugins.registry import checked_options
 from negbench.settings.config import ResolvedConfig, RunConfig, Section, build_config, refresh_epochs, resolved
@@ -65,13 +68,13 @@ MISTAKES: dict[tuple[str, type[NegbenchError]], dict[str, str]] = {
         "train.precision=fp8": "train.precision = 'fp8': input should be 'auto', 'fp32', 'bf16' or 'fp16'",
     },
     ("qure", UnknownNameError): {
-        "strategy.varaint=paper": "unknown option 'varaint' in strategy 'qure': did you mean 'variant'",
+        "strategy.varaint=paper": "unknown option 'varaint' in strategy 'qure': did you mean 'variant'"
     },
     ("qure", OptionError): {
         "strategy.variant=both": "strategy.variant = 'both'",
         "backbone.seed=3": "backbone.seed is set by the run itself",
         "dataset.split=test": "dataset.split is set by the run itself",
-        "loss.tau=-1": "tau must be greater than 0",
+        "loss.tau=-1": "loss.tau = -1: input should be greater than 0",
         "hybrid.alpha=-1": "hybrid.alpha = -1",
         "schedule.refresh_epochs=[3, 2]": "must increase within",
         "schedule.refresh_epochs=[3, 3]": "must increase within",
@@ -156,6 +159,22 @@ SCHEDULES: dict[Literal["multiples", "equal"], dict[tuple[int, int, int | None],
 }
 
 
+def test_pools_of_one_age_shrink_at_the_same_shares_of_training() -> None:
+    def schedule(epochs: int, *sets: str) -> Any:
+        flags = {"strategy": {"name": "cirqrs"}, "train": {"epochs": epochs}}
+        return resolved(load_config(flags=flags, sets=("schedule.refresh_every=5", *sets))).schedule
+
+    short, long = schedule(20), schedule(120)  # under cirqrs' own five definitions: 4, 8, 12, 16 and 24, 48, 72, 96
+    assert (short.refresh_epochs, short.refresh_counts) == ((5, 10, 15), (0, 1, 2))
+    assert long.refresh_epochs == tuple(range(5, 120, 5))
+    assert long.refresh_counts == (0,) * 9 + (1,) * 5 + (2,) * 5 + (3,) * 4
+    assert schedule(20, "schedule.warmup=0").refresh_epochs == (0, 5, 10, 15)
+    full = resolved(load_config(flags={"strategy": {"name": "cirqrs"}}, sets=("schedule.refresh_every=2",)))
+    assert resolved(RunConfig.model_validate(full.model_dump())) == full  # as a stored run is read
+    with pytest.raises(OptionError, match="refresh_counts must have 2 numbers"):
+        schedule(20, "schedule.refresh_epochs=[4,8]", "schedule.refresh_counts=[0]")
+
+
 def test_refresh_epochs() -> None:
     for rule, rows in SCHEDULES.items():
         for (epochs, n_def, warmup), want in rows.items():
@@ -198,7 +217,7 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     sections = ((name, section) for name, section in full if isinstance(section, Section))
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
     left -= {f"mining.{name}" for name in type(full.mining).model_fields}  # None where an option is off
-    assert left == {"train.max_grad_norm", "train.num_negatives", "compute.workers"}
+    assert left == {"train.max_grad_norm", "train.num_negatives", "compute.workers", "schedule.refresh_every"}
     assert full.eval.dev_seed == 3
     assert resolved(build_config([full.model_dump(mode="json")])) == full
     for section in (full, full.train, full.schedule):
@@ -227,13 +246,19 @@ def test_numbers_are_finite() -> None:
 
 
 def test_an_option_that_its_plugin_does_not_check_is_finite_too() -> None:
-    def load(*, rate: float = 1.0, pair: tuple[float, ...] = ()) -> None: ...
+    @dataclass(frozen=True)
+    class Own(Strategy):
+        rate: float = 1.0
+        pair: tuple[float, ...] = ()
+
+        def pool(self, view: ScoreView) -> Tensor:
+            return view.allowed
 
     for value in (math.inf, -math.inf, math.nan):
         for option, given in (("rate", value), ("pair", [1.0, value])):
-            with pytest.raises(OptionError, match=f"dataset.{option}"):
-                checked_options("datasets", "mine", load, {option: given})
-    assert checked_options("datasets", "mine", load, {"rate": 2, "pair": [3]}) == {"rate": 2.0, "pair": (3.0,)}
+            with pytest.raises(OptionError, match=f"strategy.{option}"):
+                checked_options(Own, {option: given})
+    assert checked_options(Own, {"rate": 2, "pair": [3]}) == Own(rate=2.0, pair=(3.0,))
 
 
 def test_counts_have_an_upper_bound_unless_memory_does_not_follow() -> None:

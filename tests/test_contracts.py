@@ -206,9 +206,9 @@ def test_loss_refuses_what_does_not_fit() -> None:
         _Seen()(positive, negatives, None, positive)
     aspect = AspectScores("colour", positive, negatives, torch.tensor(1.0), positive > 0)
     with pytest.raises(ValueError, match="_Seen has no term for aspects"):
-        _Seen()(positive, negatives, aspects=[aspect])
+        _Seen().evaluate(LossInput(positive, negatives, aspects=[aspect]))
     with pytest.raises(ValueError, match="_Seen uses no candidates"):
-        _Seen()(positive, negatives, candidates=negatives)
+        _Seen().evaluate(LossInput(positive, negatives, candidates=negatives))
 
 
 # --- relevance --------------------------------------------------------------------------------------------------------

@@ -47,3 +47,11 @@ def test_a_taken_name_is_one_line(site: Path) -> None:
     listed = python(site, "-m", "negbench", "list", "strategies")
     assert listed.returncode == 2
     assert "two strategies are named 'qure': built-in and keep; rename one" in listed.stderr
+
+
+def test_a_plugin_asked_for_by_its_module_or_package_says_its_name(site: Path) -> None:
+    install(site, "K-strategy")
+    for asked in ("keep", "keep-plugin"):
+        done = python(site, "-m", "negbench", "list", "strategies", asked)
+        assert done.returncode == 2
+        assert f"unknown strategy '{asked}': keep offers 'K-strategy'" in done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from negbench.errors import NegbenchError
 from negbench.loop import identity
 from negbench.loop.identity import code_version, config_hash, counted, plugins_of
 from negbench.plugins import syntax
@@ -40,7 +41,10 @@ def config_of(**names: str) -> ResolvedConfig:
 
 
 def clear() -> None:
-    for cached in (identity._version, identity._imports, identity._moves_scores, identity._digest):
+    for cached in (
+        identity._version, identity.counted, identity._imports, identity._moves_scores, identity._digest,
+        syntax._spec, syntax.is_local,
+    ):  # fmt: skip
         cached.cache_clear()
 
 
@@ -74,6 +78,7 @@ def test_what_moves_nothing_keeps_it(edit: Edit) -> None:
         (RANKED, "def below_target", "# one more word about it\n\n\ndef below_target"),
         (RANKED, "allowed images that score strictly", "other words: images that score strictly"),
         (RANKED, "return view.allowed & less(", "return (\n        view.allowed\n    ) & less("),
+        ("negbench.mining.checked", "must return finite weights >= 0", "must give weights from 0 on"),
         ("negbench.loop.types", "    epoch: int = 0  # the next one", "    epoch: int = (0)"),
         (
             "negbench.contracts.backbone",
@@ -93,7 +98,7 @@ def test_what_can_move_a_score_moves_it(edit: Edit) -> None:
         ("negbench.strategies.all_corpus", "view.allowed.clone()", "view.allowed"),  # the pool of the warm-up
         ("negbench.contracts.view", "DEFAULT_TEMPERATURE = 0.07", "DEFAULT_TEMPERATURE = 0.08"),
         ("negbench.loop.schedule", "math.pi * progress", "math.pi * progress * 1.0"),
-        ("negbench.losses._rows", "return ", "return 2 * "),
+        ("negbench.contracts.loss", "return rows.sum()", "return 2 * rows.sum()"),
         ("negbench.backbones._fusion", "0.1", "0.2"),
         ("negbench.metrics.ranks", "return ", "return 1 * "),
         ("negbench.data.scene", "torch.arange(count)", "torch.arange(count + 0)"),
@@ -167,6 +172,48 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(
     assert hash_of("b", PLUGIN) == before
     assert hash_of("c", PLUGIN, another=PLUGIN) == before  # registered but unused
     assert hash_of("a", PLUGIN.replace(ANSWER, "view.allowed")) != before
+
+
+def test_what_a_plugin_file_imports_and_reads_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: with a helper of the plug-in changed, old results were returned."""
+    (tmp_path / "beside").mkdir()
+    helper, deeper, data, other = (
+        tmp_path / name for name in ("own_helper.py", "beside/deeper.py", "table.bin", "other.bin")
+    )
+    imports = "import json\nimport numpy\nimport own_helper\nfrom negbench import ScoreView"
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(PLUGIN.replace("from negbench import ScoreView", imports) + "\nREADS = ('table.bin',)\n")
+    helper.write_text("from beside import deeper\n")
+    deeper.write_text("K = 1\n")
+    data.write_bytes(b"one")
+    other.write_bytes(b"one")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def version() -> str:
+        clear()
+        return code_version(config)
+
+    fresh = Registry()
+    monkeypatch.setattr(identity, "registry", fresh)
+    monkeypatch.setattr(config_module, "registry", fresh)
+    config = resolved(build_config([{"strategy": "mine", "plugins": [str(plugin)]}]))
+    modules = counted((("--plugin mine.py", plugin),))
+    assert {name for name in modules if not name.startswith("negbench")} == {
+        "--plugin mine.py", "own_helper", "beside.deeper",
+    }  # fmt: skip
+    seen = [version()]
+    for path, content in (
+        (helper, b"from beside import deeper\nK = 1\n"), (deeper, b"K = 2\n"), (data, b"two")
+    ):  # fmt: skip
+        path.write_bytes(content)
+        seen.append(version())
+    assert len(set(seen)) == len(seen)
+    deeper.write_text("K = 2  # a comment\n")
+    other.write_bytes(b"two")
+    assert version() == seen[-1]
+    data.unlink()
+    with pytest.raises(NegbenchError, match=r"table\.bin: READS names this file, but there is none"):
+        version()
 
 
 def test_the_hash_is_of_what_determines_the_outcome() -> None:

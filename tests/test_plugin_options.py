@@ -78,7 +78,7 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
             "num_negatives": (3, 1, 100, "log"),
             "sampling_strategy": ("top",),
         },
-        "shifted-top-k": {"n_def": (6,), "start": (10, 0, 100), "stop": (210, 110, 1000)},
+        "shifted-top-k": {"n_def": (6,), "start": (10, 0, 500, "log"), "stop": (210, 2, 1000, "log")},
         "simans": {
             "n_def": (6,),
             "a": (0.5, 0.1, 1000.0, "log"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -69,18 +70,14 @@ DQE: dict[str, Any] = {
     "strategy.beta": 0.8,
     "strategy.scale": "absolute",
     "loss.name": "margin-kl",
-    "loss.kl_over": "batch",
+    "loss.kl_over": "corpus",
     "backbone.name": "blip2",
     "backbone.attribute_weights": True,
     "train.batch_size": 128,
     "train.num_negatives": 1,
     "mining.replacement": True,
 }
-DQE_FASHIONIQ = DQE | {
-    "dataset.name": "fashioniq",
-    "train.epochs": 30,
-    "schedule.refresh_epochs": [5, 10, 15, 20, 25],
-}
+DQE_FASHIONIQ = DQE | {"dataset.name": "fashioniq", "train.epochs": 30, "schedule.refresh_epochs": [5, 10, 15, 20, 25]}
 HYCOLE: dict[str, Any] = {
     "strategy.name": "hycole",
     "loss.name": "info-nce",
@@ -123,7 +120,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "dqe-cirr": DQE | {
         "dataset.name": "cirr", "train.epochs": 50, "schedule.refresh_epochs": [10, 18, 26, 34, 42],
     },
-    "dqe-fashioniq-blip": DQE_FASHIONIQ | {"backbone.name": "blip"},
+    "dqe-fashioniq-blip": DQE_FASHIONIQ | {"backbone.name": "blip", "loss.kl_over": "batch"},  # its tower is trained
     "hycole-fashioniq": HYCOLE | {
         "dataset.name": "fashioniq", "dataset.caption_mode": "comma", "dataset.protocol": "val",
     },
@@ -148,16 +145,9 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     ),
     "cirqrs-table7": (
         "cirqrs-fashioniq",
-        [
-            {"strategy.name": "all-corpus"},
-            {"strategy.name": "top-k", "strategy.k": 1000, "strategy.halve": True},
-            {},
-        ],
+        [{"strategy.name": "all-corpus"}, {"strategy.name": "top-k", "strategy.k": 1000, "strategy.halve": True}, {}],
     ),
-    "cirqrs-include": (
-        "cirqrs-fashioniq",
-        [{}, {"strategy.name": "top-k", "strategy.k": 50, "strategy.halve": True}],
-    ),
+    "cirqrs-include": ("cirqrs-fashioniq", [{}, {"strategy.name": "top-k", "strategy.k": 50, "strategy.halve": True}]),
     "cirqrs-sizes": (
         "cirqrs-fashioniq",
         [
@@ -166,6 +156,18 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]]]] = {
             *({"strategy.n_neg": n} for n in (100, 200, 500)),
             *({"strategy.name": "after-target", "strategy.k": k} for k in (50, 6)),
         ],
+    ),
+    "cirqrs-table7-cirr": (
+        "cirqrs-cirr",
+        [
+            {"strategy.name": "all-corpus"},
+            {"strategy.name": "top-k", "strategy.k": 1000, "strategy.halve": True},
+            {},
+        ],
+    ),
+    "cirqrs-sizes-cirr": (
+        "cirqrs-cirr",
+        [{"strategy.n_neg": 50}, {}, *({"strategy.n_neg": n} for n in (200, 500, 1000))],
     ),
     "dqe-bands": (
         "dqe-cirr",
@@ -178,6 +180,7 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         ],
     ),
 }
+TABLE_4 = "hycole-table4"  # of HyCoLe-HNM: two strategies at three rates of the towers
 # study -> system, searched key and its values; trial 0 is the strategy's default
 STUDIES: dict[str, tuple[str, str, list[Any]]] = {
     "band-table": ("dqe", "strategy.alpha", [0.2, 0.1, 0.3]),
@@ -210,7 +213,7 @@ def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
 
 # negbench's own recipes on drawn vectors
 DRAWN = [name for name in RECIPES if name.startswith(("map-", "premise-", "world"))]
-WORLDS = ("demo", "dqe-margins", *DRAWN)
+WORLDS = ("definitions-world", "demo", "dqe-margins", "warm-up-world", *DRAWN)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -225,6 +228,20 @@ def test_a_world_draws_alike(name: str) -> None:
     for dial in dials:
         assert dial.key in configs[0].flat()
         assert len(dial.values) > 1
+
+
+@pytest.mark.parametrize("count", [1, 4, 16, 63])
+def test_zones_are_windows_as_wide_as_their_start_beside_the_papers_rules(count: int) -> None:
+    configs = [resolved(config) for config in axes_of(f"zone-{count}", []).configs()]
+    starts = [0, *([count // 2] if count > 1 else []), *(count << double for double in range(11))]
+    wanted = {(start, start + max(2 * count, start)) for start in starts if start <= 1024}
+    options = [config.strategy.options for config in configs if config.strategy.name == "shifted-top-k"]
+    assert {(each["start"], each["stop"]) for each in options} == wanted
+    rules = {config.strategy.name for config in configs} - {"shifted-top-k"}
+    assert rules == {"all-corpus", "in-batch", "top-k", "after-target", "cirqrs", "dqe", "qure"}
+    assert {(config.train.num_negatives, config.dataset.options["train_images"]) for config in configs} == {
+        (count, 4000)
+    }
 
 
 PICTURES = {  # styles, number of galleries
@@ -256,7 +273,8 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name: str) -> None:
 
 
 def test_there_is_a_check_for_every_recipe() -> None:
-    assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES]) == RECIPES
+    zones = [f"zone-{count}" for count in (1, 4, 16, 63)]
+    assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *zones]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -296,6 +314,30 @@ def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name: str, roo
         assert {key: value for key, value in changes.items() if not key.startswith(unread)} == row
         if flat["strategy.name"] not in ("all-corpus", "in-batch-cube"):
             assert not any(key.startswith("schedule.") for key in changes)
+
+
+def test_hycoles_table_4_moves_the_towers_rate_and_the_negatives(root_of: RootOf) -> None:
+    (dial,) = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(TABLE_4))).dials]
+    assert (dial.key, dial.values) == ("backbone.gamma", (1e-12, 0.001, 1.0))
+    configs = [resolved(config).flat() for config in axes_of(TABLE_4, sets_of(TABLE_4, root_of), seeds=1).configs()]
+    assert [flat["strategy.name"] for flat in configs] == ["hycole", "in-batch-cube"]
+    assert {flat["backbone.frozen"] for flat in configs} == {False}
+
+
+def test_recipes_on_worlds_redefine_as_often_as_they_say() -> None:
+    def refreshes(name: str) -> list[tuple[int, ...]]:
+        (dial,) = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
+        sets = [f"{dial.key}={value}" for value in dial.values]
+        configs = [
+            load_config(recipe=path_of(name), flags={"strategy": {"name": "qure"}}, sets=[each]) for each in sets
+        ]
+        return [resolved(config).schedule.refresh_epochs or () for config in configs]
+
+    assert [len(epochs) for epochs in refreshes("definitions-world")] == [3, 6, 12]
+    assert {epochs[0] for epochs in refreshes("definitions-world")} == {20}
+    warm = refreshes("warm-up-world")
+    assert [epochs[0] for epochs in warm] == [0, 10, 20, 40]
+    assert {later - former for epochs in warm for former, later in itertools.pairwise(epochs)} == {20}
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -344,6 +386,17 @@ def test_a_recipe_that_extends_itself_or_nothing(tmp_path: Path) -> None:
         read_recipe(write(tmp_path, "c", 'extends = "nowhere.toml"'))
 
 
+def test_a_recipe_is_a_small_regular_file(tmp_path: Path) -> None:
+    for path, problem in [("/dev/zero", "is no regular file"), (tmp_path, "is no regular file")]:
+        with pytest.raises(NegbenchError, match=problem):
+            read_recipe(Path(path))
+    large = tmp_path / "large.toml"
+    with large.open("wb") as file:
+        file.truncate(2**20 + 1)
+    with pytest.raises(NegbenchError, match="has 1,048,577 bytes; expected a TOML file of at most 1,048,576 bytes"):
+        read_recipe(large)
+
+
 def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path: Path) -> None:
     recipe = write(tmp_path, "r", 'system = "cirqrs"\n[strategy]\nn_neg = 100\n[schedule]\nn_def = 6')
     config = load_config(recipe=recipe, sets=["schedule.n_def=3"])
@@ -368,7 +421,7 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(
         load_config(recipe=recipe, sets=vector_sets)
     assert len(warned) == 1
     remarks = list[str]()
-    axes_of(recipe, vector_sets, strategies="dqe,top-k", seeds=1).configs(remarks.append)
+    axes_of(recipe, vector_sets, strategies="dqe,top-k", seeds=1).configs(note=remarks.append)
     assert remarks == [line]  # one remark for all cells
     assert plan_study(Study(recipe=recipe, sets=tuple(vector_sets))).remarks == (line,)
     # each cell gets the parts that its backbone supports

@@ -16,7 +16,16 @@ from negbench.cli.explain import options_of
 from negbench.contracts import Loss, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.plugins import syntax
-from negbench.plugins.registry import KINDS, Registry, _modules, blamed, constructor_of, option_defaults, registry
+from negbench.plugins.registry import (
+    KINDS,
+    Registry,
+    _modules,
+    blamed,
+    checked_options,
+    option_defaults,
+    options_class,
+    registry,
+)
 from tests.plugin_file import ANSWER, PLUGIN
 
 TESTS = Path(__file__).parent
@@ -76,20 +85,96 @@ def test_every_default_builds_and_lies_in_its_range() -> None:
 
 def test_the_ends_of_every_range_build() -> None:
     for kind, name in FIELDED:
-        for option, span in tunable_ranges(registry.get(kind, name)).items():
-            is_int = isinstance(getattr(registry.make(kind, name), option), int)
+        ranges, default = tunable_ranges(registry.get(kind, name)), registry.make(kind, name)
+        for option, span in ranges.items():
+            number = int if isinstance(getattr(default, option), int) else lambda value: value
+            band = {span.below: number(ranges[span.below].high)} if span.below else {}  # a band as wide as it gets
+            band |= {start: number(each.low) for start, each in ranges.items() if each.below == option}
             for end in span.choices or (span.low, span.high):
-                value = int(end) if is_int else end
-                assert getattr(registry.make(kind, name, **{option: value}), option) == value
+                value = number(end)
+                assert getattr(registry.make(kind, name, **{**band, option: value}), option) == value
 
 
-def test_every_loader_option_has_a_default() -> None:
+LOADED = '''"""Sums."""
+
+from dataclasses import MISSING, dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from negbench import Backbone, check_option, tunable
+
+PAPER = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options.
+
+    Args:
+        width: How wide.
+        rate, names: Others.
+    """
+
+    width: int = tunable(MISSING, low=1, high=9)
+    rate: Annotated[float, Field(ge=0)] = 1.0
+    names: tuple[str, ...] = ("a",)
+
+    def __post_init__(self):
+        check_option("rate", self.rate, self.width < 9 or self.rate == 1, "1 where width is 9")
+
+
+class Sums(Backbone):
+    """Gives what `load` is given."""
+
+    identity = feature_key = temperature = None
+    image_features = candidates = queries = text_queries = tokenize = None
+
+    @classmethod
+    def load(cls, options: Options, seed: Annotated[int, Field(ge=0)] = 0):
+        return options.width, options.rate, options.names, seed
+'''
+
+
+def test_what_a_user_sets_is_a_dataclass_and_what_a_run_sets_a_parameter() -> None:
+    by_run = {"backbones": ["seed"], "datasets": ["split", "images"]}
     for kind, name in EVERY:
-        if kind not in ("strategies", "losses"):
-            loader = constructor_of(kind, registry.get(kind, name))
-            options = inspect.signature(loader).parameters.values()
-            assert all(option.kind is option.KEYWORD_ONLY for option in options), name
-            assert all(default is not inspect.Parameter.empty for default in option_defaults(loader).values()), name
+        cls = registry.get(kind, name)
+        assert dataclasses.MISSING not in option_defaults(cls).values(), name
+        if kind in by_run:
+            assert [*inspect.signature(cls.load).parameters] == ["options", *by_run[kind]], name  # type: ignore[attr-defined]
+        else:
+            assert options_class(cls) is cls
+
+
+def test_options_of_a_loader(tmp_path: Path, own_registry: None) -> None:
+    """Fields are separate from what the run sets; a required option, a type and a combination are checked."""
+    file = tmp_path / "sums.py"
+    file.write_text(LOADED, encoding="utf-8")
+    registry.add_file(file)
+    assert registry.make("backbones", "sums", width=3, seed=5) == (3, 1.0, ("a",), 5)
+    assert registry.make("backbones", "sums", width=3, rate=2, names=["b"]) == (3, 2.0, ("b",), 0)
+    for options, message in [
+        ({}, "backbone 'sums' needs backbone.width: --set backbone.width=..."),
+        ({"width": 3, "rat": 1}, "unknown option 'rat' in backbone 'sums': did you mean 'rate'?"),
+        ({"width": "3"}, "backbone.width = '3': input should be a valid integer"),
+        ({"width": 3, "rate": -1}, "backbone.rate = -1: input should be greater than or equal to 0"),
+        ({"width": 3, "seed": -1}, "backbone.seed = -1: input should be greater than or equal to 0"),
+        ({"width": 9, "rate": 0.5}, "rate must be 1 where width is 9, got 0.5"),
+    ]:
+        with pytest.raises(NegbenchError) as caught:
+            registry.make("backbones", "sums", **options)
+        assert _message(caught) == message
+    cls = registry.get("backbones", "sums")
+    with pytest.raises(OptionError, match=r"backbone\.seed is set by the run itself: leave it out"):
+        checked_options(cls, {"width": 3, "seed": 1}, "sums")
+    (option, *_) = options_of("backbones", "sums")
+    assert (option.name, option.type, option.range, option.text) == ("width", "int", "1..9", "How wide.")
+    file = tmp_path / "plain.py"
+    file.write_text(LOADED.replace("options: Options", "options"), encoding="utf-8")
+    registry.add_file(file)
+    with pytest.raises(NegbenchError, match="annotate its first parameter with the dataclass of its options"):
+        registry.make("backbones", "plain", width=3)
 
 
 def test_what_reads_the_truth_declares_it_and_is_named_an_oracle() -> None:
@@ -139,10 +224,7 @@ def test_a_file_that_names_its_paper_is_found(package: Path) -> None:
 
 
 def test_a_file_without_a_source_is_no_plugin(package: Path) -> None:
-    for name, text in (
-        ("helper", "x = 1\n"),
-        ("_private", CLASS),
-    ):
+    for name, text in (("helper", "x = 1\n"), ("_private", CLASS)):
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     assert not {"helper", "-private", "_private"} & set(registry.plugins("strategies"))
     with pytest.raises(UnknownNameError, match="unknown strategy 'helper'"):
@@ -172,7 +254,7 @@ def test_a_data_set_declares_the_files_it_reads() -> None:
 def test_every_option_is_explained() -> None:
     for kind, name in EVERY:
         options = options_of(kind, name)
-        defaults = option_defaults(constructor_of(kind, registry.get(kind, name)))
+        defaults = option_defaults(registry.get(kind, name))
         assert [option.name for option in options] == list(defaults)
         for option in options:
             assert len(option.text) > 3, f"{kind}/{name}: the docstring says nothing of '{option.name}'"
@@ -201,13 +283,7 @@ OPTIONS: list[tuple[type[NegbenchError], str, str, dict[str, object], tuple[str,
         (UnknownNameError, kind, name, {"no_such_option": 1}, ("unknown option 'no_such_option'", f"'{name}'"))
         for kind, name in (("strategies", "qure"), ("losses", "info-nce"), ("backbones", "tiny"), ("datasets", "circo"))
     ),
-    (
-        UnknownNameError,
-        "strategies",
-        "qure",
-        {"varient": "paper"},
-        ("strategy 'qure': did you mean 'variant'?",),
-    ),
+    (UnknownNameError, "strategies", "qure", {"varient": "paper"}, ("strategy 'qure': did you mean 'variant'?",)),
     (OptionError, "strategies", "qure", {"variant": "papr"}, ("strategy.variant = 'papr'",)),
     (OptionError, "strategies", "top-k", {"k": "100"}, ("k", "'100'")),
     (OptionError, "losses", "margin-kl", {"margin": None}, ("margin", "None")),
@@ -244,12 +320,12 @@ def test_a_file_is_registered(plugin_file: Path) -> None:
     assert "my-own" not in registry.plugins("strategies")
 
 
-def test_a_class_may_name_itself(tmp_path: Path) -> None:
+def test_a_file_holds_one_plugin_of_a_kind(tmp_path: Path) -> None:
     path = tmp_path / "two.py"
     second = PLUGIN[PLUGIN.index("@dataclass") :].replace("Mine", "Other")
-    text = (PLUGIN + "\n\n" + second).replace("(Strategy):", "(Strategy):\n    key = 'KEY'\n")
-    path.write_text(text.replace("KEY", "first", 1).replace("KEY", "second", 1), encoding="utf-8")
-    assert sorted(Registry().add_file(path)) == ["first", "second"]
+    path.write_text(f"{PLUGIN}\n\n{second}", encoding="utf-8")
+    with pytest.raises(NegbenchError, match=r"two.py must define exactly one public Strategy class, found \['Mine',"):
+        Registry().add_file(path)
 
 
 def test_a_name_that_is_taken_is_refused(plugin_file: Path, tmp_path: Path) -> None:
@@ -270,13 +346,11 @@ def test_a_name_that_is_taken_is_refused(plugin_file: Path, tmp_path: Path) -> N
         assert f"two strategies are named '{taken}': {by} and {other}; rename one" == _message(caught)
 
 
-def test_a_key_is_a_plain_name(plugin_file: Path) -> None:
-    for key in ["../out", "a/b", "", ".hidden", "x" * 200]:
-        plugin_file.write_text(
-            PLUGIN.replace("(Strategy):", f"(Strategy):\n    key = {key or '/'!r}\n"), encoding="utf-8"
-        )
+def test_a_files_name_is_a_plain_name(plugin_file: Path) -> None:
+    for name in ("a b.py", "...py", f"{'x' * 200}.py"):
         with pytest.raises(NegbenchError, match="expected a plain name"):
-            Registry().add_file(plugin_file)
+            Registry().add_file(plugin_file.rename(plugin_file.with_name(name)))
+        plugin_file.with_name(name).rename(plugin_file)
 
 
 def test_files_that_are_no_plugins(tmp_path: Path) -> None:

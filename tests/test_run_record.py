@@ -12,6 +12,8 @@ from pydantic import ValidationError
 
 import negbench
 from negbench import api
+from negbench.analysis.verdicts import negatives_of
+from negbench.grid.comparison import Group
 from negbench.settings.options import Run
 from negbench.store.runfolder import RunRecord
 
@@ -54,3 +56,11 @@ def test_unknown_numbers_are_null(results: list[dict[str, Any]], tmp_path: Path)
 
     write_json(tmp_path / "r.json", {**results[0], "behaviour": {"overlap": math.nan}})
     assert RunRecord.model_validate_json((tmp_path / "r.json").read_text()).behaviour == {"overlap": None}
+
+
+@pytest.mark.parametrize("select", ["select=last", "select=dev", "select=val", "reported=false"])
+def test_one_negative_is_one_however_the_epoch_is_chosen(vector_sets: list[str], tmp_path: Path, select: str) -> None:
+    """Regression: with a dev part, 1.11 or 1.25 negatives were printed where one is drawn."""
+    sets = [*vector_sets, "train.epochs=2", "schedule.n_def=1", f"eval.{select}", "eval.dev_fraction=0.2"]
+    run = api.run(strategy="all-corpus", sets=sets, options=Run(runs_dir=tmp_path, tracking_uri="none"))
+    assert negatives_of(Group({"strategy": "all-corpus"}, (run.folder,))) == 1

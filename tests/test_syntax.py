@@ -59,6 +59,15 @@ def test_imports_of_a_module_and_of_a_package() -> None:
         ("x = f(1)", "x = f(k=1)", False),
         ("if a:\n  f()\ng()", "if a:\n  f()\n  g()", False),
         ("x: int = 1", "x: float = 1", False),
+        ("if a:\n  raise E(f'{a} is bad')", "if a:\n  raise E('a must not be ' + str(a), hint=f'{b}') ", True),
+        ("assert a, 'one text'", "assert a", True),
+        ("if a:\n  raise E('text')", "if a < 1:\n  raise E('text')", False),
+        ("raise E('text')", "raise F('text')", False),
+        ("raise E('text')", "raise E('text') from None", False),
+        ("raise Stop(1)", "raise Stop(2)", False),
+        ("raise E[a]('text')", "raise E[b]('text')", False),
+        ("assert a, 'text'", "assert b, 'text'", False),
+        ("x = E('text')", "x = E('other')", False),
     ],
 )
 def test_the_text_of_a_tree(one: str, other: str, same: bool) -> None:

@@ -53,7 +53,8 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
     for name, value in values.items():
         assert copy.data.metrics[name] == pytest.approx(value)
     parts = [part for part, _ in itertools.groupby(sorted(values), lambda name: name.split("/")[0])]
-    assert parts == ["final", "mined", "regime_end", "used"]  # the most important part sorts first
+    assert parts[0] == "average"  # the most important part sorts first
+    assert {"mined", "regime_end", "used"} < {*parts}
     client = MlflowClient(default_uri(tmp_path))
     curve = client.get_metric_history(copy.info.run_id, "val/average/recall_at_10")
     points = [p for p in result.folder.metrics() if "val/average/recall_at_10" in p]
@@ -144,9 +145,9 @@ def _log_one(where: Path, number: int, failures: Any) -> None:
 
 @pytest.mark.slow
 def test_four_processes_start_on_an_empty_store(
-    tmp_path: Path, one_new_store: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fast_mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tracker, "client", one_new_store)  # without the copied store, so each process creates tables
+    monkeypatch.setattr(Tracker, "client", fast_mode)  # without the copied store, so each process creates tables
     context = multiprocessing.get_context("fork")
     failures = context.Queue()
     processes = [context.Process(target=_log_one, args=(tmp_path, n, failures)) for n in range(4)]

@@ -25,6 +25,7 @@ from negbench import __version__
 from negbench.analysis.statistics import Design, Difference, ValueTable, against
 from negbench.datasets._icons import PACKAGES
 from negbench.datasets.emoji import EmojiPictures
+from negbench.plugins.registry import build
 
 SCHEMA = Path(__file__).with_name("card.schema.json")
 METRICS = ("recall_at_1", "recall_at_10", "map_at_10")
@@ -66,7 +67,7 @@ def table(rows: dict[str, list[Path]], identity: str, data: Path) -> dict[str, A
     given = settings[0]["dataset"]
     options = {key: given[key] for key in ("artists", "references", "style", "seed", "val_queries")}
     options |= {key: tuple(options[key]) for key in ("artists", "references")}
-    family = {query.id: query.cluster for query in EmojiPictures.load(root=data, split="val", **options).queries}
+    family = {query.id: query.cluster for query in build(EmojiPictures, root=data, split="val", **options).queries}
     differences = _differences(rows, baseline, family)
     made = {}
     for label, runs in rows.items():
@@ -110,7 +111,7 @@ def main(data: Path, given: list[str]) -> None:
     """Write the card and print its tables."""
     counts = {}
     for split in ("train", "val"):
-        loaded = EmojiPictures.load(root=data, split=split)
+        loaded = build(EmojiPictures, root=data, split=split)
         families = len({query.cluster for query in loaded.queries})
         counts[split] = {"queries": len(loaded.queries), "images": len(loaded.images), "clusters": families}
     card = {

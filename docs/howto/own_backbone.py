@@ -13,7 +13,8 @@ from pathlib import Path
 #
 # Shapes: B images or queries, L stored rows of width C per image, T candidate vectors, D the width of the space. The
 # output of `image_features` is stored once and shared by all runs, so it must not train (or set
-# `frozen_images = False`). The keyword arguments of `load` are the options; `seed` is the run's.
+# `frozen_images = False`). The fields of the dataclass that `load` takes first are the options, checked by their types;
+# `seed` is the run's. The file's name is the backbone's.
 #
 # Here an image is 16 mean colours and a text the counts of its letters; two projections are trained.
 
@@ -23,8 +24,10 @@ SOURCE = '''
 
 import hashlib
 import math
+from dataclasses import dataclass
 
 import torch
+from pydantic import PositiveInt
 from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d, normalize
 
@@ -39,10 +42,20 @@ def pixels_of(image):
     return torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).reshape(32, 32, 3).permute(2, 0, 1) / 255
 
 
+@dataclass(frozen=True, kw_only=True)
+class ColoursOptions:
+    """Options of `Colours`.
+
+    Args:
+        dim: width of the space.
+    """
+
+    dim: PositiveInt = 32
+
+
 class Colours(negbench.Backbone):
     """Projected colours plus projected letters."""
 
-    key = "colours"
     transform = staticmethod(pixels_of)
 
     def __init__(self, dim, seed):
@@ -70,8 +83,8 @@ class Colours(negbench.Backbone):
         )
 
     @classmethod
-    def load(cls, *, dim: int = 32, seed: int = 0):
-        return cls(dim, seed)
+    def load(cls, options: ColoursOptions, seed: int = 0):
+        return cls(options.dim, seed)
 
     @property
     def identity(self):
@@ -128,11 +141,11 @@ print("exit status", status)
 # ```python
 # import pytest
 # from colours import Colours
-# from negbench.testing import BackboneTestCase
+# from negbench.testing import BackboneTestCase, build
 #
 #
 # class TestColours(BackboneTestCase):
 #     @pytest.fixture
 #     def make(self):
-#         return lambda seed: Colours.load(seed=seed)
+#         return lambda seed: build(Colours, seed=seed)
 # ```

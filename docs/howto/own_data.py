@@ -63,7 +63,7 @@ print("exit status", status)
 # ## Train and compare
 #
 # The tiny backbone was trained on garments and is used for its speed. Replace it by `--backbone clip` or `blip2` with
-# weights, or by [your own embeddings](own_embeddings.md).
+# weights, or by [your own embeddings](ten_minutes.md#your-own-embeddings).
 
 # %%
 status = negbench_command(

@@ -16,8 +16,9 @@ import negbench
 # ## The file
 #
 # `given` is a `negbench.LossInput`: `positive` [B], `negatives` [B, M], `mask` [B, M] (False where there is no
-# negative), `weights` [B, M], `temperature`. Scores may have any sign. Where `mask` is False, values may be
-# NaN, so replace them before computing anything. The class is a frozen dataclass; its fields are the options.
+# negative), `weights` [B, M], `temperature`. Scores may have any sign, and may be NaN where `mask` is False; `gap`,
+# s- - s+ of each negative, is safe to use. `mean_over_rows` averages the valid negatives of each query, then the
+# queries. The class is a frozen dataclass; its fields are the options, checked by their types.
 
 # %%
 SOURCE = '''
@@ -25,7 +26,7 @@ SOURCE = '''
 
 from dataclasses import dataclass
 
-import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -38,29 +39,19 @@ PAPER = "mine"
 class SoftMargin(negbench.Loss):
     """Mean over queries of the weighted mean over negatives of softplus((s- - s+ + margin) / tau)."""
 
-    key = "soft-margin"
-    margin: float = negbench.tunable(0.1, low=0.0, high=0.5)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        negbench.check_option("margin", self.margin, self.margin >= 0, ">= 0")
+    margin: NonNegativeFloat = negbench.tunable(0.1, low=0.0, high=0.5)  # the type is checked
 
     def value(self, given: negbench.LossInput) -> Tensor:
         """Scalar, float32 or wider."""
-        wide = torch.promote_types(given.positive.dtype, torch.float32)
-        negatives = given.negatives.to(wide).masked_fill(~given.mask, 0.0)
-        terms = softplus((negatives - given.positive.to(wide)[:, None] + self.margin) / given.temperature)
-        weights = given.weights.to(wide) * given.mask
-        total = weights.sum(1)
-        rows = (weights * terms).sum(1) / torch.where(total > 0, total, 1.0)
-        return rows.sum() / (total > 0).sum().clamp(min=1)  # a query without negatives adds nothing
+        terms = softplus((given.gap + self.margin) / given.temperature)
+        return negbench.mean_over_rows(terms, given.mask, given.weights)
 '''
 Path("soft_margin.py").write_text(SOURCE)
 
 # %% [markdown]
 # ## In a comparison
 #
-# `--plugin` registers the file under the class's `key` (if it has none, under the file's name). In a recipe, write
+# `--plugin` registers the plug-in under the file's name, `soft-margin`. In a recipe, write
 # `plugins = ["soft_margin.py"]`.
 
 # %%

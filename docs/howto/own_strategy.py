@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 import negbench
@@ -18,7 +19,8 @@ import negbench
 # ## The rule
 #
 # `view.scores` is [B, N], one row per query; higher is better, any sign. `view.positive` is [B], the target's score.
-# `view.allowed` is [B, N]: images that may be negatives at all. Return a mask [B, N], or weights >= 0.
+# `view.allowed` is [B, N]: images that may be negatives at all. `view.window(eligible, k)` is the k best of some.
+# Return a mask [B, N], or weights >= 0.
 
 
 # %%
@@ -26,14 +28,11 @@ import negbench
 class Below(negbench.Strategy):
     """The `k` best of the allowed images that score below the target."""
 
-    k: int = negbench.tunable(20, low=5, high=100)
+    k: PositiveInt = negbench.tunable(20, low=5, high=100)
 
     def pool(self, view: negbench.ScoreView) -> Tensor:
         """[B, N] bool."""
-        below = view.allowed & (view.scores < view.positive[:, None])
-        ranked = view.scores.masked_fill(~below, -torch.inf).argsort(dim=1, descending=True)
-        rank = ranked.argsort(dim=1)
-        return below & (rank < self.k)
+        return view.window(view.allowed & (view.scores < view.positive[:, None]), self.k)
 
 
 # %% [markdown]
@@ -61,7 +60,7 @@ SOURCE = '''
 
 from dataclasses import dataclass
 
-import torch
+from pydantic import PositiveInt
 
 import negbench
 
@@ -72,12 +71,10 @@ PAPER = "ours"
 class Below(negbench.Strategy):
     """The `k` best of the allowed images that score below the target."""
 
-    k: int = negbench.tunable(20, low=5, high=100)
+    k: PositiveInt = negbench.tunable(20, low=5, high=100)
 
     def pool(self, view):
-        below = view.allowed & (view.scores < view.positive[:, None])
-        rank = view.scores.masked_fill(~below, -torch.inf).argsort(dim=1, descending=True).argsort(dim=1)
-        return below & (rank < self.k)
+        return view.window(view.allowed & (view.scores < view.positive[:, None]), self.k)
 '''
 Path("below.py").write_text(SOURCE)
 

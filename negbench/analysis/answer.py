@@ -1,72 +1,132 @@
-"""A comparison's answer in words: who is best or shares first place, who loses and by how much, what is undecided."""
+"""A comparison's answer in words: who is best, who loses and by how much, what is undecided, and where it holds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
-from negbench.analysis.leader import equally_many, group_key, negatives_text, negatives_words, row_key
+from negbench.analysis.findings import Findings
+from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words
+from negbench.analysis.pivots import at_point, size_of, unbeaten
+from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import in_words, last_card
+from negbench.analysis.tuned_gain import TUNED, tuned_answer, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow
 from negbench.analysis.words import bracket, label_of, listed, percent, signed
 from negbench.display import duration
-from negbench.grid.comparison import Group
+from negbench.grid.comparison import Group, place_of
+from negbench.grid.dials import Dials
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 3
 _NAMED = 4  # most strategies named in a list
+_WORDS = {  # of a verdict; {} is the strategy that others are compared with
+    "better": "better than {}",
+    "worse": "worse than {}",
+    "equal": "equal to {} within {} points",
+    "undecided": "undecided against {}",
+}
 
 
-def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
-    """Write the answer: first places (over all first), undecided pairs, details, what the intervals cover, the regime.
+def say(findings: Findings) -> list[str]:
+    """Write the answer, a line per entry; none where nothing was judged.
 
-    Args:
-        groups: of a comparison.
-        rows: their verdicts.
+    First each table's order (over all first), or along dials the points at which each strategy is best; then what is
+    undecided, what the intervals cover, the regime, learning rates, unfinished training, and what tuning gained.
     """
-    main = [row for row in rows if row.main]
+    if not findings.rows:
+        return []
+    rows = [row for row in findings.main if row.settings != TUNED]
+    steps = steps_of(findings.groups)
+    lines = _points(findings.dials, rows) if findings.dials.axes else [*_orders(rows, steps), *_turns(rows)]
+    price = open_pairs(findings.groups, [row for row in rows if OVER_ALL not in row.place])
+    return [
+        *lines,
+        *([f"{price[0].upper()}{price[1:]}."] if price else []),
+        *_covers(rows),
+        *_saturated(rows),
+        *_regime(findings.groups),
+        *rates_answer(findings.document),
+        *trained_out(findings.groups, findings.main),
+        *(tuned_answer(tunings_of(findings.document)[0], findings.tuned) if findings.tuned else ()),
+    ]
+
+
+# --- a table -----------------------------------------------------------------------------------------------------
+
+
+def steps_of(groups: Sequence[Group]) -> dict[str, int]:
+    """Return the steps of each training budget, '' where a comparison has one; without budgets of unlike steps."""
+    steps: dict[str, set[int]] = {}
+    for group in groups:
+        steps.setdefault(group.labels.get("epochs", ""), set()).update(
+            result["steps"] for result in group.results if "steps" in result
+        )
+    return {budget: next(iter(counts)) for budget, counts in steps.items() if len(counts) == 1}
+
+
+def _turns(rows: Sequence[VerdictRow]) -> list[str]:
+    """Say which orders turn between two training budgets: A beats B, decided, at one, and B beats A at the other."""
+    worlds: dict[tuple[str, ...], dict[int, Sequence[VerdictRow]]] = {}
+    for row in (row for row in rows if row.epochs):
+        rest = tuple(label for axis, label in zip(PLACE, row.place, strict=True) if axis != "epochs")
+        table = worlds.setdefault(rest, {})
+        table[int(row.epochs)] = [*table.get(int(row.epochs), ()), row]
+    lines = []
+    for tables in worlds.values():
+        beats = {n: {(a, row.strategy) for row in tables[n] for a in row.beaten_by} for n in sorted(tables)}
+        turns: dict[tuple[int, int], list[tuple[str, str]]] = {}
+        for short, long in combinations(beats, 2):
+            for pair in sorted(beats[short]):
+                if pair[::-1] in beats[long] and not any(pair in pairs for pairs in turns.values()):
+                    turns.setdefault((short, long), []).append(pair)
+        for (short, long), pairs in turns.items():
+            names = listed([f"{a} and {b}" for a, b in pairs], _NAMED)
+            lines.append(f"Between {short} and {long} epochs the order turns: first ahead, then behind are {names}.")
+        if len(beats) > 1 and not turns:
+            lines.append(f"No decided order turns between {min(beats)} and {max(beats)} epochs.")
+    return list(dict.fromkeys(lines))
+
+
+def _orders(rows: Sequence[VerdictRow], steps: Mapping[str, int]) -> list[str]:
+    """Describe every table: the first lines of all tables, then the others."""
     tables: dict[tuple[str, ...], list[VerdictRow]] = {}
-    for row in sorted(main, key=lambda row: OVER_ALL not in row.place):
+    for row in sorted(rows, key=lambda row: (OVER_ALL not in row.place, int(row.epochs or 0))):
         tables.setdefault(row.place, []).append(row)
-    orders = [(_prefix(place, list(tables)), _order(table)) for place, table in tables.items()]
-    first = [prefix + lines[0] for prefix, lines in orders]
-    more = [prefix + line for prefix, lines in orders for line in lines[1:]]
-    if price := open_pairs(groups, [row for row in main if OVER_ALL not in row.place]):
-        first = [f"{first[0]} {price}."] if len(first) == 1 else [*first, f"{price}."]
-    return [*first, *more, *_sure(main), *_saturated(main), *_regime(groups)]
+    orders = [
+        [_prefix(place, list(tables)) + line for line in _order(table, steps.get(table[0].epochs))]
+        for place, table in tables.items()
+    ]
+    return [line for lines in (*(each[:1] for each in orders), *(each[1:] for each in orders)) for line in lines]
 
 
 def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
     """Return the labels that distinguish this table: 'cirr, info-nce: '; '' for the only one."""
     varied = [index for index in range(len(PLACE)) if len({each[index] for each in places}) > 1]
-    return ", ".join(dict.fromkeys(place[index] for index in varied if place[index])) + ": " * bool(varied)
+    words = [place[index] + " epochs" * (PLACE[index] == "epochs") for index in varied if place[index]]
+    return ", ".join(dict.fromkeys(words)) + ": " * bool(varied)
 
 
-def _order(rows: Sequence[VerdictRow]) -> list[str]:
-    """Describe a table: first place and the others' losses in a line, then details, then other numbers of negatives."""
+def _order(rows: Sequence[VerdictRow], steps: int | None) -> list[str]:
+    """Describe a table: who is best with equally many negatives, or, where no two have equally many, the verdicts."""
     blocks = equally_many(rows)
     (count, usual), *others = blocks.items()
+    if len(usual) == 1 or rows[0].system:  # a system's question: which negatives are better than its own?
+        counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in rows)
+        alone = len(rows) > 1 and len(usual) == 1
+        return [_verdicts(rows), *([f"Negatives per query and step: {counts}."] if alone else [])]
     names = {row.strategy for row in usual}
-    ranked = sorted(usual, key=lambda row: -row.mean)
-    first = [row for row in ranked if not names & set(row.beaten_by)]
-    losers = [row for row in ranked if names & set(row.beaten_by)]
-    where, best = f"{label_of(rows[0].metric)} with {negatives_words(count)} per query and step", ranked[0]
-    if len(ranked) == 1:
-        text = f"{where}: only {_mean(best)}; nothing to compare it with"
-    elif len(first) == 1:
-        text = f"{where}: {_mean(first[0])} is best"
-    else:
-        leaders = listed([row.strategy for row in first], _NAMED)
-        text = f"{where}: {leaders} share first place ({_range([row.mean for row in first])} %)"
-    if losers:
-        lost = listed([row.strategy for row in losers], _NAMED)
-        text += f"; {lost} lose{'s' * (len(losers) == 1)} {_range([best.mean - row.mean for row in losers])} points"
-    text += "."
+    best, *rest = sorted([row for row in usual if not row.collapsed] or usual, key=lambda row: -row.mean)
+    losers = [row for row in rest if names & set(row.beaten_by)]
+    after = f", after {steps:,} steps" if steps else ""
+    text = f"{label_of(best.metric)} with {negatives_words(count)} per query and step{after}: {_mean(best)} is "
+    text += "; ".join(["best" if len(losers) == len(rest) else "highest", *_beside(best, rest, losers)])
     above = max((row for _, theirs in others for row in theirs), key=lambda row: row.mean, default=best)
     if above.mean > best.mean:
         more = negatives_words(negatives_text(above.negatives))
-        text += f" With {more}, {above.strategy} reaches {percent(above.mean)} %."
-    lines = [text, *_among(best, first[1:])]
+        text += f". With {more}, {above.strategy} reaches {percent(above.mean)} %"
+    lines = [f"{text}."]
     if losers:
         behind = ", ".join(_loss(row, best) for row in losers[:_NAMED])
         behind += f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
@@ -74,37 +134,71 @@ def _order(rows: Sequence[VerdictRow]) -> list[str]:
     for other, theirs in others:
         top = sorted(theirs, key=lambda row: -row.mean)[:_NAMED]
         lines.append(f"With {negatives_words(other)}: {', '.join(map(_against, top))}.")
+    return [*lines, *_ends(rows)]
+
+
+def _ends(rows: Sequence[VerdictRow]) -> list[str]:
+    """Write a line on a table's strategies with collapsed runs, and one on each set that scores identically."""
+    fallen = [
+        f"{row.strategy} in {row.collapsed} of {row.seeds} seeds ({_range([row.lowest, row.highest])} %)"
+        for row in rows
+        if row.collapsed
+    ]
+    lines = [f"Collapsed, so without a place in the order: {'; '.join(fallen)}."] if fallen else []
+    for row in rows:
+        if row.identical and row.strategy < row.identical[0]:
+            why = "the learning rate is too low to change the model" if row.unmoved else "they draw the same images"
+            lines.append(f"{listed([row.strategy, *row.identical], _NAMED)} score identically: probably {why}.")
     return lines
+
+
+def _beside(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[VerdictRow]) -> list[str]:
+    """Say which strategies score like the best, are equal to it, are undecided against it, and lose."""
+    alike = [row for row in rest if row.strategy in best.identical]
+    near = [row for row in rest if row not in [*alike, *losers]]
+    parts = [f"{_names(alike)} score{'s' * (len(alike) == 1)} exactly the same"] if alike else []
+    for verdict, members in (
+        ("equal", [row for row in near if row.to_best == "equal"]),
+        ("undecided", [row for row in near if row.to_best != "equal"]),
+    ):
+        if members:
+            words = _WORDS[verdict].format("it", f"{100 * best.margin:g}")
+            parts.append(f"{_names(members)} ({_range([row.mean for row in members])} %) {_is(members)} {words}")
+    if losers:
+        lost = _range([best.mean - row.mean for row in losers])
+        parts.append(f"{_names(losers)} lose{'s' * (len(losers) == 1)} {lost} points")
+    return parts
+
+
+def _verdicts(rows: Sequence[VerdictRow]) -> str:
+    """Say which strategies are better than the baseline, worse, equal and undecided, with their differences."""
+    own = next((row for row in rows if row.verdict == "baseline"), None)
+    metric = label_of(rows[0].metric)
+    if own is None:
+        return f"{metric}: {', '.join(map(_mean, rows[:_NAMED]))}; no run of the baseline is finished."
+    if len(rows) == 1:
+        return f"{metric}: {_mean(own)} is the only strategy."
+    parts = list[str]()
+    for verdict, words in _WORDS.items():
+        members = [row for row in by_negatives(rows) if row.verdict == verdict]
+        names = [f"{row.strategy} {signed(row.difference, row.diff_low, row.diff_high)}" for row in members]
+        if members:
+            other = "it" if parts else f"{own.strategy} ({percent(own.mean)} %)"
+            parts.append(f"{listed(names, 9)} {_is(members)} {words.format(other, f'{100 * own.margin:g}')}")
+    return f"{metric}: {'; '.join(parts)}."
+
+
+def _names(rows: Sequence[VerdictRow]) -> str:
+    return listed([row.strategy for row in rows], _NAMED)
+
+
+def _is(rows: Sequence[VerdictRow]) -> str:
+    return "is" if len(rows) == 1 else "are"
 
 
 def _range(values: Sequence[float]) -> str:
     """'7.0 to 8.2' in percent; '7.0' where both ends print alike."""
     return " to ".join(dict.fromkeys((percent(min(values)), percent(max(values)))))
-
-
-def _among(best: VerdictRow, rest: Sequence[VerdictRow]) -> list[str]:
-    """Say which strategies that share first place are equal to the best, and which are undecided against it."""
-    equal = [row.strategy for row in rest if row.to_best == "equal"]
-    undecided = [row.strategy for row in rest if row.strategy not in equal]
-    lines = [f"Equal to {best.strategy} within {100 * best.margin:g} points: {listed(equal, _NAMED)}."] if equal else []
-    return [*lines, *([f"Undecided against {best.strategy}: {listed(undecided, _NAMED)}."] if undecided else [])]
-
-
-def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
-    """Say how many of the pairs to decide are undecided, and what deciding them costs; '' for none."""
-    left = [row for row in rows if row.undecided]
-    if not left:
-        return ""
-    count = len({(row.place, frozenset((row.strategy, other))) for row in left for other in row.undecided})
-    text = f"{count} pair{'s are' if count > 1 else ' is'} undecided"
-    prices = [row.more_seeds for row in left if row.more_seeds > 0]
-    if prices:
-        took = {group_key(group): sum(sum(r["seconds"].values()) for r in group.results) for group in groups}
-        seconds = sum(row.more_seeds * took.get(row_key(row), 0) / row.seeds for row in left if row.more_seeds > 0)
-        text += f": about {max(prices):.0f} more seed{'s' * (max(prices) > 1)}, {duration(seconds)} of computing"
-    if any(row.more_seeds < 0 for row in left):
-        text += f"{'; ' if prices else ', and '}some need more queries, not seeds"
-    return text
 
 
 def _loss(row: VerdictRow, best: VerdictRow) -> str:
@@ -126,24 +220,70 @@ def _against(row: VerdictRow) -> str:
     return f"{row.strategy} {percent(row.mean)} % ({difference} against {row.baseline}: {row.verdict})"
 
 
-def _sure(rows: Sequence[VerdictRow]) -> list[str]:
+# --- many points -------------------------------------------------------------------------------------------------
+
+
+def _points(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
+    """Say which strategies are best along dials, at how many points and where."""
+    points = [point for place in dials.points if (point := at_point(rows, dials.label(place)))]
+    alone = [unbeaten(point)[0] for point in points if len(unbeaten(point)) == 1]
+    lines = [
+        f"{len(points)} points ({label_of(rows[0].metric)}, {size_of(rows)} per point): one strategy beats all others "
+        f"at {len(alone)}; at {len(points) - len(alone)} several are not beaten."
+    ]
+    for name in sorted(set(alone), key=lambda each: -alone.count(each)):
+        where = [point[0].point for point in points if unbeaten(point) == [name]]
+        more = f" and {len(where) - _NAMED} more" * (len(where) > _NAMED)
+        lines.append(f"{name} is best at {'; '.join(where[:_NAMED])}{more}.")
+    held = {row.strategy: sum(row.strategy in unbeaten(point) for point in points) for row in rows}
+    most = max(held.values())
+    best = [name for name in sorted(held) if held[name] == most]
+    verb = "is" if len(best) == 1 else "are"
+    return [*lines, f"{listed(best)} {verb} not beaten at {most} of {len(points)} points, the most of all strategies."]
+
+
+# --- what it rests on --------------------------------------------------------------------------------------------
+
+
+def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
+    """Say how many of the pairs to decide are undecided, and what deciding them costs; '' for none."""
+    left = [row for row in rows if row.undecided]
+    pairs = {(row.place, row.baseline, frozenset((row.strategy, other))) for row in left for other in row.undecided}
+    if not pairs:
+        return ""
+    several, to_baseline = len(pairs) > 1, all(baseline in pair for _, baseline, pair in pairs)
+    text = f"{len(pairs)} {'difference' if to_baseline else 'pair'}{'s' * several}{' from the baseline' * to_baseline} "
+    text += f"{'are' if several else 'is'} undecided"
+    prices = [row.more_seeds for row in left if row.more_seeds > 0]
+    if prices:
+        took = {place_of(group.labels): sum(sum(r["seconds"].values()) for r in group.results) for group in groups}
+        seconds = [row.more_seeds * took.get(place_of(vars(row)), 0) / row.seeds for row in left if row.more_seeds > 0]
+        text += f"; about {max(prices):.0f} more seed{'s' * (max(prices) > 1)} ({duration(sum(seconds))} of computing) "
+        text += f"should decide {'them' if several else 'it'}"
+    if any(row.more_seeds < 0 for row in left):
+        text += f"; {'some need' if several else 'it needs'} more queries, not seeds"
+    return text
+
+
+def _covers(rows: Sequence[VerdictRow]) -> list[str]:
     """Count the verdicts against the baseline, and say what the intervals cover."""
     compared = [row for row in rows if row.compared]
     if not compared:
         return []
-    seeds, level = max(row.seeds for row in rows), f"{100 * (1 - rows[0].alpha):g} %"
-    words = ("better", "worse", "equal", "undecided")
-    counts: Mapping[str, int] = {word: sum(row.verdict == word for row in compared) for word in words}
+    level = f"{100 * (1 - rows[0].alpha):g} %"
+    counts: Mapping[str, int] = {word: sum(row.verdict == word for row in compared) for word in _WORDS}
     text = f"Against the baseline: {', '.join(f'{n} {word}' for word, n in counts.items() if n)}. "
-    if seeds == 1:
-        text += f"One seed: the {level} intervals cover other queries for these trained models, not retraining; "
-        return [f"{text}use {_ENOUGH_SEEDS} seeds."]
+    if max(row.seeds for row in rows) == 1:
+        text += (
+            f"With one seed, the {level} intervals hold for other queries of these trained models, not for training "
+        )
+        return [f"{text}again: use {_ENOUGH_SEEDS} seeds."]
     covered = " or ".join(dict.fromkeys(row.covers for row in compared))
-    return [f"{text}Simultaneous {level} intervals, valid for {covered} with these models, data and settings."]
+    return [f"{text}The simultaneous {level} intervals hold for {covered}, not for other models, data or settings."]
 
 
 def _saturated(rows: Sequence[VerdictRow]) -> list[str]:
-    if not rows or min(row.mean for row in rows) < _SATURATED:
+    if min(row.mean for row in rows) < _SATURATED:
         return []
     name, last = label_of(rows[0].metric), percent(min(row.mean for row in rows))
     return [f"{name} is saturated (the last strategy has {last} %): choose a stricter one with --metric."]

@@ -78,12 +78,15 @@ BAND = (
 )
 FALLBACKS = (Column("fallback_below", "fallbacks below", digits=1), Column("fallback_any", "fallbacks any", digits=1))
 
+DRAW_RANK = Column("draw_rank_median", "rank drawn", digits=1)
+
 BEHAVIOUR = (
     NEGATIVES,
     FALSE_POOL,
     FALSE_DRAWS,
     POOL,
     HARDNESS,
+    DRAW_RANK,
     *BAND,
     Column("overlap", "overlap %", "%", 1),
     *FALLBACKS,
@@ -93,8 +96,10 @@ AUDIT = (
     FALSE_POOL,
     POOL,
     HARDNESS,
+    DRAW_RANK,
     *BAND,
     Column("diversity", "diversity", digits=3),
+    Column("likeness", "likeness", digits=3, optional=True),
     *FALLBACKS,
 )
 COST = (
@@ -112,7 +117,7 @@ COST = (
 LR = Column("lr", "lr", "word")
 TRAINING = (
     LR,
-    Column("epochs", "epochs"),
+    Column("epochs_trained", "epochs"),
     Column("steps", "steps"),
     Column("plateau", "plateau %", "%", 2),
     Column("rise", "rise in last third", "points", 2),

@@ -24,6 +24,7 @@ from negbench.grid.compute import computed
 from negbench.grid.looks import Looks
 from negbench.store.runfolder import RunFolder
 
+_DECIDED = {"baseline": "each difference from the baseline is", "all": "all pairs are", "best": "first place is"}
 Places = Collection[tuple[str, ...]]  # of groups, as `place_of` returns them
 
 
@@ -81,10 +82,7 @@ def computed_until(
 def open_strategies(
     folder: ComparisonFolder, rules: Rules
 ) -> Callable[[Sequence[Outcome], Places], tuple[Places, str]]:
-    """Return `undecided` for `computed_until`: the strategies with an undecided pair, and the cost of deciding it.
-
-    The corners of systems run on with them, and all alike: a gain is taken apart over the seeds that they share.
-    """
+    """Return `undecided` for `computed_until`: the strategies with an undecided pair, and the cost of deciding it."""
 
     def undecided(outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
         findings = standing(folder.path.parent, folder.document(outcomes), rules)
@@ -94,11 +92,8 @@ def open_strategies(
             if _place(row) in running
         ]
         left = {_place(row) for row in rows if row.undecided}
-        if left and findings.systems:
-            names = findings.systems["names"]
-            labels = [outcome.cell.labels for outcome in outcomes]
-            left |= {place_of(each) for each in labels if each["system"] not in names} & {*running}
-        return left, open_pairs(findings.groups, rows) or "all pairs are decided"
+        family = "baseline" if rules.looks is None else rules.looks.pairs
+        return left, open_pairs(findings.groups, rows) or f"{_DECIDED[family]} decided"
 
     return undecided
 

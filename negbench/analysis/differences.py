@@ -7,7 +7,7 @@ The generator is seeded with the values themselves, so the same cells give the s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from negbench.analysis import statistics
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Values
+from negbench.settings.options import PairsToDecide
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,30 @@ class Differences:
     def best(self, among: Iterable[str]) -> str:
         """Return the strategy with the highest mean, as rounded where rows are stored; of equal ones, the first."""
         return max(among, key=lambda name: round(self.means[name].mean, 10))
+
+    def undecided(
+        self, pairs: PairsToDecide, baseline: str | None, blocks: Mapping[str, float], out: Collection[str] = ()
+    ) -> dict[tuple[str, str], statistics.Difference]:
+        """Return the undecided ones among the pairs to decide.
+
+        With `best`, those are the pairs between strategies of one block that none of their block beats: first place in
+        it is then decided, or shared by strategies that are equal to each other.
+
+        Args:
+            pairs: which pairs are to be decided.
+            baseline: of the pairs with it.
+            blocks: strategy -> the number of negatives at which it is compared for first place.
+            out: strategies that cannot be best, whatever their mean.
+        """
+        family = dict(self.pairs.differences)
+        if pairs == "baseline":
+            family = {(name, baseline or ""): each for name, each in self.against.items()}
+        elif pairs == "best":
+            beaten = self.pairs.beaten()
+            lost = {name for name in beaten if any(blocks[each] == blocks[name] for each in beaten[name])}
+            ended = lost.union(out)
+            family = {(a, b): each for (a, b), each in family.items() if blocks[a] == blocks[b] and not {a, b} & ended}
+        return {pair: each for pair, each in family.items() if each.verdict == "undecided"}
 
     def after(self, before: Differences) -> Differences:
         """Return these differences, but keep those of `before` that were decided or have gained no seeds."""

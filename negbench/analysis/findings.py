@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from negbench.analysis.answer import answer
-from negbench.analysis.decomposition import Gain, gains_of, systems_answer
-from negbench.analysis.dial_points import dials_answer
-from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.tuned_gain import (
     DEFAULT,
-    TUNED,
     TunedRow,
     TuningGain,
-    tuned_answer,
     tuned_rows,
     tuning_gains,
     tunings_of,
 )
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
-from negbench.grid.comparison import Group, grouped, groups_of, place_of
+from negbench.grid.comparison import ComparisonFolder, Group, grouped, groups_of, place_of
 from negbench.grid.dials import Dials
 from negbench.machine.files import read_json, write_json
 
@@ -36,16 +30,15 @@ class Findings:
     """A comparison's finished cells, its axes, and its test results.
 
     Attributes:
-        groups: finished cells, grouped over seeds, without the corners of systems.
+        groups: finished cells, grouped over seeds.
         document: comparison.json.
         rows: verdicts.
-        gains, tuning: other stored results; empty if the comparison has no such axis.
+        tuning: gains of tuned strategies; empty if the comparison has none.
     """
 
     groups: tuple[Group, ...]
     document: Mapping[str, Any]
     rows: tuple[VerdictRow, ...] = ()
-    gains: tuple[Gain, ...] = ()
     tuning: tuple[TuningGain, ...] = ()
 
     @cached_property
@@ -54,10 +47,9 @@ class Findings:
         return Dials.of(self.document)
 
     @property
-    def systems(self) -> Mapping[str, Any]:
-        """The systems in comparison.json; empty if the comparison has none."""
-        systems: Mapping[str, Any] = self.document.get("systems") or {}
-        return systems
+    def systems(self) -> bool:
+        """Whether systems are an axis of the comparison."""
+        return any("system" in group.labels for group in self.groups)
 
     @property
     def main(self) -> list[VerdictRow]:
@@ -78,28 +70,27 @@ class Findings:
             if not {"point", "system"} & set(group.labels) and group.labels.get("settings", DEFAULT) == DEFAULT
         )
 
-    def answer(self) -> list[str]:
-        """Write the answer in sentences."""
-        if not self.rows:
-            return []
-        lines = []
-        if self.dials.axes:
-            lines += dials_answer(self.dials, self.main)
-        elif self.systems:
-            lines += systems_answer(self.main, self.gains)
-        else:
-            rows = [row for row in self.rows if row.settings != TUNED]
-            lines += answer(self.plain or self.groups, rows)
-        lines += [*rates_answer(self.document), *trained_out(self.groups, self.main)]
-        return lines + (tuned_answer(tunings_of(self.document)[0], self.tuned) if self.tuned else [])
-
     def notes(self) -> list[str]:
         """List caveats: cells that are not defined, and what the backbone or data set does not support."""
-        undefined = [
-            f"{each['strategy']} at {each.get('system') or each.get('point')} is not defined: {each['reason']}"
-            for each in self.document.get("undefined", ())
+        left_out = [
+            f"{each.get('strategy', 'all')} at {each.get('system') or each['point']} is not defined: {each['reason']}"
+            for each in self.document.get("left_out", ())
         ]
-        return [*undefined, *self.systems.get("remarks", ())]
+        return [*left_out, *self.document.get("remarks", ()), *self.mixed()]
+
+    def versions(self) -> dict[str, list[str]]:
+        """Return package -> the versions with which the runs were computed."""
+        found: dict[str, list[str]] = {}
+        for manifest in (manifest for group in self.groups for manifest in group.manifests):
+            for name, version in manifest.get("versions", {}).items():
+                found.setdefault(name, []).extend([version] * (version not in found.get(name, ())))
+        return found
+
+    def mixed(self) -> list[str]:
+        """Remark on runs that were computed with different versions of a package; empty where all agree."""
+        several = [f"{name} {' and '.join(each)}" for name, each in self.versions().items() if len(each) > 1]
+        text = "the runs were computed with different versions, which may be a part of any difference"
+        return [f"{text}: {', '.join(several)}"] if several else []
 
     def write(self, folder: Path) -> Path:
         """Write statistics.json; returns its path."""
@@ -110,10 +101,7 @@ class Findings:
         return folder / FILE
 
 
-_PARTS: Mapping[str, type[Any]] = {
-    "gains": Gain,
-    "tuning": TuningGain,
-}
+_PARTS: Mapping[str, type[Any]] = {"tuning": TuningGain}
 
 
 def judged(runs: Path, name: str, rules: Rules) -> Findings:
@@ -123,16 +111,14 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
         RunError: no such comparison, no finished cell, or runs whose ranks are of different queries.
         UnknownNameError: a data set has no such metric.
     """
-    groups, corners, document = _stored(runs, name)
-    systems: Mapping[str, Any] = document.get("systems") or {}
-    tables = tables_of(groups, rules, systems.get("own"))
+    groups, document = _stored(runs, name)
+    tables, rules = tables_of(groups, rules), _jointly(groups, rules)
     joined = [] if document.get("dials") else over_all(tables)
     rows = [row for table in [*joined, *tables] for row in rows_of(table, rules)]
     return Findings(
         groups=groups,
         document=document,
         rows=tuple(VerdictRow.read(row.plain()) for row in rows),  # as a page reads them back
-        gains=tuple(gains_of(tables_of(corners, rules), systems.get("corners", {}), rules)),
         tuning=tuple(tuning_gains(tables, tunings_of(document)[1], rules.alpha)),
     )
 
@@ -145,9 +131,14 @@ def standing(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
         document: content of comparison.json for the computed cells (`ComparisonFolder.document`).
         rules: how strategies are compared.
     """
-    groups, _ = _parted(grouped(runs, document["cells"]), document)
-    tables = tables_of(groups, rules, (document.get("systems") or {}).get("own"), main_only=True)
+    groups = tuple(grouped(runs, document["cells"]))
+    tables, rules = tables_of(groups, rules, main_only=True), _jointly(groups, rules)
     return Findings(groups, document, tuple(row for table in tables for row in rows_of(table, rules)))
+
+
+def _jointly(groups: Sequence[Group], rules: Rules) -> Rules:
+    """Return the rules at a level at which the tables of all training budgets hold at once, so that turns do, too."""
+    return replace(rules, alpha=rules.alpha / max(1, len({group.labels.get("epochs") for group in groups})))
 
 
 def stored(runs: Path, name: str) -> Findings:
@@ -157,7 +148,7 @@ def stored(runs: Path, name: str) -> Findings:
         RunError: no such comparison, or no finished cell.
         NegbenchError: a file of another negbench version.
     """
-    groups, _, document = _stored(runs, name)
+    groups, document = _stored(runs, name)
     path = runs / name / FILE
     if not path.exists():
         return Findings(groups, document)
@@ -177,16 +168,6 @@ def _gaps(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: float("nan") if value is None else value for key, value in row.items()}
 
 
-def _stored(runs: Path, name: str) -> tuple[tuple[Group, ...], list[Group], Mapping[str, Any]]:
-    """Read a comparison's own groups, the groups of its systems' corners, and comparison.json."""
-    groups, document = groups_of(runs, name), read_json(runs / name / "comparison.json")
-    return *_parted(groups, document), document
-
-
-def _parted(groups: Sequence[Group], document: Mapping[str, Any]) -> tuple[tuple[Group, ...], list[Group]]:
-    """Split groups into a comparison's own and those of its systems' corners."""
-    systems: Mapping[str, Any] = document.get("systems") or {}
-    labels = {corner["label"] for corners in systems.get("corners", {}).values() for corner in corners}
-    corners = [group for group in groups if group.labels.get("system") in labels]
-    own = [group for group in groups if not systems or group.labels.get("system") in systems.get("names", ())]
-    return tuple(own), corners
+def _stored(runs: Path, name: str) -> tuple[tuple[Group, ...], Mapping[str, Any]]:
+    """Read a comparison's groups and comparison.json."""
+    return tuple(groups_of(runs, name)), ComparisonFolder(runs / name).read()

@@ -18,8 +18,8 @@ from negbench.analysis import columns
 from negbench.analysis.columns import metric_column, numbers, texts
 from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_card
-from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, headline_metrics, negatives_of, rounded
-from negbench.grid.comparison import AXES, Group
+from negbench.analysis.verdicts import OVER_ALL, VerdictRow, headline_metrics, negatives_of, rounded
+from negbench.grid.comparison import AXES, Group, place_of
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs")  # shown above a table if all rows agree
 
@@ -46,8 +46,8 @@ def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> Le
         rows: their verdicts, for the columns that need a test; those without a group ("over all") go to `quality`.
     """
     groups = ordered(groups, rows)
-    tested = {row_key(row): row for row in rows if row.main}
-    verdicts = [tested.pop(group_key(group), None) for group in groups]
+    tested = {place_of(vars(row)): row for row in rows if row.main}
+    verdicts = [tested.pop(place_of(group.labels), None) for group in groups]
     lines = [line_of(group, row) for group, row in zip(groups, verdicts, strict=True)]
     over_all = [row_line(row) for row in by_negatives(list(tested.values()))]
     axes = [*axes_of(groups, rows), "seeds"]
@@ -125,7 +125,7 @@ def line_of(group: Group, row: VerdictRow | None = None) -> dict[str, object]:
     line |= {f"{name}_seconds": sum(group.values("seconds", name)) / len(results) for name in stages}
     memory = dict.fromkeys(name for result in results for name in result["peak_memory_mib"])
     line |= {f"peak_memory_{name}_mib": max(group.values("peak_memory_mib", name)) for name in memory}
-    line |= {"lr": group.configs[0].train.lr, "epochs": group.configs[0].train.epochs}
+    line |= {"lr": group.configs[0].train.lr, "epochs_trained": group.configs[0].train.epochs}
     line |= {} if row is None else row_line(row)
     line |= {metric_column(name).key: group.values("metrics", name) for name in _headline(group, row)}
     return line | {"seeds": len(results), "negatives": negatives_text(negatives_of(group))}
@@ -176,31 +176,21 @@ def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
 
 
 def by_negatives(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
-    """Sort rows by table, negatives per query and step, and the metric, best first."""
-    return sorted(
-        rows,
-        key=lambda r: (r.point, r.system, r.settings, r.dataset, r.backbone, rounded(r.negatives), r.loss, -r.mean),
-    )
-
-
-def row_key(row: VerdictRow) -> tuple[str, ...]:
-    """Return the labels that identify a strategy in its table."""
-    return (*row.place, row.strategy)
-
-
-def group_key(group: Group) -> tuple[str, ...]:
-    """Return the same key for a group."""
-    return (*(group.labels.get(axis, "") for axis in PLACE), group.labels["strategy"])
+    """Sort rows as tables and figures do: by the axes outside a data set, negatives, and the metric, best first."""
+    return sorted(rows, key=lambda row: _rank(vars(row), row.negatives, row.mean))
 
 
 def ordered(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Group]:
-    """Sort groups by data set, negatives per query and step, and the metric, best first, as in tables and figures."""
-    means: Mapping[tuple[str, ...], float] = {row_key(row): row.mean for row in rows if row.main}
+    """Sort groups in the same order."""
+    means = {place_of(vars(row)): row.mean for row in rows if row.main}
 
-    def place(group: Group) -> tuple[object, ...]:
+    def rank(group: Group) -> tuple[object, ...]:
         own = _mean(group.values("metrics", group.results[0]["main_metric"]))
-        mean = means.get(group_key(group), own)
-        labels = [group.labels.get(axis, "") for axis in ("point", "system", "settings", "dataset")]
-        return labels, rounded(negatives_of(group)), -mean, sorted(group.labels.items())
+        return _rank(group.labels, negatives_of(group), means.get(place_of(group.labels), own))
 
-    return sorted(groups, key=place)
+    return sorted(groups, key=rank)
+
+
+def _rank(labels: Mapping[str, str], negatives: float, mean: float) -> tuple[object, ...]:
+    outer = [labels.get(axis, "") for axis in AXES if axis not in ("strategy", "loss", "backbone")]
+    return outer, rounded(negatives), -mean, place_of(labels)

@@ -16,7 +16,7 @@ SHARE = 0.95  # of a plateau: the steps to reach it are reported
 _NAMED = 4
 READ_PLATEAU = (
     "Curve on the scored split, mean over seeds. Plateau: its last value. Rise: the part of it gained in the last "
-    "third of the epochs; above the margin, the run was not trained out. Steps: number of steps until the curve first "
+    "third of the epochs; above the margin, training is unfinished. Steps: number of steps until the curve first "
     "reached 95 % of its own plateau, and of the highest plateau of the data set and backbone; -: never reached."
 )
 
@@ -90,8 +90,9 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
     rates = "; ".join(f"{rate:g} for {listed(members, _NAMED)}" for rate, members in of_rate.items())
     text = f"Learning rates, each the best of its grid on a part of train with seed {chosen[0].seed}: {rates}."
     parts = [text] * bool(rates)
-    parts += [f"At an end of the grid (a better rate may exist beyond it): {listed(ends, _NAMED)}."] * bool(ends)
-    parts += [f"At the configured rate, as all trials failed: {listed(failed, _NAMED)}."] * bool(failed)
+    end = f"The best rate of {listed(ends, _NAMED)} is the highest or the lowest tried; a better one may lie beyond."
+    lost = f"All trials of {listed(failed, _NAMED)} failed, so the configured rate was used."
+    parts += [end] * bool(ends) + [lost] * bool(failed)
     return [" ".join(parts)]
 
 
@@ -141,6 +142,6 @@ def trained_out(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str
     named = ", ".join(f"{name} by {percent(rise)}" for rise, name, _ in rising[:_NAMED])
     named += f" and {len(rising) - _NAMED} more" * (len(rising) > _NAMED)
     return [
-        f"Not trained out: {label_of(row.metric)} still rises by more than {points} in the last third "
+        f"Training is unfinished: {label_of(row.metric)} still rises by more than {points} in the last third "
         f"of the epochs ({named}). More epochs may change the order."
     ]

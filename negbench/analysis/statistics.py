@@ -71,7 +71,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Summary:
-    """One strategy: mean over seeds and queries, sd over seeds of the seed means (nan for one seed), intervals.
+    """One strategy: mean over seeds and queries; sd (nan for one seed), lowest and highest of the seed means; interval.
 
     `interval` covers other seeds and other queries (or worlds), for this mean alone. It is clipped to [0, 1] if all
     values lie there.
@@ -79,6 +79,8 @@ class Summary:
 
     mean: float
     sd: float
+    lowest: float
+    highest: float
     interval: Interval
     seeds: int
     queries: int
@@ -382,7 +384,9 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
             df = (over_seeds + query) ** 2 / (over_seeds**2 / (len(seeds) - 1) + query**2 / noise.df)
             half = max(half, float(scipy.stats.t.ppf(0.5 + level / 2, df)) * (over_seeds + query) ** 0.5)
         sd = float(means.std(ddof=1)) if len(seeds) > 1 else float("nan")
-        summaries[name] = Summary(mean, sd, _interval(mean, half, level, bounds), len(seeds), table.queries(name))
+        ends = float(means.min()), float(means.max())
+        interval = _interval(mean, half, level, bounds)
+        summaries[name] = Summary(mean, sd, *ends, interval, len(seeds), table.queries(name))
     return summaries
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from negbench.analysis.collapse import Ends, ends_of
 from negbench.analysis.differences import Differences, decided
 from negbench.analysis.prices import more_seeds
 from negbench.analysis.statistics import Design, Interval
@@ -48,15 +49,18 @@ class Rules:
     metric: str | None = None
     looks: Looks | None = None
 
-    def check(self, strategies: Iterable[str], metrics: Iterable[Sequence[str]] = ()) -> None:
-        """Check baseline and metric against strategy labels and each data set's metrics, before anything is computed.
+    def check(self, plugins: Mapping[str, str], metrics: Iterable[Sequence[str]] = ()) -> None:
+        """Check baseline and metric before anything is computed.
+
+        Args:
+            plugins: label -> plug-in of every strategy.
+            metrics: names of each data set's metrics.
 
         Raises:
             UnknownNameError: the baseline is none of the strategies, or a data set has no such metric.
         """
-        labels = sorted(set(strategies))
-        if self.baseline is not None and _named(self.baseline, labels) is None:
-            raise UnknownNameError("--baseline", self.baseline, labels)
+        if self.baseline is not None and _named(self.baseline, plugins) is None:
+            raise UnknownNameError("--baseline", self.baseline, sorted(plugins))
         for names in metrics if self.metric is not None else ():
             self.main(names[0], names)
 
@@ -73,25 +77,20 @@ class Rules:
             raise UnknownNameError("--metric", self.metric, list(metrics))
         return next((name for name in headline_metrics(metrics) if name in printed), printed[0])
 
-    def choose(self, strategies: Sequence[str]) -> str | None:
-        """Choose the baseline among these labels; None if the requested one has no finished cell."""
+    def choose(self, plugins: Mapping[str, str]) -> str | None:
+        """Choose the baseline among these strategies (label -> plug-in); None if the requested one is not there."""
         if self.baseline is not None:
-            return _named(self.baseline, strategies)
-        by_default = (label for name in DEFAULT_BASELINES for label in strategies if _plugin(label) == name)
-        return next(by_default, strategies[0])
+            return _named(self.baseline, plugins)
+        by_default = (label for name in DEFAULT_BASELINES for label, plugin in plugins.items() if plugin == name)
+        return next(by_default, next(iter(plugins), None))
 
 
-def _named(name: str, labels: Sequence[str]) -> str | None:
+def _named(name: str, plugins: Mapping[str, str]) -> str | None:
     """Return the label of this name, or the only label of a plug-in of this name; else None."""
-    if name in labels:
+    if name in plugins:
         return name
-    of_plugin = [label for label in labels if _plugin(label) == name]
+    of_plugin = [label for label, plugin in plugins.items() if plugin == name]
     return of_plugin[0] if len(of_plugin) == 1 else None
-
-
-def _plugin(label: str) -> str:
-    """Return the plug-in's name: `qure` for `qure(variant=release)` and `qure x5`."""
-    return label.split("(")[0].split(" ")[0]
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,10 @@ class VerdictRow:
     negatives. `negatives`: per query and step. `system`, `point` and `settings` are empty if the comparison has no such
     axis. `undecided` names the strategies against which it is undecided, among the pairs to decide; `more_seeds` is how
     many more seeds would decide all of them (-1: no number would; NaN: one seed, or none to decide). `covers` says what
-    else the intervals cover, such as other seeds.
+    else the intervals cover, such as other seeds. `collapsed` is the number of its runs that collapsed, `lowest` and
+    `highest` the ends of its seeds' means; `identical` names strategies whose runs score exactly alike; `unmoved` is
+    true if they all score as the untrained model does (`negbench.analysis.collapse`). `facts` are the typed columns of
+    its cells: `plugin`, and `num_negatives`, `own` and a column per dial where the comparison has such an axis.
     """
 
     dataset: str
@@ -144,9 +146,16 @@ class VerdictRow:
     system: str = ""
     point: str = ""
     settings: str = ""
+    epochs: str = ""
     undecided: tuple[str, ...] = ()
     more_seeds: float = math.nan
     covers: str = ""
+    collapsed: int = 0
+    lowest: float = math.nan
+    highest: float = math.nan
+    identical: tuple[str, ...] = ()
+    unmoved: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def compared(self) -> bool:
@@ -171,14 +180,18 @@ class VerdictRow:
         return Design(margin=self.margin).verdict(Interval(self.gap_low, self.gap_high, 1 - self.alpha))
 
     def plain(self) -> dict[str, Any]:
-        """Return the fields for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
-        return {k: _finite(v) if isinstance(v, float) else v for k, v in asdict(self).items()}
+        """Return the fields and facts for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
+        flat = asdict(self)
+        flat |= flat.pop("facts")
+        return {k: _finite(v) if isinstance(v, float) else v for k, v in flat.items()}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> VerdictRow:
-        """Read what `plain` wrote as JSON, where a gap is null."""
-        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in stored.items()}
-        return cls(**{**known, **{name: tuple(known[name]) for name in ("beaten_by", "undecided")}})
+        """Read what `plain` wrote as JSON, where a gap is null; a column that is no field is a fact."""
+        names = {each.name for each in fields(cls)}
+        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in stored.items() if k in names}
+        known |= {name: tuple(known.get(name, ())) for name in ("beaten_by", "undecided", "identical")}
+        return cls(**known, facts={k: v for k, v in stored.items() if k not in names})
 
 
 def _finite(value: float) -> float:
@@ -194,14 +207,16 @@ class VerdictTable:
         main: the metric that verdicts are about.
         values: metric -> strategy -> per-query values.
         negatives: strategy -> negatives per query and step.
-        own: the strategy that is the baseline whatever the rules say (a system's published one); '' for none.
+        facts: strategy -> typed columns of its cells.
+        ends: strategy -> how its runs ended on the main metric.
     """
 
     labels: Mapping[str, str]
     main: str
     values: Mapping[str, Mapping[str, Values]]
     negatives: Mapping[str, float] = field(default_factory=dict)
-    own: str = ""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ends: Mapping[str, Ends] = field(default_factory=dict)
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -209,11 +224,15 @@ class VerdictTable:
         return tuple(self.labels.get(axis, "") for axis in PLACE)
 
     def baseline(self, rules: Rules) -> str | None:
-        """Return the strategy that the others are compared with; None if it has no finished cell."""
+        """Return the strategy that the others are compared with: a system's own, or that of the rules.
+
+        None if it has no finished cell.
+        """
         names = list(self.values.get(self.main, {}))
-        if self.own:
-            return self.own if self.own in names else None
-        return rules.choose(names) if names else None
+        facts = {name: self.facts.get(name, {}) for name in names}
+        if any("own" in each for each in facts.values()):
+            return next((name for name, each in facts.items() if each["own"]), None)
+        return rules.choose({name: str(each.get("plugin", name)) for name, each in facts.items()})
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -230,13 +249,7 @@ def negatives_of(group: Group) -> float:
 
     For drawn negatives, the number of draws; for a batch, its other members (times the slots that are corrupted).
     """
-    negatives = []
-    for config, manifest, seen in zip(group.configs, group.manifests, group.values("negatives_seen"), strict=False):
-        train, evaluated = config.train, config.eval
-        queries = manifest.get("dataset", {}).get("train_queries", 0)
-        fitted = queries - (round(evaluated.dev_fraction * queries) if evaluated.select == "dev" else 0)
-        if fitted and train.epochs:
-            negatives.append(seen / (train.epochs * fitted))
+    negatives = group.values("negatives_per_query")
     return float(np.mean(negatives)) if negatives else math.nan
 
 
@@ -245,19 +258,12 @@ def rounded(negatives: float) -> float:
     return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
-def tables_of(
-    groups: Sequence[Group],
-    rules: Rules = Rules(),
-    own: Mapping[str, str] | None = None,  # frozen
-    *,
-    main_only: bool = False,
-) -> list[VerdictTable]:
+def tables_of(groups: Sequence[Group], rules: Rules = Rules(), *, main_only: bool = False) -> list[VerdictTable]:
     """Read per-query values of all groups on the headline metrics, the one that verdicts are about first.
 
     Args:
         groups: of a comparison.
         rules: name that metric.
-        own: system -> label of its own strategy, the baseline of its tables.
         main_only: leave the other headline metrics out.
 
     Raises:
@@ -280,7 +286,8 @@ def tables_of(
             for name, metric_values in values_of(group.runs, metrics, seen.setdefault(dataset, {})).items():
                 values.setdefault(name, {})[group.labels["strategy"]] = metric_values
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
-        tables.append(VerdictTable(labels, main, values, negatives, (own or {}).get(labels.get("system", ""), "")))
+        facts = {group.labels["strategy"]: {"plugin": group.plugin, **group.facts} for group in members}
+        tables.append(VerdictTable(labels, main, values, negatives, facts, ends_of(members, main)))
     return tables
 
 
@@ -313,7 +320,18 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
     }
     metric = " and ".join(dict.fromkeys(table.main for table in tables))
     negatives = {name: float(np.mean([table.negatives.get(name, math.nan) for table in tables])) for name in values}
-    return VerdictTable(labels, metric, {metric: values}, negatives, tables[0].own)
+    return VerdictTable(labels, metric, {metric: values}, negatives, tables[0].facts, _joined_ends(tables, values))
+
+
+def _joined_ends(tables: Sequence[VerdictTable], values: Mapping[str, Values]) -> dict[str, Ends]:
+    """Return how each strategy's runs ended over all tables: a seed collapsed if it did in any of them."""
+    joined = {}
+    for name, kept in values.items():
+        ends = [table.ends.get(name, Ends()) for table in tables]
+        fallen = frozenset[int]().union(*(each.collapsed for each in ends)) & {*kept.seeds}
+        same = set.intersection(*({*each.identical} for each in ends))
+        joined[name] = Ends(fallen, tuple(sorted(same)), all(each.unmoved for each in ends))
+    return joined
 
 
 def _side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Sequence[str]) -> Values:
@@ -354,7 +372,9 @@ def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
     rows: list[VerdictRow] = []
     baseline = table.baseline(rules)
     for metric, values in table.values.items():
-        key = "/".join([*table.place, metric])
+        # an axis that was added later is no part of the key where it is not used: the key seeds the intervals
+        place = [label for axis, label in zip(PLACE, table.place, strict=True) if label or axis != "epochs"]
+        key = "/".join([*place, metric])
         try:
             tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=key)
         except ValueError:  # the only cause left in a table that was read here: too few queries in a stratum
@@ -367,19 +387,27 @@ def _row(
     table: VerdictTable, metric: str, name: str, tests: Differences, baseline: str | None, rules: Rules
 ) -> VerdictRow:
     mean, against = tests.means[name], tests.against.get(name)
-    facts: dict[str, Any] = dict(table.labels)
+    columns: dict[str, Any] = dict(table.labels)
     first, last = tests.pairs.ranks()[name]
-    facts |= {"beaten_by": tests.pairs.beaten()[name], "rank_low": first, "rank_high": last}
+    columns |= {"beaten_by": tests.pairs.beaten()[name], "rank_low": first, "rank_high": last}
     counts = {each: rounded(table.negatives.get(each, math.nan)) for each in tests.means}
     for key, among in (("behind", list(counts)), ("gap", [each for each in counts if counts[each] == counts[name]])):
         if (test := tests.pairs.of(tests.best(among), name)) is not None:
-            facts |= {key: test.value, f"{key}_low": test.interval.low, f"{key}_high": test.interval.high}
+            columns |= {key: test.value, f"{key}_low": test.interval.low, f"{key}_high": test.interval.high}
     if against is not None:
-        facts |= {"difference": against.value, "p_adjusted": against.p_adjusted}
-        facts |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
-        facts |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
-    facts |= _prices(name, tests, baseline, rules, nested=table.values[metric][name].nested)
-    facts["covers"] = _covers(table.values[metric][name])
+        columns |= {"difference": against.value, "p_adjusted": against.p_adjusted}
+        columns |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
+        columns |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
+    pairs = "baseline" if rules.looks is None else rules.looks.pairs
+    fallen = [each for each, ends in table.ends.items() if ends.collapsed]
+    left = {pair: each for pair, each in tests.undecided(pairs, baseline, counts, fallen).items() if name in pair}
+    prices = [more_seeds(each, rules.margin, nested=table.values[metric][name].nested) for each in left.values()]
+    columns["undecided"] = tuple(a if b == name else b for a, b in left)
+    columns["more_seeds"] = -1.0 if math.inf in prices else max(prices, default=math.nan)
+    columns["covers"] = _covers(table.values[metric][name])
+    columns |= {"lowest": mean.lowest, "highest": mean.highest}
+    if (ends := table.ends.get(name)) is not None and metric == table.main:
+        columns |= {"collapsed": len(ends.collapsed), "identical": ends.identical, "unmoved": ends.unmoved}
     verdict: str = "not compared" if against is None else against.verdict
     return VerdictRow(
         strategy=name,
@@ -396,19 +424,9 @@ def _row(
         negatives=table.negatives.get(name, math.nan),
         margin=rules.margin,
         alpha=rules.alpha,
-        **facts,
+        facts=table.facts.get(name, {}),
+        **columns,
     )
-
-
-def _prices(name: str, tests: Differences, baseline: str | None, rules: Rules, *, nested: bool) -> dict[str, Any]:
-    """Return the strategies against which one is undecided, among the pairs to decide, and the seeds that it costs."""
-    family = {(other, baseline or ""): each for other, each in tests.against.items()}
-    if rules.looks is not None and rules.looks.pairs:
-        family = dict(tests.pairs.differences)
-    undecided = {pair: each for pair, each in family.items() if name in pair and each.verdict == "undecided"}
-    prices = [more_seeds(each, rules.margin, nested=nested) for each in undecided.values()]
-    more = -1.0 if math.inf in prices else max(prices, default=math.nan)
-    return {"undecided": tuple(a if b == name else b for a, b in undecided), "more_seeds": more}
 
 
 def _covers(values: Values) -> str:

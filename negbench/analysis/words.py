@@ -13,7 +13,13 @@ import pandas as pd
 def label_of(metric: str) -> str:
     """Shorten a metric's name for tables and plots: 'average/recall_at_10' -> 'average R@10'."""
     *group, name = metric.split("/")
-    for long, short in (("subset_recall_at_", "Rs@"), ("recall_at_", "R@"), ("map_at_", "mAP@"), ("hit_at_", "hit@")):
+    for long, short in (
+        ("subset_recall_at_", "Rs@"),
+        ("recall_at_", "R@"),
+        ("map_at_", "mAP@"),
+        ("hit_at_", "hit@"),
+        ("cirqrs_at_", "CIRQRS@"),
+    ):
         name = name.replace(long, short)
     return " ".join([*group, name])
 

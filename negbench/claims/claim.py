@@ -87,6 +87,20 @@ class ClaimTest:
 
 
 @dataclass(frozen=True)
+class Premise:
+    """The regime in which a paper makes its claim: a setting's measure, mean over its runs, meets a condition."""
+
+    setting: str
+    measure: Measure
+    holds: Condition
+
+    def __str__(self) -> str:
+        unit = self.measure.unit
+        bound = f"{'above' if self.holds.above else 'below'} {self.holds.bound * unit.scale:g} {unit.name}".rstrip()
+        return f"{self.measure} of {self.setting} {bound}"
+
+
+@dataclass(frozen=True)
 class Claim:
     """One claim of a paper.
 
@@ -97,6 +111,7 @@ class Claim:
         published: the effect that was printed, and the numbers behind it.
         needs: names of `negbench.claims.evidence.NEEDS`: what the data must have for the claim to be testable.
         tests: the claim is supported if all tests are, refuted if one is.
+        premises: conditions without which the claim says nothing about a world.
     """
 
     number: int
@@ -105,6 +120,7 @@ class Claim:
     published: str
     needs: tuple[str, ...]
     tests: tuple[ClaimTest, ...]
+    premises: tuple[Premise, ...] = ()
 
     @property
     def papers(self) -> tuple[str, ...]:
@@ -117,7 +133,8 @@ class Claim:
     @property
     def settings(self) -> tuple[str, ...]:
         """All variants to compute for the claim."""
-        return tuple(dict.fromkeys(name for test in self.tests for name in test.needed))
+        tested = [name for test in self.tests for name in test.needed]
+        return tuple(dict.fromkeys((*tested, *(premise.setting for premise in self.premises))))
 
 
 @cache
@@ -154,7 +171,13 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
     claims = []
     for value in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]:
         tests = tuple(test for table in value.pop("tests") for test in _tests(table))
-        claims.append(Claim(value.pop("id"), needs=tuple(value.pop("needs", ())), tests=tests, **value))
+        premises = tuple(
+            Premise(table.pop("of"), Measure(table.pop("measure"), tuple(table.items())), Condition.parse(holds))
+            for table in value.pop("premises", ())
+            for holds in [table.pop("holds")]
+        )
+        needs = tuple(value.pop("needs", ()))
+        claims.append(Claim(value.pop("id"), needs=needs, tests=tests, premises=premises, **value))
     return tuple(claims)
 
 

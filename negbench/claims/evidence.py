@@ -153,7 +153,6 @@ NEEDS: dict[str, Callable[[ResolvedConfig, Scenes], str | None]] = {
     "relevant": _relevant,
     "told-apart": _told_apart,
     "people": _people,
-    "judges": lambda config, scenes: None if _relevant(config, scenes) is None else _people(config, scenes),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -12,18 +12,20 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from negbench.analysis import differences
-from negbench.analysis.statistics import Design
+from negbench.analysis.statistics import POWER, Design
 from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
-from negbench.claims.measure import Measured
+from negbench.claims.measure import POINTS, Measured
 from negbench.grid.looks import Looks
 from negbench.metrics.preference import spearman
 
 Array = NDArray[np.float64]
-Verdict = Literal["supported", "refuted", "undecided", "not testable"]
+Verdict = Literal["supported", "refuted", "no effect", "undecided", "premise absent", "not testable"]
 
 ALPHA = 0.05
-_POWER = 0.8  # at the detectable difference
+NO_EFFECT = 0.005  # differences of which the whole interval is smaller count as none: half a point
+LENGTHS = ("short", "long")
+DECIDED: tuple[Verdict, ...] = ("supported", "refuted", "no effect")
 
 
 @dataclass(frozen=True)
@@ -41,32 +43,43 @@ class ClaimEstimate:
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of a test, with the number of seeds that it took; `reason` says why there is no estimate."""
+    """Result of a test, with the number of seeds that it took; `reason` says why there is no estimate.
+
+    `length` is one of `LENGTHS` if claims are judged at two.
+    """
 
     test: ClaimTest
     verdict: Verdict
     estimate: ClaimEstimate | None = None
     reason: str = ""
     seeds: int = 0
+    length: str = ""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a claim."""
+    """Result of a claim: a `Verdict`, or at two lengths what `at_both` says."""
 
     claim: Claim
-    verdict: Verdict
+    verdict: str
     reason: str
     answers: tuple[Answer, ...]
 
 
 def judge(
-    claim: Claim, evidence: Evidence, looks: Looks, *, lacking: str | None, undefined: Mapping[str, str]
+    claim: Claim,
+    evidence: Evidence,
+    looks: Looks,
+    *,
+    lacking: str | None,
+    undefined: Mapping[str, str],
+    lengths: int = 1,
 ) -> Finding:
-    """Judge a claim: refuted if a test is, else not testable if one is not, supported if all are, else undecided.
+    """Judge a claim: the verdict of its weakest test, refuted before untestable, undecided, without effect, supported.
 
-    The intervals of a claim's tests and of all looks are simultaneous (Bonferroni), so that neither several tests nor
-    several looks refute by chance. What one look decides is final.
+    If a premise does not hold, the claim is neither supported nor refuted, whatever its tests say. The intervals of a
+    claim's tests, looks and lengths are simultaneous (Bonferroni), so that none of these refutes by chance. What one
+    look decides is final.
 
     Args:
         claim: claim to judge.
@@ -74,17 +87,46 @@ def judge(
         looks: after which seeds the tests are judged.
         lacking: what the data lack for the claim; None if nothing.
         undefined: settings without runs -> why.
+        lengths: at how many lengths of training the claim is judged.
     """
     if lacking is not None:
         return Finding(claim, "not testable", lacking, ())
-    answers = tuple(_answer(test, evidence, looks, undefined, len(claim.tests)) for test in claim.tests)
+    answers = tuple(_answer(test, evidence, looks, undefined, lengths * len(claim.tests)) for test in claim.tests)
+    for premise in claim.premises:
+        try:
+            runs = [evidence.run(premise.setting, seed) for seed in looks.first]
+            value = float(np.mean([_mean(measured) for measured in premise.measure.of_seeds(runs)]))
+        except Untestable as error:
+            return Finding(claim, "not testable", f"premise: {undefined.get(premise.setting, error)}", answers)
+        if not premise.holds.holds(value, value):
+            shown = f"{value * premise.measure.unit.scale:.3g} {premise.measure.unit.name}"
+            return Finding(claim, "premise absent", f"{premise}: here {shown}", answers)
     verdicts = [answer.verdict for answer in answers]
-    worst: tuple[Verdict, ...] = ("refuted", "not testable", "undecided")
+    worst: tuple[Verdict, ...] = ("refuted", "not testable", "undecided", "no effect")
     for verdict in worst:
         if verdict in verdicts:
             reason = next(answer.reason for answer in answers if answer.verdict == verdict)
             return Finding(claim, verdict, reason, answers)
     return Finding(claim, "supported", "", answers)
+
+
+def at_both(short: Finding, long: Finding) -> Finding:
+    """Combine a claim's findings at two lengths of training.
+
+    Two equal verdicts are the verdict. Decided at both (supported, refuted, no effect) and differently, the claim
+    depends on the length. Decided at one alone, the verdict names that length.
+    """
+    findings = dict(zip(LENGTHS, (short, long), strict=True))
+    decided = {name: finding.verdict for name, finding in findings.items() if finding.verdict in DECIDED}
+    if short.verdict == long.verdict:
+        verdict = short.verdict
+    elif len(decided) == 1:
+        verdict = ", ".join((*decided.values(), f"{next(iter(decided))} only"))
+    else:
+        verdict = "depends on the length" if decided else "undecided"
+    reason = "; ".join(f"{name}: {finding.reason}" for name, finding in findings.items() if finding.reason)
+    answers = [replace(each, length=name) for name, finding in findings.items() for each in finding.answers]
+    return Finding(short.claim, verdict, short.reason if short.reason == long.reason else reason, tuple(answers))
 
 
 def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mapping[str, str], tests: int) -> Answer:
@@ -109,7 +151,13 @@ def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mappin
 
 
 def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
-    """Return supported or refuted if the whole interval meets that condition, else undecided."""
+    """Return supported or refuted if the whole interval meets that condition, else undecided.
+
+    A difference in points that is tested against 0 is "no effect" if its interval lies inside `NO_EFFECT`.
+    """
+    tested = test.statistic == "difference" and test.unit == POINTS and test.supports.bound == 0
+    if tested and estimate.low > -NO_EFFECT and estimate.high < NO_EFFECT:
+        return "no effect"
     if test.supports.holds(estimate.low, estimate.high):
         return "supported"
     return "refuted" if test.refutes.holds(estimate.low, estimate.high) else "undecided"
@@ -210,5 +258,5 @@ def _over_seeds(values: Array, alpha: float) -> ClaimEstimate:
         return ClaimEstimate(mean, float("nan"), float("nan"), float("nan"))
     error = float(values.std(ddof=1) / np.sqrt(count))
     half = float(stats.t.ppf(1 - alpha / 2, count - 1))
-    power = float(stats.t.ppf(_POWER, count - 1))
+    power = float(stats.t.ppf(POWER, count - 1))
     return ClaimEstimate(mean, mean - half * error, mean + half * error, (half + power) * error)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from negbench.analysis.regime_card import last_card
 from negbench.claims.evidence import SettingRun, Untestable
 from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.epochs import event_effect, falls, late_slope, slope
-from negbench.metrics.preference import agreement, cirqrs_at_k, simulated_choices
+from negbench.metrics.preference import agreement, cirqrs_at_k
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.recall import hits_at_k
 from negbench.metrics.relevant import false_negative_rate, other_recall_at_k
@@ -22,8 +22,6 @@ from negbench.metrics.similarity import semantic_separation
 from negbench.scoring.evaluation import block_scorer
 from negbench.scoring.scorers import Encoded
 from negbench.scoring.stored import preferences_of, values_of
-
-SET_SIZE = 5  # images per set that people or simulated judges compare
 
 
 class Unit(NamedTuple):
@@ -86,7 +84,7 @@ class Measure:
     def settings(self) -> tuple[str, ...]:
         """Other settings whose runs with the same seed it reads."""
         options = dict(self.options)
-        return tuple(options.get("rankers", ())) + ((options["scorer"],) if "scorer" in options else ())
+        return (options["scorer"],) if "scorer" in options else ()
 
     def of(self, run: SettingRun) -> Measured:
         """Return its values for one run."""
@@ -218,6 +216,15 @@ def drops_rise(run: SettingRun) -> Measured:
     return Measured(drops_place(run).values - drops_place(run, "warm").values)
 
 
+@measure("regime", PERCENT)
+def regime(run: SettingRun, number: str) -> Measured:
+    """A share on the regime card of the last refresh (docs/regimes.md)."""
+    value = last_card(run.result).get(number)
+    if value is None:
+        raise Untestable(f"the regime card of '{run.setting}' has no {number} here")
+    return _plain(value)
+
+
 # --- false negatives ---------------------------------------------------------------------------------------------
 
 
@@ -286,32 +293,13 @@ def preference(run: SettingRun) -> Measured:
 
 
 @measure("agreement-over-recall", POINTS)
-def agreement_over_recall(run: SettingRun, rankers: Sequence[str] = ()) -> Measured:
-    """[judgements] how well the run's scores agree with choices between sets of five, minus how well recall at 5 does.
-
-    If nobody has judged the data set, a simulated judge who knows all relevant images chooses between the first five of
-    two runs (`rankers`): the set that holds more of them, or by a coin toss on a tie.
-    """
+def agreement_over_recall(run: SettingRun) -> Measured:
+    """[judgements] how well the run's scores agree with choices between sets of five, minus recall at 5's agreement."""
     people = run.people()
     if people is None:
-        scores, hits, first = _simulated(run, rankers)
-    else:
-        scores, first = _judged(people)
-        hits = preferences_of(people.dataset).hits
-    return _plain(agreement(scores, first) - agreement(hits.double(), first))
-
-
-def _simulated(run: SettingRun, rankers: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return [Q, 2] scores of the sets, [Q, 2] whether they hold the target, [Q] whether the first was chosen."""
-    sets = torch.stack([run.beside(name).encoded("val").top(SET_SIZE).columns for name in rankers], 1)
-    encoded = run.encoded("val")
-    data, scores = encoded.dataset, torch.stack([encoded.relevance_of(s) for s in sets.unbind(1)], 1).nanmean(-1)
-    if data.relevant is None:
-        raise Untestable("a simulated judge must know the relevant images")
-    known = [torch.isin(row, data.relevant.row(i)).sum(-1) for i, row in enumerate(sets)]
-    generator = torch.Generator().manual_seed(run.seed)
-    first = simulated_choices(torch.stack(known).double() / SET_SIZE, generator)
-    return scores, (sets == data.target_columns[:, None, None]).any(-1), first
+        raise Untestable("nobody has judged sets of this data set's images")
+    scores, first = _judged(people)
+    return _plain(agreement(scores, first) - agreement(preferences_of(people.dataset).hits.double(), first))
 
 
 def _judged(encoded: Encoded) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 from negbench.analysis.deciding import Places, computed_until
 from negbench.claims.claim import Claim, chosen, settings
 from negbench.claims.evidence import Evidence, lacking
-from negbench.claims.judge import Finding, judge
+from negbench.claims.judge import Finding, at_both, judge
 from negbench.claims.table import write_findings
 from negbench.data.scene import Scenes
 from negbench.display import Display, duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
+from negbench.grid.axes import Choice
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder, check_place, default_name, place_of
 from negbench.grid.compute import executor_of
@@ -23,13 +25,14 @@ from negbench.loop.runs import plan_run
 from negbench.machine.files import runs_dir
 from negbench.settings.command_options import Claims
 from negbench.settings.config import ResolvedConfig, build_config
-from negbench.settings.layers import layers_of, merged, set_layer
+from negbench.settings.layers import layers_of, merged, recipe_settings, set_layer
 from negbench.settings.options import parse_seeds
 from negbench.store.runfolder import RunFolder
-from negbench.systems.system import PLAIN, system
+from negbench.systems.system import PLAIN, with_system
 
 Layer = Mapping[str, Any]
 
+LONG = ", long"  # ends the label of a setting's runs at the second length
 HELD = ("backbone", "dataset", "train", "eval", "compute", "plugins")  # the claims fix all else
 
 
@@ -40,7 +43,8 @@ class ClaimsPlan:
     Attributes:
         claims: claims to judge.
         config: configuration of one run, for what all share: backbone and data set.
-        cells: seed by seed; the label `system` names the setting, or its variant.
+        cells: seed by seed; the label `system` names the setting, or its variant; with `LONG` at the end at the second
+            length.
         lacking: number of a claim -> what the data lack for it; its settings have no cells.
         undefined: settings that this backbone or data set does not support -> why.
         remarks: components of the systems that the backbone or data set does not support, one line each.
@@ -140,17 +144,24 @@ class ClaimsWork:
 
     @property
     def about(self) -> str:
-        """Data set, backbone and seeds."""
+        """Data set, backbone, epochs and seeds."""
         seeds = ", ".join(map(str, self.looks.first))
         seeds += f" and more until decided, {self.looks.most} at most" * (len(self.looks.counts) > 1)
-        return f"{self.plan.config.dataset.name}, {self.plan.config.backbone.name}, seeds {seeds}"
+        epochs = f", {self.plan.config.train.epochs} and {self.asked.long} epochs" if self.asked.long else ""
+        return f"{self.plan.config.dataset.name}, {self.plan.config.backbone.name}{epochs}, seeds {seeds}"
 
     def undecided(self, outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
         """Return, for `computed_until`, the settings of undecided claims' undecided tests, and a line on their cost."""
         place = {cell.labels["system"]: place_of(cell.labels) for cell in self.plan.cells}
-        claims = [finding for finding in self.findings(outcomes) if finding.verdict == "undecided"]
-        tests = [answer.test for finding in claims for answer in finding.answers if answer.verdict == "undecided"]
-        needed = [{place[name] for name in test.needed} for test in tests]
+        by_length = self._by_length(outcomes)
+        left_open = [(end, f) for end, findings in by_length.items() for f in findings if f.verdict == "undecided"]
+        claims = list({finding.claim.number: finding for _, finding in left_open}.values())
+        needed = [
+            {place[name + end] for name in answer.test.needed}
+            for end, finding in left_open
+            for answer in finding.answers
+            if answer.verdict == "undecided"
+        ]
         left = set[tuple[str, ...]]().union(*(places for places in needed if places <= {*running}))
         if not claims:
             return left, "all claims are decided"
@@ -164,7 +175,12 @@ class ClaimsWork:
         return left, text
 
     def findings(self, outcomes: Sequence[Outcome]) -> list[Finding]:
-        """Return every claim's verdict."""
+        """Return every claim's verdict, over both lengths if there are two."""
+        short, *long = self._by_length(outcomes).values()
+        return [at_both(*pair) for pair in zip(short, *long, strict=True)] if long else short
+
+    def _by_length(self, outcomes: Sequence[Outcome]) -> dict[str, list[Finding]]:
+        """Return the end of the labels -> every claim's verdict at that length."""
         finished: dict[str, dict[int, RunFolder]] = {}
         failed: dict[str, str] = {}
         for outcome in outcomes:
@@ -177,16 +193,25 @@ class ClaimsWork:
         worlds = {run.manifest["dataset"].get("world") for runs_of in finished.values() for run in runs_of.values()}
         lacking = self.plan.lacking
         with stages("judge") as display:
-            evidence = Evidence(finished, display, len(worlds) > 1, self.known)
-            return [
-                judge(claim, evidence, self.looks, lacking=lacking.get(claim.number), undefined=undefined)
-                for claim in self.plan.claims
-            ]
+            ends = ("", LONG) if self.asked.long else ("",)
+            found = {}
+            for end in ends:
+                runs = {
+                    name.removesuffix(LONG): of for name, of in finished.items() if name.endswith(LONG) == bool(end)
+                }
+                evidence = Evidence(runs, display, len(worlds) > 1, self.known.setdefault(end, {}))
+                why = {name.removesuffix(end): text for name, text in undefined.items() if name.endswith(end)}
+                found[end] = [
+                    judge(c, evidence, self.looks, lacking=lacking.get(c.number), undefined=why, lengths=len(ends))
+                    for c in self.plan.claims
+                ]
+            return found
 
 
 def _planned(asked: Claims, runs: Path, seeds: Sequence[int]) -> ClaimsPlan:
+    own = str(recipe_settings(asked.recipe).get("system", PLAIN))
     with stages("plan") as display:
-        return plan_claims(chosen(asked.only), base_layers(asked), seeds, runs, display, SCENES)
+        return plan_claims(chosen(asked.only), base_layers(asked), seeds, runs, display, SCENES, asked.long, own)
 
 
 def base_layers(asked: Claims) -> list[Layer]:
@@ -208,7 +233,14 @@ def base_layers(asked: Claims) -> list[Layer]:
 
 
 def plan_claims(
-    claims: Sequence[Claim], base: Sequence[Layer], seeds: Sequence[int], runs: Path, display: Display, scenes: Scenes
+    claims: Sequence[Claim],
+    base: Sequence[Layer],
+    seeds: Sequence[int],
+    runs: Path,
+    display: Display,
+    scenes: Scenes,
+    long: int | None = None,
+    shared: str = PLAIN,
 ) -> ClaimsPlan:
     """Resolve every setting that the claims need.
 
@@ -219,27 +251,36 @@ def plan_claims(
         runs: runs folder.
         display: shows the progress.
         scenes: caches loaded data and backbones.
+        long: epochs of the second length, if any; scored as often as the first.
+        shared: the system with which backbone, data set and training must run: the recipe's.
 
     Raises:
         NegbenchError: a backbone, data set or training that cannot run at all.
     """
-    own, _ = system(PLAIN).layer(base, scenes)
+    own, _ = with_system([*base, {"system": shared}], scenes)
     claims_plan = ClaimsPlan(tuple(claims), plan_run(build_config([own, *base]), scenes).config)
     for claim in claims:
         why = lacking(claim.needs, claims_plan.config, scenes)
         if why is not None:
             claims_plan.lacking[claim.number] = why
+    ends: dict[str, Layer] = {"": {}}
+    if long is not None:
+        epochs = claims_plan.config.train.epochs
+        if long <= epochs:
+            raise OptionError(f"--long {long} must be more than train.epochs={epochs}")
+        ends[LONG] = {"train": {"epochs": long}, "eval": {"every": claims_plan.config.eval.every * (long // epochs)}}
     wanted = [name for claim in claims if claim.number not in claims_plan.lacking for name in claim.settings]
-    for name in dict.fromkeys(wanted):
+    for name, end in itertools.product(dict.fromkeys(wanted), ends):
         try:
             setting, *swept = name.split()
-            own, remarks = system(str(settings()[setting]["system"])).layer(base, scenes)
+            own, remarks = with_system([*base, {"system": settings()[setting]["system"]}], scenes)
             changes = {key: value for key, value in settings()[setting].items() if key != "system"}
             changes = merged([changes, *map(set_layer, swept)])
-            configs = [build_config([own, *base, changes, {"seed": seed}]) for seed in seeds]
-            claims_plan.cells.extend(plan(configs, runs, display, scenes, [{"system": name}] * len(configs)))
+            configs = [build_config([own, *base, changes, ends[end], {"seed": seed}]) for seed in seeds]
+            choices = [Choice(labels={"system": name + end})] * len(configs)
+            claims_plan.cells.extend(plan(configs, runs, display, scenes, choices))
         except NegbenchError as error:
-            claims_plan.undefined[name] = str(error)
+            claims_plan.undefined[name + end] = str(error)
             continue
         claims_plan.remarks.extend(remark for remark in remarks if remark not in claims_plan.remarks)
     claims_plan.cells.sort(key=lambda cell: seeds.index(cell.seed))  # all settings of one seed, then the next

@@ -18,7 +18,10 @@ from negbench.claims.judge import Answer, Finding
 from negbench.machine import files
 
 WIDTH = 80  # of tables, so that they fit any terminal and a report
-_STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "not testable": "dim"}
+_STYLES = {
+    "supported": "green", "refuted": "red", "depends on the length": "yellow", "no effect": "yellow",
+    "undecided": "yellow", "premise absent": "dim", "not testable": "dim",
+}  # fmt: skip
 
 
 def listed(claims: Sequence[Claim]) -> Table:
@@ -29,6 +32,7 @@ def listed(claims: Sequence[Claim]) -> Table:
             f"{each!s}: {_condition(each.supports, each)} / {_condition(each.refutes, each)}" for each in claim.tests
         )
         needs = f"\nneeds: {', '.join(claim.needs)}" if claim.needs else ""
+        needs += "".join(f"\npremise: {premise}" for premise in claim.premises)
         words = f"{claim.words}\n{claim.source}\npublished: {claim.published}{needs}"
         table.add_row(str(claim.number), escape(words), escape(tests))
     return table
@@ -39,20 +43,26 @@ def shown(findings: Sequence[Finding]) -> Table:
     table = _table("#", "claim", "measured effect", "verdict")
     for finding in findings:
         words = f"{finding.claim.words}\n{finding.claim.source}\npublished: {finding.claim.published}"
-        verdict = f"[{_STYLES[finding.verdict]}]{finding.verdict}[/]"
+        verdict = f"[{_STYLES[finding.verdict.partition(',')[0]]}]{finding.verdict}[/]"
         table.add_row(str(finding.claim.number), escape(words), escape("\n".join(because(finding))), verdict)
     return table
 
 
 def because(finding: Finding) -> list[str]:
-    """Return one line per test: estimate, interval, detectable effect; or why there is none."""
-    return [_answer(answer) for answer in finding.answers] or [finding.reason]
+    """Return one line per test: estimate, interval, detectable effect; and why there is none, or no premise."""
+    absent = [f"premise absent: {finding.reason}"] * (finding.verdict == "premise absent")
+    return [*absent, *map(_answer, finding.answers)] or [finding.reason]
 
 
 def counts(findings: Sequence[Finding]) -> str:
-    """Return '12 supported, 9 refuted, ...'."""
-    by_verdict = Counter[str](finding.verdict for finding in findings)
-    return ", ".join(f"{by_verdict[verdict]} {verdict}" for verdict in _STYLES if by_verdict[verdict])
+    """Return '12 supported, 9 refuted, ...'; claims that no paper makes are counted apart."""
+    parts = []
+    for title, published in (("", True), ("of no paper: ", False)):
+        verdicts = Counter(f.verdict.replace(",", "") for f in findings if bool(f.claim.papers) == published)
+        ordered = sorted(verdicts, key=lambda name: next(i for i, own in enumerate(_STYLES) if name.startswith(own)))
+        if verdicts:
+            parts.append(title + ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ordered))
+    return "; ".join(parts)
 
 
 def write_findings(findings: Sequence[Finding], folder: Path, about: str) -> list[Path]:
@@ -69,7 +79,7 @@ def write_findings(findings: Sequence[Finding], folder: Path, about: str) -> lis
 
 def _answer(answer: Answer) -> str:
     """Return a line: 'recall: qure - top-k -11.90 [-13.00, -10.80] points: refuted, 3 seeds'."""
-    text = str(answer.test)
+    text = f"{answer.length}: " * bool(answer.length) + str(answer.test)
     if answer.estimate is None:
         return f"{text}: {answer.reason}"
     estimate, unit = answer.estimate, answer.test.unit
@@ -118,7 +128,7 @@ def _of_answer(answer: Answer) -> dict[str, Any]:
     estimate = answer.estimate
     numbers = ("value", "low", "high", "detectable")
     return {
-        "test": str(answer.test),
+        "test": f"{answer.length}: " * bool(answer.length) + str(answer.test),
         "unit": answer.test.unit.name,
         "scale": answer.test.unit.scale,
         "statistic": answer.test.statistic,

@@ -18,8 +18,8 @@ from negbench.settings.command_options import Audit
 def audit(given: Mapping[str, Any]) -> dict[str, Any]:
     """Audit and print."""
     from negbench.analysis.regime_card import in_words
-    from negbench.analysis.tables import audit_table
-    from negbench.own.audit import run_audit
+    from negbench.analysis.run_tables import audit_table
+    from negbench.checks.audit import run_audit
 
     asked, console = Audit.parsed(given), output.console()
     audited = run_audit(asked)

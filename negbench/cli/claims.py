@@ -26,7 +26,7 @@ class _Asked(Claims):
     help="Test what the papers claim about negatives: each is supported, refuted, undecided or not testable here. "
     "Computes the runs that are missing. Rerun the command to resume.",
 )
-def claims(given: Mapping[str, Any]) -> dict[str, Any] | None:
+def claims(given: Mapping[str, Any]) -> dict[str, Any]:
     """Judge and print."""
     from negbench.claims import table
     from negbench.claims.claim import chosen
@@ -45,8 +45,9 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any] | None:
         console.print(line, highlight=False, soft_wrap=True)
 
     if asked.dry_run:
-        say(ClaimsWork.of(asked, say).price())
-        return None
+        work = ClaimsWork.of(asked, say)
+        say(price := work.price())
+        return output.plan_document(work.plan.cells, work.runs, [price])
     judged = judge_claims(asked, say)
     console.print(table.shown(judged.findings))
     say(f"{table.counts(judged.findings)} ({judged.about})")

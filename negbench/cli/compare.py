@@ -23,7 +23,7 @@ class _Asked(Compare):
     "negbench compare --strategies qure,dqe --tuned 40",
     help="Compute every combination once, then print tables and an answer. Rerun the command to resume.",
 )
-def compare(given: Mapping[str, Any]) -> dict[str, Any] | None:
+def compare(given: Mapping[str, Any]) -> dict[str, Any]:
     """Plan, compute, print."""
     from negbench import api
 
@@ -32,7 +32,8 @@ def compare(given: Mapping[str, Any]) -> dict[str, Any] | None:
         from negbench.analysis.deciding import resolution
 
         planned, rules, _ = api.plan_compare(asked, console)
-        for line in resolution(planned.cells, planned.folder.path.parent, rules):
+        lines = list(resolution(planned.cells, planned.folder.path.parent, rules))
+        for line in lines:
             console.print(line, highlight=False, soft_wrap=True)
-        return None
+        return output.plan_document(planned.cells, planned.folder.path.parent, lines)
     return api.compare(asked, console=console).plain()

@@ -50,7 +50,7 @@ def fetch(given: Mapping[str, Any]) -> None:
 @command.of(
     VerifyData,
     "negbench data verify fashioniq --data-root DIR",
-    help="Check counts, targets and images (missing, empty, undecodable, copies). Exit code 1 if something is wrong.",
+    help="Check counts, targets and images (missing, empty, undecodable, copies). Exit code 2 if something is wrong.",
 )
 def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     """Check and print."""
@@ -83,7 +83,7 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     if verification.problems:
         if output.wants_json():
             typer.echo(json.dumps(document, indent=2))
-        raise typer.Exit(1)
+        raise typer.Exit(2)
     return document
 
 

@@ -21,8 +21,8 @@ from negbench.settings.command_options import Doctor
 )
 def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
     """Print one line per check; exit code 2 if something is wrong."""
+    from negbench.checks.doctor import examine
     from negbench.errors import NegbenchError
-    from negbench.own.checkup import examine
 
     remarks = []
     for remark in examine(Doctor.parsed(given)):
@@ -32,7 +32,10 @@ def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
     problems = sum(remark.problem for remark in remarks)
     document = {"problems": problems, "findings": [asdict(remark) for remark in remarks]}
     if problems:
-        if output.wants_json():
-            typer.echo(json.dumps(document, indent=2))
-        raise NegbenchError(f"found {problems} problem{'s' * (problems > 1)}: see above")
+        summary = f"found {problems} problem{'s' * (problems > 1)}: see above"
+        if not output.wants_json():
+            raise NegbenchError(summary)
+        typer.echo(json.dumps(document, indent=2))
+        typer.echo(f"negbench: error: {summary}", err=True)
+        raise typer.Exit(2)
     return document

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     "negbench evaluate RUN --dataset cirr --split test1 --submission DIR",
     "negbench evaluate RUN --dataset fashioniq",
     "negbench evaluate --ranks rankings.json --dataset circo",
+    "negbench evaluate --dataset hp-fashioniq --data-root DIR --scorer recall-at-5",
+    "negbench evaluate --ranks rankings.json --dataset fashioniq --data-root DIR --metric cirqrs --scorer RUN",
     help="Score a finished run on any data set, or ready-made rankings without any model.",
 )
 def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Describe a plug-in's options to users: types and defaults from signatures, texts from docstrings."""
+"""Describe a plug-in's options to users: types, defaults and ranges from fields, texts from docstrings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from docstring_parser import google
 
 from negbench.contracts import tunable_ranges
-from negbench.plugins.registry import constructor_of, option_defaults, registry
+from negbench.plugins.registry import option_defaults, options_class, registry
 
 
 @dataclass(frozen=True)
@@ -27,29 +27,21 @@ class Option:
 
 
 def options_of(kind: str, name: str) -> list[Option]:
-    """Import a plug-in and return its options."""
+    """Import a plug-in and return its options, with the texts of the first class or module that documents each."""
     cls = registry.get(kind, name)
-    constructor = constructor_of(kind, cls)
-    hints = typing.get_type_hints(constructor)
-    fields = kind in ("strategies", "losses")
-    ranges = tunable_ranges(cls) if fields else {}
-    # the class that defines the option may be a base; for losses and strategies every class documents its own fields
-    documents = [
-        inspect.getdoc(constructor),
-        *(inspect.getdoc(each.load) for each in cls.__mro__ if hasattr(each, "load")),
-        *(inspect.getdoc(each) for each in cls.__mro__),
-        sys.modules[cls.__module__].__doc__,
-    ]
-    texts = [by_option for document in documents for by_option in (_documented(document or ""),) if by_option]
+    declared = options_class(cls)
+    hints, ranges = typing.get_type_hints(declared), tunable_ranges(declared)
+    documents = [*map(inspect.getdoc, declared.__mro__), sys.modules[cls.__module__].__doc__]
+    texts = [_documented(document or "") for document in documents]
     return [
         Option(
             option,
-            _type_text(hints.get(option, Any)),
+            _type_text(hints[option]),
             "none" if default is None else str(default),
             _span_text(ranges.get(option)),
             next((each[option] for each in texts if option in each), ""),
         )
-        for option, default in option_defaults(constructor).items()
+        for option, default in option_defaults(cls).items()
     ]
 
 

@@ -18,22 +18,22 @@ from negbench.settings.command_options import Init
 )
 def init(given: Mapping[str, Any]) -> dict[str, Any]:
     """Inspect the folder, write the files, print the next commands."""
-    from negbench.errors import DataError
+    from negbench.errors import DataError, printable
     from negbench.own.init import commands, look, write
 
     asked, console = Init.parsed(given), output.console()
     scan = look(asked.folder, asked.columns)
     for title, lines in (("found", scan.present), ("warning", scan.warnings)):
         for line in lines:
-            console.print(f"{title:8} {line}", highlight=False, markup=False)
+            console.print(f"{title:8} {printable(line)}", highlight=False, markup=False)
     if not scan.comparable:
         raise DataError(f"{asked.folder}: cannot start yet: {'; '.join(scan.missing)}")
     written, steps = write(scan), commands(scan)
     for path in written:
-        console.print(f"{'wrote':8} {path}", highlight=False, soft_wrap=True)
+        console.print(f"{'wrote':8} {printable(str(path))}", highlight=False, soft_wrap=True, markup=False)
     console.print("next", highlight=False)
     for line in steps:
-        console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"  {printable(line)}", highlight=False, soft_wrap=True, markup=False)
     return {
         "found": scan.present,
         "missing": scan.missing,

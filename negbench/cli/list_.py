@@ -40,6 +40,10 @@ def list_(given: Mapping[str, Any]) -> dict[str, Any]:
             _all(each)
         elif kind in ("systems", "recipes"):
             typer.echo(each[asked.name], nl=False)
+            if kind == "recipes":
+                from negbench.report.reproduce import reproduction
+
+                typer.echo(f"\n{reproduction(asked.name)}".rstrip())
         else:
             _one(each)
     return documents
@@ -69,11 +73,10 @@ def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
     """Return a plug-in's description, its section of a configuration, and the options that a user sets."""
     from negbench.cli.explain import options_of
     from negbench.plugins.registry import SECTIONS, registry
-    from negbench.settings.config import by_run
 
     described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
     section = next(section for section, each in SECTIONS.items() if each == kind)
-    return described, section, [option for option in options_of(kind, name) if option.name not in by_run(section)]
+    return described, section, options_of(kind, name)
 
 
 def _all(listing: Any) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
+import json
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from negbench import __version__
 from negbench.cli import command, output
-from negbench.errors import NegbenchError, missing_package, out_of_memory
+from negbench.errors import NegbenchError, missing_package, out_of_memory, printable
 from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.plugins.registry import blamed
 
@@ -65,6 +68,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; exits with 0, 2 (a user's mistake), 1 (a bug of ours) or 128 plus a signal's number."""
     gc.set_threshold(*_COLLECTED)
     stop_on_signals()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # a pipe whose other end is gone
+                stream.reconfigure(errors="replace")  # a C locale prints "?" for what it lacks
     code = run(arguments)
     if "triton" not in sys.modules:  # triton would list all objects that it still holds
         gc.freeze()  # skips the last collections, which would walk through all imports for half a second
@@ -79,22 +86,22 @@ def run(arguments: list[str] | None = None) -> int:
         with output.logged():
             code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
-        return _fail(str(error))
+        return _fail(str(error), arguments)
     except TyperException as error:
         message, context = error.format_message(), getattr(error, "ctx", None)
         if context is not None and message == context.get_help():  # no command was named
             typer.echo(message, err=True)
             return 2
-        return _fail(message)
+        return _fail(message, arguments)
     except Exit as error:
         return error.exit_code
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
             raise
-        return _fail(f"{error.filename or 'a file'}: {error.strerror}")
+        return _fail(f"{_place_of(error)}: {error.strerror}", arguments)
     except Stopped as error:
-        typer.echo(f"negbench: stopped by {error}; finished work is kept: rerun the command to resume", err=True)
-        return error.code
+        kept = "finished work is kept: rerun the command to resume"
+        return _fail(f"stopped by {error}; {kept}", arguments, error.code)
     except Abort:
         return 130
     except (Exception, SystemExit) as error:
@@ -102,7 +109,7 @@ def run(arguments: list[str] | None = None) -> int:
         fix = missing or blamed(error) or out_of_memory(error)
         if fix is None:
             raise
-        return _fail(fix)
+        return _fail(fix, arguments)
     return code if isinstance(code, int) else 0
 
 
@@ -113,6 +120,21 @@ _OF_THE_MACHINE = (
 )
 
 
-def _fail(message: str) -> int:
-    typer.echo(f"negbench: error: {' '.join(message.split())}", err=True)
-    return 2
+def _fail(message: str, arguments: list[str] | None, code: int = 2) -> int:
+    """Print an error on one line, and with --json also as the document; return the exit code."""
+    line = " ".join(printable(message).split())
+    if "--json" in (sys.argv[1:] if arguments is None else arguments):
+        with suppress(OSError):  # standard output may be what failed
+            typer.echo(json.dumps({"error": line, "exit_code": code}, indent=2))
+    typer.echo(f"negbench: {'error: ' * (code == 2)}{line}", err=True)
+    return code
+
+
+def _place_of(error: OSError) -> str:
+    """Return the file that an error of the machine is about: standard output, if that takes no line."""
+    if error.filename is None:
+        try:
+            print(flush=True)
+        except OSError:
+            return "standard output"
+    return str(error.filename or "a file")

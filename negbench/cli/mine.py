@@ -8,6 +8,8 @@ from typing import Any
 from negbench.cli import command, output
 from negbench.settings.command_options import Mine
 
+_LEAVE_OUT = "leave them out with --set mining.exclude_relevant=true"
+
 
 @command.of(
     Mine,
@@ -20,6 +22,7 @@ from negbench.settings.command_options import Mine
 )
 def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     """Mine, write, print."""
+    from negbench.display import log
     from negbench.own.negatives import write_negatives
 
     asked, console = Mine.parsed(given), output.console()
@@ -36,5 +39,8 @@ def mine(given: Mapping[str, Any]) -> dict[str, Any]:
         f"hardness {mined.summary['hardness']:.4f}",
         highlight=False,
     )
+    wrong = mined.summary["false_negative_rate_draws"]
+    if wrong > 0:
+        log.warning("note: %.0f %% of the draws are known to be relevant: %s", 100 * wrong, _LEAVE_OUT)
     console.print(f"wrote {asked.out}", highlight=False, soft_wrap=True)
     return {"out": asked.out, "queries": len(mined.frame), "draws": asked.draws, **mined.summary}

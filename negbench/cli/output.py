@@ -7,13 +7,18 @@ import inspect
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from negbench.errors import printable
+
+if TYPE_CHECKING:
+    from negbench.grid.cells import Cell
 
 
 @dataclass
@@ -34,7 +39,7 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         colour = {logging.ERROR: typer.colors.RED, logging.WARNING: typer.colors.YELLOW}.get(record.levelno)
-        typer.secho(self.format(record), err=True, fg=colour)
+        typer.secho("\n".join(map(printable, self.format(record).split("\n"))), err=True, fg=colour)
 
 
 @contextmanager
@@ -95,6 +100,12 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
     command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in (*signature.parameters.values(), *more)}
     return command
+
+
+def plan_document(cells: Iterable[Cell], runs: Path, lines: Iterable[str]) -> dict[str, Any]:
+    """Return the document of a dry run: each cell, whether it is reused, resumed or computed anew, and the lines."""
+    rows = [{**cell.labels, "seed": cell.seed, "hash": cell.hash, "step": cell.step(runs)} for cell in cells]
+    return {"cells": rows, "notes": list(lines)}
 
 
 def _plain(value: Any) -> Any:

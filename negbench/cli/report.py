@@ -36,7 +36,7 @@ def report(given: Mapping[str, Any]) -> dict[str, Any]:
         document, (page, *others) = changes.plain(), write_against(runs, changes)
         for frame, title in ((changes.frame(), changes.answer()), (changes.settings_frame(), "settings that differ")):
             if len(frame):
-                shown.print(Grid(frame, title, rest=str(page), words=tuple(frame.columns)))
+                shown.print(Grid(frame, title, rest=str(page)))
     shown.print(str(page), highlight=False, soft_wrap=True)
     for folder, what in (("tables", "md, tex, csv"), ("figures", "png")):
         count = sum(path.parent.name == folder for path in others)

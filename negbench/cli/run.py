@@ -30,7 +30,7 @@ def run(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
-    from negbench.analysis.tables import behaviour_lines, run_table
+    from negbench.analysis.run_tables import behaviour_lines, run_table
     from negbench.display import notes
 
     manifest = result.folder.manifest

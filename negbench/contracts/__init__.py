@@ -10,6 +10,7 @@ from negbench.contracts.loss import AspectScores as AspectScores
 from negbench.contracts.loss import CandidateSet as CandidateSet
 from negbench.contracts.loss import Loss as Loss
 from negbench.contracts.loss import LossInput as LossInput
+from negbench.contracts.loss import mean_over_rows as mean_over_rows
 from negbench.contracts.optional import ComposesTexts as ComposesTexts
 from negbench.contracts.optional import FreezesTexts as FreezesTexts
 from negbench.contracts.optional import HasSubQueries as HasSubQueries

@@ -44,8 +44,9 @@ class Backbone(nn.Module, ABC):
     shared by every run. A fine-tuned backbone sets `frozen_images = False`; then nothing is stored, and
     `image_features` runs, with gradients, in every step.
 
-    Subclasses offer a classmethod `load(*, option=default, ...)` whose keyword-only parameters are the backbone's
-    options; heavy imports belong inside it. Optional capabilities are in `negbench.contracts.optional`.
+    Subclasses offer a classmethod `load(options, seed)`: a frozen dataclass of what a user sets, its fields typed as a
+    strategy's, and the run's seed of the initial weights. Heavy imports belong inside it. Optional capabilities are in
+    `negbench.contracts.optional`.
     """
 
     frozen_images: bool = True
@@ -54,6 +55,11 @@ class Backbone(nn.Module, ABC):
     transform: Callable[[Image], Tensor]
     # a run's defaults unless a flag or recipe overrides them; keys are those of RunConfig's section [train]
     recommended: ClassVar[Mapping[str, float | int]] = {}
+
+    @classmethod
+    def freezes(cls, options: Any) -> bool:
+        """Return `frozen_images` of the backbone that `load` builds from these options, without reading any weights."""
+        return cls.frozen_images
 
     @property
     @abstractmethod

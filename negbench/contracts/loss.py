@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from negbench.contracts.ranges import check_fields
 from negbench.contracts.view import DEFAULT_TEMPERATURE
 from negbench.errors import check_option
+from negbench.metrics.ranks import at_least_float32
 
 CandidateSet = Literal["pair", "batch", "corpus"]
 
@@ -37,29 +38,83 @@ class AspectScores:
     present: Tensor
 
 
+def without_masked(scores: Tensor, mask: Tensor) -> Tensor:
+    """Set masked scores to 0, so that padding or NaN reaches no gradient."""
+    return at_least_float32(scores).masked_fill(~mask, 0.0)
+
+
+def mean_over_rows(values: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
+    """Scalar: weighted mean over the valid negatives of each row, then mean over the rows that have any.
+
+    Args:
+        values: [B, M], finite even where masked.
+        mask: [B, M] bool.
+        weights: [B, M] >= 0; a row whose weights are all 0 has no negative.
+
+    Returns:
+        Scalar; a zero that is still connected to `values` if no row has a negative.
+    """
+    share = weights.to(values.dtype) * mask
+    total = share.sum(1)
+    some = total > 0
+    rows = (share * values).sum(1) / torch.where(some, total, 1.0)
+    return rows.sum() / some.sum().clamp(min=1)
+
+
 @dataclass(frozen=True)
 class LossInput:
-    """Checked, complete input of a loss: B queries, each with M negatives and C further candidates.
+    """Input of a loss, checked and completed: B queries, each with M negatives and C further candidates.
 
-    Attributes:
+    Args:
         positive: [B] scores of the targets, any sign, before the temperature.
         negatives: [B, M] scores of the negatives that the strategy chose.
-        mask: [B, M] bool, False where there is no negative.
-        weights: [B, M] float >= 0.
+        mask: [B, M] bool, False where there is no negative; a row without any adds nothing. Default: all True.
+        weights: [B, M] float >= 0, how much each negative counts. Default: 1, as published.
         temperature: scalar > 0.
-        aspects: scores under sub-queries.
-        candidates: [B, C] scores of further images to rank the target against, not chosen by a strategy.
-        candidate_mask: [B, C] bool.
+        aspects: scores under sub-queries; only losses with `uses_aspects` take them.
+        candidates: [B, C] scores of further images to rank the target against, not chosen by a strategy and none of
+            them a negative of the same row; only losses whose `candidate_set` is not "pair" take them.
+        candidate_mask: [B, C] bool, False where there is none. Default: all True.
+
+    Raises:
+        ValueError: mismatched shapes.
     """
 
     positive: Tensor
     negatives: Tensor
-    mask: Tensor
-    weights: Tensor
-    temperature: Tensor | float
-    aspects: Sequence[AspectScores]
-    candidates: Tensor
-    candidate_mask: Tensor
+    mask: Tensor = None  # type: ignore[assignment]  # resolved below, as the other tensors left out
+    weights: Tensor = None  # type: ignore[assignment]
+    temperature: Tensor | float = DEFAULT_TEMPERATURE
+    aspects: Sequence[AspectScores] = ()
+    candidates: Tensor = None  # type: ignore[assignment]
+    candidate_mask: Tensor = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        positive, negatives = self.positive, self.negatives
+        if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
+            raise ValueError(
+                f"expected positive [B] and negatives [B, M], got {tuple(positive.shape)} and {tuple(negatives.shape)}"
+            )
+        candidates = negatives[:, :0] if self.candidates is None else self.candidates
+        if candidates.ndim != 2 or len(candidates) != len(positive):
+            raise ValueError(f"candidates must be [{len(positive)}, C], got {tuple(candidates.shape)}")
+        object.__setattr__(self, "candidates", candidates)
+        completed = (
+            ("mask", negatives, torch.bool),
+            ("weights", negatives, negatives.dtype),
+            ("candidate_mask", candidates, torch.bool),
+        )
+        for name, like, dtype in completed:
+            tensor = getattr(self, name)
+            if tensor is None:
+                object.__setattr__(self, name, torch.ones_like(like, dtype=dtype))
+            elif tensor.shape != like.shape:
+                raise ValueError(f"{name} must be {tuple(like.shape)}, got {tuple(tensor.shape)}")
+
+    @property
+    def gap(self) -> Tensor:
+        """[B, M] float32 or wider, s- - s+; finite where there is no negative."""
+        return without_masked(self.negatives, self.mask) - at_least_float32(self.positive)[:, None]
 
 
 @dataclass(frozen=True)
@@ -95,65 +150,27 @@ class Loss(ABC):
         negatives: Tensor,
         mask: Tensor | None = None,
         weights: Tensor | None = None,
-        *,
         temperature: Tensor | float | None = None,
-        aspects: Sequence[AspectScores] = (),
-        candidates: Tensor | None = None,
-        candidate_mask: Tensor | None = None,
     ) -> Tensor:
-        """Compute the loss of a batch.
+        """Compute the loss of a batch from plain tensors; arguments as in `LossInput`, result as of `evaluate`."""
+        divisor = DEFAULT_TEMPERATURE if temperature is None else temperature
+        return self.evaluate(LossInput(positive, negatives, mask, weights, divisor))  # type: ignore[arg-type]
 
-        Args:
-            positive: [B] scores of the targets, any sign, before the temperature.
-            negatives: [B, M] scores of the negatives.
-            mask: [B, M] bool, False where there is no negative; a row without any adds nothing.
-            weights: [B, M] float >= 0, how much each negative counts (1 = as published).
-            temperature: scalar > 0, used unless the loss fixes `tau`.
-            aspects: sub-query scores; only losses with `uses_aspects` take them.
-            candidates: [B, C] scores of further candidates, none of them a negative of the same row; only losses
-                whose `candidate_set` is not "pair" take them.
-            candidate_mask: [B, C] bool, False where there is none; default: all True.
+    def evaluate(self, given: LossInput) -> Tensor:
+        """Compute the loss of a batch, at `tau` if it is set.
 
         Returns:
             Scalar tensor, differentiable in positive, negatives, temperature, aspects and candidates.
 
         Raises:
-            ValueError: mismatched shapes, or aspects or candidates passed to a loss that takes none.
+            ValueError: aspects or candidates passed to a loss that takes none.
         """
-        if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
-            raise ValueError(
-                f"expected positive [B] and negatives [B, M], got {tuple(positive.shape)} and {tuple(negatives.shape)}"
-            )
-        if aspects and not self.uses_aspects:
+        if given.aspects and not self.uses_aspects:
             raise ValueError(f"{type(self).__name__} has no term for aspects")
-        if candidates is not None and self.candidate_set == "pair":
+        if given.candidates.shape[1] and self.candidate_set == "pair":
             raise ValueError(f"{type(self).__name__} uses no candidates besides the negatives")
-        candidates = negatives[:, :0] if candidates is None else candidates
-        if candidates.ndim != 2 or len(candidates) != len(positive):
-            raise ValueError(f"candidates must be [{len(positive)}, C], got {tuple(candidates.shape)}")
-        if self.tau is not None:
-            temperature = self.tau
-        given = LossInput(
-            positive=positive,
-            negatives=negatives,
-            mask=_or_ones("mask", mask, negatives, torch.bool),
-            weights=_or_ones("weights", weights, negatives, negatives.dtype),
-            temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
-            aspects=aspects,
-            candidates=candidates,
-            candidate_mask=_or_ones("candidate_mask", candidate_mask, candidates, torch.bool),
-        )
-        return self.value(given)
+        return self.value(given if self.tau is None else replace(given, temperature=self.tau))
 
     @abstractmethod
     def value(self, given: LossInput) -> Tensor:
-        """Evaluate the formula on checked, complete arguments (see `__call__`)."""
-
-
-def _or_ones(name: str, tensor: Tensor | None, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return `tensor`, or ones shaped as `like`; raise ValueError if the shapes differ."""
-    if tensor is None:
-        return torch.ones_like(like, dtype=dtype)
-    if tensor.shape != like.shape:
-        raise ValueError(f"{name} must be {tuple(like.shape)}, got {tuple(tensor.shape)}")
-    return tensor
+        """Evaluate the formula, with the temperature that `given` holds; called by `evaluate`."""

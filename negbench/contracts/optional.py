@@ -63,8 +63,8 @@ class Outlines(Protocol):
     """A backbone with large weights that gives its outline without reading them; planning loads all others."""
 
     @classmethod
-    def outline(cls, options: Mapping[str, Any]) -> Outline:
-        """Return the outline of the backbone that `load` builds from these options, all of which must be given.
+    def outline(cls, options: Any, seed: int) -> Outline:
+        """Return the outline of the backbone that `load` builds from these options and this seed.
 
         Raises:
             NegbenchError: options out of range, or missing files.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
-    """Score every query against every image: max over the image's tokens of the dot product (QuRe eq. 1).
+    """Score every query against every image: dot product (QuRe eq. 1), max over the image's tokens (BLIP-2).
 
     Args:
         queries: [B, D].

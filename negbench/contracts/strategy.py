@@ -74,6 +74,9 @@ class Strategy(ABC):
     def __post_init__(self) -> None:
         check_fields(self)
 
+    def check_gallery(self, size: int) -> None:  # noqa: B027  # most strategies suit any gallery
+        """Raise OptionError if the strategy cannot work on a gallery of this size; called before training."""
+
     @abstractmethod
     def pool(self, view: ScoreView) -> Tensor:
         """Return the pool of every query.

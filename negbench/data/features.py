@@ -2,7 +2,7 @@
 
 Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
 
-    features/hashes.json               path, size, mtime and sha256 of each image file when it was last read
+    features/hashes.json               path, stamp and sha256 of each image file when it was last read
     features/KEY/00007-3f2a91c4.safetensors
     features/KEY/.lock                 held by the one writer
 
@@ -34,10 +34,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from negbench.contracts import Backbone, check_option
-from negbench.data.contents import SETTLED, content_hashes
 from negbench.data.reading import MappedRows, StoredFeatures
 from negbench.datasets.image_files import THREADS, decoded
 from negbench.errors import DataError, NegbenchError
+from negbench.machine.contents import SETTLED, content_hashes
 from negbench.machine.files import atomic_write, cache_dir, locked
 from negbench.machine.room import Need, check_disk
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from PIL import Image
@@ -21,10 +21,11 @@ from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, O
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError, NegbenchError
+from negbench.machine.contents import content_hashes, digest
 from negbench.machine.files import cache_dir
 from negbench.machine.room import Need, check_memory
 from negbench.metrics.ragged import Ragged
-from negbench.plugins.registry import checked_options, constructor_of, option_defaults, registry
+from negbench.plugins.registry import checked_options, registry
 from negbench.settings.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class Splits:
     def identity(self) -> str:
         """Identities of the trained and the scored split, for a run's hash."""
         return " ".join(part.identity for part in (self.train, self.val))
+
+    def pictures(self) -> str:
+        """Return a digest of the image files' contents as they are now; empty for splits loaded without images."""
+        files = {image: path for part in self.parts for image, path in part.image_paths().items()}
+        return digest(files, cache_dir())
 
 
 def carves_dev(config: RunConfig) -> bool:
@@ -285,7 +291,7 @@ def _source(
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
-    files = {image: part.files.path(image) for part in parts if part.files for image in part.all_images}
+    files = {image: path for part in parts for image, path in part.image_paths().items()}
     if not backbone.frozen_images:
         paths = [files[image] for image in ids]
 
@@ -351,24 +357,23 @@ class Scenes:
         """
         key = _key_of(config)
         if key not in self._outlines:
-            cls, options = _backbone_options(config.backbone, config.seed)
+            cls = registry.get("backbones", config.backbone.name)
             if not issubclass(cls, Outlines):
                 return Outline.of(self.backbone(config))
-            from negbench.data.contents import content_hashes
-
-            outline = cls.outline({**option_defaults(constructor_of("backbones", cls)), **options})
+            options = checked_options(cls, config.backbone.options, config.backbone.name)
+            outline = cls.outline(options, config.seed)
             hashes = content_hashes({str(file): file for file in outline.files}, cache_dir())
             files = [content.hex() for content in hashes.values()]
             self._outlines[key] = replace(outline, files=(), settings={**outline.settings, "files": files})
         return self._outlines[key]
 
-    def splits(self, config: ResolvedConfig, backbone: Backbone | Outline) -> Splits:
-        """Return train, dev and val of a run with this configuration.
+    def splits(self, config: ResolvedConfig, *backbones: Backbone | Outline) -> Splits:
+        """Return train, dev and val of a run that uses these backbones, with image files if one of them needs pixels.
 
         Raises:
             DataError: files are missing, or train queries have no targets.
         """
-        images = not issubclass(Outline.of(backbone).kind, HoldsFeatures)
+        images = not all(issubclass(Outline.of(each).kind, HoldsFeatures) for each in backbones)
         train = self.dataset(config.dataset, "train", images=images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
@@ -399,7 +404,13 @@ class Scenes:
         self, config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display
     ) -> Scene:
         """Return the scene of these splits; open it unless the last one fits."""
-        parts = (*map(id, splits.parts), config.backbone.model_dump_json(), backbone.feature_key, device)
+        parts = (
+            *map(id, splits.parts),
+            splits.pictures(),
+            config.backbone.model_dump_json(),
+            backbone.feature_key,
+            device,
+        )
         key = " ".join(map(str, parts))  # the backbone's options too: they may change how texts are tokenised
         if self._scene is None or self._scene[0] != key:
             self._scene = None
@@ -424,16 +435,8 @@ def _bytes_of(kept: tuple[Backbone, dict[str, Tensor]]) -> int:
 
 def load_backbone(config: PluginConfig, seed: int) -> Backbone:
     """Load a backbone; weights that are not loaded are initialised from `seed`."""
-    cls, options = _backbone_options(config, seed)
-    backbone: Backbone = constructor_of("backbones", cls)(**options)
+    backbone: Backbone = registry.make("backbones", config.name, **config.options, seed=seed)
     return backbone
-
-
-def _backbone_options(config: PluginConfig, seed: int) -> tuple[type, dict[str, Any]]:
-    cls = registry.get("backbones", config.name)
-    constructor = constructor_of("backbones", cls)
-    options = checked_options("backbones", config.name, constructor, config.options)
-    return cls, options | ({"seed": seed} if "seed" in option_defaults(constructor) else {})
 
 
 def _key_of(config: RunConfig) -> str:

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from negbench.contracts import Query
-from negbench.datasets._read import Reader, check_choice, get, image_id, quoted, strings, typed
+from negbench.datasets._read import Reader, get, image_id, quoted, strings, typed
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, columns_of
+from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
 
-Protocol = Literal["original", "val"]
 CaptionMode = Literal["joined", "comma"]
 Corpus = Literal["targets", "images"]
 
@@ -35,35 +34,27 @@ TEMPLATES: Mapping[CaptionMode, str] = {
 }
 
 
-@dataclass(frozen=True)
-class FashionIQOptions:
-    """Options of `FashionIQFormat.from_files`, documented in `FashionIQ.load`.
+@dataclass(frozen=True, kw_only=True)
+class FormatOptions(FolderOptions):
+    """Options of a data set in this format.
 
-    Raises:
-        OptionError: an unknown value, quoted.
+    Args:
+        caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains) or `comma` (HyCoLe).
+        corpus: mining corpus of train: each training target of the category once, or all images of its split file.
     """
 
-    split: str = "val"
-    images: bool = True
-    allow_missing: bool = False
-    protocol: Protocol = "original"
     caption_mode: CaptionMode = "joined"
     corpus: Corpus = "targets"
 
-    def __post_init__(self) -> None:
-        check_choice("split", self.split, SPLITS)
-
-    @property
-    def gallery_rule(self) -> str:
-        """Description of how a category's gallery is made."""
-        if self.split == "train":
-            return "distinct training targets" if self.corpus == "targets" else "all images of the split file"
-        return "all images of the split file" if self.protocol == "original" else "references and targets of the split"
-
-    @property
-    def whole_split(self) -> bool:
+    def whole_split(self, split: str) -> bool:
         """Whether the split file is the gallery."""
-        return self.corpus == "images" if self.split == "train" else self.protocol == "original"
+        return split != "train" or self.corpus == "images"
+
+    def gallery_rule(self, split: str) -> str:
+        """Describe how a category's gallery is made."""
+        if self.whole_split(split):
+            return "all images of the split file"
+        return "distinct training targets" if split == "train" else "references and targets of the split"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,24 +62,24 @@ class FashionIQFormat(Dataset):
     """A data set in FashionIQ's file format: one gallery group per category, recall at 10 and 50."""
 
     @classmethod
-    def from_files(cls, root: Path | None, card: DatasetCard, options: FashionIQOptions) -> Self:
+    def from_files(cls, card: DatasetCard, options: FormatOptions, split: str, images: bool) -> Self:
         """Read one split.
 
         Args:
-            root: folder of the files, or its parent; None takes NEGBENCH_DATA.
             card: card of the data set; its text template and gallery rule should match the options.
             options: what to read.
+            split, images: as for `Dataset.load`.
 
         Raises:
             DataError: files or images missing, or not in the format; one line with file, entry and key.
         """
-        reader = Reader.find(root, card, marker=f"captions/cap.{CATEGORIES[0]}.{options.split}.json", tree=TREE)
-        relevance = _relevance(reader, options)
-        parts = {name: _read_category(reader, name, options, relevance.get(name)) for name in CATEGORIES}
+        reader = Reader.find(options.root, card, marker=f"captions/cap.{CATEGORIES[0]}.{split}.json", tree=TREE)
+        relevance = _relevance(reader, split)
+        parts = {name: _read_category(reader, name, split, options, relevance.get(name)) for name in CATEGORIES}
         queries = [query for own, _ in parts.values() for query in own]
-        images, groups = columns_of({name: gallery for name, (_, gallery) in parts.items()})
-        data = cls(card, options.split, queries, images, groups, reader.content)
-        files = ImageFiles.scan(reader.root, files=reader.files, tree=TREE) if options.images else None
+        names, groups = columns_of({name: gallery for name, (_, gallery) in parts.items()})
+        data = cls(card, split, queries, names, groups, reader.content)
+        files = ImageFiles.scan(reader.root, files=reader.files, tree=TREE) if images else None
         return data.loaded(files, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
@@ -129,14 +120,13 @@ def listed(first: str, second: str) -> str:
 
 
 def _read_category(
-    reader: Reader, category: str, options: FashionIQOptions, relevance: list[Any] | None
+    reader: Reader, category: str, split: str, options: FormatOptions, relevance: list[Any] | None
 ) -> tuple[list[Query], list[str]]:
     """Read the queries and gallery of one category."""
-    split = options.split
     path = reader.root / "captions" / f"cap.{category}.{split}.json"
     entries = enumerate(reader.entries(path))
     queries = [_query(entry, where, f"{category}-{split}-{n:05d}", category, options) for n, (where, entry) in entries]
-    if options.whole_split:
+    if options.whole_split(split):
         split_path = reader.root / "image_splits" / f"split.{category}.{split}.json"
         gallery = reader.image_ids(split_path)
     elif split == "train":
@@ -153,7 +143,7 @@ def _read_category(
     return queries, gallery
 
 
-def _query(entry: Mapping[str, Any], where: str, name: str, category: str, options: FashionIQOptions) -> Query:
+def _query(entry: Mapping[str, Any], where: str, name: str, category: str, options: FormatOptions) -> Query:
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
         raise DataError(f"{where}: key 'captions': expected 2 captions, got {quoted(list(captions))}")
@@ -167,13 +157,13 @@ def _query(entry: Mapping[str, Any], where: str, name: str, category: str, optio
     )
 
 
-def _relevance(reader: Reader, options: FashionIQOptions) -> dict[str, list[Any]]:
+def _relevance(reader: Reader, split: str) -> dict[str, list[Any]]:
     """Read category -> rows of `relevance.json`; empty if there is no such file or it lacks the split."""
     path = reader.first("relevance.json")
     if path is None:
         return {}
-    of_split = typed(reader.json(path), dict, str(path)).get(options.split, {})
-    where = f"{path}: key '{options.split}'"
+    of_split = typed(reader.json(path), dict, str(path)).get(split, {})
+    where = f"{path}: key '{split}'"
     return {c: typed(rows, list, f"{where}: key {quoted(c)}") for c, rows in typed(of_split, dict, where).items()}
 
 

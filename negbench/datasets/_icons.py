@@ -2,7 +2,7 @@
 
 A package is in a folder named after its artist: `icons.json` (name -> SVG), `chars.json` (code points -> name) and
 `info.json` (author and licence). Its pictures are drawn into `drawn-HASH` beside them, HASH being that of `icons.json`,
-with an index `pictures.json` of code points, names and the hashes of the pixels.
+with an index `pictures.json` of names and the SHA-256 of their pixels and of their files, which are checked when read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 
 from negbench.datasets._read import Reader
 from negbench.errors import DataError, NegbenchError, missing_package
-from negbench.machine.files import locked, sha256_of, write_json
+from negbench.machine.contents import content_hashes
+from negbench.machine.files import cache_dir, locked, sha256_of, write_json
 
 FILES = ("icons.json", "chars.json", "info.json")
 SIDE = 128  # pixels
@@ -92,11 +93,12 @@ PACKAGES = {
 
 @dataclass(frozen=True)
 class Picture:
-    """One drawing of an artist: the icon's name, the file, and the hash of its pixels."""
+    """One drawing of an artist: the icon's name, the file, and the SHA-256 of its pixels and of the file as drawn."""
 
     name: str
     path: Path
     pixels: str
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Icons:
             progress: called as pictures are drawn; never if all exist.
 
         Raises:
-            DataError: a folder that cannot be written, or drawings that were damaged since.
+            DataError: a folder that cannot be written, or drawings that were changed since.
             NegbenchError: resvg-py is not installed.
         """
         folder = self.folder / f"drawn-{self._drawing(wanted)}"
@@ -134,14 +136,21 @@ class Icons:
             except OSError as error:
                 raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
         try:
-            pixels = json.loads(index.read_text(encoding="utf-8"))
-            return {codes: Picture(name, folder / f"{name}.png", str(pixels[name])) for codes, name in wanted.items()}
+            known = json.loads(index.read_text(encoding="utf-8"))
+            pictures = {c: Picture(name, folder / f"{name}.png", *map(str, known[name])) for c, name in wanted.items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{index} is damaged: delete {folder} to draw it again") from error
+        drawn = {picture.name: picture for picture in pictures.values() if picture.path.exists()}
+        present = {name: picture for name, picture in drawn.items() if picture.path.stat().st_size}  # else: missing
+        found = content_hashes({name: picture.path for name, picture in present.items()}, cache_dir())
+        for name, picture in present.items():
+            if found[name].hex() != picture.sha256:
+                raise DataError(f"{picture.path} is not as it was drawn: delete {folder} to draw it again")
+        return pictures
 
     def _drawing(self, wanted: Mapping[str, str]) -> str:
         """Hash the pictures to draw and their source."""
-        what = json.dumps([PACKAGES[self.artist].icons, SIDE, sorted(wanted.values())])
+        what = json.dumps(["checked", PACKAGES[self.artist].icons, SIDE, sorted(wanted.values())])
         return hashlib.sha256(what.encode()).hexdigest()[:12]
 
     def _draw(self, folder: Path, wanted: Mapping[str, str], progress: Progress | None) -> None:
@@ -153,7 +162,7 @@ class Icons:
         beside = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(beside, ignore_errors=True)  # left by a dead process: a live one would hold the lock
         beside.mkdir()
-        hashes: dict[str, str] = {}
+        hashes: dict[str, tuple[str, str]] = {}
         names = sorted(set(wanted.values()))
         data = json.loads((self.folder / "icons.json").read_bytes())
         for name in names:
@@ -164,7 +173,7 @@ class Icons:
                 svg_string=svg, width=SIDE, height=SIDE, background="#ffffff", skip_system_fonts=True
             )
             (beside / f"{name}.png").write_bytes(drawn)
-            hashes[name] = _pixels(drawn)
+            hashes[name] = _pixels(drawn), hashlib.sha256(drawn).hexdigest()
             if progress is not None:
                 progress(len(hashes), len(names))
         write_json(beside / "pictures.json", hashes)

@@ -16,32 +16,29 @@ class Counts(NamedTuple):
     gallery: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DatasetCard:
     """One benchmark under one protocol.
 
     Args:
-        name: registry key.
-        protocol: name of the benchmark's protocol; results of two protocols are not comparable.
-        version: version of negbench's reader; raised when a change affects scores.
-        source: project page of the data.
-        licence: of the annotations.
+        name, protocol: registry key; name of the protocol: results of two protocols are not comparable.
+        version: of the reader; raised when a change affects scores.
+        source, licence: project page of the data, and licence of the annotations.
         citation: the paper: authors, title, venue and year.
         gallery: the rule that makes a query's gallery.
         exclude_reference: whether the reference image is taken out of the gallery when ranking.
         text_template: how the modification text is made from the annotation.
-        metrics: names as `Dataset.summarise` returns them.
-        main: the metric of `metrics` that selection and tables use.
+        metrics, main: names as `Dataset.summarise` returns them; the one that selection and tables use.
         world: name of the generated world; empty for data that are not generated.
         expected: split -> group -> published counts; empty where nothing is published.
     """
 
     name: str
     protocol: str
-    version: str
-    source: str
-    licence: str
-    citation: str
+    version: str = "1"
+    source: str = "the user's own files"
+    licence: str = "the user's own"
+    citation: str = ""
     gallery: str
     exclude_reference: bool
     text_template: str

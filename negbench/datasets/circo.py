@@ -13,7 +13,7 @@ from negbench.contracts import Query, check_option
 from negbench.datasets._read import Reader, get, once, quoted, typed
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import ScoreBlock, columns_of
+from negbench.datasets.dataset import FolderOptions, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, precision
@@ -41,7 +41,6 @@ _METRICS = {f"map_at_{k}": Metric((precision(k),)) for k in CUTOFFS} | {
 CARD = DatasetCard(
     name="circo",
     protocol="caption",
-    version="1",
     source="https://github.com/miccunifi/CIRCO",
     licence="CC BY-NC 4.0 (annotations); the images are COCO's",
     citation=PAPER,
@@ -59,25 +58,16 @@ class Circo(Submittable):
     """CIRCO over the unlabeled images of COCO 2017; an image's id is COCO's number as a string, without zeros."""
 
     @classmethod
-    def load(
-        cls,
-        *,
-        root: Path | None = None,
-        split: str = "val",
-        images: bool = True,
-        allow_missing: bool = False,
-    ) -> Self:
-        """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
+    def load(cls, options: FolderOptions, split: str = "val", images: bool = True) -> Self:
+        """Read one split of the published annotation files; arguments and errors as for `Dataset.load`.
 
-        The gallery is what `image_info_unlabeled2017.json` lists. Image number 9761 is 000000009761.jpg in any folder.
-
-        Args:
-            root: folder that holds `annotations` and `COCO2017_unlabeled`.
-            split: val or test (whose ground truths are closed: see `submission`).
+        The gallery is what `image_info_unlabeled2017.json` lists. Image number 9761 is 000000009761.jpg in any folder
+        below `root`, which holds `annotations` and `COCO2017_unlabeled`. Splits are val and test (whose ground truths
+        are closed: see `submission`).
         """
         check_option("split", split, split in SPLITS, "val or test (CIRCO has no training split)")
         marker = f"annotations/{split}.json"
-        reader = Reader.find(root, CARD, marker=marker, tree=TREE)
+        reader = Reader.find(options.root, CARD, marker=marker, tree=TREE)
         info = reader.first(INFO)
         if info is None:
             raise DataError(f"circo: there is no {INFO} below {reader.root}: it defines the gallery; expected: {TREE}")
@@ -86,7 +76,7 @@ class Circo(Submittable):
         queries = reader.queries(reader.root / marker, "query", make)
         data = cls(CARD, split, queries, *columns_of({GROUP: ids}), reader.content)
         files = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
-        return data.loaded(files, reader.root, allow_missing=allow_missing)
+        return data.loaded(files, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

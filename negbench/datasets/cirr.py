@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 from torch import Tensor
@@ -24,7 +23,7 @@ from negbench.datasets._read import (
 )
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Block, ScoreBlock, Top, columns_of
+from negbench.datasets.dataset import Block, FolderOptions, ScoreBlock, Top, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, subset_hits
@@ -64,34 +63,24 @@ class Cirr(Submittable):
     """CIRR, version rc2."""
 
     @classmethod
-    def load(
-        cls,
-        *,
-        root: Path | None = None,
-        split: str = "val",
-        images: bool = True,
-        allow_missing: bool = False,
-    ) -> Self:
-        """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
+    def load(cls, options: FolderOptions, split: str = "val", images: bool = True) -> Self:
+        """Read one split of the published annotation files; arguments and errors as for `Dataset.load`.
 
         The gallery, and the mining corpus of train, is exactly the split file. A query's subset is its image group
         without the reference: five images, so that chance is 20 % at 1. Images are found by id anywhere below `root`,
-        in both folder layouts in circulation.
-
-        Args:
-            root: folder that holds `captions` and `image_splits`.
-            split: train, val or test1 (whose targets are closed: see `submission`).
+        which holds `captions` and `image_splits`, in both folder layouts in circulation. Splits are train, val and
+        test1 (whose targets are closed: see `submission`).
         """
         check_choice("split", split, SPLITS)
         kind = card(split)
-        reader = Reader.find(root, kind, marker=f"captions/cap.{VERSION}.{split}.json", tree=TREE)
+        reader = Reader.find(options.root, kind, marker=f"captions/cap.{VERSION}.{split}.json", tree=TREE)
         path = reader.root / "image_splits" / f"split.{VERSION}.{split}.json"
         ids = [image_id(name, f"{path}: key {quoted(name)}") for name in typed(reader.json(path), dict, str(path))]
         make = partial(_query, split=split, gallery=set(ids))
         queries = reader.queries(reader.root / f"captions/cap.{VERSION}.{split}.json", "pairid", make)
         files = ImageFiles.scan(reader.root, files=reader.files_beside(*IMAGE_FOLDERS), tree=TREE) if images else None
         data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
-        return data.loaded(files, reader.root, allow_missing=allow_missing)
+        return data.loaded(files, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -141,7 +130,6 @@ def card(split: str) -> DatasetCard:
     return DatasetCard(
         name="cirr",
         protocol=VERSION,
-        version="1",
         source="https://github.com/Cuberick-Orion/CIRR (branch cirr_dataset)",
         licence="MIT (annotations); the images are NLVR2's, under its terms",
         citation=PAPER,

@@ -1,8 +1,8 @@
 """Base class for data sets: what an author writes and can use; columns, ranks and scores are in `_galleries`.
 
-A data set is one file, `negbench/datasets/NAME.py`: a constant `PAPER`, a `DatasetCard`, and one public subclass of
-`Dataset` that offers `load` and `metrics`. `load` reads annotation files (`_read.Reader` reports their flaws in one
-line) into `Query` objects and gallery groups (`columns_of`), and hands both to `loaded`.
+A data set is one file: a constant `PAPER`, a `DatasetCard`, and one public subclass of `Dataset` with `load` and
+`metrics`. `load` reads annotation files (`Reader` reports their flaws in one line) into `Query` objects and gallery
+groups (`columns_of`), and hands both to `loaded`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -32,27 +32,38 @@ if TYPE_CHECKING:
 __all__ = ["Block", "Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions:
+    """Options of every data set; subclass it for more, and check combinations in `__post_init__`.
+
+    Args:
+        root: folder of the benchmark, or the one above it; None takes the environment variable NEGBENCH_DATA.
+        allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
+    """
+
+    root: Path | None = None
+    allow_missing: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset(Galleries, ABC):
     """One split of one benchmark under one protocol.
 
     Args:
-        card: what the benchmark is and how it is scored.
-        split: name of the split.
+        card, split: what the benchmark is and how it is scored; name of the split.
         queries: Q queries.
         images: N ids, the columns of every score table: the union of the groups.
         groups: name -> [n] int64 columns: the gallery (or, on train, the mining corpus) of the group's queries.
         content: hash of the annotation files as loaded.
         files: image files; None when loaded without images.
-        missing: ids left out because their file is missing (`allow_missing`).
-        remarks: what differs from the published counts, one line each.
+        missing, remarks: ids left out (`allow_missing`); what differs from the published counts, one line each.
         part: how this part was carved out of a larger one; empty for a whole split.
 
     Raises:
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
     """
 
-    extensions: ClassVar[tuple[str, ...]] = ()  # that `load(file=...)` reads: such a path can replace the name
+    extensions: ClassVar[tuple[str, ...]] = ()  # that the option `file` reads: such a path can replace the name
     exchangeable: ClassVar[bool] = False  # True: a query's target is a random one of its relevant images
     set_apart: ClassVar[str] = "target"  # what is never in both parts of `split_dev`
     has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses `images=True`
@@ -65,21 +76,15 @@ class Dataset(Galleries, ABC):
 
     @classmethod
     @abstractmethod
-    def load(
-        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
-    ) -> Self:
-        """Read one split from disk; subclasses add their own keyword options, each with a default.
+    def load(cls, options: Any, split: str = "val", images: bool = True) -> Self:
+        """Read one split from disk.
 
         Args:
-            root: folder of the benchmark, or the one above it that holds it under its name; None takes the environment
-                variable NEGBENCH_DATA.
-            split: name of the split.
-            images: whether the image files must exist; False needs annotations only.
-            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
+            options: what a user sets, of the type that a subclass gives this parameter: `FolderOptions` or its own.
+            split, images: what a run sets: the split's name; False needs annotations only.
 
-        Raises:
-            DataError: files or images missing, or not in the format; one line with file, place and key.
-            OptionError: an option with an unknown value.
+        Raises DataError for files that are missing or not in the format, with file, place and key; OptionError for an
+        unknown split.
         """
 
     @classmethod
@@ -90,13 +95,12 @@ class Dataset(Galleries, ABC):
     def loaded(self, files: ImageFiles | None, place: Path, *, allow_missing: bool = False) -> Self:
         """Return this split as `load` should: compared with the published counts, its images found.
 
-        A query is dropped if its reference or target is missing; missing gallery entries, relevant images and subset
-        members are dropped too.
+        A query is dropped if its reference or target is missing; other missing images are dropped from what names them.
 
         Args:
             files: image files; None leaves them unchecked.
             place: folder or file that was read, for errors.
-            allow_missing: leave out what needs a missing image, instead of DataError.
+            allow_missing: as in `FolderOptions`.
 
         Raises:
             DataError: images are missing, or no query is left.
@@ -159,6 +163,10 @@ class Dataset(Galleries, ABC):
             raise DataError(f"{self.card.name} was loaded without images: load it with images=True to open '{image}'")
         return self.files.open(image)
 
+    def image_paths(self) -> dict[str, Path]:
+        """Return the file of every image in `all_images`; nothing if loaded without images."""
+        return {} if self.files is None else {image: self.files.path(image) for image in self.all_images}
+
     # --- epochs and parts ----------------------------------------------------------------------------------------
 
     @property
@@ -191,11 +199,9 @@ class Dataset(Galleries, ABC):
         they are: the development queries are ranked against the full corpus.
 
         Args:
-            fraction: share of the queries, between 0 and 1.
-            seed: of the order.
+            fraction, seed: share of the queries, between 0 and 1; seed of the order.
 
-        Returns:
-            (training part, development part).
+        Returns the training part and the development part.
 
         Raises:
             OptionError: a fraction outside (0, 1).

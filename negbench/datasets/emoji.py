@@ -28,7 +28,7 @@ from negbench.datasets._emoji_codes import Emoji, Look, description, difference,
 from negbench.datasets._icons import FILES, PACKAGES, Icons, Progress, icons
 from negbench.datasets._read import Reader, check_choice
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, columns_of
+from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
@@ -49,13 +49,54 @@ _METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{
 
 
 class PictureChoice(NamedTuple):
-    """Options for pictures and queries (see `EmojiPictures.load`)."""
+    """What determines the pictures and queries of a split (see `EmojiOptions`)."""
 
     artists: tuple[str, ...] = ARTISTS
     references: tuple[str, ...] = ARTISTS
     style: str = "kept"
     queries: int = 8000
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmojiOptions(FolderOptions):
+    """Options of `EmojiPictures`.
+
+    Args:
+        root: folder that holds the artists' folders, or the one above it that holds it as `emoji`.
+        artists: whose pictures are in the gallery: noto, twemoji, openmoji, fluent. With n of them a query has up
+            to n - 1 relevant images beside its target, each a known false negative.
+        references: artists whose pictures are query references; if left out, `artists`.
+        style: the target is by the reference's artist ("kept"), by any one of `artists`, drawn at random ("free"),
+            or by a named one; the text then says so, and nobody else's drawing is relevant.
+        train_queries: maximum number; the families take turns, so that large ones do not dominate.
+        val_queries: the same for val.
+        seed: of the held-out families, the queries and the words.
+
+    Raises:
+        OptionError: an unknown or impossible value.
+    """
+
+    artists: tuple[Artist, ...] = ARTISTS
+    references: tuple[Artist, ...] = ()
+    style: str = "kept"
+    train_queries: PositiveInt = 8000
+    val_queries: PositiveInt = 1500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, given in (("artists", self.artists), ("references", self.references)):
+            check_option(name, given, len(set(given)) == len(given), "artists, each once")
+        check_option("artists", self.artists, bool(self.artists), "one artist or several")
+        check_choice("style", self.style, ("kept", "free", *self.artists))
+        if self.style == "kept":
+            among = set(self.references) <= set(self.artists)
+            check_option("references", self.references, among, "among artists where style is kept")
+
+    def choice(self, split: str) -> PictureChoice:
+        """Return what determines the split's pictures and queries."""
+        queries = self.train_queries if split == "train" else self.val_queries
+        return PictureChoice(self.artists, self.references or self.artists, self.style, queries, self.seed)
 
 
 @dataclass(frozen=True)
@@ -91,57 +132,26 @@ class EmojiPictures(Dataset):
     asked: Mapping[str, Emoji] = field(default_factory=dict)
 
     @classmethod
-    def load(
-        cls,
-        *,
-        root: Path | None = None,
-        split: str = "val",
-        images: bool = True,
-        allow_missing: bool = False,
-        artists: tuple[Artist, ...] = ARTISTS,
-        references: tuple[Artist, ...] = (),
-        style: str = "kept",
-        train_queries: PositiveInt = 8000,
-        val_queries: PositiveInt = 1500,
-        seed: int = 0,
-    ) -> Self:
+    def load(cls, options: EmojiOptions, split: str = "val", images: bool = True) -> Self:
         """Read one split; the pictures are drawn beside the packages when first needed.
 
-        Args:
-            root: folder that holds the artists' folders, or the one above it that holds it as `emoji`.
-            split: train or val; no family is in both.
-            images: whether the drawn files must exist.
-            allow_missing: leave out what needs a missing file.
-            artists: whose pictures are in the gallery: noto, twemoji, openmoji, fluent. With n of them a query has up
-                to n - 1 relevant images beside its target, each a known false negative.
-            references: artists whose pictures are query references; if left out, `artists`.
-            style: the target is by the reference's artist ("kept"), by any one of `artists`, drawn at random ("free"),
-                or by a named one; the text then says so, and nobody else's drawing is relevant.
-            train_queries: maximum number; the families take turns, so that large ones do not dominate.
-            val_queries: the same for val.
-            seed: of the held-out families, the queries and the words.
+        Splits are train and val; no family is in both.
 
         Raises:
             DataError: packages that are missing, or files that are not of the known versions.
-            OptionError: an unknown or impossible value.
+            OptionError: another split.
         """
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
-        for name, given in (("artists", artists), ("references", references)):
-            check_option(name, given, len(set(given)) == len(given), "artists, each once")
-        check_option("artists", artists, bool(artists), "one artist or several")
-        check_choice("style", style, ("kept", "free", *artists))
-        sources = references or artists
-        if style == "kept":
-            check_option("references", references, set(sources) <= set(artists), "among artists where style is kept")
-        options = PictureChoice(artists, sources, style, train_queries if split == "train" else val_queries, seed)
-        kind = card(options)
-        reader = Reader.find(root, kind, marker=f"{artists[0]}/icons.json", tree=TREE)
+        choice = options.choice(split)
+        artists, sources = choice.artists, choice.references
+        kind = card(choice)
+        reader = Reader.find(options.root, kind, marker=f"{artists[0]}/icons.json", tree=TREE)
         packages = [icons(reader, artist) for artist in ARTISTS if artist in {*artists, *sources}]
         world = read_world(packages)
-        drawn = (image for emoji in _of_split(world, split, seed) for image in _by(world, emoji, artists))
+        drawn = (image for emoji in _of_split(world, split, choice.seed) for image in _by(world, emoji, artists))
         ids, groups = columns_of({GROUP: list(dict.fromkeys(drawn))})
-        asked = _asked(world, split, options)
-        queries = [_query(world, ask, split, options) for ask in asked]
+        asked = _asked(world, split, choice)
+        queries = [_query(world, ask, split, choice) for ask in asked]
         files = ImageFiles(reader.root, {i: (path,) for i, path in world.files.items() if path.exists()})
         dataset = cls(
             kind,
@@ -149,11 +159,11 @@ class EmojiPictures(Dataset):
             queries,
             ids,
             groups,
-            hashlib.sha256(json.dumps([reader.content, options]).encode()).hexdigest(),
+            hashlib.sha256(json.dumps([reader.content, choice]).encode()).hexdigest(),
             shown=world.shown,
             asked={query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)},
         )
-        return dataset.loaded(files if images else None, reader.root, allow_missing=allow_missing)
+        return dataset.loaded(files if images else None, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -200,11 +210,9 @@ def card(options: PictureChoice) -> DatasetCard:
     return DatasetCard(
         name="emoji",
         protocol=f"{'-'.join(marks)}-seed{options.seed}",
-        version="1",
         source=f"npm packages {', '.join(f'{p.name}@{p.version}' for p in PACKAGES.values())} "
         "(`negbench data fetch emoji`)",
         licence=f"drawings: {credits_}; queries and texts: Apache-2.0",
-        citation="",
         gallery="all pictures of the split's families by the artists named; equal drawings are one",
         exclude_reference=True,
         text_template="'{change}, {change}', each change in one of four wordings"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import ClassVar, Self
 
 from negbench.contracts import Query
@@ -18,6 +18,7 @@ from negbench.datasets._tirg import (
     resolve_split,
 )
 from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import FolderOptions
 from negbench.datasets.image_files import ImageFiles, relative_path, without_extension
 from negbench.errors import DataError
 
@@ -30,7 +31,6 @@ TREE = f"labels/*SPLIT*.txt, {QUERIES} (from google/tirg), and the cropped image
 CARD = DatasetCard(
     name="fashion200k",
     protocol="tirg",
-    version="1",
     source="https://github.com/xthan/fashion-200k",
     licence="Apache-2.0 (labels); the images are the shops'",
     citation=PAPER,
@@ -54,26 +54,16 @@ class Fashion200K(ClassDataset):
     cutoffs: ClassVar[tuple[int, ...]] = RECALLS
 
     @classmethod
-    def load(
-        cls,
-        *,
-        root: Path | None = None,
-        split: str = "val",
-        images: bool = True,
-        allow_missing: bool = False,
-    ) -> Self:
-        """Read one split of the published label files; `images` and `allow_missing` are `Dataset.load`'s.
+    def load(cls, options: FolderOptions, split: str = "val", images: bool = True) -> Self:
+        """Read one split of the published label files; arguments and errors as for `Dataset.load`.
 
         A training pair is two images of one category whose captions' sets of words differ in exactly one (HyCoLe). Of
         tens of millions, every epoch draws as many as there are images (`at_epoch`), without listing the others. Image
-        ids are the paths of the label files without extension.
-
-        Args:
-            root: folder that holds `labels`.
-            split: train or test; val, which a run reports, means test: nothing else is published.
+        ids are the paths of the label files without extension; `root` holds `labels`. Splits are train and test; val,
+        which a run reports, means test: nothing else is published.
         """
         split = resolve_split(split)
-        reader = Reader.find(root, CARD, marker="labels", tree=TREE)
+        reader = Reader.find(options.root, CARD, marker="labels", tree=TREE)
         labels = _read_labels(reader, split)
         named = _read_queries(reader, labels) if split == "test" else []
         files = _scan(reader, labels.images) if images else None
@@ -84,7 +74,7 @@ class Fashion200K(ClassDataset):
             LANGUAGE,
             lambda kept: _test_queries(kept, named),
             files,
-            allow_missing=allow_missing,
+            allow_missing=options.allow_missing,
         )
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from negbench.datasets._fashioniq_files import (
     CATEGORIES,
     METRICS,
+    SPLITS,
     TEMPLATES,
-    CaptionMode,
-    Corpus,
     FashionIQFormat,
-    FashionIQOptions,
-    Protocol,
+    FormatOptions,
 )
+from negbench.datasets._read import check_choice
 from negbench.datasets.card import Counts, DatasetCard
 
 PAPER = "Wu et al., Fashion IQ: A New Dataset Towards Retrieving Images by Natural Language Feedback, CVPR 2021"
@@ -26,59 +24,49 @@ _SPLIT_FILES = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373)}
 _UNITED = (2628, 3089, 2902)  # protocol `val`, on val
 
 
+@dataclass(frozen=True, kw_only=True)
+class FashionIQOptions(FormatOptions):
+    """Options of `FashionIQ`.
+
+    Args:
+        root: folder that holds `captions` and `image_splits`.
+        protocol: gallery of val: `original` is the split file (3,817 / 6,346 / 5,373 images on val), `val`
+            the union of references and targets (2,628 / 3,089 / 2,902), on which recall is higher.
+    """
+
+    protocol: Literal["original", "val"] = "original"
+
+    def whole_split(self, split: str) -> bool:
+        """Whether the split file is the gallery."""
+        return super().whole_split(split) if split == "train" else self.protocol == "original"
+
+
 @dataclass(frozen=True, eq=False)
 class FashionIQ(FashionIQFormat):
     """FashionIQ under its original protocol or the smaller `val` gallery."""
 
     @classmethod
-    def load(
-        cls,
-        *,
-        root: Path | None = None,
-        split: str = "val",
-        images: bool = True,
-        allow_missing: bool = False,
-        protocol: Protocol = "original",
-        caption_mode: CaptionMode = "joined",
-        corpus: Corpus = "targets",
-    ) -> Self:
-        """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
-
-        Args:
-            root: folder that holds `captions` and `image_splits`.
-            split: train or val (test has no published targets).
-            protocol: gallery of val: `original` is the split file (3,817 / 6,346 / 5,373 images on val), `val`
-                the union of references and targets (2,628 / 3,089 / 2,902), on which recall is higher.
-            caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains) or `comma` (HyCoLe).
-            corpus: mining corpus of train: each training target of the category once, or all images of its split file.
-        """
-        options = FashionIQOptions(split, images, allow_missing, protocol, caption_mode, corpus)
-        return cls.from_files(root, card(options), options)
+    def load(cls, options: FashionIQOptions, split: str = "val", images: bool = True) -> Self:
+        """Read one split, train or val (test has no published targets); errors as for `Dataset.load`."""
+        check_choice("split", split, SPLITS)
+        return cls.from_files(card(options, split), options, split, images)
 
 
-def card(options: FashionIQOptions) -> DatasetCard:
-    """Card of FashionIQ as read with these options."""
+def card(options: FashionIQOptions, split: str) -> DatasetCard:
+    """Card of FashionIQ's split as read with these options."""
+    entries = _ENTRIES[split]
+    parts = entries if split == "train" else _UNITED  # every training target is one query's
+    galleries = _SPLIT_FILES[split] if options.whole_split(split) else parts
     return DatasetCard(
         name="fashioniq",
         protocol=options.protocol,
-        version="1",
         source="https://github.com/XiaoxiaoGuo/fashion-iq",
         licence="Community Data License Agreement (CDLA)",
         citation=PAPER,
-        gallery=options.gallery_rule,
+        gallery=options.gallery_rule(split),
         exclude_reference=False,  # CLIP4Cir's and QuRe's evaluations keep it on FashionIQ
         text_template=TEMPLATES[options.caption_mode],
         metrics=METRICS,
         main="average/recall",
-        expected={options.split: _published(options)},
+        expected={split: {name: Counts(*sizes) for name, *sizes in zip(CATEGORIES, entries, galleries, strict=True)}},
     )
-
-
-def _published(options: FashionIQOptions) -> dict[str, Counts]:
-    entries = _ENTRIES[options.split]
-    parts = entries if options.split == "train" else _UNITED  # every training target is one query's
-    galleries = _SPLIT_FILES[options.split] if options.whole_split else parts
-    return {
-        category: Counts(count, gallery)
-        for category, count, gallery in zip(CATEGORIES, entries, galleries, strict=True)
-    }

@@ -24,7 +24,7 @@ from negbench.contracts import Query, check_option
 from negbench.datasets._preferences import MEASURES, SET_SIZE, Judgement, PreferenceFormat
 from negbench.datasets._read import Reader, get, image_id, quoted, strings, typed
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import columns_of
+from negbench.datasets.dataset import FolderOptions, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 
@@ -39,7 +39,6 @@ VALID = 2715  # table 1: 3,050, less 307 flagged, less 28 of these that fail the
 CARD = DatasetCard(
     name="hp-fashioniq",
     protocol="sets-of-5",
-    version="1",
     source="https://github.com/jackwaky/QuRe (HP_FashionIQ/hpfiq.json); the images are FashionIQ's",
     licence="none is stated with the file; the images are FashionIQ's",
     citation=PAPER,
@@ -63,34 +62,22 @@ class HPFashionIQ(PreferenceFormat):
     """
 
     @classmethod
-    def load(
-        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
-    ) -> Self:
-        """Read the judgements.
+    def load(cls, options: FolderOptions, split: str = "val", images: bool = True) -> Self:
+        """Read the judgements, which are of FashionIQ's val; arguments and errors as for `Dataset.load`.
 
-        Args:
-            root: folder that holds `hpfiq.json`, or the one above it that holds it as `hp_fashioniq`; None takes
-                NEGBENCH_DATA.
-            split: val.
-            images: whether the image files must exist: FashionIQ's, in any folder below that of the file, or below
-                `fashioniq` beside it.
-            allow_missing: leave out judgements that name a missing image and mark the result partial, instead of
-                DataError.
-
-        Raises:
-            DataError: no such file, images missing, or a file not in the format; one line with file, place and key.
-            OptionError: a split other than val.
+        `root` holds `hpfiq.json`, or a folder `hp_fashioniq` that does. Images are FashionIQ's, in any folder below the
+        file's, or below `fashioniq` beside it; `allow_missing` leaves out judgements that name a missing one.
         """
         check_option("split", split, split == SPLIT, f"{SPLIT} ({CARD.name} has nothing to train on)")
         tree = f"{FILE}, and FashionIQ's images as ID.jpg or ID.png in any folder"
-        reader = Reader.find(root, CARD, marker=FILE, tree=tree)
+        reader = Reader.find(options.root, CARD, marker=FILE, tree=tree)
         read = _read(reader, reader.root / FILE)
         judgements = {query.id: judgement for query, judgement in read}
         queries = [query for query, _ in read]
         galleries = columns_of({GROUP: _named(read)})
         data = cls(CARD, split, queries, *galleries, reader.content, judgements=judgements)
         files = ImageFiles.scan(reader.root, files=reader.files_beside("fashioniq")) if images else None
-        data = data.loaded(files, reader.root / FILE, allow_missing=allow_missing)
+        data = data.loaded(files, reader.root / FILE, allow_missing=options.allow_missing)
         kept = [query for query in data.queries if set(data.missing).isdisjoint(judgements[query.id].images)]
         if not kept:
             raise DataError(f"{CARD.name}: no judgement is left in {reader.root / FILE} ({len(data.missing)} missing)")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp"})
 THREADS = 4  # default number of threads that decode images
-_AHEAD = 64  # images decoded before they are asked for
+_AHEAD = 64  # images decoded before they are asked for, at most
 
 T = TypeVar("T")
 
@@ -126,13 +126,16 @@ def read_image(path: Path) -> Image:
         raise DataError(f"{path} is not a readable image: fetch it again ({why})") from error
 
 
-def decoded(paths: Iterable[Path], use: Callable[[Image], T], *, threads: int = THREADS) -> Iterator[T | DataError]:
-    """Decode image files in threads, slightly ahead of the consumer.
+def decoded(
+    paths: Iterable[Path], use: Callable[[Image], T], *, threads: int = THREADS, ahead: int = 2**29
+) -> Iterator[T | DataError]:
+    """Decode image files in threads, ahead of the consumer by at most 64 images.
 
     Args:
         paths: image files.
         use: called with each decoded image, in one of the threads.
         threads: >= 1.
+        ahead: bytes of pixels, as RGB, that may be decoded ahead; an image that has more alone is decoded alone.
 
     Yields:
         What `use` returned for each file, in their order; for one that cannot be decoded the DataError that names it.
@@ -146,16 +149,31 @@ def decoded(paths: Iterable[Path], use: Callable[[Image], T], *, threads: int = 
         return use(image)
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="negbench-decode")
-    waiting: deque[Future[T | DataError]] = deque()
+    waiting: deque[tuple[int, Future[T | DataError]]] = deque()
+    held = 0
     try:
         for path in paths:
-            waiting.append(pool.submit(read, path))
-            if len(waiting) > _AHEAD:
-                yield waiting.popleft().result()
+            size = _pixels(path)
+            while waiting and (len(waiting) > _AHEAD or held + size > ahead):
+                held -= waiting[0][0]
+                yield waiting.popleft()[1].result()
+            waiting.append((size, pool.submit(read, path)))
+            held += size
         while waiting:
-            yield waiting.popleft().result()
+            yield waiting.popleft()[1].result()
     finally:
         pool.shutdown(cancel_futures=True)  # a caller who stops early waits only for images being decoded
+
+
+def _pixels(path: Path) -> int:
+    """Return the bytes of an image's pixels, as its header gives them; 0 for a file that is no image."""
+    from PIL import Image as pil
+
+    try:
+        with pil.open(path) as image:
+            return 3 * image.width * image.height
+    except Exception:  # as in `read_image`, which reports it
+        return 0
 
 
 def readable(outcomes: Iterable[T | DataError]) -> Iterator[T]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from negbench.contracts import Query
@@ -18,6 +17,7 @@ from negbench.datasets._tirg import (
     resolve_split,
 )
 from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import FolderOptions
 from negbench.datasets.image_files import EXTENSIONS, ImageFiles, relative_path, without_extension
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, by_answers
@@ -40,6 +40,20 @@ TEST_NOUNS = (
 UNSTATED = "adj"  # folder 'adj NOUN': images of the noun in no particular state
 
 
+@dataclass(frozen=True, kw_only=True)
+class MitStatesOptions(FolderOptions):
+    """Options of `MitStates`.
+
+    Args:
+        root: folder that holds `images`.
+        allow_missing: leave out images whose file is empty.
+        weighting: the main metric and the protocol: `query` counts a query once (TIRG), `pair` as often as the
+            class that it asks for has images (HyCoLe, whose test samples are pairs of images). Both are reported.
+    """
+
+    weighting: Weighting = "query"
+
+
 @dataclass(frozen=True, eq=False)
 class MitStates(ClassDataset):
     """MIT-States under TIRG's protocol: every test image with every other adjective of its noun is a query, any image
@@ -49,31 +63,16 @@ class MitStates(ClassDataset):
     cutoffs: ClassVar[tuple[int, ...]] = RECALLS
 
     @classmethod
-    def load(
-        cls,
-        *,
-        root: Path | None = None,
-        split: str = "val",
-        images: bool = True,
-        allow_missing: bool = False,
-        weighting: Weighting = "query",
-    ) -> Self:
+    def load(cls, options: MitStatesOptions, split: str = "val", images: bool = True) -> Self:
         """Read one split from the names of folders and files, which are all the annotation there is.
 
         A training pair is two images of one noun in different states; every epoch draws as many as there are images
-        (`at_epoch`), without listing the others. Image ids are 'ADJECTIVE NOUN/FILE' without extension.
-        `allow_missing` is `Dataset.load`'s, for empty files.
-
-        Args:
-            root: folder that holds `images`.
-            split: train or test; val, which a run reports, means test: there is no other.
-            images: whether image files must not be empty; otherwise their names are enough.
-            weighting: the main metric and the protocol: `query` counts a query once (TIRG), `pair` as often as the
-                class that it asks for has images (HyCoLe, whose test samples are pairs of images). Both are reported.
+        (`at_epoch`), without listing the others. Image ids are 'ADJECTIVE NOUN/FILE' without extension. Splits are
+        train and test; val, which a run reports, means test: there is no other. Without `images` names are enough.
         """
         split = resolve_split(split)
-        kind = card(weighting)
-        reader = Reader(Reader.find(root, kind, marker="images", tree=TREE).root / "images")
+        kind = card(options.weighting)
+        reader = Reader(Reader.find(options.root, kind, marker="images", tree=TREE).root / "images")
         labels = _labels(reader, split)
         files = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
         return cls.of_labels(
@@ -83,7 +82,7 @@ class MitStates(ClassDataset):
             LANGUAGE,
             _test_queries,
             files,
-            allow_missing=allow_missing,
+            allow_missing=options.allow_missing,
         )
 
     @classmethod
@@ -103,7 +102,6 @@ def card(weighting: Weighting = "query") -> DatasetCard:
     return DatasetCard(
         name="mit-states",
         protocol="tirg" if weighting == "query" else "hycole",
-        version="1",
         source="http://web.mit.edu/phillipi/Public/states_and_transformations/index.html",
         licence="none is stated with the data",
         citation=PAPER,

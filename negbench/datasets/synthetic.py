@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import (
     CATEGORIES,
     METRICS,
     TEMPLATES,
-    CaptionMode,
     Corpus,
     FashionIQFormat,
-    FashionIQOptions,
+    FormatOptions,
 )
 from negbench.datasets._synthesis import GENERATOR, SPLITS, Manifest, Spec, check, ensure
 from negbench.datasets.card import DatasetCard
@@ -31,6 +29,47 @@ PAPER = "ours; in the format of Fashion IQ (Wu et al., CVPR 2021), with CIRCO's 
 _CUTOFF = 10  # of mAP
 
 
+@dataclass(frozen=True, kw_only=True)
+class SyntheticOptions(FormatOptions):
+    """Options of `Synthetic`; the last six are those of `Spec`, None takes Spec's default, or the value at `root`.
+
+    Args:
+        root: folder that was built earlier (`synthetic-...` in a cache); None takes or builds the one that the
+            options name, in the cache (NEGBENCH_CACHE, else ~/.cache/negbench).
+        corpus: mining corpus of train: all images of the category, or each training target once.
+        world: number of the world; None: 0, or the run's seed in a run without `root`.
+        twins: mean number of relevant images per query.
+        train_images: of each category.
+        train_queries: of each category.
+        val_images: of each category.
+        val_queries: of each category.
+
+    Raises:
+        OptionError: an impossible value.
+    """
+
+    corpus: Corpus = "images"
+    world: int | None = None
+    twins: float | None = None
+    train_images: int | None = None
+    train_queries: int | None = None
+    val_images: int | None = None
+    val_queries: int | None = None
+
+    def __post_init__(self) -> None:
+        self.spec(Spec())
+
+    @property
+    def set_values(self) -> dict[str, Any]:
+        """The options of `Spec` that are set."""
+        values = {each.name: getattr(self, each.name) for each in fields(Spec)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def spec(self, base: Spec) -> Spec:
+        """Return `base` with the options that are set. Raises OptionError for an impossible value."""
+        return replace(base, **self.set_values)
+
+
 @dataclass(frozen=True, eq=False)
 class Synthetic(FashionIQFormat):
     """Rendered garments; an image is relevant to a query exactly when all its attributes are the target's."""
@@ -38,56 +77,16 @@ class Synthetic(FashionIQFormat):
     exchangeable: ClassVar[bool] = True
 
     @classmethod
-    def load(
-        cls,
-        *,
-        root: Path | None = None,
-        split: str = "val",
-        images: bool = True,
-        allow_missing: bool = False,
-        caption_mode: CaptionMode = "joined",
-        corpus: Corpus = "images",
-        world: int | None = None,
-        twins: float | None = None,
-        train_images: int | None = None,
-        train_queries: int | None = None,
-        val_images: int | None = None,
-        val_queries: int | None = None,
-    ) -> Self:
-        """Read one split; without `root` the data set is built under the cache when first needed.
-
-        The last six options are those of `Spec`; if left out, they take Spec's default, or the value at `root`.
-        `images` and `allow_missing` are `Dataset.load`'s.
-
-        Args:
-            root: folder that was built earlier (`synthetic-...` in a cache); None takes or builds the one that the
-                options name, in the cache (NEGBENCH_CACHE, else ~/.cache/negbench).
-            split: train or val.
-            caption_mode: as `FashionIQ.load`'s.
-            corpus: mining corpus of train: all images of the category, or each training target once.
-            world: number of the world; None: 0, or the run's seed in a run without `root`.
-            twins: mean number of relevant images per query.
-            train_images: of each category.
-            train_queries: of each category.
-            val_images: of each category.
-            val_queries: of each category.
+    def load(cls, options: SyntheticOptions, split: str = "val", images: bool = True) -> Self:
+        """Read one split, train or val; without `root` the data set is built under the cache when first needed.
 
         Raises:
             DataError: the folder is not a synthetic data set, is damaged, or cannot be written.
-            OptionError: an unknown or impossible value, or one that contradicts the folder at `root`.
+            OptionError: another split, or an option that contradicts the folder at `root`.
         """
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
-        options = FashionIQOptions(split, images, allow_missing, "original", caption_mode, corpus)
-        wishes = {
-            "world": world,
-            "twins": twins,
-            "train_images": train_images,
-            "train_queries": train_queries,
-            "val_images": val_images,
-            "val_queries": val_queries,
-        }
-        folder, spec = _find(root, {name: value for name, value in wishes.items() if value is not None})
-        return cls.from_files(folder, card(spec, options), options)
+        folder, spec = _find(options)
+        return cls.from_files(card(spec, options, split), replace(options, root=folder), split, images)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -97,8 +96,8 @@ class Synthetic(FashionIQFormat):
         return super().metrics(ranks) | each | {f"average/map_at_{_CUTOFF}": Metric(value, over="groups")}
 
 
-def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
-    """Card of the data set made from `spec`, as read with these options."""
+def card(spec: Spec, options: FormatOptions, split: str) -> DatasetCard:
+    """Card of a split of the data set made from `spec`, as read with these options."""
     sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
     usual = (Spec.train_images, Spec.train_queries, Spec.val_images, Spec.val_queries)
     marks = "" if sizes == usual else f"-{'x'.join(map(str, sizes))}"
@@ -109,8 +108,7 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
         version=str(GENERATOR),
         source="drawn and rendered on first use",
         licence="Apache-2.0",
-        citation="",
-        gallery=options.gallery_rule,
+        gallery=options.gallery_rule(split),
         exclude_reference=False,  # as FashionIQ; a reference is never relevant: at least one attribute differs
         text_template=TEMPLATES[options.caption_mode],
         metrics=(*METRICS, *precisions),
@@ -119,14 +117,16 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
     )
 
 
-def _find(root: Path | None, wishes: Mapping[str, int | float]) -> tuple[Path, Spec]:
+def _find(options: SyntheticOptions) -> tuple[Path, Spec]:
     """Return the folder to read and the Spec it was made from."""
-    if root is None:
-        folder = ensure(cache_dir(), Spec(**wishes))  # type: ignore[arg-type]  # each wish has its field's type
+    if options.root is None:
+        folder = ensure(cache_dir(), options.spec(Spec()))
         return folder, check(folder).spec
-    spec = check(root).spec
-    for name, wish in wishes.items():
-        has = asdict(spec)[name]
-        if wish != has:
-            raise OptionError(f"{name} = {wish!r}, but the data set at {root} has {has!r}: leave one of the two out")
-    return root, spec
+    spec = check(options.root).spec
+    for name, value in options.set_values.items():
+        has = getattr(spec, name)
+        if value != has:
+            raise OptionError(
+                f"{name} = {value!r}, but the data set at {options.root} has {has!r}: leave one of the two out"
+            )
+    return options.root, spec

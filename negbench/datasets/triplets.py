@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt
 from negbench.contracts import Query, check_option
 from negbench.datasets._triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, columns_of
+from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.image_files import EXTENSIONS, ImageFiles
 from negbench.errors import DataError, OptionError
 from negbench.metrics.metric import Metric, hits, precision
@@ -32,6 +32,28 @@ _RECALLS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS}
 _PRECISION = {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 
 
+@dataclass(frozen=True, kw_only=True)
+class TripletOptions(FolderOptions):
+    """Options of `Triplets`.
+
+    Args:
+        root: folder of the images; None takes the file's own folder.
+        file: .jsonl (a Hugging Face data set writes one with `to_json`) or .csv.
+        columns: the file's own names of these columns, as reference=ref,text=caption.
+        gallery: file with one image per line, or the .npz of the embeddings: added to every gallery of every split.
+        val_fraction: share of the rows that becomes val; used where the file has no column `split`.
+        seed: of the order in which targets go to val.
+        exclude_reference: whether a query's own reference is left out when ranking.
+    """
+
+    file: Path | None = None
+    columns: str = ""
+    gallery: Path | None = None
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    seed: NonNegativeInt = 0
+    exclude_reference: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Triplets(Dataset):
     """Queries from one file. A group's gallery is every image that its rows of the split name, plus `gallery`."""
@@ -39,54 +61,34 @@ class Triplets(Dataset):
     extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".csv")
 
     @classmethod
-    def load(
-        cls,
-        *,
-        root: Path | None = None,
-        split: str = "val",
-        images: bool = True,
-        allow_missing: bool = False,
-        file: Path | None = None,
-        columns: str = "",
-        gallery: Path | None = None,
-        val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2,
-        seed: NonNegativeInt = 0,
-        exclude_reference: bool = False,
-    ) -> Self:
-        """Read one split of a file; `images` and `allow_missing` are `Dataset.load`'s.
+    def load(cls, options: TripletOptions, split: str = "val", images: bool = True) -> Self:
+        """Read one split of a file; arguments and errors as for `Dataset.load`.
 
         Columns: reference, text, target (required); relevant (every image that answers the query), group (queries of a
         group share a gallery) and split, where the file has them. An image is named by its path below `root` or below
         the file's folder, or by its file name, with or without extension, anywhere below `root`.
 
-        Args:
-            root: folder of the images; None takes the file's own folder.
-            split: a name in the column `split`; for a file without one, train or val: whole targets, in a seeded order,
-                go to val until it holds `val_fraction` of the rows.
-            file: .jsonl (a Hugging Face data set writes one with `to_json`) or .csv.
-            columns: the file's own names of these columns, as reference=ref,text=caption.
-            gallery: file with one image per line, or the .npz of the embeddings: added to every gallery of every split.
-            val_fraction: share of the rows that becomes val; used where the file has no column `split`.
-            seed: of the order in which targets go to val.
-            exclude_reference: whether a query's own reference is left out when ranking.
+        A split is a name in the column `split`; for a file without one, train or val: whole targets, in a seeded order,
+        go to val until it holds `val_fraction` of the rows.
         """
+        file, gallery, root = options.file, options.gallery, options.root
         if file is None:
             raise OptionError("file must be given: name FILE.jsonl (.csv) instead of triplets, or set dataset.file")
-        table = read_triplets(file, columns)
-        rows, part = _of_split(table, split, val_fraction, seed, file)
+        table = read_triplets(file, options.columns)
+        rows, part = _of_split(table, split, options.val_fraction, options.seed, file)
         added, content = list[str](), table.content
         if gallery is not None:
             added, of_gallery = read_names(gallery)
             content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
-        queries = [_query(row, split, exclude_reference) for row in rows]
+        queries = [_query(row, split, options.exclude_reference) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
-        kind = card(exclude_reference, with_gallery=gallery is not None, with_relevant=more)
+        kind = card(options.exclude_reference, with_gallery=gallery is not None, with_relevant=more)
         remarks = tuple(f"{file.name}: {remark}" for remark in _remarks(table, rows, split))
         names, groups = columns_of(_galleries(queries, added))
         data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
         home = file.parent
         files = _find_images(names, [home] if root is None else [root, home]) if images else None
-        return data.loaded(files, file, allow_missing=allow_missing)
+        return data.loaded(files, file, allow_missing=options.allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -99,10 +101,7 @@ def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_re
     return DatasetCard(
         name="triplets",
         protocol="file",
-        version="1",
         source="the user's own file",
-        licence="the user's own",
-        citation="",
         gallery="all images that the group's rows of the split name" + (", and the gallery file" * with_gallery),
         exclude_reference=exclude_reference,
         text_template="as written, stripped",

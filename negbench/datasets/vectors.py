@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
@@ -23,7 +22,7 @@ from negbench.datasets._garments import ATTRIBUTES, Attributes, codes_of, of_cod
 from negbench.datasets._synthesis import GENERATOR, SPLITS, Spec, WorldPart, plan
 from negbench.datasets._wording import attribute_words
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, columns_of
+from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.errors import DataError, OptionError
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
@@ -63,6 +62,45 @@ def look_of(image: str) -> tuple[str, float]:
     return image[: match.start("codes")] + line, float(weight)
 
 
+@dataclass(frozen=True, kw_only=True)
+class VectorWorldOptions(FolderOptions):
+    """Options of `VectorWorld`.
+
+    Args:
+        root, allow_missing: for data sets with files; leave them out.
+        world: number of the world, >= 0; None: 0, or in a run the run's seed.
+        twins: mean number of relevant images per query, the target included; 1 .. a quarter of the images. They are
+            alike but for their noise (see the backbone's `noise`).
+        look: weight of what the garments of a line share besides their attributes, 0 .. 0.95. Above 0
+            garments come in lines of two, three attributes apart, and a query turns one into the other. A score row
+            then has two cliffs, below the right images and below the rest of their line; 0: no lines.
+        train_images: size of the mining corpus, at least 8; 20,000 need twins of 3 or more.
+        train_queries: number of training queries, >= 1.
+        val_images: size of the gallery, as `train_images`.
+        val_queries: number of validation queries, >= 1.
+
+    Raises:
+        OptionError: an impossible value, or a folder is given.
+    """
+
+    world: int | None = None
+    twins: float = 4.5
+    look: Annotated[float, Field(ge=0, le=0.95)] = 0.0
+    train_images: int = 1000
+    train_queries: int = 500
+    val_images: int = 1000
+    val_queries: int = 2000
+
+    def __post_init__(self) -> None:
+        check_option("root", self.root, self.root is None, "left out: data set 'vectors' reads no files")
+        self.spec()
+
+    def spec(self) -> Spec:
+        """Return what determines the world, but for `look`. Raises OptionError for an impossible value."""
+        sizes = (self.train_images, self.train_queries, self.val_images, self.val_queries)
+        return Spec(self.world or 0, self.twins, *sizes)
+
+
 @dataclass(frozen=True, eq=False)
 class VectorWorld(Dataset):
     """Garments as attributes; an image is relevant to a query exactly when all its attributes are the target's."""
@@ -71,47 +109,18 @@ class VectorWorld(Dataset):
     exchangeable: ClassVar[bool] = True
 
     @classmethod
-    def load(
-        cls,
-        *,
-        root: Path | None = None,
-        split: str = "val",
-        images: bool = False,
-        allow_missing: bool = False,
-        world: int | None = None,
-        twins: float = 4.5,
-        look: Annotated[float, Field(ge=0, le=0.95)] = 0.0,
-        train_images: int = 1000,
-        train_queries: int = 500,
-        val_images: int = 1000,
-        val_queries: int = 2000,
-    ) -> Self:
-        """Make one split; nothing is read or written, so `root` and `images` must be left out.
-
-        Args:
-            root, images, allow_missing: for data sets with files; leave them out.
-            split: train or val.
-            world: number of the world, >= 0; None: 0, or in a run the run's seed.
-            twins: mean number of relevant images per query, the target included; 1 .. a quarter of the images. They are
-                alike but for their noise (see the backbone's `noise`).
-            look: weight of what the garments of a line share besides their attributes, 0 .. 0.95. Above 0
-                garments come in lines of two, three attributes apart, and a query turns one into the other. A score row
-                then has two cliffs, below the right images and below the rest of their line; 0: no lines.
-            train_images: size of the mining corpus, at least 8; 20,000 need twins of 3 or more.
-            train_queries: number of training queries, >= 1.
-            val_images: size of the gallery, as `train_images`.
-            val_queries: number of validation queries, >= 1.
+    def load(cls, options: VectorWorldOptions, split: str = "val", images: bool = False) -> Self:
+        """Make one split, train or val; nothing is read or written.
 
         Raises:
-            OptionError: an unknown or impossible value, or images are asked for.
+            OptionError: another split, or images are asked for.
         """
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
         if images:
             raise OptionError(
                 "data set 'vectors' has no images to encode: use --backbone vectors or --dataset synthetic"
             )
-        check_option("root", root, root is None, "left out: data set 'vectors' reads no files")
-        spec = Spec(world or 0, twins, train_images, train_queries, val_images, val_queries)
+        spec, look = options.spec(), options.look
         part = plan(spec, split, GROUP, in_lines=look > 0)
         names = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]
         names = [f"{name}-{line}x{look}" for name, line in zip(names, part.lines, strict=True)] if look else names
@@ -135,7 +144,6 @@ def card(spec: Spec, look: float = 0.0) -> DatasetCard:
         version=str(GENERATOR),
         source="made when it is loaded",
         licence="Apache-2.0",
-        citation="",
         gallery="all images of the split",
         exclude_reference=False,  # as `synthetic`: a reference is never relevant
         text_template=TEMPLATES["joined"],

@@ -1,49 +1,102 @@
-"""The axes of a comparison: names and options from flags and recipes, and their product as configurations."""
+"""The axes of a comparison: each is a list of choices; their product gives the configurations of its cells."""
 
 from __future__ import annotations
 
-import itertools
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from negbench.data.scene import Scenes
 from negbench.errors import OptionError, quoted
-from negbench.plugins.registry import SECTIONS, constructor_of, option_defaults, registry
-from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config, resolved
-from negbench.settings.layers import dataset_layer, merged, plugin_layer, plugin_section, recipe_settings, set_layer
-from negbench.settings.options import Compare, parse_negatives, parse_seeds
-from negbench.systems.system import CIR, system, with_system
+from negbench.plugins.registry import SECTIONS, option_defaults, registry
+from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
+from negbench.settings.layers import dataset_layer, plugin_layer, plugin_section, recipe_settings, set_layer
+from negbench.settings.options import Compare, parse_seeds
+from negbench.systems.system import with_system
+
+# the strategies that the four papers propose or compare with, in order of mention, and the oracles, which know the
+# relevant images; strategies of the wider field belong to none of these papers
+CIR = (
+    "all-corpus", "top-k", "after-target", "qure", "cirqrs", "dqe", "hycole", "in-batch", "in-batch-cube",
+    "oracle-after-target", "oracle-all",
+)  # fmt: skip
+
+Layer = Mapping[str, Any]
+Fact = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of an axis, or one value of each of several axes.
+
+    Args:
+        layers: configuration layers above the recipe and `--set`; later ones win.
+        labels: texts that name a table or a row; they seed the intervals, so they are made once and never split.
+        facts: typed columns beside the labels; a dial's is its whole key, which has a dot.
+        required: False if the comparison goes on without it, naming the reason, where it cannot be planned.
+    """
+
+    layers: tuple[Layer, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    required: bool = True
+
+
+def joined(choices: Iterable[Choice]) -> Choice:
+    """Join the choices of several axes; the layers of the last are on top."""
+    layers, labels, facts, required = list[Layer](), dict[str, str](), dict[str, Fact](), True
+    for choice in choices:
+        layers.extend(choice.layers)
+        labels |= choice.labels
+        facts |= choice.facts
+        required = required and choice.required
+    return Choice(tuple(layers), labels, facts, required)
+
+
+def choices_of(section: str, values: Iterable[Any]) -> list[Choice]:
+    """Return the axis of a section of the configuration (a plug-in's, or the key `seed`)."""
+    return [Choice(({section: value},)) for value in values] or [Choice()]
+
+
+def num_negatives_choices(counts: Sequence[int]) -> list[Choice]:
+    """Return the axis of the number of negatives; `plan` adds it to the strategy's label."""
+    return [Choice(({"train": {"num_negatives": n}},), facts={"num_negatives": n}) for n in counts] or [Choice()]
+
+
+def epochs_choices(budgets: Sequence[int]) -> list[Choice]:
+    """Return the axis of the training budget, in epochs; each value has tables, a schedule and rates of its own."""
+    return [Choice(({"train": {"epochs": n}},), {"epochs": str(n)}) for n in budgets] or [Choice()]
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Axes of a comparison: every combination is a cell.
+    """What the options and the recipe say about every axis.
 
     Args:
-        base: configuration layers below the axes; a system that they name goes below them.
+        base: configuration layers below the axes.
         strategies, losses, backbones, datasets: plug-in sections {"name": ..., option: ...}.
         seeds: seeds of every combination.
-        negatives: per query and step, for every strategy alike: draws of a corpus strategy, members that a batch
+        num_negatives: per query and step, for every strategy alike: draws of a corpus strategy, members that a batch
             strategy keeps; empty leaves each strategy its own number.
-        top: layers above all others.
+        epochs: training budgets; empty leaves the configured one.
     """
 
-    base: tuple[Mapping[str, Any], ...]
+    base: tuple[Layer, ...]
     strategies: tuple[dict[str, Any], ...]
     losses: tuple[dict[str, Any], ...]
     backbones: tuple[dict[str, Any], ...]
     datasets: tuple[dict[str, Any], ...]
     seeds: tuple[int, ...]
-    negatives: tuple[int, ...] = ()
-    top: tuple[Mapping[str, Any], ...] = ()
+    num_negatives: tuple[int, ...] = ()
+    epochs: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, asked: Compare) -> Axes:
-        """Build the axes from the options, above the sections of the recipe.
+        """Read the axes from the options, above the sections of the recipe.
 
         Raises:
             NegbenchError: an unknown name or key, or an axis without a value.
@@ -52,12 +105,15 @@ class Axes:
         overrides = [plugin_layer(asked.plugin), *map(set_layer, asked.sets)]  # first: flags may name a file's plug-ins
         if isinstance(asked.lr, float):
             overrides.append({"train": {"lr": asked.lr}})
-        objective = system(str(recipe["system"])).objective if "system" in recipe else {}
-        below = {"loss": "bradley-terry", "backbone": "tiny", "dataset": "synthetic", **merged([objective, recipe])}
+        below = {"loss": "bradley-terry", "backbone": "tiny", "dataset": "synthetic", **recipe}
         losses, backbones, datasets = (
             expand(SECTIONS[section], [below[section]] if given is None else given)
             for section, given in (("loss", asked.losses), ("backbone", asked.backbones), ("dataset", asked.datasets))
         )
+        if asked.losses is None and any(
+            "system" in layer for layer in (recipe, *overrides, *map(set_layer, asked.dials))
+        ):
+            losses = ()  # a system brings its own
         given = dataset_layer(None, asked.data_root, asked.allow_missing).get("dataset", {})
         axes = cls(
             base=(recipe, *overrides),
@@ -66,54 +122,51 @@ class Axes:
             backbones=_with_sets(backbones, "backbone", overrides),
             datasets=tuple({**section, **given} for section in _with_sets(datasets, "dataset", overrides)),
             seeds=parse_seeds(asked.seeds),
-            negatives=parse_negatives(asked.negatives),
+            num_negatives=tuple(int(count) for count in asked.negatives),
+            epochs=tuple(int(count) for count in asked.epochs),
         )
-        if not (axes.strategies and axes.losses and axes.backbones and axes.datasets):
+        if not (axes.strategies and (axes.losses or not asked.losses) and axes.backbones and axes.datasets):
             raise OptionError("an axis is empty: name at least one strategy, loss, backbone and data set")
         return axes
 
-    def configs(self, note: Note = warnings.warn) -> list[RunConfig]:
-        """Return every cell's configuration, ordered by data set and backbone so that features are loaded once.
+    def choices(self) -> tuple[list[Choice], ...]:
+        """Return the axes, the slowest first: features are loaded once, and a seed's cells are adjacent."""
+        return (
+            choices_of("dataset", self.datasets),
+            choices_of("backbone", self.backbones),
+            epochs_choices(self.epochs),
+            choices_of("seed", self.seeds),
+            choices_of("loss", self.losses),
+            choices_of("strategy", self.strategies),
+            num_negatives_choices(self.num_negatives),
+        )
+
+    def configs(
+        self, choices: Iterable[Choice] | None = None, scenes: Scenes | None = None, note: Note = warnings.warn
+    ) -> list[RunConfig]:
+        """Return the configuration of each of these choices, or of all combinations of the axes.
 
         Args:
-            note: called once per component of the system that the backbone or data set does not support.
+            choices: joined choices of all axes.
+            scenes: caches data sets, whose texts decide which parts of a system are supported.
+            note: called once per part of a system that the backbone or data set does not support.
         """
-        scenes, remarks = Scenes(), dict[str, None]()
-        configs = []
-        for layers in self._layers():
-            whole, missing = with_system(layers, scenes)
+        scenes, remarks, configs = scenes or Scenes(), dict[str, None](), list[RunConfig]()
+        for choice in map(joined, product(*self.choices())) if choices is None else choices:
+            whole, missing = with_system([*self.base, *choice.layers], scenes)
             configs.append(build_config([whole]))
             remarks |= dict.fromkeys(missing)
         for remark in remarks:
             note(remark)
         return configs
 
-    def above(self, layers: Sequence[Mapping[str, Any]]) -> Axes:
-        """Return the same axes with these layers above all others."""
-        return replace(self, top=(*self.top, *layers))
-
-    def labels(self, configs: Sequence[RunConfig]) -> list[dict[str, str]]:
-        """Return extra labels for each of `configs`: strategy names followed by the number of negatives, if given."""
-        if not self.negatives:
-            return [{} for _ in configs]
-        named = [(labels_of(resolved(config))["strategy"], config.train.num_negatives) for config in configs]
-        return [{"strategy": f"{strategy} x{count}"} for strategy, count in named]
-
-    def _layers(self) -> Iterator[list[Mapping[str, Any]]]:
-        """Yield the layers of each cell; the number of negatives varies fastest."""
-        axes = (self.datasets, self.backbones, self.seeds, self.losses, self.strategies)
-        for dataset, backbone, seed, loss, strategy in itertools.product(*axes):
-            layer = {"dataset": dataset, "backbone": backbone, "seed": seed, "loss": loss, "strategy": strategy}
-            for count in self.negatives or (None,):
-                drawn = {} if count is None else {"train": {"num_negatives": count}}
-                yield [*self.base, layer, drawn, *self.top]
-
 
 def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
     """Turn 'all', 'cir', 'a,b:k=1' (a flag), a table, or a list of names and tables (a recipe) into plug-in sections.
 
-    "cir" selects the strategies of the papers on composed image retrieval (`negbench.systems.system.CIR`).
-    "all" leaves out strategies that read a guide or a judge, which a run has only if it is configured.
+    "cir" selects the strategies of the papers on composed image retrieval (`CIR`).
+    "all" leaves out strategies that read a guide or a judge, which a run has only if it is configured; "own" is an
+    empty section: the strategy of the run's system.
     """
     sections: list[dict[str, Any]] = []
     for item in listed(given, kind):
@@ -121,9 +174,11 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
             sections.extend({"name": name} for name in registry.plugins(kind) if not _needs_another(kind, name))
         elif item == "cir" and kind == "strategies":
             sections.extend({"name": name} for name in CIR)
+        elif item == "own" and kind == "strategies":
+            sections.append({})
         else:
             sections.append(plugin_section(kind, item if isinstance(item, Mapping) else str(item)))
-    for section in sections:
+    for section in filter(None, sections):
         registry.parts(kind, str(section.get("name")))
     return tuple(sections)
 
@@ -168,7 +223,7 @@ def labels_of(config: ResolvedConfig) -> dict[str, str]:
     labels, world = {}, config.dataset.options.get("world")
     for section, kind in (("strategy", "strategies"), ("loss", "losses"), ("backbone", "backbones")):
         plugin = getattr(config, section)
-        defaults = option_defaults(constructor_of(kind, registry.get(kind, plugin.name)))
+        defaults = option_defaults(registry.get(kind, plugin.name))
         options = {key: value for key, value in plugin.options.items() if key != "world" or value != world}
         labels[section] = label({"name": plugin.name, **options}, defaults)
     return labels

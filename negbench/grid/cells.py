@@ -6,9 +6,10 @@ the cells that they have in common.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError, RunError
-from negbench.grid.axes import labels_of, short
+from negbench.grid.axes import Choice, Fact, labels_of, short
 from negbench.grid.executors import Report
 from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.loop.types import PlannedRun
@@ -26,17 +27,33 @@ from negbench.store.runfolder import RunFolder, Step, best_of, step_of
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its resolved configuration, hash, and the folder that holds it so far, if any.
+    """One cell: its planned run, its place in the grid, and the folder that holds its run so far, if any.
 
-    `data` names the data set and the frozen part of the backbone: cells with the same value share features.
+    Attributes:
+        run: the planned run.
+        given: its configuration as read, without the defaults.
+        labels: strategy, loss, backbone, dataset (and settings, system or point) -> as tables print it.
+        facts: typed columns beside the labels: `plugin` (the strategy's), and those of its choices.
+        folder: name of the run's folder.
+        remarks: what a reader must know about it.
     """
 
-    config: ResolvedConfig
-    hash: str
-    labels: dict[str, str]  # strategy, loss, backbone, dataset (and settings, system or point) -> as tables print it
-    data: str
+    run: PlannedRun
+    given: RunConfig
+    labels: dict[str, str]
+    facts: Mapping[str, Fact] = field(default_factory=dict)
     folder: str | None = None
-    remarks: tuple[str, ...] = ()  # what a reader must know about it
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> ResolvedConfig:
+        """The resolved configuration."""
+        return self.run.config
+
+    @property
+    def hash(self) -> str:
+        """The run's hash."""
+        return self.run.hash
 
     @property
     def seed(self) -> int:
@@ -47,12 +64,14 @@ class Cell:
         """Return what is left to do: reuse, resume or compute anew."""
         return step_of(RunFolder(runs / self.folder) if self.folder else None)
 
+    def with_config(self, config: RunConfig, runs: Path, scenes: Scenes, **labels: str) -> Cell:
+        """Return a cell of another configuration in this place of the grid, apart from the given labels."""
+        return _cell(plan_run(config, scenes), config, {**self.labels, **labels}, self.facts, runs)
 
-def cell_of(planned: PlannedRun, labels: Mapping[str, str], runs: Path) -> Cell:
-    """Return the cell of a planned run, with its best folder so far."""
-    held = best_of(runs, planned.hash)
-    folder = None if held is None else held.run_id
-    return Cell(planned.config, planned.hash, dict(labels), planned.data, folder, planned.remarks)
+
+def _cell(run: PlannedRun, given: RunConfig, labels: dict[str, str], facts: Mapping[str, Fact], runs: Path) -> Cell:
+    held = best_of(runs, run.hash)
+    return Cell(run, given, labels, facts, None if held is None else held.run_id, run.remarks)
 
 
 def plan(
@@ -60,7 +79,7 @@ def plan(
     runs: Path,
     display: Display,
     scenes: Scenes,
-    labels: Sequence[Mapping[str, str]] | None = None,
+    choices: Sequence[Choice] = (),
 ) -> list[Cell]:
     """Resolve every cell and look for it among the finished runs; nothing is encoded yet.
 
@@ -69,8 +88,8 @@ def plan(
         runs: runs folder.
         display: shows the progress.
         scenes: caches loaded data and backbones.
-        labels: labels of each cell, added to or replacing those that follow from its configuration; cells that differ
-            only in them are one run with two places in the grid.
+        choices: labels and facts of each cell. Labels are added to or replace those that follow from its configuration;
+            cells that differ only in them are one run with two places in the grid.
 
     Raises:
         NegbenchError: a configuration that cannot run, or missing data; nothing is computed then.
@@ -78,18 +97,30 @@ def plan(
     """
     cells, seen = list[Cell](), set[tuple[str, str]]()
     with display.stage("prepare", total=len(configs)) as advance:
-        for config, own in zip(configs, labels or [{}] * len(configs), strict=True):
-            planned = plan_run(config, scenes)
-            val, pinned = planned.splits.val, config.dataset.options.get("world") is not None
-            named = {**labels_of(planned.config), **own, "dataset": val.identity if pinned else val.kind}
-            place = (planned.hash, str(sorted(own.items())))
+        for config, choice in zip(configs, choices or [Choice()] * len(configs), strict=True):
+            run = plan_run(config, scenes)
+            labels = {**_labels(run.config, choice.facts), **choice.labels, "dataset": run.dataset}
+            place = (run.hash, str(sorted(choice.labels.items())))
             if place in seen:
-                raise OptionError(f"strategy {named['strategy']} with seed {config.seed} is named twice: name it once")
+                raise OptionError(f"strategy {labels['strategy']} with seed {config.seed} is named twice: name it once")
             seen.add(place)
-            cells.append(cell_of(planned, named, runs))
+            cells.append(_cell(run, config, labels, {"plugin": run.config.strategy.name, **choice.facts}, runs))
             advance(1)
     names = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
     return [replace(c, labels=c.labels | {axis: known[c.labels[axis]] for axis, known in names.items()}) for c in cells]
+
+
+def _labels(config: ResolvedConfig, facts: Mapping[str, Fact]) -> dict[str, str]:
+    """Return strategy, loss and backbone as tables print them, with the number of negatives where it is an axis.
+
+    A loss or backbone that a dial varies has its plain name: all points of the dial share a table and a line.
+    """
+    labels = labels_of(config)
+    varied = {key.partition(".")[0] for key in facts if "." in key}
+    labels |= {section: getattr(config, section).name for section in ("loss", "backbone") if section in varied}
+    if "num_negatives" in facts:
+        labels["strategy"] += f" x{facts['num_negatives']}"
+    return labels
 
 
 def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
@@ -120,15 +151,15 @@ class Task:
     """Picklable description of one cell for a worker.
 
     Args:
-        config: configuration of the cell.
-        hash: hash of the run, as planned.
+        planned: the cell's run.
+        process: the process that planned it, as `this_process` names it.
         runs: runs folder.
         uri: MLflow store, as `Tracker.open` takes it.
         tags: tags of the MLflow run.
     """
 
-    config: ResolvedConfig
-    hash: str
+    planned: PlannedRun
+    process: str
     runs: Path
     uri: str | None
     tags: Mapping[str, str]
@@ -137,16 +168,23 @@ class Task:
 SCENES = Scenes()  # one per process: a worker's cells share what the first one loaded
 
 
+def this_process() -> str:
+    """Name this process among those of all machines."""
+    return f"{socket.gethostname()} {os.getpid()}"
+
+
 def compute_task(task: Task, report: Report) -> tuple[str, bool]:
     """Compute, resume or reuse one cell; return its run id and whether it was finished before.
 
     Raises:
         RunError: this machine would compute a different run than planned.
     """
-    if plan_run(task.config, SCENES).hash != task.hash:
-        host = socket.gethostname()
-        raise RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
-    bench = Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags)
-    run = run_config(task.config, bench)
+    run = task.planned
+    if task.process != this_process():
+        run = plan_run(run.config, SCENES)
+        if run.hash != task.planned.hash:
+            host = socket.gethostname()
+            raise RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
+    result = run_config(run, Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags))
     torch.cuda.empty_cache()  # an idle worker returns the memory that torch only caches
-    return run.run_id, run.reused
+    return result.run_id, result.reused

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from negbench.display import notes, stages
-from negbench.errors import OptionError
-from negbench.grid.axes import Axes, listed
+from negbench.errors import NegbenchError, OptionError
+from negbench.grid.axes import Axes, Choice, joined, listed
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_place, default_name
-from negbench.grid.dials import Dials, dial_cells, parse_dial
+from negbench.grid.dials import Dials, dial_choices, parse_dial
 from negbench.grid.rates import Rates, at_rates
-from negbench.grid.systems import system_cells
-from negbench.settings.config import RunConfig
-from negbench.settings.layers import read_recipe
-from negbench.settings.options import Compare, parse_negatives
+from negbench.grid.systems import system_choices
+from negbench.settings.layers import merged, read_recipe
+from negbench.settings.options import Compare
 from negbench.systems.system import system, systems
 
 
@@ -30,7 +30,6 @@ class ComparisonPlan:
         asked: the options, including the recipe's.
         folder: folder of the comparison.
         cells: cells to compute.
-        configs: configurations as read, one per cell; empty with dials or systems.
         size: the axes in words, '2 strategies x 3 seeds'.
         rates: the learning-rate trials; None if no rate is chosen.
     """
@@ -38,7 +37,6 @@ class ComparisonPlan:
     asked: Compare
     folder: ComparisonFolder
     cells: list[Cell]
-    configs: list[RunConfig] = field(default_factory=list)
     size: str = ""
     rates: Rates | None = None
 
@@ -63,7 +61,8 @@ class ComparisonPlan:
     def more(self, seeds: Sequence[int]) -> list[Cell]:
         """Return the cells of other seeds."""
         asked = self.asked.model_copy(update={"seeds": list(seeds)})
-        return replace(_planned(asked, self.folder.path.parent), rates=self.rates).at_best_rates().cells
+        plan, _ = _planned(asked, self.folder.path.parent)
+        return replace(plan, rates=self.rates).at_best_rates().cells
 
     def at_best_rates(self) -> ComparisonPlan:
         """Return the plan with every cell at the rate that the finished trials chose; `self` if no rate is chosen."""
@@ -85,8 +84,11 @@ def over_recipe(asked: Compare) -> Compare:
     if asked.recipe is None:
         return asked
     table = read_recipe(asked.recipe).get("compare", {})
-    if isinstance(table, dict) and (asked.systems or table.get("systems")):  # every system has its own loss
-        table = {key: value for key, value in table.items() if key != "losses"}
+    if isinstance(table, dict):
+        given = [*asked.sets, *asked.dials]  # these replace the recipe's budgets
+        replaced = {"epochs"} if any(text.startswith("train.epochs=") for text in given) else set()
+        replaced |= {"losses"} if asked.systems or table.get("systems") else set()  # every system has its own loss
+        table = {key: value for key, value in table.items() if key not in replaced}
     return asked.over(table, "compare")
 
 
@@ -100,7 +102,8 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     Raises:
         NegbenchError: axes that exclude each other, a cell that cannot run, or missing data.
     """
-    planned = _planned(asked, runs)
+    planned, remarks = _planned(asked, runs)
+    notes(remarks)
     if not _by_grid(asked):
         return planned
     planned = replace(planned, rates=Rates.of(planned.cells, runs, SCENES))
@@ -108,22 +111,59 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     return planned.at_best_rates()
 
 
-def _planned(asked: Compare, runs: Path) -> ComparisonPlan:
-    """Plan the comparison at the configured learning rates."""
+def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
+    """Plan the comparison at the configured learning rates; also return a line on everything that is left out."""
     _check(asked)
     axes = Axes.of(asked)
-    if asked.systems is not None:
-        return _of_systems(asked, axes, runs)
-    if asked.dials:
-        return _of_dials(asked, axes, runs)
-    remarks = list[str]()
+    wholes, others = _choices(asked, axes)
+    cells, seen = list[Cell](), set[tuple[str, str]]()
+    remarks, failed = list[str](), list[tuple[Choice, NegbenchError]]()
     with stages("plan") as display:
-        configs = axes.configs(remarks.append)
-        settings = {"settings": "default"} if asked.tuned else {}
-        labels = [{**each, **settings} for each in axes.labels(configs)]
-        cells = plan(configs, runs, display, SCENES, labels)
-    notes(remarks)
-    return ComparisonPlan(asked, _folder(asked, runs, cells), cells, configs, _size(axes))
+        for whole in wholes:
+            choices = [joined([*each, whole]) for each in product(*others)]
+            try:
+                planned = plan(axes.configs(choices, SCENES, remarks.append), runs, display, SCENES, choices)
+            except NegbenchError as error:
+                if whole.required:
+                    raise
+                failed.append((whole, error))
+                continue
+            new = [cell for cell in planned if (str(whole.labels), cell.hash) not in seen]
+            seen |= {(str(whole.labels), cell.hash) for cell in new}
+            cells += new  # without a system's own strategy, named again
+    if not cells:
+        raise failed[-1][1]
+    left_out = [_left_out(*each) for each in failed]
+    about = {"dials": Dials.parsed(asked.dials).plain(), "left_out": left_out, "remarks": list(dict.fromkeys(remarks))}
+    folder = _folder(asked, runs, cells, {key: value for key, value in about.items() if value})
+    places = (", ".join(f"{k} {v}" for k, v in each.items() if k != "reason") for each in left_out)
+    skipped = [f"{place} skipped: {each['reason']}" for place, each in zip(places, left_out, strict=True)]
+    return ComparisonPlan(asked, folder, cells, size=_size(axes, cells)), [*dict.fromkeys(remarks), *skipped]
+
+
+def _left_out(whole: Choice, error: NegbenchError) -> dict[str, str]:
+    """Return an entry of comparison.json's `left_out`."""
+    strategy = merged(whole.layers).get("strategy")
+    return {**whole.labels, **({} if strategy is None else {"strategy": strategy["name"]}), "reason": str(error)}
+
+
+def _choices(asked: Compare, axes: Axes) -> tuple[list[Choice], Sequence[list[Choice]]]:
+    """Return what is planned at a time, and left out where one of its cells cannot be planned; and the axes within."""
+    if asked.systems is not None:
+        if asked.losses is not None:
+            raise OptionError("--systems uses each system's own loss: leave out --losses")
+        _single(axes, "--systems", "backbones", "datasets")
+        names = listed(asked.systems, "systems")
+        chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
+        for name in chosen:
+            system(name, "--systems")  # raises
+        base = [*axes.base, {"dataset": axes.datasets[0], "backbone": axes.backbones[0]}]
+        within = replace(axes, losses=(), strategies=())  # those of the systems
+        return system_choices(chosen, axes.strategies, base, SCENES), within.choices()
+    if asked.dials:
+        _single(axes, "--dial", "losses", "backbones", "datasets")
+    settings = [Choice(labels={"settings": "default"})] if asked.tuned else [Choice()]
+    return dial_choices(Dials.parsed(asked.dials)), [*axes.choices(), settings]
 
 
 def _check(asked: Compare) -> None:
@@ -132,8 +172,10 @@ def _check(asked: Compare) -> None:
         "--systems": asked.systems is not None,
         "--dial": bool(asked.dials),
         "--tuned": asked.tuned is not None,
-        "--negatives": bool(parse_negatives(asked.negatives)),
+        "--negatives": bool(asked.negatives),
     }
+    if asked.tuned is not None and asked.epochs:
+        raise OptionError("--tuned and --epochs cannot be combined: use one at a time")
     if asked.lr not in (None, "fixed") and _searches_rates(asked):
         raise OptionError("--tuned and --dial train.lr already search the learning rate: leave out --lr")
     first = next((flag for flag in ("--systems", "--dial") if used[flag]), None)
@@ -152,7 +194,7 @@ def _by_grid(asked: Compare) -> bool:
     return asked.lr in (None, "grid") and not _searches_rates(asked)
 
 
-def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> ComparisonFolder:
+def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, Any]) -> ComparisonFolder:
     name = default_name(cells)
     if asked.until is not None:  # not the folder of a comparison of the first look's seeds
         name = name.replace("compare", asked.until)
@@ -165,9 +207,12 @@ def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> 
     return ComparisonFolder(folder, about)
 
 
-def _size(axes: Axes, **more: int) -> str:
-    counts = more | {
-        "numbers of negatives": len(axes.negatives) or 1,
+def _size(axes: Axes, cells: Sequence[Cell]) -> str:
+    """Say how many values each axis has, '2 strategies x 3 seeds'."""
+    counts = {f"{axis}s": len({cell.labels.get(axis) for cell in cells}) for axis in ("system", "point")}
+    counts |= {
+        "training budgets": len(axes.epochs) or 1,
+        "numbers of negatives": len(axes.num_negatives) or 1,
         "strategies": len(axes.strategies),
         "losses": len(axes.losses),
         "backbones": len(axes.backbones),
@@ -182,33 +227,3 @@ def _single(axes: Axes, flag: str, *names: str) -> None:
     for name in names:
         if len(getattr(axes, name)) > 1:
             raise OptionError(f"{flag} and several {name} do not go together: give one")
-
-
-def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
-    _single(axes, "--dial", "losses", "backbones", "datasets")
-    dials = Dials.parsed(asked.dials)
-    with stages("plan") as display:
-        cells, undefined = dial_cells(dials, axes, runs=runs, display=display, scenes=SCENES)
-    notes(f"point {label} skipped: {reason}" for label, reason in undefined.items())
-    undefined_rows = [{"point": label, "strategy": "all", "reason": why} for label, why in undefined.items()]
-    about = {"dials": dials.plain(), "undefined": undefined_rows}
-    size = _size(axes, points=len(dials.points) - len(undefined))
-    return ComparisonPlan(asked, _folder(asked, runs, cells, **about), cells, size=size)
-
-
-def _of_systems(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
-    if asked.losses is not None:
-        raise OptionError("--systems uses each system's own loss: leave out --losses")
-    _single(axes, "--systems", "backbones", "datasets")
-    names = listed(asked.systems, "systems")
-    chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
-    for name in chosen:
-        system(name, "--systems")  # raises
-    recipe, *overrides = axes.base
-    base = [recipe, {"backbone": axes.backbones[0], "dataset": axes.datasets[0]}, *overrides]
-    with stages("plan") as display:
-        matrix = system_cells(base, chosen, axes.strategies, axes.seeds, runs=runs, display=display, scenes=SCENES)
-    notes(matrix.remarks)
-    about = {"systems": matrix.plain(), "undefined": matrix.undefined}
-    size = _size(axes, systems=len(chosen)) + ", and the corners between each system and the plain one"
-    return ComparisonPlan(asked, _folder(asked, runs, matrix.cells, **about), matrix.cells, size=size)

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from negbench.store.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
-AXES = ("system", "point", "settings", *KEY)  # the first three only where a comparison has such an axis
-
+AXES = ("system", "point", "settings", "epochs", *KEY)  # the first four only where a comparison has such an axis
+SCHEMA = 2  # of comparison.json
+_OF_RUN = ("seed", "hash", "run", "error")  # keys of a cell that are neither labels nor facts
 
 _KINDS = {"comparison": "a comparison", "claims": "claims", "study": "a study", "final": "the final runs of a study"}
 
@@ -50,8 +51,8 @@ def check_place(folder: Path, kind: str) -> None:
 
 
 def _kind_of(folder: Path) -> str | None:
-    if folder.name == "artifacts" or (folder.exists() and not folder.is_dir()):
-        return "part of the MLflow store" if folder.name in ("artifacts", "mlflow.db") else "a file"
+    if folder.exists() and not folder.is_dir():
+        return "a file"
     if (folder / "config.json").exists():
         return "a run"
     if (folder / "study.json").exists():
@@ -71,8 +72,8 @@ class ComparisonFolder:
 
     Args:
         path: the folder.
-        about: contents of comparison.json besides the cells: dials, points, systems, tuned, undefined; and its kind,
-            if that is not comparison.
+        about: contents of comparison.json besides the cells: dials, left_out, remarks, rates, tuned; and its kind, if
+            that is not comparison.
     """
 
     path: Path
@@ -119,11 +120,12 @@ class ComparisonFolder:
     def document(self, outcomes: Iterable[Outcome]) -> dict[str, Any]:
         """Return the contents of comparison.json for these cells."""
         rows: list[dict[str, Any]] = [
-            {**o.cell.labels, "seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
+            {**o.cell.labels, **o.cell.facts}
+            | {"seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
             for o in outcomes
         ]
         rows.sort(key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
-        return {"kind": "comparison", "cells": rows, **self.about}
+        return {"kind": "comparison", "schema": SCHEMA, "cells": rows, **self.about}
 
     def compute(
         self,
@@ -146,7 +148,8 @@ class ComparisonFolder:
         Returns:
             One outcome per cell, in order. A failing cell does not stop the others.
         """
-        from negbench.grid.cells import Outcome, Task, compute_task, title_of  # reports need no training code
+        # reports need no training code
+        from negbench.grid.cells import Outcome, Task, compute_task, this_process, title_of
         from negbench.store.tracking import Tracker
 
         runs, name = self.path.parent, self.path.name
@@ -178,7 +181,7 @@ class ComparisonFolder:
             for cell in first.values():
                 if cell.step(runs) == "reuse":
                     ended(Outcome(cell, cell.folder, None, True))
-            tasks = [Task(cell.config, cell.hash, runs, tracking_uri, tags | cell.labels) for cell in todo]
+            tasks = [Task(cell.run, this_process(), runs, tracking_uri, tags | cell.labels) for cell in todo]
             for event in executor.run(compute_task, tasks):
                 cell = todo[event.index]
                 if event.kind == "done":
@@ -189,9 +192,20 @@ class ComparisonFolder:
                     ended(Outcome(cell, None, event.value, False), event.detail)
         return outcomes()
 
+    def read(self) -> dict[str, Any]:
+        """Return comparison.json; one of schema 1 in the form of schema 2."""
+        document: dict[str, Any] = files.read_json(self.path / "comparison.json")
+        if "undefined" in document:
+            document["left_out"] = document.pop("undefined")
+        if systems := document.pop("systems", None):
+            own, document["remarks"] = systems["own"], systems["remarks"]
+            rows = [row for row in document["cells"] if row["system"] in systems["names"]]  # without their corners
+            document["cells"] = [{**row, "own": row["strategy"] == own.get(row["system"])} for row in rows]
+        return document
+
     def cells(self) -> list[dict[str, Any]]:
         """Rows of comparison.json."""
-        rows: list[dict[str, Any]] = files.read_json(self.path / "comparison.json")["cells"]
+        rows: list[dict[str, Any]] = self.read()["cells"]
         return rows
 
     def parent(self, tracker: Tracker) -> str | None:
@@ -209,10 +223,16 @@ def default_name(cells: Sequence[Cell]) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one (strategy, loss, backbone, dataset), one per seed."""
+    """Runs of one (strategy, loss, backbone, dataset), one per seed, with the typed columns of their cells."""
 
     labels: dict[str, str]
     runs: tuple[RunFolder, ...]  # by seed
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def plugin(self) -> str:
+        """The strategy's plug-in."""
+        return str(self.facts.get("plugin") or self.configs[0].strategy.name)  # schema 1 has no facts
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:
@@ -276,14 +296,15 @@ def groups_of(runs: Path, name: str) -> list[Group]:
 
 def grouped(runs: Path, cells: Iterable[Mapping[str, Any]]) -> list[Group]:
     """Group the finished ones of these rows of comparison.json, sorted by seed."""
-    by_place: dict[tuple[str, ...], list[tuple[int, RunFolder]]] = {}
+    by_place: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in cells:
         if row["run"] is not None and (runs / row["run"] / "result.json").exists():
-            by_place.setdefault(place_of(row), []).append((row["seed"], RunFolder(runs / row["run"])))
+            by_place.setdefault(place_of(row), []).append(row)
     return [
         Group(
             {k: v for k, v in zip(AXES, place, strict=True) if v},
-            tuple(folder for _, folder in sorted(runs_of, key=lambda pair: pair[0])),
+            tuple(RunFolder(runs / row["run"]) for row in sorted(rows, key=lambda row: row["seed"])),
+            {key: value for key, value in rows[0].items() if key not in (*AXES, *_OF_RUN)},
         )
-        for place, runs_of in by_place.items()
+        for place, rows in by_place.items()
     ]

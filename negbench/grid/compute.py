@@ -83,9 +83,9 @@ def encode_cells(cells: Sequence[Cell], display: Display) -> None:
     first: dict[str, Cell] = {}
     for cell in cells:  # a backbone that holds its features stores none: check one cell per data set label
         brings = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
-        first.setdefault(f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.data, cell)
+        first.setdefault(f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.run.data, cell)
     for cell in first.values():
-        open_run(cell.config, display, SCENES)
+        open_run(cell.run, display, SCENES)
 
 
 def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:

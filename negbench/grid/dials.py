@@ -10,14 +10,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from negbench.data.scene import Scenes
-from negbench.display import Display
-from negbench.errors import NegbenchError, OptionError
-from negbench.grid.axes import Axes
-from negbench.grid.cells import Cell, plan
+from negbench.errors import OptionError
+from negbench.grid.axes import Choice
 from negbench.settings.layers import parse_value, set_layer
 
 Point = tuple[Any, ...]  # one value of every dial
@@ -103,36 +99,11 @@ class Dials:
         return [[(*rest[:axis], value, *rest[axis + 1 :]) for value in self.axes[axis].values] for rest in lines]
 
 
-def dial_cells(
-    dials: Dials, axes: Axes, *, runs: Path, display: Display, scenes: Scenes
-) -> tuple[list[Cell], dict[str, str]]:
-    """Plan the cells of every point, labelled `point`; also return points that cannot be computed, with the reason.
-
-    Args:
-        dials: dials, whose values override the axes' layers.
-        axes: strategies, seeds, and the layers below.
-        runs: runs folder.
-        display: shows the progress.
-        scenes: caches loaded data and backbones.
-
-    Raises:
-        NegbenchError: no point can be computed; gives the reason for the last one.
-    """
-    cells, undefined = list[Cell](), dict[str, str]()
-    # `point` names the varied option; if the loss's label named it too, each point would be a table of another loss
-    moved = {"loss", "backbone"} & {dial.key.partition(".")[0] for dial in dials.axes}
+def dial_choices(dials: Dials) -> list[Choice]:
+    """Return the axis of all points; a point that cannot be planned is left out."""
+    choices = []
     for point in dials.points:
-        label = dials.label(point)
-        layers = []
-        for dial, value in zip(dials.axes, point, strict=True):
-            section, _, key = dial.key.partition(".")
-            layers.append({section: {key: value}})
-        try:
-            configs = axes.above(layers).configs()
-            labels = {"point": label} | {section: getattr(configs[0], section).name for section in moved}
-            cells.extend(plan(configs, runs, display, scenes, [labels] * len(configs)))
-        except NegbenchError as error:
-            undefined[label] = str(error)
-            if len(undefined) == len(dials.points):
-                raise
-    return cells, undefined
+        facts = dict(zip((dial.key for dial in dials.axes), point, strict=True))
+        layers = tuple({key.split(".")[0]: {key.split(".")[1]: value}} for key, value in facts.items())
+        choices.append(Choice(layers, {"point": dials.label(point)}, facts, required=False))
+    return choices or [Choice()]

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from negbench.errors import OptionError
-from negbench.settings.options import UntilOptions
+from negbench.settings.options import PairsToDecide, UntilOptions
 
 COUNTS = (3, 5, 8, 12, 18, 27, 40, 60)  # seeds at each look: about 1.5 times those of the look before
 
@@ -19,17 +19,17 @@ class Looks:
     Args:
         first: seeds of the first look; later looks add the next higher seeds.
         most: number of seeds at the last look.
-        pairs: whether to decide all pairs, or only those with the baseline.
+        pairs: to decide: those with the baseline, all, or those between the strategies that can still be best.
         budget: time limit in seconds; a look that ends later is the last.
     """
 
     first: tuple[int, ...]
     most: int
-    pairs: bool = False
+    pairs: PairsToDecide = "baseline"
     budget: float = math.inf
 
     @classmethod
-    def of(cls, asked: UntilOptions, first: tuple[int, ...], *, pairs: bool = False) -> Looks | None:
+    def of(cls, asked: UntilOptions, first: tuple[int, ...], *, pairs: PairsToDecide = "baseline") -> Looks | None:
         """Return the looks of these options; None without `--until decided`.
 
         Raises:

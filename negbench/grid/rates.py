@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from negbench.data.scene import Scenes
-from negbench.grid.cells import Cell, cell_of
+from negbench.grid.cells import Cell
 from negbench.grid.comparison import place_of
-from negbench.loop.runs import plan_run
 from negbench.settings.config import ResolvedConfig
 from negbench.store.runfolder import best_of
 
@@ -86,9 +85,10 @@ def at_rates(cells: Sequence[Cell], chosen: Mapping[Place, ChosenRate], runs: Pa
     """Return the cells, each at its group's rate."""
     with_rates = []
     for cell in cells:
-        config = _with_rate(cell.config, chosen[place_of(cell.labels)].lr)
-        at_rate = cell_of(plan_run(config, scenes), cell.labels, runs)
-        with_rates.append(replace(at_rate, remarks=()))  # the trials have the same remarks
+        lr = chosen[place_of(cell.labels)].lr
+        if lr != cell.config.train.lr:
+            cell = cell.with_config(_with_rate(cell.config, lr), runs, scenes)
+        with_rates.append(replace(cell, remarks=()))  # the trials have the same remarks
     return with_rates
 
 
@@ -100,7 +100,7 @@ def _trial(cell: Cell, factor: float, runs: Path, scenes: Scenes) -> Cell:
     select = "dev" if chosen.select == "val" else chosen.select
     closed = chosen.model_copy(update={"reported": False, "dev_fraction": fraction, "select": select})
     config = _with_rate(cell.config, rate).model_copy(update={"eval": closed})
-    return cell_of(plan_run(config, scenes), {**cell.labels, "settings": f"lr={rate:g}"}, runs)
+    return cell.with_config(config, runs, scenes, settings=f"lr={rate:g}")
 
 
 def _with_rate(config: ResolvedConfig, rate: float) -> ResolvedConfig:

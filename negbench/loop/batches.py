@@ -53,10 +53,10 @@ def epoch_batches(
     return made()
 
 
-def epoch_draws(state: State, count: int) -> Tensor | None:
-    """Return the columns drawn for the epoch, [Q, count]; None for a batch strategy."""
-    start = (state.epoch - state.interval_start) * count
-    return None if state.negatives is None else state.negatives[:, start : start + count]
+def epoch_draws(state: State, num_negatives: int) -> Tensor | None:
+    """Return the columns drawn for the epoch, [Q, num_negatives]; None for a batch strategy."""
+    start = (state.epoch - state.interval_start) * num_negatives
+    return None if state.negatives is None else state.negatives[:, start : start + num_negatives]
 
 
 def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Generator) -> Tensor:

@@ -1,18 +1,24 @@
 """Hash of a run: its resolved configuration, its data, and the code that can change its scores.
 
-Code is hashed as syntax trees without docstrings and comments, so that a finished run survives edits that change no
-score. It is everything that `negbench.loop.train` imports, directly or indirectly, and the plug-ins that the run names,
-but not another strategy's file. An imported module that cannot change scores declares ``MOVES_SCORES = False`` with
-the reason; modules that only such modules import are left out too.
+Code is hashed as syntax trees without docstrings, comments and the texts of errors, so that a finished run survives
+edits that change no score. It is everything that `negbench.loop.train` imports, directly or indirectly, and the
+plug-ins that the run names, but not another strategy's file. What a plug-in imports from outside site-packages and the
+standard library counts too, and so do the data files beside it that it names: ``READS = ("weights.npz",)``. An
+imported module that cannot change scores declares ``MOVES_SCORES = False`` with the reason; modules that only such
+modules import are left out too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from negbench.errors import NegbenchError
+from negbench.machine.contents import digest
+from negbench.machine.files import cache_dir
 from negbench.plugins import syntax
 from negbench.plugins.registry import COMPOSITES, SECTIONS, Plugin, is_composite, registry
 from negbench.settings.config import ResolvedConfig
@@ -28,7 +34,9 @@ def code_version(config: ResolvedConfig) -> str:
     roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins_of(config)]
     if is_composite("strategies", config.strategy.name):
         roots.append((COMPOSITES, _file(COMPOSITES)))
-    return _version(((_LOOP, _file(_LOOP)), *roots))
+    modules = counted(((_LOOP, _file(_LOOP)), *roots))
+    read = digest(_files_read(modules), cache_dir())
+    return hashlib.sha256(f"{_version(tuple(sorted(modules.items())))}{read}".encode()).hexdigest()[:12]
 
 
 def plugins_of(config: ResolvedConfig) -> list[Plugin]:
@@ -39,15 +47,28 @@ def plugins_of(config: ResolvedConfig) -> list[Plugin]:
 
 
 @cache
-def _version(roots: tuple[tuple[str, Path], ...]) -> str:
-    digest = hashlib.sha256()
-    for module, path in sorted(counted(roots).items()):
-        digest.update(f"{module} {_digest(path)}\n".encode())
-    return digest.hexdigest()[:12]
+def _version(modules: tuple[tuple[str, Path], ...]) -> str:
+    trees = "".join(f"{module} {_digest(path)}\n" for module, path in modules)
+    return hashlib.sha256(trees.encode()).hexdigest()
 
 
+def _files_read(modules: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the data files that plug-ins and the modules beside them name in `READS`."""
+    files: dict[str, Path] = {}
+    for module, path in modules.items():
+        named = None if module.startswith("negbench.") else syntax.constant(syntax.parse(path), "READS")
+        if named is not None and not (isinstance(named, tuple) and all(isinstance(each, str) for each in named)):
+            raise NegbenchError(f"{path}: READS must be a tuple of file names, got {named!r}")
+        files |= {f"{module} {each}": path.parent / each for each in named or ()}
+    for file in files.values():
+        if not file.is_file():
+            raise NegbenchError(f"{file}: READS names this file, but there is none")
+    return files
+
+
+@cache
 def counted(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
-    """Return the modules to hash: the roots and all that they import from negbench or from a root's package."""
+    """Return the modules to hash: the roots and all that they import from negbench, a root's package or local files."""
     packages = {"negbench", *(module.split(".")[0] for module, _ in roots)}
     modules: dict[str, Path] = {}
     todo = list(roots)
@@ -56,7 +77,9 @@ def counted(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
         if module in modules or not _moves_scores(path):
             continue
         modules[module] = path
-        todo += [(name, _file(name)) for name in _imports(module, path) if name.split(".")[0] in packages]
+        for name in _imports(module, path):
+            if (top := name.split(".")[0]) in packages or syntax.is_local(top):
+                todo.append((name, _file(name)))
     return modules
 
 
@@ -66,9 +89,10 @@ def _imports(module: str, path: Path) -> frozenset[str]:
     modules = set()
     package = path.name == "__init__.py"
     for _, dotted in syntax.imported_names(syntax.parse(path), module, package=package):
-        if dotted.split(".")[0] not in ("negbench", module.split(".")[0]):
-            continue
         parts = dotted.split(".")
+        local = not module.startswith("negbench.") and syntax.is_local(parts[0])
+        if parts[0] not in ("negbench", module.split(".")[0]) and not local:
+            continue
         names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
         modules |= {name for name in names if name != "negbench" and syntax.locate(name) is not None}
     return frozenset(modules)

@@ -87,7 +87,7 @@ def step_needs(run: OpenRun) -> list[Need]:
 def disk_needs(run: OpenRun) -> list[Need]:
     """Return the disk space of the run's folder, where old and new versions of a file may coexist."""
     config, queries = run.config, len(run.scene.train.dataset.queries)
-    count, interval = int(config.train.num_negatives or 1), _longest_interval(config)
+    num_negatives, interval = int(config.train.num_negatives or 1), _longest_interval(config)
     weights = sum(value.numel() * value.element_size() for value in trained_state(run.backbone).values())
     mined = sum(stage.end - min(stage.refreshes) for stage in _mined(config) if stage.kept)
     corpus = max(len(split.dataset.images) for split in (run.scene.train, run.scene.val))
@@ -95,12 +95,12 @@ def disk_needs(run: OpenRun) -> list[Need]:
     return [
         Need(
             "the last two checkpoints",
-            ((2, "checkpoints"), ((_ADAM - 1) * weights + queries * interval * count * 8, "bytes")),
+            ((2, "checkpoints"), ((_ADAM - 1) * weights + queries * interval * num_negatives * 8, "bytes")),
             fewer,
         ),
         Need(
             "tables of mined negatives",
-            ((queries, "queries"), (mined, "epochs"), (count, "negatives"), (_DRAWN_DISK, "bytes")),
+            ((queries, "queries"), (mined, "epochs"), (num_negatives, "negatives"), (_DRAWN_DISK, "bytes")),
             fewer,
         ),
         Need(

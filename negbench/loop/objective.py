@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from negbench.contracts import (
     AspectScores,
@@ -24,14 +25,14 @@ from negbench.contracts import (
     paired_relevance,
     relevance,
 )
-from negbench.data.scene import Scene, Tokens
+from negbench.data.scene import EMBED_BATCH, Scene, Tokens
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
 from negbench.loop.chosen import Seen, choose, slot_scores
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.memory import Memory
 from negbench.loop.slots import Beside, Corrupted, full_precision, joined, loss_of_slots
-from negbench.mining.composite import batch_rule, batch_rules
+from negbench.mining.composite import Composite, batch_rule, batch_rules
 from negbench.mining.filters import Filters
 from negbench.mining.planes import Plane, batch_planes, planes_read
 from negbench.settings.config import HybridConfig, MiningConfig
@@ -132,6 +133,18 @@ def check_objective(
         )
 
 
+def check_galleries(strategy: Strategy, train: Dataset) -> None:
+    """Check that every part of a strategy suits the smallest gallery of the train queries.
+
+    Raises:
+        OptionError: e.g. a window of ranks outside the gallery.
+    """
+    used = {query.group for query in train.queries}
+    smallest = min(len(columns) for name, columns in train.groups.items() if name in used)
+    for part in strategy.members if isinstance(strategy, Composite) else (strategy,):
+        part.check_gallery(smallest)
+
+
 class Objective(nn.Module):
     """Loss of a batch under a strategy.
 
@@ -228,9 +241,19 @@ class Objective(nn.Module):
         return _Queries(reference, tokens, query, subs)
 
     def _embedded(self, columns: Tensor) -> Tensor:
-        """Return [C, T, D] candidate tokens of corpus images."""
+        """Return [C, T, D] candidate tokens of corpus images.
+
+        A whole corpus of stored features is embedded in parts, which the backward pass computes once more: a Q-Former's
+        activations for thousands of images fit into no memory.
+        """
         split = self.scene.train
-        return self.backbone.candidates(self.scene.features(self.backbone, split.images[columns])).float()
+
+        def embed(part: Tensor) -> Tensor:
+            return self.backbone.candidates(self.scene.features(self.backbone, split.images[part])).float()
+
+        if len(columns) <= EMBED_BATCH or not self.backbone.frozen_images:
+            return embed(columns)
+        return torch.cat([checkpoint(embed, part, use_reentrant=False) for part in columns.split(EMBED_BATCH)])
 
     # --- corpus strategies: one positive and M drawn negatives a query --------------------------------------------
 

@@ -25,7 +25,7 @@ def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torc
         generator: random stream of the draws.
     """
     run, state, config = now.run, now.state, now.run.config
-    epoch, count = state.epoch, int(config.train.num_negatives or 1)
+    epoch, num_negatives = state.epoch, int(config.train.num_negatives or 1)
     end = next((b for b in stage.refreshes if b > epoch), stage.end)
     state.refresh += 1 if stage.kept else 0
     scene = now.mined_scene()
@@ -35,9 +35,9 @@ def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torc
         mined = mine(
             task,
             stage.mined,
-            refresh=state.refresh if stage.kept else stage.refreshes.index(epoch),
-            draws=(end - epoch) * count,
-            per_epoch=count if config.mining.replacement else None,
+            refresh=config.schedule.refresh_counts[state.refresh] if stage.kept else stage.refreshes.index(epoch),
+            draws=(end - epoch) * num_negatives,
+            per_epoch=num_negatives if config.mining.replacement else None,
             generator=generator,
             files=PoolFiles(
                 written=_file(folder, state.refresh) if stage.kept else None,

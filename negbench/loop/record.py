@@ -96,7 +96,7 @@ def details(now: Snapshot, ranks: QueryRanks, baselines: Mapping[str, Mapping[st
         baselines: name -> metrics of each baseline.
     """
     run, objective, state = now.run, now.objective, now.state
-    config, val = run.config, run.scene.val.dataset
+    config, val, queries = run.config, run.scene.val.dataset, len(run.scene.train.dataset.queries)
     return {
         "metrics": val.summarise(ranks),
         "main_metric": val.card.main,
@@ -115,10 +115,11 @@ def details(now: Snapshot, ranks: QueryRanks, baselines: Mapping[str, Mapping[st
         },
         "steps": state.step,
         "negatives_seen": state.negatives_seen,
+        "negatives_per_query": state.negatives_seen / (config.train.epochs * queries),
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
         "images_encoded": run.scene.encoded,
         "peak_memory_mib": peak_memory_mib(),
-        "remarks": [*run.remarks, *remarks_of(config, objective.loss, state, len(run.scene.train.dataset.queries))],
+        "remarks": [*run.remarks, *remarks_of(config, objective.loss, state, queries)],
     }
 
 

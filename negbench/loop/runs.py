@@ -13,15 +13,16 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from negbench.contracts import Outline
 from negbench.data.scene import Scenes, threads, unfamiliar
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop import record
 from negbench.loop.needs import check_room
-from negbench.loop.objective import check_objective
+from negbench.loop.objective import check_galleries, check_objective
 from negbench.loop.precision import Precision
 from negbench.loop.train import train
-from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult
+from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch
 from negbench.machine import files
 from negbench.machine.signals import ending_of
 from negbench.mining.planes import planes_read
@@ -41,21 +42,25 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     """
     full = resolved(config)
     backbone = scenes.outline(full)
-    splits = scenes.splits(full, backbone)
+    others = _others(full, scenes)
+    splits = scenes.splits(full, backbone, *others)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
+    check_galleries(strategy, splits.train)
     planes_read(strategy, full.mining)
-    data = " ".join([splits.identity, backbone.key, *_others(full, scenes)])
-    return PlannedRun(full, splits, data, tuple(unfamiliar(full, backbone)))
+    files = [_digest(Path(text)) for text in (full.mining.guide, full.mining.judge) if text and is_score_file(text)]
+    named = [f"{other.key} {other.weights}" for other in others]
+    data = " ".join([splits.identity, splits.pictures(), backbone.key, *named, *files])
+    val = splits.val
+    dataset = val.kind if config.dataset.options.get("world") is None else val.identity
+    return PlannedRun(full, dataset, val.card, data, tuple(unfamiliar(full, backbone)))
 
 
-def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:
-    """Return the identities of a run's guide and judge: a backbone's weights or a file's hash."""
-    beside = [config.beside("backbone", other) for other in config.mining.backbones]
-    named = [scenes.outline(config.model_copy(update={"backbone": other})) for other in beside]
-    files = [text for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
-    return [f"{other.key} {other.weights}" for other in named] + [_digest(Path(file)) for file in files]
+def _others(config: ResolvedConfig, scenes: Scenes) -> list[Outline]:
+    """Return the outlines of a run's guide and judge."""
+    beside = [config.beside("backbone", each) for each in config.mining.backbones]
+    return [scenes.outline(config.model_copy(update={"backbone": other})) for other in beside]
 
 
 def _digest(path: Path) -> str:
@@ -65,16 +70,17 @@ def _digest(path: Path) -> str:
         raise NegbenchError(f"mining: file of scores {path}: {error.strerror or error}") from error
 
 
-def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
-    """Plan a run, put its backbone on the device, prepare or share its scene."""
+def open_run(run: RunConfig | PlannedRun, display: Display, scenes: Scenes) -> OpenRun:
+    """Plan a run unless it is planned, put its backbone on the device, prepare or share its scene."""
     display.seconds.clear()  # count this run's seconds only
     with display.stage("prepare"):
-        planned = plan_run(config, scenes)
+        planned = run if isinstance(run, PlannedRun) else plan_run(run, scenes)
         precision = Precision.of(planned.config)
         backbone = scenes.backbone(planned.config).to(precision.device)
-        scene = scenes.scene(planned.config, planned.splits, backbone, precision.device, display)
+        splits = scenes.splits(planned.config, backbone, *_others(planned.config, scenes))
+        scene = scenes.scene(planned.config, splits, backbone, precision.device, display)
         opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "precision": precision, "display": display}
-        return OpenRun(**{each.name: getattr(planned, each.name) for each in fields(planned)}, **opened)
+        return OpenRun(**{each.name: getattr(planned, each.name) for each in fields(planned)}, splits=splits, **opened)
 
 
 # --- computing -----------------------------------------------------------------------------------------------------
@@ -90,7 +96,7 @@ class Bench:
         scenes: shares data, backbone and features with earlier runs.
         display: progress; default none.
         tags: put on the MLflow run (a comparison's or a study's name).
-        watch: called with every new point of a run's curves; an exception from it ends the run.
+        watch: callbacks of every run's training.
     """
 
     runs: Path
@@ -98,7 +104,7 @@ class Bench:
     scenes: Scenes = field(default_factory=Scenes)
     display: Display = field(default_factory=Display)
     tags: Mapping[str, str] = field(default_factory=dict)
-    watch: Log | None = None
+    watch: Watch = field(default_factory=Watch)
 
     @classmethod
     def open(
@@ -115,17 +121,17 @@ class Bench:
         return cls(root, Tracker.open(root, tracking_uri), scenes or Scenes(), display or Display(), dict(tags or {}))
 
 
-def run_config(config: RunConfig, bench: Bench) -> RunResult:
+def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
     """Compute a run, resume it if it was interrupted, or read its result if it is finished.
 
     Args:
-        config: as read; it is resolved here.
+        config: as read; or the run, if it is planned.
         bench: computes and stores the run.
 
     Raises:
         NegbenchError: a user's mistake, where possible before anything is computed.
     """
-    run = open_run(config, bench.display, bench.scenes)
+    run = replace(open_run(config, bench.display, bench.scenes), watch=bench.watch)
     check_room(run, bench.runs)
     with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, step):
         if step == "reuse":
@@ -156,8 +162,7 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[L
 
         def log(values: Mapping[str, float], step: int, epoch: int) -> None:
             live.metrics(values, step)
-            if bench.watch is not None:
-                bench.watch(values, step, epoch)
+            run.watch.point(values, step, epoch)
 
         try:
             yield log, live

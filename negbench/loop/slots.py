@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from negbench.contracts import AspectScores, Loss, ScoreView, Slot, Strategy
+from negbench.contracts import AspectScores, Loss, LossInput, ScoreView, Slot, Strategy
 from negbench.errors import NegbenchError, OptionError
 
 SlotSum = Literal["sum", "joint"]
@@ -111,16 +111,9 @@ def loss_of_slots(
     total = positive.new_zeros(())
     for slot, part in slots.items():
         own = slot == home
-        value = loss(
-            positive,
-            part.scores,
-            part.mask,
-            part.weights,
-            temperature=temperature,
-            aspects=aspects if own else (),
-            candidates=beside.candidates if own else None,
-            candidate_mask=beside.mask if own else None,
-        )
+        extra = (aspects, beside.candidates, beside.mask) if own else ()
+        given = LossInput(positive, part.scores, part.mask, part.weights, temperature, *extra)  # type: ignore[arg-type]
+        value = loss.evaluate(given)
         if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
             got = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
             raise NegbenchError(f"{type(loss).__name__} must return a scalar float tensor, got {got}")

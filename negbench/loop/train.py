@@ -28,6 +28,7 @@ from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped
+from negbench.mining.mined import distinct
 from negbench.mining.planes import offline_planes, planes_read
 from negbench.plugins.registry import registry
 from negbench.store.runfolder import RunFolder
@@ -107,7 +108,8 @@ def _refresh(now: Snapshot, moving: Moving, stage: Stage, folder: RunFolder, log
     state = now.state
     after_warmup = stage.kept and state.epoch > 0 and state.refresh == -1
     mined = define_pools(now, stage, folder, moving.streams["draws"])
-    summary = mined.summary()
+    now.run.watch.refreshed(now, stage, mined)
+    summary = {**mined.summary(), "distinct": distinct(mined.negatives, int(now.run.config.train.num_negatives or 1))}
     if stage.kept:
         state.behaviour.append({"epoch": float(state.epoch), **summary})
     log({f"mining/{name}": value for name, value in summary.items()}, state.step, state.epoch)
@@ -139,7 +141,7 @@ def train_epoch(
     with run.display.stage("train", total=math.ceil(queries / size), note=note) as advance:
         for batch in batches:
             check_stopped()
-            result = _step(run, moving, batch)
+            result = _step(run, moving, state, batch)
             losses.append(result.loss.detach() * len(batch.rows))
             state.step += 1
             state.negatives_seen += result.negatives
@@ -152,7 +154,7 @@ def train_epoch(
     return mean, statistics
 
 
-def _step(run: OpenRun, moving: Moving, batch: Batch) -> StepResult:
+def _step(run: OpenRun, moving: Moving, state: State, batch: Batch) -> StepResult:
     with run.precision.autocast():
         result: StepResult = moving.objective(batch)
     if not result.loss.requires_grad:
@@ -164,6 +166,7 @@ def _step(run: OpenRun, moving: Moving, batch: Batch) -> StepResult:
         torch.nn.utils.clip_grad_norm_(moving.objective.parameters(), run.config.train.max_grad_norm)
     moving.scaler.step(moving.optimizer)
     moving.scaler.update()
+    run.watch.stepped(moving, state, batch)
     moving.schedule.step()
     return result
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Splits
+from negbench.datasets.card import DatasetCard
 from negbench.loop.identity import config_hash
 from negbench.loop.precision import Precision
 from negbench.settings.config import ResolvedConfig
@@ -25,19 +26,40 @@ if TYPE_CHECKING:
 Log = Callable[[Mapping[str, float], int, int], None]  # values by name, step, epoch
 
 
+def _nothing(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Callbacks of a run's training; an exception from one ends the run.
+
+    Attributes:
+        point: called with every new point of the run's curves.
+        refreshed: called with `Snapshot`, `Stage` and `Mined` when pools have been defined and negatives drawn.
+        stepped: called with `Moving`, `State` and `Batch` when the weights have moved by a step, before it is counted.
+    """
+
+    point: Log = _nothing
+    refreshed: Callable[..., None] = _nothing
+    stepped: Callable[..., None] = _nothing
+
+
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
     """A run identified by its hash, before anything is encoded for it.
 
     Attributes:
         config: resolved.
-        splits: its data sets.
+        dataset: the scored split as tables name it: without its world, unless the configuration names one.
+        card: of the scored split.
         data: identifies the splits and the frozen part of the backbone; runs with the same value share features.
         remarks: caveats for readers of its result, as far as known in advance.
     """
 
     config: ResolvedConfig
-    splits: Splits
+    dataset: str
+    card: DatasetCard
     data: str
     remarks: tuple[str, ...]
 
@@ -58,10 +80,12 @@ class PlannedRun:
 class OpenRun(PlannedRun):
     """A run ready to compute: its backbone in its initial state, its features encoded."""
 
+    splits: Splits
     backbone: Backbone
     scene: Scene
     precision: Precision
     display: Display
+    watch: Watch = field(default_factory=Watch)
 
 
 @dataclass

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import LossInput
-from negbench.losses._rows import at_least_float32, without_masked
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Hardened:
     @classmethod
     def of(cls, given: LossInput, beta: float) -> Hardened:
         """Compute both sums, with gradients through h_j; doubling the weights equals listing each negative twice."""
-        gap = without_masked(given.negatives, given.mask) - at_least_float32(given.positive)[:, None]
+        gap = given.gap
         counts = given.mask & (given.weights > 0)
         some = counts.any(1)
         absent = ~counts & some[:, None]  # a row of nothing but -inf would have a gradient of NaN

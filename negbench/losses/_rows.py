@@ -1,37 +1,12 @@
-"""Shared by several losses: the softmax, and means over rows with different numbers of negatives."""
+"""The softmax over a target and its negatives, shared by several losses."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-
-def at_least_float32(scores: Tensor) -> Tensor:
-    """Convert half-precision scores to float32 and leave others unchanged: exp and log lose the tail of a half."""
-    return scores.to(torch.promote_types(scores.dtype, torch.float32))
-
-
-def without_masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """Set masked scores to 0, so that padding or NaN reaches no gradient."""
-    return at_least_float32(scores).masked_fill(~mask, 0.0)
-
-
-def mean_over_rows(values: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
-    """Scalar: weighted mean over the valid negatives of each row, then mean over the rows that have any.
-
-    Args:
-        values: [B, M], finite even where masked.
-        mask: [B, M] bool.
-        weights: [B, M] >= 0; a row whose weights are all 0 has no negative.
-
-    Returns:
-        Scalar; a zero that is still connected to `values` if no row has a negative.
-    """
-    share = weights.to(values.dtype) * mask
-    total = share.sum(1)
-    some = total > 0
-    rows = (share * values).sum(1) / torch.where(some, total, 1.0)
-    return rows.sum() / some.sum().clamp(min=1)
+from negbench.contracts.loss import mean_over_rows, without_masked
+from negbench.metrics.ranks import at_least_float32
 
 
 def cross_entropy(

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput
-from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
+from negbench.contracts import Loss, LossInput, mean_over_rows
 
 PAPER = "QuRe eq. 3; CIRQRS eq. 3"
 
@@ -34,5 +33,4 @@ class BradleyTerry(Loss):
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
-        gap = without_masked(given.negatives, given.mask) - at_least_float32(given.positive)[:, None]
-        return mean_over_rows(softplus(gap / given.temperature), given.mask, given.weights)
+        return mean_over_rows(softplus(given.gap / given.temperature), given.mask, given.weights)

@@ -17,9 +17,9 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput, tunable
+from negbench.contracts import Loss, LossInput, mean_over_rows, tunable
 from negbench.losses._importance import Hardened
-from negbench.losses._rows import at_least_float32, mean_over_rows
+from negbench.metrics.ranks import at_least_float32
 
 PAPER = "HCL, arXiv:2010.04592; debiased (beta 0), arXiv:2007.00224"
 

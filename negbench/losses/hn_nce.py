@@ -17,9 +17,8 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput, tunable
+from negbench.contracts import Loss, LossInput, mean_over_rows, tunable
 from negbench.losses._importance import Hardened
-from negbench.losses._rows import mean_over_rows
 
 PAPER = "DiHT, arXiv:2301.02280, as CoVR has it"
 

@@ -3,9 +3,10 @@
 Paper: DQE-CIR (arXiv:2603.04037), eq. 5-8.
 Departures: the paper's margins, lambda_rank and temperature are printed nowhere, so the defaults are ours. The margin m
 was chosen on queries carved from train (recipe `dqe-margins`); as it equals DQE-CIR's beta, eq. 6 acts on the whole
-mid-zone, while at its alpha, 0.2, the term is 0 for every negative at the refresh that drew it. Taking eq. 5's sum
-over the batch (`kl_over`) is our reading too: the paper does not say how many candidates a step has. Several negatives
-of a query are averaged. Queries whose text has no word of an aspect are left out of its term.
+mid-zone, while at its alpha, 0.2, the term is 0 for every negative at the refresh that drew it. The paper takes eq. 5's
+softmax over the image corpus (sec. 3.4, alg. 1), as the system `dqe` does where image features are stored; the default
+here, the batch, suits every backbone. Several negatives of a query are averaged. Queries whose text has no word of an
+aspect are left out of its term.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import CandidateSet, Loss, LossInput, tunable
-from negbench.losses._rows import at_least_float32, cross_entropy, mean_over_rows, without_masked
+from negbench.contracts import CandidateSet, Loss, LossInput, mean_over_rows, tunable
+from negbench.contracts.loss import without_masked
+from negbench.losses._rows import cross_entropy
+from negbench.metrics.ranks import at_least_float32
 
 PAPER = "DQE-CIR eq. 5-8"
 
@@ -36,10 +39,10 @@ class MarginKL(Loss):
 
     Args:
         tau: temperature of the KL term, > 0; if left out, the caller's, or 0.07.
-        kl_over: what j runs over. "batch" (eq. 5): the negatives and the other targets of the batch; "corpus": the
-            negatives and all other images of the query's gallery group, scored with the current model in every step
-            (for backbones with stored features); if a caller passes no candidates, the negatives alone. "pair": each
-            negative alone, the values averaged: QuRe's eq. 3, not DQE-CIR's loss.
+        kl_over: what j runs over. "corpus" (alg. 1): the negatives and all other images of the query's gallery group,
+            scored with the current model in every step (for backbones with stored features); "batch": the negatives and
+            the other targets of the batch; if a caller passes no candidates, the negatives alone. "pair": each negative
+            alone, the values averaged: QuRe's eq. 3, not DQE-CIR's loss.
         margin: m, score units, >= 0.
         margin_aspect: m_a of every sub-query, score units, >= 0.
         lambda_rank: weight of the second term, >= 0.
@@ -67,8 +70,7 @@ class MarginKL(Loss):
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider. Raises ValueError where an aspect's scores do not fit the negatives."""
-        gap = without_masked(given.negatives, given.mask) - at_least_float32(given.positive)[:, None]
-        total = self._divergence(given, gap)
+        gap, total = given.gap, self._divergence(given)
         total = total + self.lambda_rank * mean_over_rows((self.margin + gap).relu(), given.mask, given.weights)
         for aspect in given.aspects:
             if aspect.positive.shape != given.positive.shape or aspect.negatives.shape != given.negatives.shape:
@@ -82,10 +84,10 @@ class MarginKL(Loss):
             total = total + aspect.weight * mean_over_rows(hinge, mask, given.weights)
         return total
 
-    def _divergence(self, given: LossInput, gap: Tensor) -> Tensor:
-        """L_KL; `gap` [B, M] is s- - s+."""
+    def _divergence(self, given: LossInput) -> Tensor:
+        """L_KL."""
         if self.kl_over == "pair":
-            return mean_over_rows(softplus(gap / given.temperature), given.mask, given.weights)
+            return mean_over_rows(softplus(given.gap / given.temperature), given.mask, given.weights)
         others = torch.cat([given.negatives, given.candidates], dim=1)
         mask = torch.cat([given.mask, given.candidate_mask], dim=1)
         weights = torch.cat([given.weights, torch.ones_like(given.candidates)], dim=1)

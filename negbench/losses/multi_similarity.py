@@ -15,8 +15,9 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput, tunable
-from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
+from negbench.contracts import Loss, LossInput, mean_over_rows, tunable
+from negbench.contracts.loss import without_masked
+from negbench.metrics.ranks import at_least_float32
 
 PAPER = "Multi-similarity loss, arXiv:1904.06627"
 

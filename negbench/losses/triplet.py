@@ -14,8 +14,7 @@ from typing import ClassVar
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from negbench.contracts import Loss, LossInput, tunable
-from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
+from negbench.contracts import Loss, LossInput, mean_over_rows, tunable
 
 PAPER = "FaceNet eq. 3"
 
@@ -43,5 +42,4 @@ class Triplet(Loss):
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
-        gap = without_masked(given.negatives, given.mask) - at_least_float32(given.positive)[:, None]
-        return mean_over_rows((self.margin + gap).relu(), given.mask, given.weights)
+        return mean_over_rows((self.margin + given.gap).relu(), given.mask, given.weights)

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from negbench.errors import NegbenchError, cause_among, quoted
+from negbench.errors import NegbenchError, cause_among, out_of_memory, quoted
 
 MOVES_SCORES = False  # where files are, not what they contain
 
+_RESERVED = {"artifacts", "mlflow.db", "mlflow-moved.db", *(f"mlflow.db-{end}" for end in ("journal", "shm", "wal"))}
 _UMASK = os.umask(0)
 os.umask(_UMASK)
 
@@ -34,6 +35,8 @@ def runs_dir(given: Path | None = None) -> Path:
 
 def checked_name(name: str, what: str) -> str:
     """Return `name` if it can be a folder in the runs folder, else raise NegbenchError that names the flag `what`."""
+    if name in _RESERVED:
+        raise NegbenchError(f"{what} {name}: the MLflow store of the runs folder has this name: give another --name")
     if not re.fullmatch(r"[^\W_][\w.+=@-]{0,99}", name):
         raise NegbenchError(
             f"{what} {quoted(name)}: expected a plain name of letters, digits, '-', '_' and '.', starting with a "
@@ -210,28 +213,27 @@ def names_in(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def intact(path: Path, fix: str = _FIX) -> Iterator[Path]:
-    """Read `path` in this block: compare it with its hash first; content that then cannot be parsed is damaged, too.
+    """Read `path` in this block, after comparing it with its recorded hash.
 
     Args:
         path: a file that negbench wrote.
-        fix: what to do about a damaged one.
+        fix: what to do about one whose hash differs; only then may it be deleted.
 
     Raises:
-        DamagedError: its content is not what was written.
-        NegbenchError: it is missing or cannot be read.
+        DamagedError: its hash differs.
+        NegbenchError: it is missing or cannot be read; says why.
+        ImportError: reading it needs a package that is missing.
     """
     try:
         if wrong := flaw(path):
             raise DamagedError(f"{path} is damaged ({wrong}): {fix}")
         yield path
-    except NegbenchError:
+    except (NegbenchError, ImportError):
         raise
-    except OSError as error:
-        why = error.strerror or str(error).split("\n")[0]
-        raise NegbenchError(f"cannot read {path}: {why}") from error
-    except Exception as error:  # the kinds of json, parquet, zip, pickle, safetensors
-        why = (str(error) or type(error).__name__).split("\n")[0]
-        raise DamagedError(f"{path} is damaged ({why}): {fix}") from error
+    except Exception as error:  # the kinds of json, parquet, zip, pickle, safetensors, and of memory and encodings
+        why = getattr(error, "strerror", None) or (str(error) or type(error).__name__).split("\n")[0]
+        whole = "; its content is as it was written" if path.name in names_in(path.parent) else ""
+        raise NegbenchError(f"cannot read {path}: {out_of_memory(error) or why}{whole}") from error
 
 
 def read_json(path: Path, fix: str = _FIX) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,9 +54,12 @@ def size(count: float) -> str:
 def device_named(name: str) -> torch.device:
     """Return the device that torch calls cpu, cuda, cuda:1, ...; raise OptionError if this machine has none."""
     try:
-        return torch.empty(0, device=name).device
+        device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise OptionError(f"--device {name}: {str(error).splitlines()[0]}") from error
+    if device.type == "meta":
+        raise OptionError("--device meta: it holds no numbers: use cpu or cuda")
+    return device
 
 
 def machine_memory() -> int:
@@ -74,6 +78,17 @@ def check_memory(needs: Sequence[Need], device: torch.device | None = None) -> N
     on_gpu = device is not None and device.type == "cuda"
     memory = torch.cuda.get_device_properties(device).total_memory if on_gpu else machine_memory()
     _check(needs, memory, f"of memory, {'the GPU' if on_gpu else 'this machine'} has {size(memory)}")
+
+
+def check_unpacked(file: Path) -> None:
+    """Raise OptionError if the arrays of an .npz file, unpacked, exceed this machine's memory.
+
+    Raises:
+        OSError, zipfile.BadZipFile: the file cannot be read.
+    """
+    with zipfile.ZipFile(file) as pack:
+        total = sum(entry.file_size for entry in pack.infolist())
+    check_memory([Need(f"arrays of {file}", ((total, "bytes"),), "this may be no file of embeddings")])
 
 
 def check_disk(needs: Sequence[Need], folder: Path) -> None:

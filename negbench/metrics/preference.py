@@ -104,21 +104,6 @@ def spearman(scores: Tensor, ratings: Tensor) -> float:
     return float(spearmanr(x, y).statistic)
 
 
-def simulated_choices(grades: Tensor, generator: torch.Generator) -> Tensor:
-    """Simulate a participant who chooses the better of two sets, and tosses a coin if they are equal.
-
-    Args:
-        grades: [Q, 2] true quality of both sets (precision at k, say), any sign.
-        generator: source of Q uniform random numbers.
-
-    Returns:
-        [Q] bool, whether set 1 was chosen.
-    """
-    gap = (grades[:, 0] - grades[:, 1]).double()
-    chance = (1 + gap.sign()) / 2
-    return torch.rand(len(gap), generator=generator, dtype=torch.float64) < chance
-
-
 def cirqrs_at_k(scores: Tensor, k: int) -> Tensor:
     r"""Mean score of each query's first k images.
 

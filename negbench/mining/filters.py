@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import PlaneName, ScoreView
+from negbench.metrics.ranks import at_least_float32
 from negbench.settings.config import MiningConfig
 
 _READS: dict[str, PlaneName] = {
@@ -82,6 +83,6 @@ def above_positive(scores: Tensor, target: Tensor, margin: float, *, relative: b
         margin: in the units of the scores, or a share of |s+|.
         relative: whether `margin` is a share of |s+|.
     """
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    scores = at_least_float32(scores)
     positive = scores.gather(1, target[:, None])
     return scores > positive - margin * (positive.abs() if relative else 1.0)

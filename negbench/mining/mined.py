@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView
-from negbench.metrics.ranks import Tally, count, descending, tally
+from negbench.metrics.ranks import Tally, count, descending, less, tally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +39,7 @@ class Mined:
     false_negative_rate_draws: Tensor  # [Q] float32, the same for the draws
     overlap: Tensor  # [Q] float32, Jaccard index with the previous refresh's pool; NaN: no previous one
     hardness: Tensor  # [Q] float32, mean over the draws of s+ - s-; small or negative is hard
+    draw_rank: Tensor  # [Q] int64, rank of the first draw among the allowed images, from 1
     target_rank: Tensor  # [Q] int64, 1 + how many allowed images score at least s+ (ties count against the model)
     fallback: Tensor  # [Q] int8: 0 none, 1 nearest allowed image below the target, 2 any allowed image
     stale: bool  # every pool equals that of the previous refresh, though not all pools hold every allowed image
@@ -79,6 +80,7 @@ class Mined:
         )
         return {name: float(getattr(self, name).double().nanmean()) for name in means} | {
             "pool_size_median": float(np.median(self.pool_size.numpy())),  # torch.median takes the lower of two
+            "draw_rank_median": float(np.median(self.draw_rank.numpy())),
             "fallback_below": float((self.fallback == BELOW_TARGET).sum()),
             "fallback_any": float((self.fallback == ANY_ALLOWED).sum()),
             "stale": float(self.stale),
@@ -95,6 +97,17 @@ class ScoredBlock:
     room: Tensor  # [b] int64, how many images are allowed
     relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
     known: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
+
+
+def distinct(negatives: Tensor, per_step: int) -> float:
+    """Return the mean number of different images among each query's draws for a step.
+
+    Args:
+        negatives: [Q, steps * per_step] columns, in the order of the draws.
+        per_step: how many are drawn for a query and step, repeats included.
+    """
+    drawn = negatives.unflatten(1, (-1, per_step)).sort(dim=2).values
+    return 1 + float((drawn.diff(dim=2) != 0).sum(dim=2).double().mean())
 
 
 def batch_statistics(view: ScoreView, pool: Tensor, relevant: Tensor | None = None) -> dict[str, float]:
@@ -148,6 +161,7 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
         "false_negative_rate_draws": of_draws,
         # cumsum adds in a fixed order; the order in `mean` may depend on the number of rows
         "hardness": (gap.cumsum(1)[:, -1] / drawn.shape[1]).float(),
+        "draw_rank": 1 + count(view.allowed & less(scores[:, :1], view.scores)),
         "target_rank": 1 + tallied.reached,
     }
 

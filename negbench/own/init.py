@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from negbench.checks.forewarn import forewarnings, of_data
 from negbench.data.scene import Scenes
 from negbench.datasets._read import list_files
 from negbench.datasets._triplet_files import TripletTable, read_triplets
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.display import Display
-from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.machine.files import atomic_write
-from negbench.own.forewarn import forewarnings, of_data
+from negbench.errors import DataError, NegbenchError, OptionError, printable
+from negbench.machine.files import atomic_write, cache_dir, sweep
 from negbench.plugins.registry import registry
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare
@@ -33,6 +33,7 @@ _TABLES = (".jsonl", ".csv")
 _NAMES = {"images": "ids", "texts": "texts"}
 _COUNTED = 100_000  # files looked at
 _LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
+_READ_IT = f'read it before you add plugins = ["{PLUGIN}"]'
 _NO_TRIPLETS = (
     "no triplets: save a .jsonl or .csv file with one row per query: reference and target (image names), text; name "
     "other columns with --columns text=NAME"
@@ -66,6 +67,16 @@ class Scan:
     val: int = 0
 
     @property
+    def plugin(self) -> Path:
+        """Place of the example strategy."""
+        return self.folder / PLUGIN
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the example strategy is one that `write` made on this machine, or is still to be made."""
+        return not self.plugin.exists() or _mark(self.plugin).exists()
+
+    @property
     def comparable(self) -> bool:
         """Whether audits and comparisons can run: triplets, and images or embeddings of all that they name."""
         return not self.missing and self.triplets is not None
@@ -91,7 +102,10 @@ def survey(folder: Path, columns: str = "") -> Scan:
     """
     if not folder.is_dir():
         raise OptionError(f"{folder}: no such folder")
+    sweep(folder)  # what a killed `init` or `embed` left
     scan = Scan(folder.resolve(), columns)
+    if not scan.trusted:
+        scan.warnings.append(f"the recipe leaves out {PLUGIN}, which init did not write here: {_READ_IT}")
     files = [file for file in list_files(scan.folder)[:_COUNTED] if not file.name.startswith(".")]
     scan.images = Counter(file.suffix.lower() for file in files if file.suffix.lower() in EXTENSIONS)
     if scan.images:
@@ -135,6 +149,12 @@ def _vectors(scan: Scan, file: Path) -> None:
     role = next((role for role, names in _NAMES.items() if names in keys), None)
     if role is None or len(keys) == 1:
         return
+    if role == "images" and "text" in file.stem.lower():
+        scan.missing.append(
+            f"{file.name}: its names are 'ids', which are images'; of texts save np.savez('{file.name}', texts=names, "
+            "features=vectors)"
+        )
+        return
     if role in scan.vectors:
         scan.present.append(f"{file.name}: embeddings of {role}, too; the recipe uses {scan.vectors[role].name}")
         return
@@ -149,7 +169,7 @@ def _check(scan: Scan) -> None:
             "no images (.jpg, .png, .webp), nor embeddings of images and of texts (.npz with ids and features, texts "
             "and features)"
         )
-    if len(scan.vectors) == 1:
+    if len(scan.vectors) == 1 and not scan.missing:
         (there,) = scan.vectors
         lacking = "texts" if there == "images" else "images"
         scan.missing.append(
@@ -226,18 +246,24 @@ def write(scan: Scan) -> list[Path]:
     Raises:
         OptionError: the user has edited the recipe.
     """
-    target, plugin, text = scan.folder / RECIPE, scan.folder / PLUGIN, recipe(scan)
+    target, plugin = scan.folder / RECIPE, scan.plugin
     if target.exists() and not _untouched(target.read_text(encoding="utf-8", errors="replace")):
         backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(scan).items())
         use = f"set name = {toml('precomputed')}, {backbone} in its [backbone], or " * bool(backbone)
         raise OptionError(f"{target} already exists and was edited after `negbench init` wrote it: {use}rename it")
+    text = recipe(scan)
     texts = {target: f"{_SEAL}{_digest(text)}\n{text}"}
     if not plugin.exists():
-        texts[plugin] = _filled("my_strategy.j2")
+        texts |= {_mark(plugin): f"{plugin}\n", plugin: _filled("my_strategy.j2")}
     for path, content in texts.items():
         with atomic_write(path) as file:
             file.write(content)
-    return list(texts)
+    return [path for path in texts if path.parent == scan.folder]
+
+
+def _mark(plugin: Path) -> Path:
+    """Return the file, outside the folder, that notes that `write` made this plug-in."""
+    return cache_dir() / "init" / _digest(str(plugin))
 
 
 def _digest(text: str) -> str:
@@ -257,7 +283,9 @@ def recipe(scan: Scan) -> str:
     return _filled(
         "recipe.toml.j2",
         folder=scan.folder,
-        lines=[*scan.present, *scan.warnings],
+        lines=map(printable, [*scan.present, *scan.warnings]),
+        name=printable(scan.folder.name),
+        trusted=scan.trusted,
         dataset=_dataset(scan),
         vectors=scan.vectors,
         backbone=_backbone(scan),
@@ -278,15 +306,16 @@ def _filled(template: str, **values: Any) -> str:
 
 def toml(value: Any) -> str:
     """Format a value as a TOML string."""
-    return json.dumps(str(value), ensure_ascii=False)  # a TOML basic string has the same syntax
+    text = json.dumps(str(value), ensure_ascii=False)  # a TOML basic string has the same syntax
+    return text.replace("\x7f", "\\u007f")  # except for this character
 
 
 def commands(scan: Scan) -> list[str]:
     """Return the commands to run next, in order."""
     folder = shell(scan.folder)
-    own = f"--recipe {folder}/{RECIPE}"
+    own, mine = f"--recipe {folder}/{RECIPE}", ",my-strategy" * scan.trusted
     return [
-        f"negbench audit {own} --strategy qure,top-k,my-strategy",
+        f"negbench audit {own} --strategy qure,top-k{mine}",
         f"negbench compare {own} --name first",
         f"negbench mine {own} --strategy qure --draws 5 --out {folder}/negatives.parquet",
     ]

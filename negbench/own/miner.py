@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import Strategy, check_option
-from negbench.errors import OptionError
+from negbench.errors import OptionError, quoted
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
+from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
 from negbench.mining.pool_file import PoolFiles
@@ -50,6 +51,7 @@ class Miner:
         refreshes: number of earlier refreshes; strategies with a schedule (`cirqrs`) read the count.
         normalize: scale all embeddings to unit length, so that scores are cosines; False takes dot products.
         device: where scores are computed; default: the device of the image embeddings.
+        filters: which likely false negatives no query may draw: `margin` and `relative_margin`.
 
     Raises:
         NegbenchError: an unknown name, a bad option, a batch strategy.
@@ -64,6 +66,7 @@ class Miner:
         refreshes: int = 0,
         normalize: bool = True,
         device: str | torch.device | None = None,
+        filters: Filters | None = None,
     ) -> None:
         if isinstance(strategy, str):
             section = parse_plugin(strategy)
@@ -77,12 +80,13 @@ class Miner:
             )
         wanted = "one that reads no planes (they need more than embeddings: mine a data set)"
         check_option("strategy", type(strategy).__name__, not strategy.reads, wanted)
+        check_option("filters", filters, filters is None or not filters.reads, "margin and relative_margin")
         check_option("draws", draws, draws >= 1, "at least 1")
         check_option("refreshes", refreshes, refreshes >= 0, "at least 0")
         check_option("seed", seed, 0 <= seed < 2**63, "0 ... 2^63 - 1")
         self.strategy: Strategy = strategy
         self.draws, self.seed, self.refreshes = draws, seed, refreshes
-        self._normalize, self._device = normalize, device
+        self._normalize, self._device, self._filters = normalize, device, filters
         self._folder = tempfile.TemporaryDirectory(prefix="negbench-miner-")
         self._previous: Path | None = None
         self._shape = (0, 0)
@@ -161,6 +165,7 @@ class Miner:
             groups=[torch.arange(len(images))],
             excluded=_ragged("excluded", excluded, len(queries), len(images)),
             relevant=_ragged("relevant", relevant, len(queries), len(images), target),
+            filters=self._filters,
         )
 
     def _embeddings(self, name: str, given: Any) -> Tensor:
@@ -203,7 +208,7 @@ def _ragged(name: str, rows: Rows | None, count: int, images: int, target: Tenso
         return None
     if len(rows) != count:
         raise OptionError(f"{name} must have a row for each of the {count} queries, got {len(rows)}")
-    lists = [[int(value) for value in row] for row in rows]
+    lists = [_whole(f"{name}: query {query}", row) for query, row in enumerate(rows)]
     flat = np.array([value for row in lists for value in row], dtype=np.int64)
     if len(flat) and (flat.min() < 0 or flat.max() >= images):
         row = next(i for i, row in enumerate(lists) if any(not 0 <= value < images for value in row))
@@ -214,3 +219,11 @@ def _ragged(name: str, rows: Rows | None, count: int, images: int, target: Tenso
             for first, row in zip(target.tolist(), lists, strict=True)
         ]
     return Ragged.of(lists)
+
+
+def _whole(where: str, row: Sequence[int]) -> list[int]:
+    """Return a row as whole numbers; raise OptionError for texts, booleans, fractions and anything else."""
+    values = np.asarray(row.cpu() if isinstance(row, Tensor) else row)
+    if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
+        raise OptionError(f"{where} must list rows of the images, whole numbers, got {quoted(row)}")
+    return [int(value) for value in values]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,18 +11,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from negbench.checks.audit import configured
+from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
 from negbench.display import notes, stages
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.machine.files import atomic_write
-from negbench.machine.room import device_named
+from negbench.machine.room import check_unpacked, device_named
+from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.planes import planes_read
-from negbench.own.audit import configured
 from negbench.own.miner import Miner
-from negbench.own.subject import generator_of, open_subject
 from negbench.settings.command_options import Audit, Mine
-from negbench.settings.layers import plugin_layer
+from negbench.settings.config import MiningConfig, build_config
+from negbench.settings.layers import parse_set, plugin_layer, set_layer
 
 _LISTS = ("excluded", "relevant")
 
@@ -126,6 +130,7 @@ def _of_files(asked: Mine) -> MinedNegatives:
     assert asked.queries is not None
     assert asked.images is not None
     assert asked.targets is not None
+    mining = _settings(asked.sets)
     miner = Miner(
         asked.strategy,
         draws=asked.draws,
@@ -133,44 +138,97 @@ def _of_files(asked: Mine) -> MinedNegatives:
         refreshes=asked.refresh,
         normalize=not asked.dot,
         device=device_named(asked.device),
+        filters=Filters.of(mining),
     )
-    table = _targets(asked.targets)
+    _, queries = _vectors("--queries", asked.queries)
+    names, images = _vectors("--images", asked.images)
+    table, by_name = _rows(_targets(asked.targets), names, asked)
     known: dict[str, Any] = {name: table[name].tolist() for name in _LISTS if name in table}
+    if mining.exclude_relevant:
+        if "relevant" not in known:
+            raise OptionError(f"mining.exclude_relevant: {asked.targets} has no column 'relevant'")
+        pairs = zip(known.get("excluded", [()] * len(table)), known["relevant"], strict=True)
+        known["excluded"] = [[*one, *other] for one, other in pairs]
     with stages("mine") as display, display.stage("mine", total=len(table)) as advance:
-        mined = miner.refresh(
-            _array("--queries", asked.queries),
-            _array("--images", asked.images),
-            table["target"].to_numpy(),
-            **known,
-            progress=advance,
-        )
+        mined = miner.refresh(queries, images, table["target"].to_numpy(), **known, progress=advance)
     frame = mined.frame()
     frame.insert(0, "query", np.arange(len(frame)))
     frame.insert(1, "target", table["target"].to_numpy())
+    if by_name:
+        frame["target"] = [names[row] for row in frame["target"]]
+        frame["negatives"] = [[names[column] for column in row] for row in frame["negatives"]]
     return MinedNegatives(frame, mined.summary())
 
 
-def _array(flag: str, file: Path) -> np.ndarray[Any, Any]:
-    """Read a .npy file without executing anything in it."""
+_SETTINGS = ("mining.exclude_relevant", "mining.margin", "mining.relative_margin")
+
+
+def _settings(sets: Sequence[str]) -> MiningConfig:
+    """Return the filters of `--set`; refuse settings that embeddings in files leave without effect."""
+    for text in sets:
+        if (key := ".".join(parse_set(text)[0])) not in _SETTINGS:
+            raise UnknownNameError("setting", key, _SETTINGS, where="mining from embeddings in files")
+    return build_config([{"strategy": "in-batch"}, *map(set_layer, sets)]).mining
+
+
+def _vectors(flag: str, file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """Read embeddings and, from .npz and .parquet, their names; [] where a file has none."""
+    names: Any = ()
     try:
-        array = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{flag} {file}: cannot be read as .npy: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise DataError(f"{flag} {file}: holds several arrays; expected one, in a .npy file")
-    return array
+        if file.suffix == ".parquet":
+            table = pd.read_parquet(file)
+            wide = [column for column in table if len(table) and isinstance(table[column].iloc[0], np.ndarray)]
+            if len(wide) != 1:
+                raise ValueError(f"expected one column of lists, not {len(wide)}")
+            names = next((table[column] for column in ("id", "ids") if column in table), ())
+            vectors = np.stack([np.stack(cell) if cell.dtype == object else cell for cell in table[wide[0]]])
+        else:
+            with file.open("rb") as opened:
+                arrays = np.load(opened, allow_pickle=False)
+                vectors = arrays
+                if not isinstance(arrays, np.ndarray):
+                    check_unpacked(file)
+                    key = next((key for key in ("ids", "texts") if key in arrays), None)
+                    others = [name for name in arrays.files if name != key]
+                    if len(others) != 1:
+                        raise ValueError(f"expected one array besides ids, not {', '.join(others) or 'none'}")
+                    names, vectors = arrays[key] if key else (), arrays[others[0]]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{flag} {file}: cannot be read: {error}") from error
+    if len(names) and len(names) != len(vectors):
+        raise DataError(f"{flag} {file}: {len(names)} names, but {len(vectors)} embeddings")
+    return [str(name).replace("\\", "/") for name in names], vectors
 
 
 def _targets(file: Path) -> pd.DataFrame:
-    """Read column `target`, and from a table also `excluded` and `relevant`, if present, as lists."""
+    """Read column `target`, and from a table also `excluded` and `relevant`, if present."""
     try:
         if file.suffix != ".parquet":
-            return pd.DataFrame({"target": _array("--targets", file)})
+            return pd.DataFrame({"target": np.load(file, allow_pickle=False)})
         table = pd.read_parquet(file)
         if "target" not in table:
             raise ValueError(f"no column 'target' among {', '.join(map(str, table.columns))}")
         for name in set(_LISTS) & set(table):
-            table[name] = [[] if cell is None else [int(value) for value in cell] for cell in table[name]]
-    except (OSError, ValueError, TypeError) as error:
+            table[name] = [() if cell is None else cell for cell in table[name]]
+    except (OSError, ValueError, TypeError, EOFError) as error:
         raise DataError(f"--targets {file}: cannot be read: {error}") from error
     return table
+
+
+def _rows(table: pd.DataFrame, names: Sequence[str], asked: Mine) -> tuple[pd.DataFrame, bool]:
+    """Replace ids of images by their rows; return the table, and whether it held ids."""
+    by_name = bool(len(table)) and isinstance(table["target"].iloc[0], str)
+    if not by_name:
+        return table, False
+    row = {name: index for index, name in enumerate(names)}
+
+    def found(name: object) -> int:
+        index = row.get(str(name).replace("\\", "/"))
+        if index is None:
+            like = f"its ids are like {quoted(names[0])}" if names else "it has no ids"
+            raise DataError(f"--targets {asked.targets}: {quoted(name)} is not in {asked.images}: {like}")
+        return index
+
+    rows = {"target": [found(name) for name in table["target"]]}
+    lists = {name: [[found(each) for each in cell] for cell in table[name]] for name in _LISTS if name in table}
+    return pd.DataFrame({**rows, **lists}), True

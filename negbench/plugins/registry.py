@@ -8,6 +8,7 @@ and imports nothing; a class is imported at first `get`.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import importlib
 import importlib.metadata
@@ -17,18 +18,20 @@ import json
 import re
 import sys
 import typing
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, missing_package, quoted
 from negbench.machine.files import checked_name, sha256_of
 from negbench.plugins import syntax
 
 MOVES_SCORES = False  # only finds plug-ins; those that a run names are hashed themselves
+
+Made = TypeVar("Made")
 
 SECTIONS = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}
 KINDS = ("strategies", "losses", "backbones", "datasets")
@@ -94,9 +97,17 @@ class Registry:
         return dict(sorted(known.items()))
 
     def find(self, kind: str, name: str) -> Plugin:
-        """Return the plug-in of this name; raise UnknownNameError that suggests the nearest name."""
+        """Return the plug-in of this name; raise UnknownNameError that suggests the nearest name.
+
+        An installed plug-in that is asked for by its module or its package is named, too.
+        """
         known = self.plugins(kind)
         if name not in known:
+            for plugin in known.values():
+                if plugin.origin != "built-in" and name in (plugin.origin, _name_of(plugin.module.rpartition(".")[2])):
+                    raise NegbenchError(
+                        f"unknown {_SINGULAR[kind]} {quoted(name)}: {plugin.origin} offers '{plugin.name}'"
+                    )
             raise UnknownNameError(_SINGULAR[kind], name, known)
         return known[name]
 
@@ -125,28 +136,27 @@ class Registry:
             self._classes[key] = _plugin_class(self.find(kind, name))
         return self._classes[key]
 
-    def make(self, kind: str, name: str, **options: Any) -> Any:
-        """Create an instance from options; unknown names and values of the wrong type are one-line errors."""
-        constructor = constructor_of(kind, self.get(kind, name))
-        return constructor(**checked_options(kind, name, constructor, options))
+    def make(self, kind: str, name: str, **given: Any) -> Any:
+        """Make an instance from options, and for a backbone or a data set from what the run sets; see `build`."""
+        return build(self.get(kind, name), name, **given)
 
     def add_file(self, path: Path) -> list[str]:
         """Register every plug-in class that a Python file defines (`--plugin FILE.py`); return their names.
 
-        The file may hold several classes of any kind; a class's name is its attribute `key`, or the file's name.
+        The file may hold one class of each kind, all under the file's name.
         """
         module = import_file(path, "--plugin")
         names = []
         _check_complete(module, path)
         for kind in KINDS:
-            for cls in _classes_of(kind, module):
-                name = checked_name(getattr(cls, "key", None) or _name_of(path), f"--plugin {path}: key")
-                plugin = Plugin(kind, name, module.__name__, path.resolve(), str(path))
+            name = checked_name(_name_of(path.stem), f"--plugin {path}: name")
+            plugin = Plugin(kind, name, module.__name__, path.resolve(), str(path))
+            if _classes_of(kind, module):
+                self._classes[kind, name] = _plugin_class(plugin)
                 known = self._files.get((kind, name))
                 if known is not None and known.path != plugin.path:
                     raise NegbenchError(f"two {kind} are named '{name}': {known.origin} and {path}; rename one")
                 self._files[kind, name] = plugin
-                self._classes[kind, name] = cls
                 names.append(name)
         if not names:
             raise NegbenchError(f"--plugin {path}: defines no Strategy, Loss, Backbone or Dataset")
@@ -207,36 +217,89 @@ def is_composite(kind: str, name: str) -> bool:
 # --- options -----------------------------------------------------------------------------------------------------
 
 
-def constructor_of(kind: str, cls: type) -> Callable[..., Any]:
-    """Return what builds an instance: `load` of backbones and data sets, the class itself of strategies and losses."""
-    return cls.load if kind in ("backbones", "datasets") else cls  # type: ignore[attr-defined]
+@cache
+def options_class(cls: type) -> type:
+    """Return the dataclass whose fields are a plug-in's options.
+
+    It is a strategy or a loss itself, and the type of the first parameter of a backbone's or a data set's `load`. All
+    other parameters of `load` are set by the run.
+    """
+    if not hasattr(cls, "load"):
+        return cls
+    first = next(iter(inspect.signature(cls.load).parameters), "")
+    hint = _types_of(cls.load, cls.__name__).get(first)
+    if not (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
+        raise NegbenchError(f"{cls.__name__}.load: annotate its first parameter with the dataclass of its options")
+    return hint
 
 
-def option_defaults(constructor: Callable[..., Any]) -> dict[str, Any]:
-    """Return option -> default (`inspect.Parameter.empty` if it is required)."""
+def option_defaults(cls: type) -> dict[str, Any]:
+    """Return option -> default of a plug-in's class; `dataclasses.MISSING` if the option is required."""
     return {
-        name: parameter.default
-        for name, parameter in inspect.signature(constructor).parameters.items()
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(options_class(cls))
+        if field.init
     }
 
 
-def checked_options(
-    kind: str, name: str, constructor: Callable[..., Any], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Check the types of options (an int passes for a float, a string for a Path, a list for a tuple)."""
-    defaults = option_defaults(constructor)
-    try:
-        # Include ranges, except for a class: strategies and losses check theirs when they are built.
-        hints = typing.get_type_hints(constructor, include_extras=not isinstance(constructor, type))
-    except NameError as error:
-        raise NegbenchError(f"{_SINGULAR[kind]} '{name}': the types of its options cannot be read: {error}") from error
-    checked = {}
-    for key, value in options.items():
+def build(cls: type[Made], name: str = "", /, **given: Any) -> Made:
+    """Make a plug-in from its options and, for one with `load`, from what the run sets.
+
+    Args:
+        cls: the plug-in's class.
+        name: the plug-in's, for errors; default: the class's.
+        given: values, checked as by `checked_options`.
+
+    Raises:
+        UnknownNameError, OptionError: an option that does not exist, is missing or has a wrong value.
+    """
+    load = getattr(cls, "load", None)
+    if load is None:
+        made: Made = checked_options(cls, given, name)
+        return made
+    hints, section = _types_of(load, name or cls.__name__), _section_of(cls)
+    by_run = {key: given[key] for key in [*inspect.signature(load).parameters][1:] if key in given}
+    options = checked_options(cls, {key: value for key, value in given.items() if key not in by_run}, name)
+    loaded: Made = load(options, **{key: _coerced(f"{section}.{key}", v, hints.get(key)) for key, v in by_run.items()})
+    return loaded
+
+
+def checked_options(cls: type, given: Mapping[str, Any], name: str = "") -> Any:
+    """Return the instance of `options_class` that holds these values; arguments and errors as for `build`.
+
+    An int passes for a float, a string for a Path, a list for a tuple.
+    """
+    kind, section, name = options_class(cls), _section_of(cls), name or cls.__name__
+    defaults, hints = option_defaults(cls), _types_of(kind, name)
+    for key in given:
         if key not in defaults:
-            raise UnknownNameError("option", key, defaults, where=f"{_SINGULAR[kind]} '{name}'")
-        checked[key] = _coerced(f"{_SINGULAR[kind]}.{key}", value, hints.get(key, Any))
-    return checked
+            if kind is not cls and key in inspect.signature(cls.load).parameters:  # type: ignore[attr-defined]
+                raise OptionError(f"{section}.{key} is set by the run itself: leave it out")
+            raise UnknownNameError("option", key, defaults, where=f"{section} '{name}'")
+    checked = {key: _coerced(f"{section}.{key}", value, hints[key]) for key, value in given.items()}
+    missing = [key for key, value in {**defaults, **checked}.items() if value is dataclasses.MISSING]
+    if missing:
+        raise OptionError(f"{section} '{name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=...")
+    return kind(**checked)
+
+
+def _section_of(cls: type) -> str:
+    """Return the configuration's section of a plug-in's class."""
+    return next(section for section, kind in SECTIONS.items() if issubclass(cls, _base_of(kind)))
+
+
+def _base_of(kind: str) -> type:
+    home, name = _BASES[kind]
+    base: type = getattr(importlib.import_module(home), name)
+    return base
+
+
+def _types_of(subject: Any, name: str) -> dict[str, Any]:
+    """Return name -> type, with ranges, of a dataclass's fields or a function's parameters."""
+    try:
+        return typing.get_type_hints(subject, include_extras=True)
+    except NameError as error:
+        raise NegbenchError(f"'{name}': the types of its options cannot be read: {error}") from error
 
 
 def _coerced(where: str, value: Any, hint: Any) -> Any:
@@ -249,16 +312,17 @@ def _coerced(where: str, value: Any, hint: Any) -> Any:
         return TypeAdapter(hint, config=config).validate_json(text, strict=True)
     except (TypeError, ValueError) as error:
         if isinstance(error, ValidationError):
-            problem = error.errors()[0]["msg"]
+            problem = error.errors()[0]["msg"].removeprefix("Value error, ")
             raise OptionError(f"{where} = {quoted(value)}: {problem[0].lower()}{problem[1:]}") from error
-        return value  # an object (a Path, a module) that JSON cannot carry: the constructor checks it
+        return value  # an object (a Path, a module) that JSON cannot carry: the plug-in checks it
 
 
 # --- discovery ---------------------------------------------------------------------------------------------------
 
 
-def _name_of(file: Path) -> str:
-    return file.stem.replace("_", "-")
+def _name_of(stem: str) -> str:
+    """Return the name of a plug-in by that of its file or module."""
+    return stem.replace("_", "-")
 
 
 def _built_ins(kind: str) -> list[Plugin]:
@@ -267,7 +331,7 @@ def _built_ins(kind: str) -> list[Plugin]:
     if package is None:
         raise NegbenchError(f"{_PACKAGES[kind]} is not installed: run `pip install -e .` in the checkout")
     files = _modules(package.parent, package.parent.stat().st_mtime_ns)
-    names = {_name_of(file): f"{_PACKAGES[kind]}.{file.stem}" for file in files if _holds_plugin(file)}
+    names = {_name_of(file.stem): f"{_PACKAGES[kind]}.{file.stem}" for file in files if _holds_plugin(file)}
     return [Plugin(kind, name, module, None, "built-in") for name, module in names.items()]
 
 
@@ -319,7 +383,7 @@ def import_file(path: Path, flag: str) -> ModuleType:
 
 def _check_complete(module: ModuleType, path: Path) -> None:
     """Raise NegbenchError if a plug-in class lacks methods, unless another class of the file adds them."""
-    bases = tuple(getattr(importlib.import_module(home), name) for home, name in _BASES.values())
+    bases = tuple(map(_base_of, KINDS))
     own = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
     for cls in own:
         lacking = sorted(getattr(cls, "__abstractmethods__", ()))
@@ -329,8 +393,7 @@ def _check_complete(module: ModuleType, path: Path) -> None:
 
 
 def _classes_of(kind: str, module: ModuleType) -> list[type]:
-    home, name = _BASES[kind]
-    base = getattr(importlib.import_module(home), name)
+    base = _base_of(kind)
     return [
         cls
         for key, cls in vars(module).items()
@@ -353,7 +416,7 @@ def _plugin_class(plugin: Plugin) -> type:
     classes = _classes_of(plugin.kind, module)
     if len(classes) != 1:
         raise NegbenchError(
-            f"{plugin.module} must define exactly one public {_BASES[plugin.kind][1]} class, "
+            f"{plugin.path or plugin.module} must define exactly one public {_BASES[plugin.kind][1]} class, "
             f"found {[cls.__name__ for cls in classes]}"
         )
     return classes[0]

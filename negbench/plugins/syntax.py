@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from sysconfig import get_paths
 
 from negbench.errors import NegbenchError
 
@@ -38,6 +39,20 @@ def locate(module: str) -> Path | None:
     """Return the file of a module; None if there is none (a name inside a module, or not installed)."""
     spec = _spec(module)
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+_PYTHON = tuple({Path(get_paths()[name]).resolve() for name in ("stdlib", "platstdlib")})
+
+
+@cache
+def is_local(package: str) -> bool:
+    """Whether a top-level module lies outside the standard library and outside installed packages."""
+    spec = _spec(package)
+    places = () if spec is None else (spec.origin, *(spec.submodule_search_locations or ()))
+    paths = [Path(place).resolve() for place in places if place and Path(place).exists()]
+    return bool(paths) and not any(
+        {"site-packages", "dist-packages"} & {*path.parts} or any(map(path.is_relative_to, _PYTHON)) for path in paths
+    )
 
 
 @cache
@@ -97,15 +112,33 @@ def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:
 def canonical(node: object) -> str:
     """Return a tree as text that depends on what runs, not on layout, comments, docstrings or `TYPE_CHECKING`.
 
+    The texts of errors are left out: arguments of a raised call that contain a string, and messages of `assert`.
     Empty parts are left out, so that a later Python, whose trees have more optional parts, gives the same text.
     """
     if isinstance(node, ast.AST):  # lists and plain loops here: a run reads 100,000 nodes before its first step
+        node = _without_error_texts(node)
         fields = [(name, getattr(node, name, None)) for name in node._fields]
         parts = [f"{name}={canonical(value)}" for name, value in fields if value is not None and value != []]
         return f"{type(node).__name__}({','.join(parts)})"
     if isinstance(node, list):
         return f"[{','.join([canonical(each) for each in _running(node)])}]"
     return f"{type(node).__name__}:{node!r}"
+
+
+def _without_error_texts(node: ast.AST) -> ast.AST:
+    if isinstance(node, ast.Assert):
+        return ast.Assert(node.test)
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        call = node.exc
+        arguments = [each for each in call.args if not _holds_text(each)]
+        return ast.Raise(ast.Call(call.func, arguments, [k for k in call.keywords if not _holds_text(k)]), node.cause)
+    return node
+
+
+def _holds_text(node: ast.AST) -> bool:
+    return any(
+        isinstance(part, ast.JoinedStr) or isinstance(getattr(part, "value", None), str) for part in ast.walk(node)
+    )
 
 
 def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

@@ -17,7 +17,8 @@ from negbench.analysis.words import label_of, percent
 from negbench.errors import RunError
 from negbench.grid.comparison import AXES, Group
 from negbench.report.build import header_of
-from negbench.report.page import Page, PageSection, Table, chapters, write_page
+from negbench.report.page import Page, PageSection, chapters, write_page
+from negbench.report.tables import Table
 
 
 @dataclass(frozen=True)

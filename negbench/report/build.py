@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,22 +10,23 @@ from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.columns import metric_column
+from negbench.analysis.answer import say
 from negbench.analysis.findings import Findings, stored
-from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, ordered, verdict_frame
-from negbench.analysis.plateau import READ_PLATEAU
-from negbench.analysis.regime_card import READ
+from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.tuned_gain import TUNED
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
 from negbench.grid.comparison import AXES, Group, grouped
 from negbench.report import figures
-from negbench.report.axis_sections import axis_sections, tuned_section
+from negbench.report.along import dial_charts, matrix_chart
+from negbench.report.budgets import budgets_chart
 from negbench.report.charts import Chart
 from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs
-from negbench.report.page import Cards, Note, Page, PageSection, Part, Table, chapters, write_page
+from negbench.report.page import Cards, Note, Page, PageSection, Part, chapters, write_page
 from negbench.report.published import rows_beside
+from negbench.report.tables import Table, tables
+from negbench.report.zone import zone_chart
 from negbench.store.runfolder import RunFolder
 
 GALLERIES = 2
@@ -56,22 +57,37 @@ def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
     cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
     rows = [row for row in findings.rows if row.settings != TUNED]
     parts = figures.parts_of(ordered(findings.plain, rows), rows) if findings.plain else []
-    tables = leader_tables(groups, findings.rows)
+    listed = tables(findings)
+
+    def section(key: str, title: str, *before: Part, text: str = "") -> PageSection:
+        return PageSection(key, title, text, (*before, *(table for table in listed if table.section == key)))
+
+    points = dial_charts(findings.dials, findings.main) if findings.dials.axes and findings.rows else []
+    matrix = [matrix_chart(findings.main)] if findings.systems and findings.rows else []
+    zone, budgets = zone_chart(findings.groups, findings.main), budgets_chart(findings.groups, findings.main)
     val, train, missing = _galleries(parts, galleries)
-    runs = {run.run_id: run for group in grouped(folder.parent, cells) for run in group.runs}  # those of corners too
+    runs = {run.run_id: run for group in grouped(folder.parent, cells) for run in group.runs}
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
         "fixed: for a seed, all strategies share initial weights, batches and epochs.",
         header=header_of(groups),
-        answer=tuple(findings.answer()),
-        facts=_facts(groups),
+        answer=tuple(say(findings)),
+        facts=_facts(findings),
         chapters=chapters(
-            result=[*axis_sections(findings), _leader(findings, tables, parts, runs), tuned_section(findings)],
-            why=[*_charts(parts), _did(tables)],
+            result=[
+                section("best", "Best strategy at each point", *points[:1]),
+                section("lines", "Along the dials", *points[1:]),
+                section("matrix", "Effect of other negatives on each system", *matrix),
+                section("budgets", "After how many steps", *([budgets] if budgets else [])),
+                section("zone", "Where in the ranking", *([zone] if zone else [])),
+                section("leader", "Against the baseline", *_leader(findings, parts, runs)),
+                section("tuned", "At equal tuning"),
+            ],
+            why=[*_charts(parts), section("behaviour", "Behaviour, cost and regime")],
             examples=[val, train],
             details=[
-                _statistics(findings.rows),
+                section("tests", "Tests", text=_read_tests(findings.rows)),
                 _published(parts),
                 _left_out(findings.notes(), missing),
                 _cells(runs, cells),
@@ -83,9 +99,8 @@ def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
-def _leader(
-    findings: Findings, tables: Mapping[str, LeaderTable], parts: Sequence[Runs], finished: Container[str]
-) -> PageSection:
+def _leader(findings: Findings, parts: Sequence[Runs], finished: Container[str]) -> list[Part]:
+    """Return what stands above the leader table: what is missing, and the forest plots."""
     cells = findings.document["cells"]
     left = sum(cell["run"] not in finished for cell in cells)  # None, or the folder of a run that is gone
     shown: list[Part] = []
@@ -93,62 +108,20 @@ def _leader(
         shown.append(Note(f"{left} of {len(cells)} cells are not finished and missing from this page.", missing=True))
     if not findings.rows:
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
-    shown += [chart for runs in parts if (chart := figures.forest(runs)) is not None]
-    text = "Percent: mean ± standard deviation over seeds. Rows are grouped by the number of negatives per query and "
-    text += "step, the best first. FN: share known to be relevant."
-    tested = " Difference: in points; interval and p-value hold for the whole table. Beaten by: from tests of all "
-    tested += "pairs. Detectable: the true difference that the tests find with 80 % power. Over all: data sets and "
-    tested += "backbones have equal weights."
-    best = tuple(metric_column(name).title for name in findings.groups[0].results[0]["metrics"])
-    for key, where, table in _by_dataset(tables):
-        words = text + tested * bool(findings.rows)
-        shown.append(Table(f"leader{key}", f"Leader table{where}", table.quality, words, FOLDED, best))
-    return PageSection("leader", "Against the baseline", "", tuple(shown))
+    shown += [Note(f"{text[0].upper()}{text[1:]}.", missing=True) for text in findings.mixed()]
+    return [*shown, *(chart for runs in parts if (chart := figures.forest(runs)) is not None)]
 
 
-def _by_dataset(tables: Mapping[str, LeaderTable]) -> Iterator[tuple[str, str, LeaderTable]]:
-    """Yield a key's suffix, a title's suffix, and the leader table of each data set."""
-    for place, (dataset, table) in enumerate(tables.items(), 1):
-        yield (f"-{place}", f" on {dataset}", table) if len(tables) > 1 else ("", "", table)
-
-
-def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
-    """Build the section on behaviour, cost, training and regime."""
-    text = (
-        "Means over refreshes (batch strategies: over epochs) and seeds. Band: position of the pool in the ranking "
-        "(0 %: highest score). FN: share known to be relevant, of the pool and of the draws. Hardness: the target's "
-        "score minus the negative's; small or below 0 is hard."
-    )
-    cost = "Cost of one run, mean over seeds; seconds depend on the machine and its load."
-    parts: list[Part] = []
-    for key, where, table in _by_dataset(tables):
-        if len(table.behaviour):
-            parts.append(Table(f"behaviour{key}", f"Behaviour of the strategies{where}", table.behaviour, text, FOLDED))
-            parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
-            parts.append(Table(f"training{key}", f"Training progress{where}", table.training, READ_PLATEAU, FOLDED))
-        if len(table.regime):
-            parts.append(Table(f"regime{key}", f"Regime{where}", table.regime, READ, FOLDED))
-    return PageSection("behaviour", "Behaviour, cost and regime", "", tuple(parts))
-
-
-def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
+def _read_tests(rows: Sequence[VerdictRow]) -> str:
+    """Say how to read the tables of tests."""
     if not rows:
-        return None
-    by_metric: dict[str, list[VerdictRow]] = {}
-    for row in rows:
-        by_metric.setdefault(row.metric, []).append(row)
-    folded = (*FOLDED, "baseline", "queries")
-    tables = [
-        Table("tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", verdict_frame(tests), "", folded)
-        for metric, tests in by_metric.items()
-    ]
-    text = (
+        return ""
+    return (
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
         "account for queries and seeds, and are simultaneous over the rows of a table: `better` and `worse` if the "
         "interval excludes 0; `equal` if it is inside the margin, where a difference does not matter; `undecided` "
         f"otherwise. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
-    return PageSection("tests", "Tests", text, tuple(tables))
 
 
 def _published(parts: Sequence[Runs]) -> PageSection:
@@ -275,8 +248,9 @@ def header_of(groups: Sequence[Group]) -> tuple[str, ...]:
     )
 
 
-def _facts(groups: Sequence[Group]) -> tuple[tuple[str, str], ...]:
+def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     """Return what identifies the page's runs; each distinct value once."""
+    groups = findings.groups
     configs = [config for group in groups for config in group.configs]
     manifests = [manifest for group in groups for manifest in group.manifests]
     datasets = {m["dataset"].get("kind", m["dataset"]["val"]): m["dataset"] for m in manifests}
@@ -294,7 +268,7 @@ def _facts(groups: Sequence[Group]) -> tuple[tuple[str, str], ...]:
         ("epochs", _joined({config.train.epochs: 0 for config in configs})),
         ("reported epoch", _joined({_selection(config.eval.select): 0 for config in configs})),
         ("code", _joined({m["code"]: 0 for m in manifests})),
-        ("versions", ", ".join(f"{name} {version}" for name, version in manifests[0]["versions"].items())),
+        ("versions", ", ".join(f"{name} {' and '.join(each)}" for name, each in findings.versions().items())),
     ]
     partial = [name for name, d in datasets.items() if d["partial"]]
     remarks = dict.fromkeys(text for d in datasets.values() for text in d["remarks"])

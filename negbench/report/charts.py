@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -143,37 +142,47 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
         )  # fmt: skip
 
 
-def heat(
-    rows: Sequence[str],
-    columns: Sequence[str],
-    cells: Mapping[tuple[int, ...], tuple[float, str]],
-    undecided: Collection[tuple[int, ...]] = (),
-) -> Panel:
-    """Build a heat map of differences; `cells` maps (row, column) to the value and the text in its cell.
+@dataclass(frozen=True)
+class Square:
+    """One cell of a heat map: column and row, its text, its colour ('' for white with grey text), pale if hatched."""
 
-    Purple is above and orange below 0, which is white. `undecided` cells stay white, with grey text.
-    """
+    x: int
+    y: int
+    text: str
+    color: str
+    hatched: bool = False
+
+
+def heat(
+    rows: Sequence[str], columns: Sequence[str], squares: Sequence[Square], tall: float = 0.27, across: str = ""
+) -> Panel:
+    """Build a heat map of `tall` inches a row, with the columns' axis named `across`; the first row is at the top."""
 
     def draw(axes: Axes) -> None:
-        values = np.full((len(rows), len(columns)), np.nan)
-        for place, (value, _) in cells.items():
-            values[place] = math.nan if place in undecided else value
-        reach = max(abs(value) for value, _ in cells.values()) or 1.0
-        image = axes.imshow(values, cmap="PuOr", vmin=-reach, vmax=reach, aspect="auto")
-        for (y, x), (value, text) in cells.items():
-            red, green, blue, _ = image.to_rgba(np.array(value))
-            color = "#ffffff" if 0.3 * red + 0.6 * green + 0.1 * blue < 0.5 else "#16202a"
-            color = GREY if (y, x) in undecided else color
-            axes.text(x, y, text, ha="center", va="center", color=color, fontsize=7.5)
-        squares(axes, rows, columns)
+        from matplotlib.colors import to_rgb
 
-    return Panel("", draw, 0.27 * len(rows) + 0.1)
+        for each in squares:
+            strength = 0.0 if not each.color else 0.35 if each.hatched else 0.85
+            box: Any = ([each.x - 0.48, each.x + 0.48], each.y - 0.46, each.y + 0.46)
+            if each.color:
+                axes.fill_between(*box, color=each.color, linewidth=0, alpha=strength)
+            if each.hatched:
+                axes.fill_between(*box, facecolor="none", edgecolor=each.color, hatch="////", linewidth=0)
+            light = 1 - strength * (1 - np.dot((0.3, 0.6, 0.1), to_rgb(each.color or "white")))
+            color = GREY if not each.color else "#ffffff" if light < 0.5 else "#16202a"
+            axes.text(each.x, each.y, each.text, ha="center", va="center", color=color, fontsize=7)
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=across)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+
+    return Panel("", draw, tall * len(rows) + 0.1)
 
 
-def squares(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Set up axes for a matrix: a tick per row and column, no grid, no frame; the first row is at the top."""
-    axes.set_xticks(range(len(columns)), columns)
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
+def shade(value: float, reach: float) -> str:
+    """Return a difference's colour: purple above 0, orange below, the darker the nearer to `reach`."""
+    import matplotlib as mpl
+    from matplotlib.colors import to_hex
+
+    return to_hex(mpl.colormaps["PuOr"](0.5 + value / (2 * reach)))

@@ -13,7 +13,8 @@ from negbench.claims.measure import POINTS
 from negbench.loop.record import versions
 from negbench.machine.files import read_json
 from negbench.report.charts import GREY, PALETTE, Chart, Panel
-from negbench.report.page import Page, PageSection, Table, chapters
+from negbench.report.page import Page, PageSection, chapters
+from negbench.report.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 Test = Mapping[str, Any]  # of claims.json, with the number of its claim
 
 _VERDICTS = {  # colour and marker
-    "supported": (PALETTE[2], "^"), "refuted": (PALETTE[1], "v"), "undecided": (GREY, "o"), "not testable": (GREY, "x"),
+    "supported": (PALETTE[2], "^"), "refuted": (PALETTE[1], "v"), "depends on the length": (GREY, "D"),
+    "no effect": (PALETTE[0], "s"), "undecided": (GREY, "o"), "premise absent": (GREY, "*"),
+    "not testable": (GREY, "x"),
 }  # fmt: skip
 
 
@@ -37,7 +40,7 @@ def claims_page(folder: Path) -> Page:
     claims = document["claims"]
     answer = "; ".join(
         f"{len(numbers)} {verdict} ({', '.join(numbers)})"
-        for verdict in _VERDICTS
+        for verdict in dict.fromkeys(c["verdict"] for v in _VERDICTS for c in claims if c["verdict"].startswith(v))
         if (numbers := [str(claim["id"]) for claim in claims if claim["verdict"] == verdict])
     )
     day = datetime.fromtimestamp((folder / "claims.json").stat().st_mtime, tz=UTC)
@@ -45,7 +48,7 @@ def claims_page(folder: Path) -> Page:
              "published effect": claim["published"], "measured effect": "\n".join(claim["measured"]),
              "source": claim["source"]} for claim in claims]  # fmt: skip
     text = "Percent and points unless another unit is named; brackets: simultaneous 95 % intervals of a claim's tests. "
-    text += "A claim is refuted if one of its tests is, and supported if all are."
+    text += "A claim is refuted if one of its tests is, and supported if all are; no effect: inside half a point."
     tests = [test | {"id": claim["id"]} for claim in claims for test in claim["tests"]]
     points = [test for test in tests if test["unit"] == POINTS.name and test["low"] is not None]
     forest = (_forest(points, len(tests) - len(points)),) * bool(points)
@@ -83,6 +86,7 @@ def _forest(tests: Sequence[Test], others: int) -> Chart:
     text = "Estimate and interval of each test, labelled by its claim's number. The grey arrow starts at the bound and "
     text += f"points in the direction that the claim predicts. n = {len(tests)} tests; the table has "
     text += f"{others} more, in other units or without a result."
-    legend = tuple((marker, color, word) for word, (color, marker) in _VERDICTS.items() if word != "not testable")
+    drawn = {test["test_verdict"] for test in tests}
+    legend = tuple((marker, color, word) for word, (color, marker) in _VERDICTS.items() if word in drawn)
     panel = Panel("", draw, 0.2 * len(tests) + 0.3)
     return Chart("effects", "Measured effects in points", text, (panel,), 1, legend, full=True)

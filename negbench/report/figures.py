@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,19 +80,20 @@ class Runs:
 
 
 def parts_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Runs]:
-    """Build one `Runs` per data set and backbone; `groups` must be sorted and not empty."""
-    parts: dict[tuple[str, str], list[Group]] = {}
+    """Build one `Runs` per data set, backbone and training budget; `groups` must be sorted and not empty."""
+    parts: dict[tuple[str, str, int], list[Group]] = {}
     for group in groups:
-        parts.setdefault((group.labels["dataset"], group.labels["backbone"]), []).append(group)
+        labels = group.labels
+        parts.setdefault((labels["dataset"], labels["backbone"], int(labels.get("epochs", 0))), []).append(group)
     return [
         Runs(
             tuple(members),
-            tuple(row for row in rows if (row.dataset, row.backbone) == (dataset, backbone)),
-            dataset,
-            backbone,
+            tuple(row for row in rows if (row.dataset, row.backbone, int(row.epochs or 0)) == place),
+            place[0],
+            place[1] + f", {place[2]} epochs" * bool(place[2]),
             f"-{number}" if len(parts) > 1 else "",
         )
-        for number, ((dataset, backbone), members) in enumerate(sorted(parts.items()), 1)
+        for number, (place, members) in enumerate(sorted(parts.items()), 1)
     ]
 
 
@@ -226,9 +228,18 @@ def _seeds(runs: Runs) -> str:
     return "mean over seeds, with a band from the lowest to the highest seed" if several else "one seed"
 
 
+def _at(epochs: Sequence[int]) -> str:
+    """'after each epoch', 'after every 10 epochs', or 'after 0, 1 and 7 epochs'."""
+    steps = {after - before for before, after in itertools.pairwise(epochs)}
+    if len(epochs) > 2 and len(steps) == 1:
+        return "after each epoch" if steps == {1} else f"after every {steps.pop()} epochs"
+    return f"after {listed([str(epoch) for epoch in epochs], len(epochs))} epochs"
+
+
 def training(runs: Runs) -> Chart | None:
     """Draw the metric against the epoch, with a marker where pools were refreshed, as in QuRe fig. 4."""
     name = label_of(runs.main)
+    split = "reported split" if runs.groups[0].configs[0].eval.reported else "part of train held out for development"
     lines: dict[str, list[Line]] = {}
     for loss, groups in runs.by_loss():
         for group in groups:
@@ -237,8 +248,9 @@ def training(runs: Runs) -> Chart | None:
                 marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"]]
                 line = (group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked)
                 lines.setdefault(loss, []).append(line)
+    seen = sorted({int(x) for each in lines.values() for _, _, epochs, _, _ in each for x in epochs})
     text = (
-        f"{name} of the reported split after each epoch, {runs.size}: {_seeds(runs)}. 0 is the untrained model; a "
+        f"{name} of the {split} {_at(seen)}, {runs.size}: {_seeds(runs)}. 0 is the untrained model; a "
         "marker shows where pools had just been refreshed from the model's scores."
     )
     return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, lines, f"{name} (%)")

@@ -19,6 +19,8 @@ from negbench.store.runfolder import find_run
 if TYPE_CHECKING:
     from negbench.tuning.book import Book
 
+_RERUN = "rerun the command that made the comparison, which writes it anew"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -38,12 +40,14 @@ class Comparison:
     @property
     def answer(self) -> list[str]:
         """The answer in words, a sentence or two per line."""
-        return [line for line in (self.path / "answer.md").read_text(encoding="utf-8").splitlines() if line]
+        with files.intact(self.path / "answer.md", _RERUN) as file:
+            return [line for line in file.read_text(encoding="utf-8").splitlines() if line]
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per strategy, as the command prints it: text, in percent, mean and deviation over seeds."""
-        return pd.read_csv(self.path / "table.csv", dtype=str, keep_default_na=False)
+        with files.intact(self.path / "table.csv", _RERUN) as file:
+            return pd.read_csv(file, dtype=str, keep_default_na=False)
 
     @cached_property
     def findings(self) -> Findings:
@@ -58,12 +62,14 @@ class Comparison:
     @cached_property
     def behaviour(self) -> pd.DataFrame:
         """Behaviour of the strategies, means over refreshes and seeds."""
-        return pd.read_csv(self.path / "behaviour.csv")
+        with files.intact(self.path / "behaviour.csv", _RERUN) as file:
+            return pd.read_csv(file)
 
     @cached_property
     def cost(self) -> pd.DataFrame:
         """Seconds, negatives and memory, means over seeds."""
-        return pd.read_csv(self.path / "cost.csv")
+        with files.intact(self.path / "cost.csv", _RERUN) as file:
+            return pd.read_csv(file)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -103,7 +109,7 @@ class StudyResult:
 
     Args:
         path: the study's folder in the runs folder.
-        storage: Optuna's URL with its password, which study.json omits; None: the URL of study.json.
+        storage: Optuna's URL with its password; None: the journal in the folder, and no other storage.
     """
 
     path: Path
@@ -172,14 +178,14 @@ class StudyResult:
         return "\n".join([first, *answer, "", self.trials.to_string(index=False)])
 
 
-def load(runs: Path, name: str) -> Comparison | StudyResult | RunResult:
+def load(runs: Path, name: str, storage: str | None = None) -> Comparison | StudyResult | RunResult:
     """Load a comparison or a study by its name, or a finished run by its id or a unique part of it.
 
     Raises:
         RunError: there is none of this name, or it is not finished.
     """
     if (runs / name / "study.json").exists():
-        return StudyResult(runs / name)
+        return StudyResult(runs / name, storage)
     if (runs / name / "comparison.json").exists():
         groups_of(runs, name)  # raises where no cell is finished
         if not (runs / name / "answer.md").exists():

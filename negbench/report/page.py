@@ -17,47 +17,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from negbench.analysis.columns import constant
+from negbench.display import NUMBER, is_number
 from negbench.machine.files import atomic_write, sweep
 from negbench.report.cards import Card, Pictures
 from negbench.report.charts import Chart, saved
+from negbench.report.tables import Table
 
 _HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A table that is also written as `tables/KEY.csv`.
-
-    On the page, columns of `folded` with the same value in every row are shown above the table instead, and the highest
-    number of each column of `best` is bold if its values differ; columns without any value are left out.
-    """
-
-    key: str
-    title: str
-    frame: pd.DataFrame
-    text: str = ""
-    folded: tuple[str, ...] = ()
-    best: tuple[str, ...] = ()
-    wrapped: tuple[str, ...] = ()  # columns of sentences
-
-    @property
-    def constant(self) -> dict[str, str]:
-        """Folded columns with the same value in every row, and that value."""
-        return constant(self.frame, self.folded)
-
-    @property
-    def shown(self) -> pd.DataFrame:
-        """The frame as on the page, without folded and empty columns."""
-        empty = [name for name in self.frame if set(map(str, self.frame[name])) <= {"-", ""}]
-        return self.frame.drop(columns=[*self.constant, *empty], errors="ignore")
-
-    def is_best(self, column: str, cell: object) -> bool:
-        """Whether a cell has the highest number of a column of `best`."""
-        keys = {sort_key(value) for value in self.frame[column]} - {""} if column in self.best else set()
-        return len(keys) > 1 and sort_key(cell) == max(keys, key=float)
 
 
 @dataclass(frozen=True)
@@ -140,7 +106,7 @@ def html(page: Page) -> str:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(sort_key=sort_key, is_number=is_number, drawn=_drawn)
+    environment.globals.update(sort_key=sort_key, is_number=is_number, is_best=_is_best, drawn=_drawn)
     environment.globals["kind"] = lambda part: type(part).__name__.lower()
     environment.filters["prose"] = lambda text: Markup(_prose(text))
     script = (_HERE / "page.js").read_text(encoding="utf-8")
@@ -173,7 +139,10 @@ def _drawn(chart: Chart, narrow: bool = False) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(saved(chart, "svg", narrow=narrow)).decode("ascii")
 
 
-_NUMBER = re.compile(r"^<?([+-]?[\d,]*\.?\d+(e[+-]?\d+)?)(?=$|\s|%)", re.IGNORECASE)
+def _is_best(table: Table, column: str, cell: object) -> bool:
+    """Whether a cell has the highest number of a column of `best`, whose numbers differ."""
+    keys = {sort_key(value) for value in table.frame[column]} - {""} if column in table.best else set()
+    return len(keys) > 1 and sort_key(cell) == max(keys, key=float)
 
 
 def sort_key(value: object) -> str:
@@ -181,14 +150,8 @@ def sort_key(value: object) -> str:
     text = str(value).strip()
     if text in ("-", "", "nan"):
         return ""
-    match = _NUMBER.match(text)
+    match = NUMBER.match(text)
     return match.group(1).replace(",", "") if match else text.lower()
-
-
-def is_number(values: Sequence[object]) -> bool:
-    """Whether a column holds only numbers (and gaps)."""
-    texts = [str(value).strip() for value in values]
-    return any(_NUMBER.match(text) for text in texts) and all(_NUMBER.match(t) or t in ("-", "") for t in texts)
 
 
 # kept on one line: a hyphenated name (a longer one would not fit a phone), a number and its interval

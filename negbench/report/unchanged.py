@@ -33,10 +33,11 @@ def inputs_of(folder: Path, *settings: object) -> str:
 
 
 def unchanged(folder: Path, inputs: str) -> bool:
-    """Whether `keep` stored these inputs, and the files made from them are present and undamaged."""
+    """Whether `keep` stored these inputs, and the folder's files are present and undamaged."""
     try:
         stored = files.read_json(folder / FILE)
-        return bool(stored["inputs"] == inputs) and not any(files.flaw(folder / name) for name in stored["made"])
+        names = {*stored["made"], *files.names_in(folder)}
+        return bool(stored["inputs"] == inputs) and not any(files.flaw(folder / name) for name in names)
     except (OSError, NegbenchError):
         return False
 

@@ -10,11 +10,13 @@ from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset
 from negbench.display import stages
 from negbench.machine.files import atomic_write, runs_dir
-from negbench.scoring.scorers import Encoded, encode_run
-from negbench.scoring.stored import Scores, benchmark_scores, score_file
+from negbench.scoring.scorers import Encoded, cirqrs_of_file, encode_run
+from negbench.scoring.stored import Scores, benchmark_scores, judged, named_dataset, preferences_of, score_file
 from negbench.settings.command_options import Evaluate
 from negbench.settings.layers import layers_of
 from negbench.store.runfolder import find_run
+
+RECALL_AT_5 = "recall-at-5"  # a scorer of sets: whether a set holds the target
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,16 @@ def evaluate(asked: Evaluate) -> Evaluation:
     """
     layers, written = layers_of(asked), list[Path]()
     scores: Scores | None
-    if asked.ranks is not None:
+    if asked.ranks is not None and asked.metric is None:
         scores = score_file(asked.ranks, layers, asked.split)
+    elif asked.scorer == RECALL_AT_5:
+        dataset = preferences_of(named_dataset(layers, asked.split, "--scorer"))
+        scores = judged(dataset, dataset.hits.double(), RECALL_AT_5)
     else:
-        folder = find_run(runs_dir(asked.runs_dir), str(asked.run))
+        folder = find_run(runs_dir(asked.runs_dir), str(asked.run or asked.scorer))
         with stages("evaluate") as display:
             encoded = encode_run(folder, layers, asked.split, display, check=lambda data: _check(asked, data))
-        scores = _of_run(encoded)
+        scores = _of_run(encoded) if asked.ranks is None else cirqrs_of_file(asked.ranks, encoded)
         written += [] if asked.submission is None else encoded.write_submission(asked.submission)
     if scores is not None and asked.out is not None:
         with atomic_write(asked.out, "wb") as file:
@@ -49,10 +54,12 @@ def evaluate(asked: Evaluate) -> Evaluation:
 
 
 def _check(asked: Evaluate, dataset: Dataset) -> None:
-    """Check before encoding that the split has labels, unless only a submission is wanted, which it must support."""
+    """Check before encoding that the split has labels, if they are read, that it holds choices or has a server."""
     if asked.submission is not None:
         submittable(dataset)
-    if asked.out is not None or asked.submission is None:
+    if asked.scorer is not None and asked.metric is None:
+        preferences_of(dataset)
+    if asked.metric is None and (asked.out is not None or asked.submission is None):
         dataset.require_labels()
 
 

@@ -40,6 +40,20 @@ def ranks_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking]) -> Quer
     return dataset.rank(_scorer(dataset, _checked(dataset, rankings)), block=_BLOCK)
 
 
+def first_columns(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> Tensor:
+    """[Q, k] int64 columns of each query's first k images; -1 where its gallery is smaller.
+
+    Raises:
+        NegbenchError: as `ranks_of_rankings`; a ranking of fewer images.
+    """
+    top = dataset.top(_scorer(dataset, _checked(dataset, rankings)), k, block=_BLOCK)
+    short = (top.scores == _UNLISTED).any(1).nonzero().flatten().tolist()
+    if short:
+        query = quoted(dataset.queries[short[0]].id)
+        raise NegbenchError(f"the ranking of query {query} lists fewer than {k} images ({len(short):,} queries)")
+    return top.columns
+
+
 def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
     """Count queries whose ranking omits a member of their subset: their subset rank is only an upper bound.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -27,8 +28,10 @@ from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
 from negbench.errors import WeightsError
-from negbench.machine.files import atomic_write
+from negbench.machine.files import atomic_write, read_json
+from negbench.metrics.preference import cirqrs_at_k
 from negbench.scoring import evaluation
+from negbench.scoring.rankings import first_columns
 from negbench.scoring.stored import Layers, Scores, check_sections, judged, preferences_of
 from negbench.settings.config import RunConfig, build_config
 from negbench.store.runfolder import RunFolder
@@ -84,6 +87,41 @@ class Encoded:
             with atomic_write(paths[-1]) as file:  # compact: CIRR's server takes 5 MB
                 json.dump(content, file, separators=(",", ":"))
         return paths
+
+
+def cirqrs_of_file(path: Path, scorer: Encoded, depths: Sequence[int] = (10, 50)) -> Scores:
+    """Rate another program's rankings by a run's scores, divided by its temperature (CIRQRS eq. 1, table 6).
+
+    Args:
+        path: `.json` with {query id: [image ids]}, at least as many as the largest depth.
+        scorer: the run, applied to the split.
+        depths: values of k.
+
+    Returns:
+        CIRQRS@k of each gallery group, the mean of the groups, and the mean over `depths`.
+
+    Raises:
+        NegbenchError: as `first_columns`; a file that cannot be read.
+    """
+    dataset = scorer.dataset
+    columns = first_columns(dataset, read_json(path, "recreate the file"), max(depths))
+    images = scorer.relevance_of(columns) / scorer.temperature
+    values = pd.DataFrame({f"cirqrs_at_{k}": cirqrs_at_k(images, k).numpy() for k in depths})
+    groups = pd.Series([query.group for query in dataset.queries], name="group")
+    means = values.groupby(groups, sort=False).mean()
+    parts = {str(group): row for group, row in means.iterrows()} if len(means) > 1 else {}
+    parts["average"] = means.mean()
+    metrics = {f"{part}/{name}": float(row[name]) for part, row in parts.items() for name in map(str, values)}
+    metrics |= {f"{part}/cirqrs": float(row.mean()) for part, row in parts.items()}
+    return Scores(
+        title=f"{path} rated by {scorer.run_id} on {dataset.identity}",
+        metrics=metrics,
+        queries=pd.concat([pd.Series([query.id for query in dataset.queries], name="query"), groups, values], axis=1),
+        main="average/cirqrs",
+        unit="score / temperature",
+        remarks=(*dataset.remarks, *scorer.remarks),
+        partial=dataset.partial,
+    )
 
 
 # --- a run -------------------------------------------------------------------------------------------------------

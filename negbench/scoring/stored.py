@@ -104,11 +104,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     Raises:
         NegbenchError: a file that cannot be read or does not fit the data set, closed labels, a wrong option.
     """
-    check_sections(layers, ("dataset",))
-    section = merged(layers).get("dataset", {})
-    if "name" not in section:
-        raise OptionError(f"--ranks {path}: name its data set with --dataset")
-    dataset = load_split(PluginConfig(**section), split, images=False)
+    dataset = named_dataset(layers, split, f"--ranks {path}")
     dataset.require_labels()
     rankings = read_json(path, "recreate the file")
     ranks = ranks_of_rankings(dataset, rankings)
@@ -117,6 +113,15 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
         f"{cut:,} rankings omit images of their query's subset, which count as last: subset recall is a lower bound"
     )
     return benchmark_scores(dataset, ranks, str(path), (remark,) if cut else ())
+
+
+def named_dataset(layers: Layers, split: str, flag: str) -> Dataset:
+    """Load a split without images. Raises OptionError, which names the flag, if the layers name no data set."""
+    check_sections(layers, ("dataset",))
+    section = merged(layers).get("dataset", {})
+    if "name" not in section:
+        raise OptionError(f"{flag}: name its data set with --dataset")
+    return load_split(PluginConfig(**section), split, images=False)
 
 
 def preferences_of(dataset: Dataset) -> PreferenceFormat:

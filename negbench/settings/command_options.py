@@ -93,6 +93,9 @@ class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
     """Options of `negbench claims`."""
 
     only: str | None = option(None, "Comma-separated claim numbers, or papers (qure, ...) [default: all].")
+    long: int | None = option(
+        None, "Also judge every claim after this many epochs, trained out, each length at half of the level.", ge=2
+    )
     listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
     seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
@@ -106,7 +109,7 @@ class SubjectOptions(ModelOptions, RunsOptions):
 
     run: str | None = option(None, "Use a finished run's data set and trained weights.", metavar="RUN")
     split: str = option("train", "Split of the queries and of the corpus.")
-    refresh: int = option(0, "Refresh number, from 0, for strategies whose pools change with it.", ge=0)
+    refresh: int = option(0, "Refresh number, from 0, for strategies whose pools change with it.", ge=0, le=10**9)
     seed: int = option(0, "Seed of draws, samples and untrained weights.", ge=0)
 
 
@@ -133,12 +136,17 @@ class Mine(SubjectOptions):
         "parquet, jsonl: one row per query, with negatives, scores and statistics; triplets: one row per negative; "
         "sentence-transformers: anchor, positive, negative_1, ..., score [default: by the ending of --out].",
     )
-    queries: Path | None = option(None, "Query embeddings: [Q, D] floats.", metavar="FILE.npy")
-    images: Path | None = option(None, "Image embeddings: [N, D] floats, or [N, T, D] tokens.", metavar="FILE.npy")
+    queries: Path | None = option(None, "Query embeddings: [Q, D] floats; files as for --images.", metavar="FILE")
+    images: Path | None = option(
+        None,
+        "Image embeddings, [N, D] floats or [N, T, D] tokens: .npy, .npz (`ids` and `features`, as `embed` writes), or "
+        ".parquet (a column of lists, and `id` or `ids`).",
+        metavar="FILE",
+    )
     targets: Path | None = option(
         None,
-        "Each query's target, as a row of --images: a [Q] .npy, or column `target` of a .parquet, which may also hold "
-        "`excluded` and `relevant` (lists of rows).",
+        "Each query's target, as a row of --images or as an id: a [Q] .npy, or column `target` of a .parquet, which "
+        "may also hold `excluded` and `relevant` (lists of the same).",
         metavar="FILE",
     )
     draws: int = option(1, "Negatives per query.", ge=1, le=100_000)
@@ -166,6 +174,12 @@ class Mine(SubjectOptions):
         other = any(each is not None for each in (self.run, self.backbone, self.dataset, self.data_root, self.recipe))
         if given and other:
             raise ValueError(f"{given[0]} gives embeddings: leave out --run, --backbone, --dataset and --recipe")
+        if given and (self.allow_missing or "split" in self.model_fields_set):
+            raise ValueError(f"{given[0]} gives embeddings: leave out --split and --allow-missing")
+        if not given and (self.dot or "device" in self.model_fields_set):
+            raise ValueError(
+                "--dot and --device are for embeddings in files; a data set takes --set compute.device=..."
+            )
         if not given and not other:
             raise ValueError("give --queries, --images and --targets, or a data set: --run, --dataset or --recipe")
         if given and lacking:
@@ -185,6 +199,15 @@ class Evaluate(DatasetOptions, RunsOptions):
         "Rankings to score instead of a run: {query: [image ids, best first]} (.json).",
         metavar="FILE",
     )
+    scorer: str | None = option(
+        None,
+        "Judge people's choices (hp-fashioniq) by 'recall-at-5' of the sets, or by a run; with --metric cirqrs, the "
+        "run whose scores rate the rankings.",
+        metavar="RUN",
+    )
+    metric: Literal["cirqrs"] | None = option(
+        None, "Rate the images of --ranks by the --scorer's own scores (CIRQRS@10 and @50), without any label."
+    )
     split: str = option("val", "Split of the data set.")
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
     submission: Path | None = option(None, "Write the files that the benchmark's test server accepts.", metavar="DIR")
@@ -193,8 +216,11 @@ class Evaluate(DatasetOptions, RunsOptions):
     def _one_source(self) -> Self:
         if self.submission is not None and self.run is None:
             raise ValueError("--submission needs a run's own scores, not --ranks")
-        if (self.run is None) == (self.ranks is None):
-            raise ValueError("give either a run to score or --ranks FILE")
+        if self.metric is not None and (self.ranks is None or self.scorer is None):
+            raise ValueError("--metric cirqrs needs --ranks FILE and --scorer RUN")
+        sources = (self.run, self.ranks, None if self.metric else self.scorer)
+        if sum(each is not None for each in sources) != 1:
+            raise ValueError("give either a run to score or --ranks FILE, or --scorer for people's choices")
         return self
 
 

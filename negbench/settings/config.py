@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import re
@@ -13,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
-from negbench.plugins.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
+from negbench.plugins.registry import SECTIONS, checked_options, option_defaults, registry
 from negbench.settings.layers import merged, plugin_section
 
 MOVES_SCORES = False  # everything decided here is in the resolved configuration, which is hashed
@@ -70,7 +69,11 @@ class ScheduleConfig(Section):
     rule: Rule | None = None  # None: the strategy's, see `refresh_epochs`
     n_def: int | None = Field(None, ge=1, le=_MANY)  # None: the strategy's published number
     warmup: int | None = Field(None, ge=0, le=_MANY)  # epochs before the first refresh; None: one interval
+    # epochs of an interval, so that pools are equally old in short and long runs; None: what n_def gives. Pools that
+    # shrink with the count of refreshes then shrink at the same shares of training as under n_def
+    refresh_every: int | None = Field(None, ge=1, le=_MANY)
     refresh_epochs: tuple[int, ...] | None = None  # an explicit list; overrides all above
+    refresh_counts: tuple[int, ...] | None = None  # of that list: `ScoreView.refresh` at each; None: 0, 1, 2, ...
 
 
 SCORE_FILES = (".trec", ".run", ".txt")  # endings of TREC run files
@@ -190,6 +193,7 @@ class ResolvedSchedule(ScheduleConfig):
     n_def: int = Field(ge=1, le=_MANY)
     warmup: int = Field(ge=0, le=_MANY)
     refresh_epochs: tuple[int, ...]
+    refresh_counts: tuple[int, ...]
 
 
 class ResolvedEval(EvalConfig):
@@ -221,7 +225,10 @@ class ResolvedConfig(RunConfig):
             for name, value in settings["mining"].items()
             if not (value is None or value is False or (isinstance(value, str) and is_score_file(value)))
         }
-        return {**settings, "refresh_epochs": list(self.schedule.refresh_epochs)}
+        schedule = {"refresh_epochs": list(self.schedule.refresh_epochs)}
+        if (counts := list(self.schedule.refresh_counts)) != [*range(len(counts))]:
+            schedule["refresh_counts"] = counts
+        return {**settings, **schedule}
 
 
 def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -314,6 +321,11 @@ _FILTERED_N_DEF = 6  # a strategy's default (`negbench.contracts.Strategy`)
 _FALLBACKS: dict[str, float | int] = {"epochs": 30, "batch_size": 32, "lr": 1e-4, "weight_decay": 0.05}
 
 
+def resolved_dataset(config: RunConfig) -> PluginConfig:
+    """Fill in the data set's defaults alone, whatever the other sections hold."""
+    return PluginConfig.model_validate(_resolved_plugin("dataset", config.dataset, config.seed))
+
+
 def resolved(config: RunConfig) -> ResolvedConfig:
     """Fill in every default: plug-in options, the backbone's recommendations, the schedule.
 
@@ -339,26 +351,12 @@ def resolved(config: RunConfig) -> ResolvedConfig:
     return _validated(ResolvedConfig, {**config.model_dump(), **sections})
 
 
-def by_run(section: str) -> frozenset[str]:
-    """Return the options of `load` that the run sets: split, whether images are needed, seed of the initial weights."""
-    return {"backbone": frozenset({"seed"}), "dataset": frozenset({"split", "images"})}.get(section, frozenset())
-
-
 def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = None) -> dict[str, Any]:
     """Check a plug-in's section and complete its options; its option `world`, if unset, becomes `world`."""
-    kind = SECTIONS[section]
-    constructor = constructor_of(kind, registry.get(kind, plugin.name))
-    options = checked_options(kind, plugin.name, constructor, plugin.options)
-    known = {k: v for k, v in option_defaults(constructor).items() if k not in by_run(section)}
-    for name in options:
-        if name not in known:
-            raise OptionError(f"{section}.{name} is set by the run itself: leave it out")
-    missing = [k for k, v in {**known, **options}.items() if v is inspect.Parameter.empty]
-    if missing:
-        raise OptionError(f"{section} '{plugin.name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=...")
-    if kind in ("strategies", "losses"):
-        constructor(**options)  # its own validation, now rather than after encoding
-    table = {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
+    cls = registry.get(SECTIONS[section], plugin.name)
+    options = checked_options(cls, plugin.options, plugin.name)
+    values = {name: getattr(options, name) for name in option_defaults(cls)}
+    table = {"name": plugin.name, **json.loads(json.dumps(values, default=_plain))}
     if "world" in table and table["world"] is None and table.get("root") is None:  # a folder holds its own world
         table["world"] = world
     return table
@@ -386,12 +384,17 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
         own = _FILTERED_N_DEF
     if own == 1:  # defined once, before its first epoch; a batch strategy has no pools to define
         once = (start,) if strategy.scope == "corpus" else ()
-        return {"rule": strategy.schedule, "n_def": 1, "warmup": start, "refresh_epochs": once}
-    n_def, listed = config.schedule.n_def or own, config.schedule.refresh_epochs
-    warmup = start or config.schedule.warmup
-    if warmup is None:
-        warmup = max(1, epochs // n_def)
-    if listed is None:
+        none = {"rule": strategy.schedule, "n_def": 1, "warmup": start}
+        return {**none, "refresh_epochs": once, "refresh_counts": tuple(range(len(once)))}
+    n_def, every, listed = config.schedule.n_def or own, config.schedule.refresh_every, config.schedule.refresh_epochs
+    given = start or config.schedule.warmup
+    warmup = (every or max(1, epochs // n_def)) if given is None else given
+    counts = config.schedule.refresh_counts
+    if listed is None and every is not None:
+        listed = tuple(range(warmup, epochs, every))
+        under_n_def = refresh_epochs(epochs, n_def, rule=rule, warmup=given)
+        counts = tuple(max(0, sum(each <= epoch for each in under_n_def) - 1) for epoch in listed)
+    elif listed is None:
         listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) or ((start,) if start else ())
     elif list(listed) != sorted(set(listed)) or any(not 0 <= e < epochs for e in listed):
         raise OptionError(f"schedule.refresh_epochs must increase within 0..{epochs - 1}, got {quoted(list(listed))}")
@@ -400,7 +403,10 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
             f"schedule.refresh_epochs must begin with {start}, where the last part of strategy "
             f"{quoted(config.strategy.name)} starts, got {quoted(list(listed))}"
         )
-    return {"rule": rule, "n_def": n_def, "warmup": warmup, "refresh_epochs": listed}
+    counts = tuple(range(len(listed))) if counts is None else counts
+    if len(counts) != len(listed):
+        raise OptionError(f"schedule.refresh_counts must have {len(listed)} numbers, got {quoted(list(counts))}")
+    return {"rule": rule, "n_def": n_def, "warmup": warmup, "refresh_epochs": listed, "refresh_counts": counts}
 
 
 def refresh_epochs(epochs: int, n_def: int, *, rule: Rule = "multiples", warmup: int | None = None) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from negbench.settings.options import DatasetOptions, ModelOptions, Named, RunSe
 
 MOVES_SCORES = False  # everything decided here is in the resolved configuration, which is hashed
 
+_RECIPE_BYTES = 2**20  # largest recipe; parsing takes many times as much memory
 
 # --- recipes -------------------------------------------------------------------------------------------------------
 
@@ -39,11 +40,14 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a recipe as nested dict, merged over the one that it extends (`extends = FILE`, relative to its folder).
 
     `path` may be the name of a recipe that comes with negbench; `above` are the files that extend it. The files of
-    `plugins` are relative to the recipe's folder, too. Raises NegbenchError if a file is missing, not TOML, or extends
-    itself.
+    `plugins` are relative to the recipe's folder, too. Raises NegbenchError if a file is missing, not a regular file of
+    at most 1 MiB, not TOML, or extends itself.
     """
     path = _recipe_file(path)
     try:
+        if (size := path.stat().st_size) > _RECIPE_BYTES or not path.is_file():
+            what = f"has {size:,} bytes" if path.is_file() else "is no regular file"
+            raise NegbenchError(f"--recipe {path}: {what}; expected a TOML file of at most {_RECIPE_BYTES:,} bytes")
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NegbenchError(f"--recipe {path}: {error.strerror or error}") from error
@@ -110,6 +114,8 @@ def parse_plugin(text: str) -> dict[str, Any]:
     A colon separates two options only if `KEY=` follows it, so that values may contain colons.
     """
     name, *options = re.split(r":(?=\s*\w+\s*=)", text)
+    if re.match(r"\s*\w+\s*=", name) and registry.reader_of(name) is None:  # after the comma of a list
+        raise OptionError(f"{quoted(text)} is an option without a name: separate options by ':', as NAME:a=1:b=2")
     if ":" in re.sub(r":\s*\d+\s*>", ">", name) and registry.reader_of(name) is None:
         raise OptionError(f"{quoted(text)}: expected NAME, or NAME:option=value:option=value")
     section: dict[str, Any] = {"name": name.strip()}

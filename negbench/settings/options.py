@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.machine.files import checked_name
@@ -161,6 +161,11 @@ def parse_negatives(given: Any) -> tuple[int, ...]:
     return _whole_numbers("--negatives", given, 1, "different numbers of at least 1, e.g. 1,5,63")
 
 
+def parse_epochs(given: Any) -> tuple[int, ...]:
+    """Parse '20,120' (a flag) or [20, 120] (a recipe) as (20, 120)."""
+    return _whole_numbers("--epochs", given, 1, "different numbers of epochs, e.g. 20,60,180")
+
+
 def _whole_numbers(flag: str, given: Any, least: int, want: str) -> tuple[int, ...]:
     """Parse '1,5' or [1, 5] as (1, 5): different whole numbers of at least `least`."""
     parts = given.split(",") if isinstance(given, str) else given
@@ -187,6 +192,8 @@ def _checked_rate(given: Any) -> Any:
 
 Seeds = Annotated[int | str | Sequence[int], BeforeValidator(parse_seeds)]
 Negatives = Annotated[str | Sequence[int], BeforeValidator(parse_negatives)]
+Epochs = Annotated[str | Sequence[int], BeforeValidator(parse_epochs)]
+PairsToDecide = Literal["baseline", "all", "best"]
 LearningRate = Annotated[float | Literal["grid", "fixed"], BeforeValidator(_checked_rate)]
 Budget = Annotated[str | float, BeforeValidator(parse_budget)]  # seconds
 FolderName = Annotated[str, AfterValidator(partial(checked_name, what="--name"))]
@@ -315,7 +322,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     strategies: Names = option(
         "cir",
         "Comma-separated names, options as qure:variant=release; cir: the papers' strategies, baselines and oracles; "
-        "all: every strategy that needs no guide or judge.",
+        "all: every strategy that needs no guide or judge; own: the system's.",
         flags=("--strategies", "--strategy"),
         cli=str,
     )
@@ -329,11 +336,16 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
         None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
     )
     seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
-    pairs: Literal["baseline", "all"] = option(
-        "baseline", "With --until: decide each strategy against the baseline, or all pairs."
+    pairs: PairsToDecide | None = option(
+        None,
+        "With --until: decide which strategy is best, each against the baseline, or all pairs [default: best; baseline "
+        "with --dial, --systems or --tuned].",
     )
     negatives: Negatives = option(
         (), "Negatives per query and step: 1,5,63 [default: each strategy's own number].", cli=str
+    )
+    epochs: Epochs = option(
+        (), "Training budgets in epochs, each with tables and learning rates of its own: 20,60,180.", cli=str
     )
     dials: tuple[str, ...] = option(
         (),
@@ -366,6 +378,22 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     alpha: float = option(0.05, "Significance level of the tests; intervals have level 1 - alpha.", ge=0.001, lt=1)
     report: bool = option(True, "Write the HTML report.")
 
+    @model_validator(mode="after")
+    def _each_key_once(self) -> Self:
+        """Refuse a dial that changes no result, and a key that two flags set to different values."""
+        keys = {dial.partition("=")[0].strip(): f"--dial {dial}" for dial in self.dials}
+        for key, flag in keys.items():
+            if key.startswith("compute."):
+                raise OptionError(f"{flag}: {key} is where runs are computed, not part of them: use --set {key}=VALUE")
+        if self.epochs and "train.epochs" in keys:
+            raise OptionError(f"{keys['train.epochs']} and --epochs set the same key: leave one of them out")
+        if isinstance(self.lr, float):
+            keys["train.lr"] = f"--lr {self.lr:g}"
+        for text in self.sets:
+            if other := keys.get(text.partition("=")[0].strip()):
+                raise OptionError(f"{other} and --set {text} set the same key: leave one of them out")
+        return self
+
 
 # --- inspect -------------------------------------------------------------------------------------------------------
 
@@ -384,7 +412,15 @@ Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]
 Pruner = Literal["median", "hyperband", "none"]
 
 
-class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
+class StorageOptions(Options):
+    """Where trials are kept: never set by a recipe, which may be somebody else's."""
+
+    storage: str | None = option(
+        None, "Database URL for Optuna [default: a journal file in RUNS/NAME]; workers share RUNS."
+    )
+
+
+class Study(UntilOptions, RunSettings, WorkerOptions, StorageOptions, TrackedOptions):
     """Options of `negbench study`."""
 
     in_recipe: ClassVar[bool] = True
@@ -396,9 +432,6 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     fix: tuple[str, ...] = option((), "Do not search this key: keep its value.", metavar="KEY")
     sampler: Sampler = option("tpe", "tpe, gp, random, cmaes, or grid over listed values.")
     pruner: Pruner = option("median", "median, hyperband or none.")
-    storage: str | None = option(
-        None, "Database URL for Optuna [default: a journal file in RUNS/NAME]; workers share RUNS."
-    )
     final_seeds: int = option(
         3,
         "Fresh seeds to compare the best trial with the default; 0: none; with --until, seeds at the first look.",

@@ -81,6 +81,7 @@ class RunRecord(Closed):
     draws: Draws
     steps: int = Field(ge=0, description="optimiser steps")
     negatives_seen: int = Field(ge=0, description="query-negative pairs that the loss read")
+    negatives_per_query: float = Field(ge=0, description="the same per query and step: the mean over the training")
     seconds: dict[str, float] = Field(description="time of each stage")
     images_encoded: int = Field(ge=0, description="images whose features were not stored before")
     peak_memory_mib: dict[str, float] = Field(description="of the process and, if there is one, of the GPU")
@@ -375,11 +376,11 @@ def new_folder(runs: Path, name: str) -> RunFolder:
 
 
 def final_values(details: Mapping[str, Any]) -> dict[str, float]:
-    """Flatten result.json into metric names, which MLflow sorts: final/..., mined/..., regime_end/..., used/...
+    """Flatten result.json into metric names, which MLflow sorts: metrics, mined/..., regime_end/..., used/...
 
     The baselines' scores stay in result.json, an artifact: in MLflow they would be half of the names, and come first.
     """
-    values = {f"final/{name}": value for name, value in details["metrics"].items()}
+    values = dict(details["metrics"])
     values.update({f"mined/{name}": value for name, value in details["behaviour"].items()})
     values.update({f"regime_end/{name}": value for name, value in details.get("regime", {}).items()})
     values.update({f"used/{name}_seconds": value for name, value in details["seconds"].items()})

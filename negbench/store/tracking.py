@@ -160,7 +160,7 @@ class Tracker:
         place, here, store = self.root / _PLACE, str(self.root.resolve()), self.root / "mlflow.db"
         if place.exists() and place.read_text(encoding="utf-8") == here:
             return
-        if place.exists() and store.exists():
+        if store.exists():
             store.replace(store.with_name("mlflow-moved.db"))
         with atomic_write(place) as file:
             file.write(here)

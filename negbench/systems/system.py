@@ -11,19 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.errors import UnknownNameError
-from negbench.plugins.registry import constructor_of, option_defaults, registry
-from negbench.settings.config import Note, RunConfig, build_config, resolved
+from negbench.plugins.registry import checked_options, option_defaults, registry
+from negbench.settings.config import Note, RunConfig, build_config, resolved_dataset
 from negbench.settings.layers import merged, recipe_settings, set_layer
 
 if TYPE_CHECKING:
     from negbench.data.scene import Scenes
 
-# the strategies that the four papers propose or compare with, in order of mention, and the oracles, which know the
-# relevant images; strategies of the wider field belong to none of these systems
-CIR = (
-    "all-corpus", "top-k", "after-target", "qure", "cirqrs", "dqe", "hycole", "in-batch", "in-batch-cube",
-    "oracle-after-target", "oracle-all",
-)  # fmt: skip
 PLAIN = "plain"  # the baseline from which a system's gain is measured
 FACTORS = ("negatives", "objective", "architecture")
 BASE = "base"
@@ -43,6 +37,7 @@ class Component:
         layer: configuration.
         texts: whether it reads privileged texts of references and targets.
         composes: whether it composes texts with texts.
+        stored: whether it scores the whole corpus in every step, which takes stored image features.
     """
 
     what: str
@@ -50,20 +45,23 @@ class Component:
     layer: Layer
     texts: bool = False
     composes: bool = False
+    stored: bool = False
 
     def lacking(self, config: RunConfig, scenes: Scenes) -> str | None:
         """Return what the configured backbone or data set lacks; None if it supports the component."""
         from negbench.contracts import ComposesTexts
 
         cls = registry.get("backbones", config.backbone.name)
-        known = option_defaults(constructor_of("backbones", cls))
+        known = option_defaults(cls)
         missing = [name for name in self.layer.get("backbone", {}) if name not in known]
         if missing:
             return f"backbone '{config.backbone.name}' has no option {missing[0]}"
+        if self.stored and not cls.freezes(checked_options(cls, config.backbone.options)):  # type: ignore[attr-defined]
+            return f"backbone '{config.backbone.name}' trains its image tower, so the batch is used"
         if self.composes and not issubclass(cls, ComposesTexts):
             return f"backbone '{config.backbone.name}' does not compose texts"
         if self.texts:
-            train = scenes.dataset(resolved(config).dataset, "train", images=False)
+            train = scenes.dataset(resolved_dataset(config), "train", images=False)
             if not any(query.reference_text and query.target_text for query in train.queries):
                 return f"{train.card.name} has no texts of references and targets"
         return None
@@ -91,24 +89,20 @@ class System:
     objective: Layer
     parts: tuple[Component, ...]
 
-    def layers(self, parts: Sequence[Component], factors: Sequence[str] = FACTORS) -> list[Layer]:
-        """Return the configuration layers of these factors, with the layers of `parts` that belong to them."""
-        core = [layer for name, layer in (("negatives", self.negatives), ("objective", self.objective))]
-        chosen = [layer for name, layer in zip(FACTORS, core, strict=False) if name in factors]
-        return [*chosen, *(part.layer for part in parts if part.factor in (*factors, BASE))]
-
-    def carried(self, base: Sequence[Layer], scenes: Scenes) -> tuple[tuple[Component, ...], tuple[str, ...]]:
-        """Return the base and the parts that `base`'s backbone and data set support, and a line per unsupported part.
+    def carried(
+        self, base: Sequence[Layer], scenes: Scenes, factors: Sequence[str] = FACTORS
+    ) -> tuple[tuple[Component, ...], tuple[str, ...]]:
+        """Return the base and the parts of these factors that `base`'s backbone and data set support, and what not.
 
         Backbone options come with the backbone's name, so a layer above that names it too keeps them (`merged`).
         """
         config = build_config([self.negatives, self.objective, *base])
         for path in config.plugins:
             registry.add_file(Path(path))
-        known = option_defaults(constructor_of("backbones", registry.get("backbones", config.backbone.name)))
+        known = option_defaults(registry.get("backbones", config.backbone.name))
         head = {"name": config.backbone.name} | {name: value for name, value in HEAD.items() if name in known}
         components, remarks = [Component("base head", BASE, {"backbone": head})], list[str]()
-        for part in self.parts:
+        for part in (part for part in self.parts if part.factor in factors):
             why = part.lacking(config, scenes)
             if why is None and "backbone" in part.layer:
                 options = {"name": config.backbone.name, **part.layer["backbone"]}
@@ -119,36 +113,41 @@ class System:
                 remarks.append(f"{self.title} without its {part.what}: {why}")
         return tuple(components), tuple(remarks)
 
-    def layer(self, base: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the system as one layer to put below `base` (recipe, flags, --set), and a line per part left out.
-
-        Args:
-            base: layers that name backbone and data set.
-            scenes: loads the data set's texts where a part reads them.
-        """
-        parts, remarks = self.carried(base, scenes)
-        return merged([{}, *self.layers(parts)]), remarks
-
 
 def with_system(layers: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Merge the layers on top of the system that their key `system` names, if any.
 
-    The parts go below all layers together, because the last layer decides which backbone has to support them.
+    `system` is a name, or a table of factors: `system.negatives = "hycole"` takes HyCoLe's negatives alone. A factor
+    that is not given is that of the system named as a whole, else the plain one's. The parts go below all layers
+    together, because the last layer decides which backbone has to support them.
 
     Returns:
         The merged layer, and a line per part of the system that its backbone or data set does not support.
 
     Raises:
-        UnknownNameError: a system that does not exist.
+        UnknownNameError: a system or a factor that does not exist.
     """
-    name = merged(layers).get("system")
     given = [{key: value for key, value in layer.items() if key != "system"} for layer in layers]
-    if name is None:
+    named = [layer["system"] for layer in layers if "system" in layer]
+    if not named:
         return merged(given), ()
-    chosen = system(str(name))
-    parts, remarks = chosen.carried(given, scenes)
-    whole = merged([chosen.negatives, chosen.objective, *given])
-    return merged([*(part.layer for part in parts), whole]), remarks
+    factors: dict[str, Any] = dict.fromkeys(FACTORS, PLAIN)
+    for each in named:
+        factors |= each if isinstance(each, Mapping) else dict.fromkeys(FACTORS, each)
+    for factor in factors:
+        if factor not in FACTORS:
+            raise UnknownNameError("factor of a system", factor, FACTORS)
+    chosen = {factor: system(str(name)) for factor, name in factors.items()}
+    parts, remarks = list[Component](), list[str]()
+    for own in dict.fromkeys(each.name for each in chosen.values()):
+        own_parts, missing = systems()[own].carried(
+            given, scenes, [name for name in FACTORS if chosen[name].name == own]
+        )
+        parts.extend(own_parts)
+        remarks.extend(missing)
+    parts.sort(key=lambda part: part.factor != BASE)  # the base is below the parts of any system
+    whole = merged([chosen["negatives"].negatives, chosen["objective"].objective, *given])
+    return merged([*(part.layer for part in parts), whole]), tuple(remarks)
 
 
 def load_config(

@@ -16,6 +16,7 @@ pytest.register_assert_rewrite(
     *(f"negbench.testing.{suite}" for suite in ("backbones", "datasets", "losses", "strategies"))
 )
 
+from negbench.plugins.registry import build  # noqa: E402
 from negbench.testing.backbones import BackboneTestCase  # noqa: E402
 from negbench.testing.datasets import DatasetTestCase  # noqa: E402
 from negbench.testing.losses import LossTestCase  # noqa: E402
@@ -38,6 +39,7 @@ __all__ = [
     "StrategyTestCase",
     "ToyScores",
     "as_sets",
+    "build",
     "ranking",
     "ranking_below",
     "toy_bank_step",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import pickle
 import re
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor
 
 from negbench.datasets._submission import Submittable, submittable
-from negbench.datasets.dataset import Dataset, QueryRanks
+from negbench.datasets.dataset import Dataset, FolderOptions, QueryRanks
 from negbench.errors import DataError, NegbenchError
+from negbench.plugins.registry import build, option_defaults, options_class
 from negbench.testing.worlds import global_generators
 
-COMMON = ("root", "split", "images", "allow_missing")
 SIGNS = ("mixed", "negative", "ties")
 
 
@@ -77,19 +78,18 @@ class DatasetTestCase:
     @pytest.fixture
     def load(self, dataset: type[Dataset], options: Mapping[str, Any]) -> Callable[..., Dataset]:
         """Loader of the copy that accepts further options."""
-        return lambda **more: dataset.load(**{**options, **more})
+        return lambda **more: build(dataset, **{**options, **more})
 
     # --- what it is ----------------------------------------------------------------------------------------------
 
-    def test_options_are_keywords_with_defaults_and_documented(self, dataset: type[Dataset]) -> None:
-        """The four options of every data set, and each of its own named in `load`'s docstring."""
-        parameters = inspect.signature(dataset.load).parameters
-        assert tuple(parameters)[: len(COMMON)] == COMMON
-        text = inspect.getdoc(dataset.load) or ""
-        for name, parameter in parameters.items():
-            assert parameter.kind is parameter.KEYWORD_ONLY, name
-            assert parameter.default is not parameter.empty, name
-            assert name in COMMON or re.search(rf"^\s+{name}: ", text, re.MULTILINE), f"{name} is not documented"
+    def test_options_have_defaults_and_are_documented(self, dataset: type[Dataset]) -> None:
+        """The options of every data set, and each of its own named in its dataclass's docstring."""
+        declared = options_class(dataset)
+        assert issubclass(declared, FolderOptions)
+        text = "\n".join(inspect.getdoc(each) or "" for each in declared.__mro__)
+        for name, default in option_defaults(dataset).items():
+            assert default is not dataclasses.MISSING, name
+            assert re.search(rf"^ +(\w+, )*{name}(, \w+)*: ", text, re.MULTILINE), f"{name} is not documented"
 
     def test_card(self, load: Callable[..., Dataset]) -> None:
         """The card describes the benchmark and names every metric once."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import AspectScores, Loss
+from negbench.contracts import AspectScores, Loss, LossInput
 from negbench.errors import NegbenchError
 from negbench.testing.worlds import toy_scores
 
@@ -172,14 +172,15 @@ class LossTestCase:
         aspects = (AspectScores("colour", other.positive - 1, other.negatives, weight, present),)
         if not loss.uses_aspects:
             with pytest.raises(ValueError, match="aspects"):
-                loss(toy.positive, toy.negatives, aspects=aspects)
+                loss.evaluate(LossInput(toy.positive, toy.negatives, aspects=aspects))
             return
-        value = loss(toy.positive, toy.negatives, toy.mask, aspects=aspects)
+        given = LossInput(toy.positive, toy.negatives, toy.mask, aspects=aspects)
+        value = loss.evaluate(given)
         assert value > loss(toy.positive, toy.negatives, toy.mask)
         assert _gradients(value, weight)[0] > 0
         # a row without a word of the aspect is left out, whatever its scores
         moved = dataclasses.replace(aspects[0], positive=aspects[0].positive - 9 * (~present).double())
-        assert loss(toy.positive, toy.negatives, toy.mask, aspects=[moved]) == value
+        assert loss.evaluate(dataclasses.replace(given, aspects=[moved])) == value
 
     def test_candidates(self, loss: Loss) -> None:
         """A loss that takes none refuses them; one that does rises when they are added, and ignores masked ones."""
@@ -187,10 +188,10 @@ class LossTestCase:
         call = (toy.positive, toy.negatives, toy.mask, toy.weights)
         if loss.candidate_set == "pair":
             with pytest.raises(ValueError, match="candidates"):
-                loss(*call, candidates=other.negatives)
+                loss.evaluate(LossInput(*call, candidates=other.negatives))
             return
         candidates = other.negatives.masked_fill(~other.mask, math.nan).requires_grad_()
-        value = loss(*call, candidates=candidates, candidate_mask=other.mask)
+        value = loss.evaluate(LossInput(*call, candidates=candidates, candidate_mask=other.mask))
         assert value > loss(*call)
         gradient = _gradients(value, candidates)[0]
         assert (gradient[other.mask] > 0).all()

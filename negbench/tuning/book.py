@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage
@@ -49,11 +49,12 @@ class Book:
     Args:
         folder: folder of the study; its name is the study's name.
         spec: settings; None reads those of study.json, for reading only.
-        storage: database URL for Optuna; None uses a journal file in the folder.
+        storage: database URL for Optuna; None uses a journal file in the folder, whatever study.json names.
         trials: number of trials to compute.
 
     Raises:
-        RunError: study.json has other settings, or is missing where the storage has the study.
+        RunError: study.json has other settings, or is missing where the storage has the study; to read, its storage is
+            elsewhere and not given, or lacks the study.
         OptionError: the storage cannot be opened.
     """
 
@@ -65,6 +66,8 @@ class Book:
             files.seal(folder)
         with self.hold():
             self.spec, self.url = self._agreed(spec, storage)
+            if spec is None and storage is None and not Path(self.url).is_file():
+                raise RunError(f"study '{self.name}' has no trials: {self.url} is missing")
             self._storage = _opened(self.url)
             if not (folder / "study.json").exists():
                 if self.name in optuna.get_all_study_names(self._storage):
@@ -72,17 +75,18 @@ class Book:
                     raise RunError(f"{place} has a study '{self.name}' of another runs folder: give another --name")
                 shown = storage and without_secrets(storage)
                 files.write_json(folder / "study.json", {"storage": shown, "spec": self.spec.dump()})
-            self.study = optuna.create_study(
-                study_name=self.name,
-                storage=self._storage,
-                sampler=SeededSampler(self.spec),
-                pruner=pruner_of(self.spec),
-                direction="maximize",
-                load_if_exists=True,
-            )
-            if spec is not None:  # the listed points, the default first
-                for point in self.spec.listed[: self.trials]:
-                    self.study.enqueue_trial(point, skip_if_exists=True)
+            how: dict[str, Any] = {"study_name": self.name, "storage": self._storage}
+            how["sampler"] = SeededSampler(self.spec)
+            how["pruner"] = pruner_of(self.spec)
+            if spec is None:
+                try:
+                    self.study = optuna.load_study(**how)
+                except KeyError as error:
+                    raise RunError(f"{without_secrets(self.url)} has no study '{self.name}'") from error
+                return
+            self.study = optuna.create_study(**how, direction="maximize", load_if_exists=True)
+            for point in self.spec.listed[: self.trials]:  # the default first
+                self.study.enqueue_trial(point, skip_if_exists=True)
 
     def _agreed(self, spec: StudySpec | None, storage: str | None) -> tuple[StudySpec, str]:
         """Return settings and storage URL; those given must agree with study.json."""
@@ -92,8 +96,13 @@ class Book:
         noted = files.read_json(note)
         with files.intact(note):
             kept, shown = StudySpec.load(noted["spec"]), noted["storage"]
-        if spec is None:  # a stored file must never choose code to load
-            return replace(kept, base={**kept.base, "plugins": []}), storage or shown or journal
+        if spec is None:  # a stored file must never choose code to load, nor a place to connect to
+            if shown and not storage:
+                raise RunError(
+                    f"study '{self.name}' keeps its trials in {shown}, which is opened only if you name it: give "
+                    "negbench.load(..., storage=URL)"
+                )
+            return replace(kept, base={**kept.base, "plugins": []}), storage or journal
         theirs = {**kept.shared(), "storage": shown}
         given = {**spec.shared(), "storage": storage and without_secrets(storage)}
         if differing := [key for key in given if given[key] != theirs.get(key)]:

@@ -1,8 +1,9 @@
 """Search space of a study: knobs with fixed ranges, and how a point becomes a configuration.
 
-Knobs come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions, the warm-up and
-the negatives per query. Two fields of which the first must stay below the second (a band) are searched as start and
-width, because a sampler cannot learn a range that depends on another value.
+Knobs come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions and the warm-up.
+Epochs and the number of negatives stay fixed, so that the best trial answers which negatives, not how many; `search`
+can name the latter. Two fields of which the first must stay below the second (a band) are searched as start and width,
+because a sampler cannot learn a range that depends on another value.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "h
 _FIXED = ("train.epochs", "schedule.refresh_epochs")
 _FORM = "expected KEY=low:high, KEY=low:high:log or KEY=a|b|c"
 _N_DEF = range(2, 13)
-_NEGATIVES = (1, 5)
 
 
 @dataclass(frozen=True)
 class Knob:
     """One searched value: in [low, high] (both included; whole numbers if both are), or one of `choices`.
 
-    `key` is a dotted key of RunConfig, or "strategy.END-START" for the width of a band, whose end is cut at `limit`.
+    `key` is a dotted key of RunConfig; "strategy.END-START" for the width of a band, whose end is cut at `limit`; or
+    "KEY+1" for a whole number that starts at 0, searched on a log scale as one more than it is.
     """
 
     key: str
@@ -45,7 +46,7 @@ class Knob:
     @property
     def sets(self) -> str:
         """Key of RunConfig that the value sets; for a width, the end of its band."""
-        return self.key.partition("-")[0]
+        return self.key.partition("-")[0].removesuffix("+1")
 
     @property
     def whole(self) -> bool:
@@ -121,6 +122,9 @@ class Space:
         """Return the point, which may lack knobs, in keys of RunConfig: a width becomes the end of its band."""
         values = dict(point)
         for knob in self.knobs:
+            if knob.key in values and knob.key.endswith("+1"):
+                values[knob.sets] = values.pop(knob.key) - 1
+        for knob in self.knobs:
             if knob.key in values and knob.key != knob.sets:
                 start = f"strategy.{knob.key.partition('-')[2]}"
                 low = values[start] if start in values else resolved(base).flat()[start]
@@ -170,7 +174,7 @@ def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix:
         knobs = {name: knob for name, knob in knobs.items() if given not in (name, knob.sets)}
     asked = [parse_search(text, full, knobs) for text in search]
     if not grid:
-        return Space(tuple({**knobs, **{knob.key: knob for knob in asked}}.values()))
+        return Space(tuple({knob.sets: knob for knob in (*knobs.values(), *asked)}.values()))
     if ranges := [knob.key for knob in asked if not knob.choices]:
         raise OptionError(f"a grid needs listed values for {', '.join(ranges)}: --search {ranges[0]}=a|b|c")
     return Space(tuple(asked))
@@ -185,18 +189,16 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
     ends = {span.below: name for name, span in ranges.items() if span.below}
     knobs: dict[str, Knob] = {}
     for name, span in ranges.items():
-        if span.low is not None and isinstance(options[name], str):  # a share of the gallery; the range is in images
-            continue
+        band = (name, span.below, ends.get(name, ""))
+        if span.low is not None and any(isinstance(options.get(end), str) for end in band):
+            continue  # a share of the gallery; the range is in images
         own = _width(ends[name], name, options, ranges) if name in ends else _of_range(name, options[name], span)
         knobs[own.key] = own
-    if cls.scope == "corpus":
-        if cls.n_def > 1 and full.schedule.n_def > 1 and base.schedule.refresh_epochs is None:
-            for knob in (_definitions(full), _warmup(full)):
-                if knob is not None:
-                    knobs[knob.key] = knob
-        drawn = int(full.train.num_negatives or 1)
-        low, high = _NEGATIVES
-        knobs["train.num_negatives"] = Knob("train.num_negatives", drawn, min(low, drawn), max(high, drawn))
+    given = (base.schedule.refresh_epochs, base.schedule.refresh_every)
+    if cls.scope == "corpus" and cls.n_def > 1 and full.schedule.n_def > 1 and given == (None, None):
+        for knob in (_definitions(full), _warmup(full)):
+            if knob is not None:
+                knobs[knob.key] = knob
     return knobs
 
 
@@ -207,15 +209,28 @@ def _of_range(name: str, default: Any, span: Range) -> Knob:
     assert span.low is not None
     assert span.high is not None
     number = int if isinstance(default, int) else float
-    return Knob(key, default, min(number(span.low), default), max(number(span.high), default), span.log)
+    low, high = min(number(span.low), default), max(number(span.high), default)
+    return _from_zero(Knob(key, default, low, high, span.log))
+
+
+def _from_zero(knob: Knob) -> Knob:
+    """Return a knob whose range can be searched as it says: a log scale that starts at 0 is moved by one."""
+    if not knob.log or knob.low > 0:
+        return knob
+    return replace(knob, key=f"{knob.key}+1", default=knob.default + 1, low=knob.low + 1, high=knob.high + 1)
 
 
 def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:
-    """Return a band's width: from the narrowest that both ranges allow, or a tenth of the widest, to the widest."""
+    """Return a band's width: from the narrowest that both ranges allow, or a tenth of the widest, to the widest.
+
+    On a log scale the narrowest is that of the lowest start and end.
+    """
     first, last = ranges[start], ranges[end]
     default = round(options[end] - options[start], 12)
     widest, gap = (last.high or 0) - (first.low or 0), (last.low or 0) - (first.high or 0)
-    span = Range(round(gap if gap > 0 else widest / 10, 12), round(widest, 12))
+    if last.log:
+        gap = (last.low or 0) - (first.low or 0)
+    span = Range(round(gap if gap > 0 else widest / 10, 12), round(widest, 12), log=last.log)
     return replace(_of_range(f"{end}-{start}", default, span), limit=max(last.high or 0, options[end]))
 
 
@@ -247,6 +262,8 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
     key, _, given = text.partition("=")
     key = key.strip()
     knob = _known(key, full, knobs)
+    if knob.key.endswith("+1"):  # given as the value itself
+        knob = replace(knob, key=knob.sets, default=knob.default - 1)
     default = knob.default
     if "|" in given:
         choices = tuple(_value(part, default, where) for part in given.split("|"))
@@ -261,16 +278,19 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
         raise OptionError(f"{where}: a range needs two numbers; list other values as a|b|c")
     if any(isinstance(end, float) for end in ends):
         ends = [float(end) for end in ends]
-    if not ends[0] < ends[1] or (log and ends[0] <= 0):
+    least = 0 if isinstance(ends[0], int) else math.ulp(0)  # a whole number 0 is searched as 1
+    if not ends[0] < ends[1] or (log and ends[0] < least):
         raise OptionError(f"{where}: expected low < high{', and low > 0 on a log scale' if log else ''}")
     if default is None or isinstance(default, str):  # a share of the gallery is no number of images
         raise OptionError(f"{where}: the default of {key} is not a number; set one first with --set {key}=...")
-    return replace(knob, low=ends[0], high=ends[1], log=log, choices=())
+    return _from_zero(replace(knob, low=ends[0], high=ends[1], log=log, choices=()))
 
 
 def _known(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
     if key in knobs:
         return knobs[key]
+    if moved := knobs.get(f"{key}+1"):
+        return moved
     if width := next((knob.key for knob in knobs.values() if knob.sets == key), None):
         raise OptionError(f"{key} is the end of a band: search its width with --search {width}=low:high")
     flat = full.flat()

@@ -14,7 +14,7 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
 from negbench.grid.executors import Executor, Report
 from negbench.loop.runs import Bench, plan_run, run_config
-from negbench.loop.types import Log, PlannedRun, RunResult
+from negbench.loop.types import Log, PlannedRun, RunResult, Watch
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig, resolved
@@ -89,7 +89,7 @@ class Trials:
     def _cell(self, config: RunConfig, trial: optuna.Trial, before: Sequence[float]) -> RunResult:
         planned = plan_run(config, self._bench.scenes)
         try:
-            result = run_config(config, replace(self._bench, watch=_watch(trial, planned, before)))
+            result = run_config(planned, replace(self._bench, watch=Watch(point=_watch(trial, planned, before))))
         except Pruned:
             self._drop_large_files(planned)
             raise
@@ -115,7 +115,7 @@ def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float]) ->
     judged again; the last one is, because the kill may have come before the pruner answered.
     """
     epochs, first = planned.config.train.epochs, first_refresh(planned.config)
-    main, last = f"dev/{planned.splits.val.card.main}", trial.study.get_trials(deepcopy=False)[trial.number].last_step
+    main, last = f"dev/{planned.card.main}", trial.study.get_trials(deepcopy=False)[trial.number].last_step
     stored = -1 if last is None else last
 
     def watch(values: Mapping[str, float], step: int, epoch: int) -> None:

@@ -40,20 +40,19 @@ class Combination:
     spec: StudySpec | None
 
 
-def combinations(configs: Sequence[RunConfig], cells: Sequence[Cell]) -> list[Combination]:
+def combinations(cells: Sequence[Cell]) -> list[Combination]:
     """Return the combinations of a comparison, each with its study's settings.
 
     Args:
-        configs: configurations as read, one for each of `cells`.
-        cells: cells planned from them.
+        cells: its cells.
 
     Raises:
         OptionError: the configuration selects epochs on the split that trials keep closed.
     """
     seed = max([SEED, *(cell.seed + 1 for cell in cells)])
     by_place: dict[tuple[str, ...], list[RunConfig]] = {}
-    for config, cell in zip(configs, cells, strict=True):
-        by_place.setdefault(tuple(cell.labels[key] for key in KEY), []).append(config)
+    for cell in cells:
+        by_place.setdefault(tuple(cell.labels[key] for key in KEY), []).append(cell.given)
     return [
         Combination(dict(zip(KEY, place, strict=True)), tuple(group), _spec(group[0], seed))
         for place, group in by_place.items()

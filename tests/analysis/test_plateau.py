@@ -98,7 +98,7 @@ def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path: Path) -> N
 
     (line,) = remarks(0.01)
     rises = "average recall still rises by more than 1 point in the last third of the epochs"
-    assert line.startswith(f"Not trained out: {rises}")
+    assert line.startswith(f"Training is unfinished: {rises}")
     assert "(qure by 20.0)" in line
     assert remarks(0.25) == []
 
@@ -120,10 +120,10 @@ def test_rates_are_told_with_those_at_an_end() -> None:
     assert rates_answer({}) == []
     (line,) = rates_answer({"rates": [of("qure", 0.001), of("dqe", 0.003), of("top-k", 0.003)]})
     assert "with seed 4: 0.003 for dqe and top-k; 0.001 for qure." in line
-    assert line.endswith("(a better rate may exist beyond it): qure.")
+    assert line.endswith("The best rate of qure is the highest or the lowest tried; a better one may lie beyond.")
     (line,) = rates_answer({"rates": [of("dqe", 0.003)]})
-    assert "At an end" not in line
+    assert "lie beyond" not in line
     (line,) = rates_answer({"rates": [of("dqe", 0.003), of("lost", 0.003, [None] * 3)]})
-    assert line.endswith("0.003 for dqe. At the configured rate, as all trials failed: lost.")
+    assert line.endswith("0.003 for dqe. All trials of lost failed, so the configured rate was used.")
     (line,) = rates_answer({"rates": [of("lost", 0.003, [None] * 3)]})
-    assert line == "At the configured rate, as all trials failed: lost."
+    assert line == "All trials of lost failed, so the configured rate was used."

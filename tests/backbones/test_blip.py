@@ -14,6 +14,7 @@ from negbench.backbones._lavis import BlipSizes
 from negbench.backbones.blip import Blip
 from negbench.contracts import relevance
 from negbench.errors import WeightsError
+from negbench.plugins.registry import build
 
 
 def difference(a: Tensor, b: Tensor) -> float:
@@ -25,7 +26,7 @@ def difference(a: Tensor, b: Tensor) -> float:
 def world(lavis: Any) -> Any:
     sizes = lavis.Sizes(rows=len(lavis.vocabulary) + 2)
     state = lavis.blip_state(sizes)
-    model = Blip.load(weights=f"lavis:{lavis.save(state)}", config=lavis.blip_config(sizes))
+    model = build(Blip, weights=f"lavis:{lavis.save(state)}", config=lavis.blip_config(sizes))
     return lavis.World(lavis, sizes, state, model)
 
 
@@ -69,7 +70,7 @@ def theirs(lavis: Any, tmp_path: Path) -> tuple[Any, Path]:
 
 def test_transformers_folder(theirs: tuple[Any, Path]) -> None:
     model, folder = theirs
-    ours = Blip.load(weights=str(folder))
+    ours = build(Blip, weights=str(folder))
     texts = ["red dress", "blue shirt, longer"]
     tokens = ours.tokenize(texts)
     pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -94,11 +95,11 @@ def test_heads_dropout_and_text_length_are_laviss(world: Any) -> None:
     config = world.model.text_encoder.config
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
     with pytest.raises(WeightsError, match="text_heads 12 does not divide text_hidden_size 16"):
-        Blip.load(weights=f"lavis:{world.lavis.save(world.state)}", config={"vit_heads": 3, "max_txt_len": 16})
+        build(Blip, weights=f"lavis:{world.lavis.save(world.state)}", config={"vit_heads": 3, "max_txt_len": 16})
 
 
 def test_vocabulary_must_have_a_row_for_enc(world: Any) -> None:
     name = "text_encoder.embeddings.word_embeddings.weight"
     path = world.lavis.save({**world.state, name: world.state[name][:-1]})
     with pytest.raises(WeightsError, match=r"\[DEC\] and \[ENC\]"):
-        Blip.load(weights=f"lavis:{path}", config=world.lavis.blip_config(world.sizes))
+        build(Blip, weights=f"lavis:{path}", config=world.lavis.blip_config(world.sizes))

@@ -27,6 +27,7 @@ from negbench.backbones.blip2 import Blip2
 from negbench.contracts import ComposesTexts, Outline, paired_relevance, relevance
 from negbench.data.scene import Scenes
 from negbench.errors import OptionError, UnknownNameError, WeightsError
+from negbench.plugins.registry import build
 from negbench.settings.config import build_config
 
 TOWERS = ("eva_clip_g", "clip_vit_L")
@@ -34,7 +35,7 @@ TOWERS = ("eva_clip_g", "clip_vit_L")
 
 def load(lavis: Any, sizes: Any, state: dict[str, Tensor] | None = None, **options: Any) -> Blip2:
     path = lavis.save(lavis.blip2_state(sizes) if state is None else state)
-    return Blip2.load(weights=f"lavis:{path}", config=lavis.config(sizes), **options)
+    return build(Blip2, weights=f"lavis:{path}", config=lavis.config(sizes), **options)
 
 
 def difference(a: Tensor, b: Tensor) -> float:
@@ -88,7 +89,7 @@ def oracle_model(oracle: dict[str, Any], layout: str) -> Blip2:
         "whole": f"lavis:{folder / 'model.pth'}",
         "split": f"lavis:{folder / 'pretrained.pth'},tower={folder / 'vit.pth'}",
     }[layout]
-    return Blip2.load(weights=weights, config=oracle["config"], tokenizer=str(folder / "vocab.txt"))
+    return build(Blip2, weights=weights, config=oracle["config"], tokenizer=str(folder / "vocab.txt"))
 
 
 @pytest.mark.data
@@ -231,7 +232,7 @@ def test_a_folder_of_transformers(lavis: Any, tmp_path: Path) -> None:
     folder = weights = tmp_path / "saved"
     theirs = hub_model(lavis, folder)
     before = torch.random.get_rng_state()
-    ours = Blip2.load(weights=str(weights))
+    ours = build(Blip2, weights=str(weights))
     assert torch.equal(before, torch.random.get_rng_state())
     tokens = ours.tokenize(["red dress"])
     pixels = torch.randn(1, 3, 28, 28, generator=torch.Generator().manual_seed(0))
@@ -272,15 +273,15 @@ def test_folder_that_does_not_fit(lavis: Any, tmp_path: Path) -> None:
     state["stray.weight"] = state.pop("query_tokens")
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(WeightsError) as error:
-        Blip2.load(weights=str(folder))
+        build(Blip2, weights=str(folder))
     for part in ("missing query_tokens", "unexpected stray.weight", "wrong shape vision_projection.weight"):
         assert part in str(error.value)
     (folder / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(WeightsError, match="holds a model of type clip, expected blip-2"):
-        Blip2.load(weights=str(folder))
+        build(Blip2, weights=str(folder))
     (folder / "config.json").unlink()
     with pytest.raises(WeightsError, match=r"has no config\.json"):
-        Blip2.load(weights=str(folder))
+        build(Blip2, weights=str(folder))
 
 
 @pytest.mark.usefixtures("offline")
@@ -291,7 +292,7 @@ def test_hub_id_from_the_local_cache(lavis: Any, tmp_path: Path) -> None:
     refs.mkdir()
     (refs / "main").write_text(revision)
     for weights in ("org/small", f"org/small@{revision}"):
-        model = Blip2.load(weights=weights)
+        model = build(Blip2, weights=weights)
         assert model.identity.weights == "org/small"
         assert model.identity.revision == revision
 
@@ -300,7 +301,7 @@ def test_hub_id_from_the_local_cache(lavis: Any, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("offline")
 def test_without_weights_one_line_says_what_to_fetch(weights: str | None) -> None:
     with pytest.raises(WeightsError) as error:
-        Blip2.load(weights=weights)
+        build(Blip2, weights=weights)
     message = str(error.value)
     assert "\n" not in message
     for part in (weights or "Salesforce/blip2-itm-vit-g", "HF_HUB_OFFLINE", "hf download", "lavis:FILE", "init=random"):
@@ -339,7 +340,7 @@ def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
     asked.clear()
     with pytest.raises(WeightsError, match="cannot connect") as error:
-        Blip2.load(weights="org/absent")
+        build(Blip2, weights="org/absent")
     assert asked == ["the cache"]
     assert "\n" not in str(error.value)
 
@@ -364,7 +365,7 @@ def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
 )
 def test_bad_options_are_one_line(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
-        Blip2.load(**options)
+        build(Blip2, **options)
     assert "\n" not in str(caught.value)
 
 
@@ -469,7 +470,7 @@ def test_trap_06_layer_norm_eps(world: Any) -> None:
 
 def test_trap_09_heads_are_not_in_the_tensors(world: Any) -> None:
     with pytest.raises(WeightsError, match=r'vit_heads 16 does not divide vit_hidden_size 24.*config=\{"vit_heads"'):
-        Blip2.load(weights=f"lavis:{world.lavis.save(world.state)}")
+        build(Blip2, weights=f"lavis:{world.lavis.save(world.state)}")
     assert (Blip2Sizes().vit_heads, Blip2Sizes().qformer_heads) == (16, 12)
 
 
@@ -500,7 +501,7 @@ def test_trap_13_file_layouts(world: Any) -> None:
     own, tower = lavis.qformer_state(s), lavis.save(lavis.tower_state(s), "tower.pth")
     for content in (own, {"model": own, "config": {"a": 1}}, {"epoch": 3, "Blip2Qformer": own}):
         path = lavis.save(content, "pretrained.pth")
-        model = Blip2.load(weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
+        model = build(Blip2, weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
         assert torch.equal(model.queries(world.features, lavis.captions), world.queries)
         assert model.identity.weights == "lavis:pretrained.pth,tower=tower.pth"
         assert model.identity.sha256 == world.model.identity.sha256
@@ -516,16 +517,16 @@ def test_trap_13_surplus_of_a_tower_file(world: Any) -> None:
     extra = ("norm.weight", "norm.bias", "head.weight") if eva else ("ln_post.weight", "ln_post.bias", "proj")
     path = lavis.save(lavis.qformer_state(s), "pretrained.pth")
     tower = lavis.save({**whole, **{name: torch.zeros(s.vit) for name in extra}}, "tower.pth")
-    model = Blip2.load(weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
+    model = build(Blip2, weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
     assert len(model.vision_model.encoder.layers) == s.vit_layers
     # without the final norm and head, the configuration gives the number of blocks, or else the file does
     tower = lavis.save(whole, "tower.pth")
     for config, layers in (({}, s.vit_layers + 1), ({"vit_layers": s.vit_layers}, s.vit_layers)):
-        model = Blip2.load(weights=f"lavis:{path},tower={tower}", config={**lavis.config(s), **config})
+        model = build(Blip2, weights=f"lavis:{path},tower={tower}", config={**lavis.config(s), **config})
         assert len(model.vision_model.encoder.layers) == layers
     tower = lavis.save({**whole, "rope.freqs": torch.zeros(3)}, "tower.pth")
     with pytest.raises(WeightsError, match=r"unexpected visual_encoder\.rope\.freqs$"):
-        Blip2.load(weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
+        build(Blip2, weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
 
 
 def test_trap_14_wrong_tower_is_refused(lavis: Any, sizes: Any) -> None:
@@ -533,7 +534,7 @@ def test_trap_14_wrong_tower_is_refused(lavis: Any, sizes: Any) -> None:
     other = lavis.Sizes(tower=sizes.tower, vit=30)
     tower = lavis.save(lavis.tower_state(other), "tower.pth")
     with pytest.raises(WeightsError, match=r"ln_vision\.weight \[24\] for \[30\].*crossattention"):
-        Blip2.load(weights=f"lavis:{own},tower={tower}", config=lavis.config(sizes))
+        build(Blip2, weights=f"lavis:{own},tower={tower}", config=lavis.config(sizes))
 
 
 def test_trap_16_captions_are_processed(world: Any) -> None:
@@ -553,7 +554,7 @@ def test_trap_17_tokenizer_is_berts(lavis: Any, tmp_path: Path) -> None:
     bert = BertTokenizer(vocab={word: index for index, word in enumerate(lavis.vocabulary)}, bos_token="[DEC]")
     bert.add_tokens(["<image>"], special_tokens=True)  # as Blip2Processor saves it
     bert.save_pretrained(folder)
-    model = Blip2.load(weights=str(folder))
+    model = build(Blip2, weights=str(folder))
     ids = model.tokenize(["red <image> dress"])["input_ids"]
     assert ids.max() < len(lavis.vocabulary)
     assert ids.shape[1] == 32  # no room is reserved for image tokens
@@ -575,7 +576,7 @@ def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world: Any) -> 
 
 
 def test_trap_21_random_weights_are_not_degenerate() -> None:
-    model = Blip2.load(init="random", size="toy")
+    model = build(Blip2, init="random", size="toy")
     pixels = torch.randn(3, 3, model.image_size, model.image_size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         features = model.image_features(pixels)
@@ -593,7 +594,7 @@ def test_trap_21_random_weights_are_not_degenerate() -> None:
 @pytest.mark.parametrize("family", [Blip, Blip2])
 def test_a_step_too_far_leaves_the_temperature_positive(family: type[Blip | Blip2]) -> None:
     """LAVIS's own classes train with whatever sign it has; here a gradient can still raise it again."""
-    model = family.load(init="random", size="toy")
+    model = build(family, init="random", size="toy")
     assert torch.equal(model.temperature, model.temp)
     model.temp.data.fill_(-0.2)
     model.temperature.backward()
@@ -627,4 +628,4 @@ def test_trap_25_image_size_and_preprocessing(lavis: Any, sizes: Any) -> None:
         with pytest.raises(ValueError, match=r"expected pixels \[B, 3, 24, 24\]"):
             world.model.image_features(torch.zeros(1, 3, side, side))
     with pytest.raises(WeightsError, match=r"config says image_size 224, but the tensors of lavis:model\.pth say 24"):
-        Blip2.load(weights=f"lavis:{lavis.folder / 'model.pth'}", config={**lavis.config(sizes), "image_size": 224})
+        build(Blip2, weights=f"lavis:{lavis.folder / 'model.pth'}", config={**lavis.config(sizes), "image_size": 224})

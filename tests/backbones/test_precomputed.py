@@ -10,6 +10,7 @@ import torch
 
 from negbench.backbones.precomputed import Precomputed
 from negbench.errors import DataError, OptionError
+from negbench.plugins.registry import build
 
 IDS = ["b7", "a1", "a2", "c"]
 TEXTS = ["is red", "Is red", "has «longer» sleeves, and is blue", "", "x" * 300]
@@ -42,7 +43,7 @@ def texts(tmp_path: Path) -> Path:
 def test_rows_are_those_of_the_files(tmp_path, texts):
     order = ["c", "b7", "c", "a2"]
     for array, tokens in ((IMAGES, 1), (TOKENS, 3)):
-        backbone = Precomputed.load(images=write(tmp_path / "i.npz", IDS, array, "image"), texts=texts)
+        backbone = build(Precomputed, images=write(tmp_path / "i.npz", IDS, array, "image"), texts=texts)
         got = backbone.features_of(order)
         assert got.dtype == torch.float32
         assert torch.equal(got, torch.from_numpy(array[[IDS.index(i) for i in order]]).reshape(4, -1, 6))
@@ -54,12 +55,12 @@ def test_rows_are_those_of_the_files(tmp_path, texts):
 def test_numbers_as_ids_half_precision_and_another_name(tmp_path, texts):
     half = IMAGES.astype(np.float16)
     np.savez(tmp_path / "i.npz", ids=np.array([1, 2, 3, 4]), v=half)
-    backbone = Precomputed.load(images=tmp_path / "i.npz", texts=texts)
+    backbone = build(Precomputed, images=tmp_path / "i.npz", texts=texts)
     assert torch.equal(backbone.features_of(["3", "1"]), torch.from_numpy(half).float()[[2, 0]][:, None])
 
 
 def test_untrained_sum_is_the_closed_form(images, texts):
-    backbone = Precomputed.load(images=images, texts=texts, fusion="sum")
+    backbone = build(Precomputed, images=images, texts=texts, fusion="sum")
     features = backbone.features_of(IDS)
     image = IMAGES / np.linalg.norm(IMAGES, axis=1, keepdims=True)
     text = TEXT_VECTORS[:4] / np.linalg.norm(TEXT_VECTORS[:4], axis=1, keepdims=True)
@@ -72,26 +73,28 @@ def test_untrained_sum_is_the_closed_form(images, texts):
 
 
 def test_the_files_content_is_part_of_the_identity(tmp_path, images, texts):
-    first = Precomputed.load(images=images, texts=texts)
+    first = build(Precomputed, images=images, texts=texts)
     changed = IMAGES.copy()
     changed[3, 5] += 1e-3
-    second = Precomputed.load(images=write(tmp_path / "images.npz", IDS, changed, "image"), texts=texts)
+    second = build(Precomputed, images=write(tmp_path / "images.npz", IDS, changed, "image"), texts=texts)
     assert first.identity.weights == second.identity.weights == "images.npz + texts.npz"
     assert first.identity.sha256 != second.identity.sha256
     assert first.feature_key != second.feature_key
     other = write(tmp_path / "other.npz", TEXTS, TEXT_VECTORS * 2, "text")
-    assert Precomputed.load(images=images, texts=other).feature_key != first.feature_key
+    assert build(Precomputed, images=images, texts=other).feature_key != first.feature_key
 
 
 def test_state_holds_what_is_trained_and_not_the_table(images, texts):
-    state = Precomputed.load(images=images, texts=texts).state_dict()
+    state = build(Precomputed, images=images, texts=texts).state_dict()
     assert "text_table" not in state
     assert {"image_projection.weight", "text_projection.weight", "log_temperature"} <= set(state)
 
 
 def test_what_the_files_lack_is_counted_and_named(images, texts):
-    backbone = Precomputed.load(images=images, texts=texts)
-    with pytest.raises(DataError, match=r"texts\.npz lacks 2 texts, the first: 'is green'; embed each text"):
+    backbone = build(Precomputed, images=images, texts=texts)
+    with pytest.raises(
+        DataError, match=r"texts\.npz lacks 2 texts, the first: 'is green'; it has 'is red'; embed each"
+    ):
         backbone.tokenize(["is red", "is green", "is blue", "is green"])
     with pytest.raises(DataError, match=r"images\.npz lacks 1 images, the first: 'zz'"):
         backbone.features_of(["c", "zz"])
@@ -102,11 +105,11 @@ def test_what_the_files_lack_is_counted_and_named(images, texts):
 
 def test_bad_options(tmp_path, images, texts):
     with pytest.raises(OptionError, match=r"images must be the \.npz file with their embeddings"):
-        Precomputed.load(texts=texts)
+        build(Precomputed, texts=texts)
     with pytest.raises(OptionError, match=r"texts must be a \.npz file, got '.*texts\.csv'"):
-        Precomputed.load(images=images, texts=tmp_path / "texts.csv")
+        build(Precomputed, images=images, texts=tmp_path / "texts.csv")
     with pytest.raises(DataError, match=r"none\.npz: there is no such file"):
-        Precomputed.load(images=tmp_path / "none.npz", texts=texts)
+        build(Precomputed, images=tmp_path / "none.npz", texts=texts)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +135,11 @@ def test_bad_options(tmp_path, images, texts):
 def test_bad_arrays(tmp_path, texts, arrays, message):
     np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(DataError, match=message) as caught:
-        Precomputed.load(images=tmp_path / "bad.npz", texts=texts)
+        build(Precomputed, images=tmp_path / "bad.npz", texts=texts)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_no_npz(tmp_path, texts):
     (tmp_path / "garbage.npz").write_bytes(b"no archive")
     with pytest.raises(DataError, match="cannot be read as npz"):
-        Precomputed.load(images=tmp_path / "garbage.npz", texts=texts)
+        build(Precomputed, images=tmp_path / "garbage.npz", texts=texts)

@@ -28,6 +28,7 @@ from negbench.datasets._garments import CATEGORIES, Garment, render, sample_attr
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import VOCABULARY, describe
 from negbench.errors import WeightsError
+from negbench.plugins.registry import build
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pretrain_tiny.py"
 TEXTS = [
@@ -47,7 +48,7 @@ def example(load_file: Callable[[Path], ModuleType]) -> ModuleType:
 
 @cache
 def _tiny(**options: object) -> Tiny:
-    return Tiny.load(**options).eval()  # type: ignore[arg-type]
+    return build(Tiny, **options).eval()  # type: ignore[arg-type]
 
 
 @cache
@@ -88,7 +89,7 @@ def test_texts_of_any_length() -> None:
 
 
 def test_what_is_trained_starts_alike_for_all_encoders() -> None:
-    one, two = Tiny.load(seed=3), Tiny.load(seed=3, weights="random")
+    one, two = build(Tiny, seed=3), build(Tiny, seed=3, weights="random")
     for name, parameter in one.named_parameters():
         if parameter.requires_grad:
             assert torch.equal(parameter, two.get_parameter(name)), name
@@ -100,11 +101,11 @@ def test_the_feature_key_follows_the_image_encoder_alone(tmp_path: Path, example
     with torch.no_grad():
         encoders.text.output.bias += 1
     example.write(encoders, metadata, tmp_path / "text.safetensors")
-    assert Tiny.load(weights=str(tmp_path / "text.safetensors")).feature_key == _tiny().feature_key
+    assert build(Tiny, weights=str(tmp_path / "text.safetensors")).feature_key == _tiny().feature_key
     with torch.no_grad():
         encoders.image.output.bias += 1
     example.write(encoders, metadata, tmp_path / "image.safetensors")
-    assert Tiny.load(weights=str(tmp_path / "image.safetensors")).feature_key != _tiny().feature_key
+    assert build(Tiny, weights=str(tmp_path / "image.safetensors")).feature_key != _tiny().feature_key
 
 
 def test_shipped_file_is_small_and_says_how_it_was_made() -> None:
@@ -122,23 +123,23 @@ def test_shipped_weights_were_made_with_todays_renderer(example: ModuleType) -> 
 
 def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"no weights at .*nowhere.*pretrain_tiny"):
-        Tiny.load(weights=str(tmp_path / "nowhere"))
+        build(Tiny, weights=str(tmp_path / "nowhere"))
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"no safetensors")
     with pytest.raises(WeightsError, match=r"broken\.safetensors is not a safetensors file"):
-        Tiny.load(weights=str(broken))
+        build(Tiny, weights=str(broken))
     save_file({"x": torch.zeros(1)}, broken)
     with pytest.raises(WeightsError, match="has format None"):
-        Tiny.load(weights=str(broken))
+        build(Tiny, weights=str(broken))
     for vocabulary in ({}, {"vocabulary": "["}, {"vocabulary": "5"}):
         save_file({"x": torch.zeros(1)}, broken, {"format": FORMAT, **vocabulary})
         with pytest.raises(WeightsError, match="has no vocabulary"):
-            Tiny.load(weights=str(broken))
+            build(Tiny, weights=str(broken))
     state = Encoders(VOCABULARY).state_dict()
     state["text.output.bias"] = torch.zeros(3)
     save_file(state, broken, read_metadata(SHIPPED))
     with pytest.raises(WeightsError, match=r"does not fit the tiny backbone: wrong shape text\.output\.bias"):
-        Tiny.load(weights=str(broken))
+        build(Tiny, weights=str(broken))
 
 
 def test_shipped_weights_of_another_content_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +150,7 @@ def test_shipped_weights_of_another_content_are_refused(tmp_path: Path, monkeypa
         other.write_bytes(content)
         monkeypatch.setattr(tiny, "SHIPPED", other)
         with pytest.raises(WeightsError, match="is not the file that negbench ships"):
-            Tiny.load()
+            build(Tiny)
 
 
 # --- quality of the shipped encoders, on pictures of a stream that nothing else uses ---------------------------------

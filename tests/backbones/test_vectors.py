@@ -13,13 +13,14 @@ from negbench.datasets._garments import ATTRIBUTES, values
 from negbench.datasets._wording import clauses, phrases
 from negbench.datasets.vectors import VectorWorld, attributes_of
 from negbench.errors import DataError
+from negbench.plugins.registry import build
 
 TWINS = ("dress-train-0-a31203-00017", "dress-train-0-a31203-00018")
 OTHER = "dress-train-0-a31202-00019"  # a different print
 
 
 def load(**options: Any) -> Vectors:
-    return Vectors.load(**{"tokens": 1, "noise": 0.5, "hidden": 0, **options})
+    return build(Vectors, **{"tokens": 1, "noise": 0.5, "hidden": 0, **options})
 
 
 def features(ids: tuple[str, ...] = TWINS, **options: Any) -> torch.Tensor:
@@ -91,7 +92,7 @@ def test_an_image_of_another_data_set() -> None:
 
 def test_every_phrase_names_the_value_that_it_is_said_for() -> None:
     named = phrases()
-    for image in (*VectorWorld.load(train_images=80, twins=1.0, split="train").images,):
+    for image in (*build(VectorWorld, train_images=80, twins=1.0, split="train").images,):
         shown = attributes_of(image)
         for name in ATTRIBUTES:
             for clause in clauses(shown, name):
@@ -101,7 +102,7 @@ def test_every_phrase_names_the_value_that_it_is_said_for() -> None:
 
 
 def test_a_description_points_at_its_image() -> None:
-    world = VectorWorld.load(train_images=40, twins=1.0, train_queries=20, split="train")
+    world = build(VectorWorld, train_images=40, twins=1.0, train_queries=20, split="train")
     backbone = load(noise=0.0, dim=1024)
     images = backbone.candidates(backbone.features_of([str(query.target) for query in world.queries]))[:, 0]
     texts = backbone.text_queries([str(query.target_text) for query in world.queries])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -26,7 +27,9 @@ from negbench.analysis.verdicts import tables_of
 from negbench.grid.comparison import groups_of
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Values
+from negbench.settings.options import PairsToDecide
 
+PAIRS: tuple[PairsToDecide, ...] = ("best", "all")
 SHARES = (0.5, 0.75, 0.9, 1.0)  # shares of pairs to decide
 Verdicts = Mapping[tuple[str, str], str]
 
@@ -62,7 +65,7 @@ def steps_of(
         counts = [dict.fromkeys(whole, count) for count in looks.counts]
         return [(seeds, verdicts(each, baseline)) for seeds, each in zip(counts, cut, strict=True)]
 
-    until = [(s, {pair: each.verdict for pair, each in f.items()}) for s, f in replayed(whole, looks, baseline)]
+    until = [(s, {pair: each.verdict for pair, each in f.items()}) for s, f, _ in replayed(whole, looks, baseline)]
     return {
         "fixed seeds, each difference's own variance": fixed(own_variance),
         "fixed seeds, pooled variances": fixed(pooled),
@@ -89,11 +92,12 @@ def main() -> None:
         (table,) = tables_of(groups)
         whole = {name: v.of_seeds(v.seeds[: chosen.most]) for name, v in table.values[table.main].items()}
         took = {g.labels["strategy"]: np.mean([sum(r["seconds"].values()) for r in g.results]) for g in groups}
-    looks, cells = Looks(tuple(range(3)), chosen.most), sum(took.values()) * chosen.most
+    looks, cells = Looks(tuple(range(3)), chosen.most, "best"), sum(took.values()) * chosen.most
     print(f"{len(whole)} strategies, {chosen.most} seeds at most: {len(whole) * chosen.most} runs, {cells:.0f} s\n")
     print("| pairs | procedure | " + " | ".join(f"{share:.0%} decided" for share in SHARES) + " |\n" + "|---" * 6 + "|")
     for family, baseline in (("against in-batch", "in-batch"), ("all", None)):
-        for name, steps in steps_of(whole, looks, baseline).items():
+        of_family = replace(looks, pairs="all" if baseline is None else "baseline")
+        for name, steps in steps_of(whole, of_family, baseline).items():
             shown = []
             for share in SHARES:
                 enough = (s for s, verdicts in steps if np.mean([v != "undecided" for v in verdicts.values()]) >= share)
@@ -101,6 +105,9 @@ def main() -> None:
                 cost = "never" if seeds is None else f"{sum(took[n] * count for n, count in seeds.items()):.0f} s"
                 shown.append(cost if seeds is None else f"{cost}, {sum(seeds.values())} runs")
             print("| " + " | ".join((family, name, *shown)) + " |", flush=True)
+    for scope in PAIRS:
+        *_, (used, _, _) = replayed(whole, replace(looks, pairs=scope), None)
+        print(f"\n--pairs {scope}: {sum(used.values())} runs ({used})")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from torch import Tensor
 from negbench.backbones._hashing import count_parameters
 from negbench.backbones.blip2 import Blip2
 from negbench.contracts import Backbone, paired_relevance
+from negbench.plugins.registry import build
 
 TEXT = "is shorter, with long sleeves and a round neckline and is dark blue"
 CPU_BATCH = 8
@@ -39,14 +40,14 @@ def clip(size: str, _: torch.device) -> tuple[Backbone, int]:
     """Load CLIP with frozen encoders; return it and its image size. ImportError without open_clip or torchvision."""
     from negbench.backbones.clip import Clip
 
-    model = Clip.load(init="random", size="toy") if size == "toy" else Clip.load(init="random", model=size)
+    model = build(Clip, init="random", size="toy") if size == "toy" else build(Clip, init="random", model=size)
     return model, model.transform.size
 
 
 def blip2(size: str, device: torch.device) -> tuple[Backbone, int]:
     """Load BLIP-2; return it and its image size."""
     precision = "fp16" if device.type == "cuda" else "fp32"
-    model = Blip2.load(init="random", size=size, precision=precision)
+    model = build(Blip2, init="random", size=size, precision=precision)
     return model, model.image_size
 
 

@@ -1,11 +1,12 @@
-"""Calibration of negbench.analysis: python tests/benchmarks/bench_statistics.py [--full] [--looks] [--tables N]
+"""Calibration of negbench.analysis: bench_statistics.py [--full] [--looks | --best] [--tables N] [--part I N]
 
 For each setting, simulates tables of hits and misses in which a third of the strategies is truly 3 points better than
 the rest. A verdict is false if it calls a difference of 0, has the wrong sign, or says "equal" at a true difference of
 the margin or more; the rate is the share of tables with any false verdict. Power is the share of true differences that
 are called. `--looks` simulates all of `--until decided`: strategies that are 0, 0.5, 1 and 3 points better, looks after
-3, 5, 8, ... seeds, decided strategies that stop. `--full` prints the table of docs/statistics.md (1,000 tables per
-setting; hours of one core); the default of 40 tables takes a few minutes.
+3, 5, 8, ... seeds, decided strategies that stop. `--best` does so for `--pairs best` and other orders of strategies; in
+the first tenth of the tables it also counts the runs of `--pairs all`. `--full` prints the table of docs/statistics.md
+(1,000 tables per setting; hours of one core); the default of 40 tables takes a few minutes.
 """
 
 from __future__ import annotations
@@ -22,16 +23,24 @@ from negbench.analysis.differences import differences
 from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Values
+from negbench.settings.options import PairsToDecide
 
+Tests = dict[tuple[str, str], Difference]
 EFFECT, MARGIN, DIFFICULTY = 0.03, 0.01, 3.0
 EFFECTS = (0.0, 0.005, 0.01, 0.03)  # of the strategies in turn, with `--looks`
+ORDERS = {  # of nine strategies, with `--best`
+    "equal": (0.0,) * 9,
+    "one leader": (0.03, *(0.0,) * 8),
+    "close seconds": (0.03, 0.02, 0.02, 0.015, *(0.0,) * 5),
+    "shared by three": (0.03,) * 3 + (0.01,) * 3 + (-0.02,) * 3,
+}
 
 
 @dataclass(frozen=True)
 class Setting:
     """A population of tables; `sds`: distribution of the sds over seeds, `preference`: sd of a logit over queries."""
 
-    family: str = "baseline"  # or "pairs"
+    family: PairsToDecide = "baseline"  # or "all", "best"
     seeds: int = 3
     rows: int = 11
     queries: int = 1200
@@ -40,6 +49,7 @@ class Setting:
     clusters: int = 0
     nested: bool = False
     looks: bool = False  # `seeds` is then the number at the last look
+    order: str = ""  # a key of `ORDERS`
 
     def spread(self, rng: np.random.Generator) -> np.ndarray:
         if self.sds == "equal":
@@ -53,7 +63,7 @@ class Setting:
         effects = np.zeros(self.rows)
         effects[self.rows - self.rows // 3 :] = EFFECT
         if self.looks:
-            effects = np.resize(EFFECTS, self.rows)
+            effects = np.array(ORDERS[self.order]) if self.order else np.resize(EFFECTS, self.rows)
         worlds = self.seeds if self.nested else 1
         places = np.arange(self.queries) if not self.clusters else rng.integers(self.clusters, size=self.queries)
 
@@ -96,7 +106,7 @@ def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, fl
         table, effects = setting.table(rng)
         true = dict(zip(table.names, effects, strict=True))
         started = time.perf_counter()
-        if setting.family == "pairs":
+        if setting.family == "all":
             tests = dict(pairs(table, rng).differences)
         else:
             tests = {(name, "s0"): each for name, each in against(table, "s0", rng).items()}
@@ -110,8 +120,8 @@ def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, fl
 
 def replayed(
     whole: Mapping[str, Values], looks: Looks, baseline: str | None
-) -> Iterator[tuple[dict[str, int], dict[tuple[str, str], Difference]]]:
-    """Yield after each look every strategy's seeds and the differences: of all pairs, or to the baseline if given."""
+) -> Iterator[tuple[dict[str, int], Tests, Tests]]:
+    """Yield after each look every strategy's seeds, the family's differences, and those that are left to decide."""
     seeds, running, latest = dict.fromkeys(whole, 0), set(whole), None
     for count, share in zip(looks.counts, looks.shares, strict=True):
         seeds |= dict.fromkeys(running, count)
@@ -119,23 +129,45 @@ def replayed(
         now = differences(subset, baseline, share=share)
         latest = now if latest is None else now.after(latest)
         family = dict(latest.pairs.differences)
-        if baseline is not None:
-            family = {(name, baseline): each for name, each in latest.against.items()}
-        running = {name for pair, each in family.items() if each.verdict == "undecided" for name in pair}
-        yield dict(seeds), family
+        if looks.pairs == "baseline":
+            family = {(name, str(baseline)): each for name, each in latest.against.items()}
+        left = latest.undecided(looks.pairs, baseline, dict.fromkeys(whole, 1.0))
+        running &= {name for pair in left for name in pair}
+        yield dict(seeds), family, left
+
+
+def simulated(setting: Setting, rng: np.random.Generator) -> tuple[dict[str, Values], dict[str, float]]:
+    """Draw a table; return its values and the true differences to its first strategy."""
+    table, effects = setting.table(rng)
+    seeds = tuple(range(setting.seeds))
+    whole = {name: Values(rows, seeds, None, nested=setting.nested) for name, rows in table.values.items()}
+    return whole, dict(zip(table.names, effects, strict=True))
+
+
+def first_place(setting: Setting, tables: int, seed: int) -> tuple[float, float, float, float]:
+    """Return shares of tables with a false verdict and with a decided first place, mean seeds, runs relative to all."""
+    rng, false, ended = np.random.default_rng(seed), 0, 0
+    used: dict[str, list[int]] = {"best": [], "all": []}
+    for number in range(tables):
+        whole, true = simulated(setting, rng)
+        if number < tables / 10:
+            *_, (seeds, _, _) = replayed(whole, Looks((0, 1, 2), setting.seeds, "all"), None)
+            used["all"].append(sum(seeds.values()))
+        *_, (seeds, family, left) = replayed(whole, Looks((0, 1, 2), setting.seeds, "best"), None)
+        used["best"].append(sum(seeds.values()))
+        false += any(is_false(each, true[a] - true[b]) for (a, b), each in family.items())
+        ended += not left
+    share = sum(used["best"][: len(used["all"])]) / sum(used["all"])
+    return false / tables, ended / tables, float(np.mean(used["best"])) / setting.rows, share
 
 
 def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[float], float]:
     """Return the share of tables with a false verdict, the share decided per true gap, and the mean seeds."""
-    rng, looks, false, used = np.random.default_rng(seed), Looks((0, 1, 2), setting.seeds), 0, 0.0
+    rng, looks, false, used = np.random.default_rng(seed), Looks((0, 1, 2), setting.seeds, setting.family), 0, 0.0
     ended = {round(gap, 3): list[bool]() for gap in EFFECTS}
     for _ in range(tables):
-        table, effects = setting.table(rng)
-        true = dict(zip(table.names, effects, strict=True))
-        whole = {
-            n: Values(v, tuple(range(setting.seeds)), None, nested=setting.nested) for n, v in table.values.items()
-        }
-        *_, (seeds, family) = replayed(whole, looks, "s0" if setting.family == "baseline" else None)
+        whole, true = simulated(setting, rng)
+        *_, (seeds, family, _) = replayed(whole, looks, "s0")
         gaps = {pair: true[pair[0]] - true[pair[1]] for pair in family}
         false += any(is_false(each, gaps[pair]) for pair, each in family.items())
         used += float(np.mean(list(seeds.values()))) / tables
@@ -144,12 +176,20 @@ def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[flo
     return false / tables, [float(np.mean(ended[round(gap, 3)])) for gap in EFFECTS], used
 
 
+def best_settings(full: bool) -> Iterator[Setting]:
+    quick = (("equal", False), ("log-normal", True), ("log-normal", False), ("equal", True))
+    for order, alone in zip(ORDERS, quick, strict=True):
+        for sds, nested in quick if full else (alone,):
+            for most in (8, 60) if full else (8,):
+                yield Setting("best", most, rows=9, sds=sds, nested=nested, looks=True, order=order)
+
+
 def look_settings(full: bool) -> Iterator[Setting]:
     for most in (12, 60) if full else (12,):
         for sds in ("equal", "log-normal", "heavy-tailed"):
             yield Setting(seeds=most, rows=9, sds=sds, nested=True, looks=True)
             yield Setting(seeds=most, rows=9, sds=sds, looks=True)
-        yield Setting(seeds=most, rows=9, sds="log-normal", nested=True, looks=True, family="pairs")
+        yield Setting(seeds=most, rows=9, sds="log-normal", nested=True, looks=True, family="all")
 
 
 def settings(full: bool) -> Iterator[Setting]:
@@ -162,9 +202,9 @@ def settings(full: bool) -> Iterator[Setting]:
                 yield Setting(seeds=seeds, queries=queries, sds=sds)
         yield Setting(sds=sds, preference=1.5)
         yield Setting(sds=sds, preference=1.5, clusters=60, queries=1500)
-        yield Setting(sds=sds, family="pairs")
+        yield Setting(sds=sds, family="all")
         if full:
-            yield Setting(sds=sds, family="pairs", rows=33)
+            yield Setting(sds=sds, family="all", rows=33)
             yield Setting(sds=sds, seeds=50, queries=400, nested=True)
 
 
@@ -172,6 +212,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--looks", action="store_true")
+    parser.add_argument("--best", action="store_true")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="this one of so many parts of the settings")
     parser.add_argument("--tables", type=int)
     chosen = parser.parse_args()
     tables = chosen.tables or (1000 if chosen.full else 40)
@@ -180,10 +222,16 @@ def main() -> None:
     if chosen.looks:
         decided = [f"decided of {100 * gap:g} points" for gap in EFFECTS]
         head = (*head[:1], "seeds at most", *head[2:7], *decided, "seeds used")
+    if chosen.best:
+        head = ("order", "seeds at most", *head[2:7], "first place decided", "seeds used", "runs, of all pairs")
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
     over = []
-    for number, each in enumerate((look_settings if chosen.looks else settings)(chosen.full)):
-        if chosen.looks:
+    which = best_settings if chosen.best else look_settings if chosen.looks else settings
+    for number, each in list(enumerate(which(chosen.full)))[chosen.part[0] :: chosen.part[1]]:
+        if chosen.best:
+            false, ended, used, share = first_place(each, tables, number)
+            columns = [f"{false:.1%}", f"{ended:.0%}", f"{used:.1f}", f"{share:.0%}"]
+        elif chosen.looks:
             false, decided, used = looked_at(each, tables, number)
             columns = [f"{false:.1%}", *(f"{share:.0%}" for share in decided), f"{used:.1f}"]
         else:
@@ -191,7 +239,7 @@ def main() -> None:
             columns = [f"{false:.1%}", f"{power:.0%}", f"{seconds:.2f}"]
         kind = "nested worlds" if each.nested else f"{each.clusters} clusters" if each.clusters else "crossed"
         kind += ", effects differ" * bool(each.preference)
-        row = (each.family, each.seeds, each.rows, each.queries, each.sds, kind)
+        row = (each.order or each.family, each.seeds, each.rows, each.queries, each.sds, kind)
         print("| " + " | ".join(map(str, (*row, *columns))) + " |", flush=True)
         lower = scipy.stats.binomtest(round(false * tables), tables).proportion_ci(0.998).low  # one-sided 99.9 %
         over += [row] if lower > 0.05 else []

@@ -40,8 +40,8 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
     plan = plan_claims(all_claims(), base, (0,), tmp_path, Display(), Scenes())
     assert set(plan.undefined) == {"hycole-slow", "hycole-still", "hycole-fast"}
     assert all("unknown option 'frozen' in backbone 'tiny'" in why for why in plan.undefined.values())
-    assert set(plan.lacking) == {20, 21, 23, 31, 33, 34}
-    assert all("--dataset fashioniq" in plan.lacking[number] for number in (31, 33, 34))
+    assert set(plan.lacking) == {20, 21, 23, 30, 31, 33, 34}
+    assert all("--dataset fashioniq" in plan.lacking[number] for number in (30, 31, 33, 34))
     assert all("the target is a random one of several" in plan.lacking[number] for number in (20, 21, 23))
     labels = [cell.labels["system"] for cell in plan.cells]
     assert {label.split()[0] for label in labels} == set(settings()) - set(plan.undefined)
@@ -57,9 +57,8 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
     assert config["fixed"].schedule == config["cirqrs"].schedule
     assert config["dqe-30-70 loss.margin=0.5"].loss.options["margin"] == 0.5
     assert config["dqe-30-70 loss.margin=0.5"].strategy.options == {"alpha": 0.3, "beta": 0.7, "scale": "absolute"}
-    one, other = (config[f"{name}-objective"] for name in ("dqe", "bradley-terry"))
-    parts = ("backbone", "strategy", "schedule", "mining", "train", "hybrid")
-    assert all(getattr(one, part) == getattr(other, part) for part in parts)
+    one, other = config["dqe"], config["bradley-terry-objective"]
+    assert (one.strategy, one.mining, one.train) == (other.strategy, other.mining, other.train)
     assert (one.loss.name, other.loss.name) == ("margin-kl", "bradley-terry")
     assert config["in-batch"].loss.name == "info-nce"
     assert config["hycole-no-text-composition"].hybrid.alpha == 0 < config["hycole-no-text-composition"].hybrid.beta
@@ -75,7 +74,7 @@ def test_clip_can_move_slowly(toy_root: Path, tmp_path: Path) -> None:
     assert config["hycole-slow"]["frozen"] is False
     assert (config["hycole"]["projection"], config["hycole"]["fusion"]) == (True, "gated")
     assert config["hycole-sum"]["fusion"] == "sum"
-    assert config["in-batch-attributes"]["attribute_weights"] is True
+    assert [config[name]["attribute_weights"] for name in ("dqe", "dqe-no-attributes")] == [True, False]
     assert len({cell.hash for cell in plan.cells}) == len(plan.cells) == 7
 
 

@@ -38,7 +38,13 @@ def claims_of(folder: Path) -> dict[int, dict[str, object]]:
 def test_claims_are_computed_and_judged(computed: Path) -> None:
     claims = claims_of(computed / "c")
     assert list(claims) == [3, 5, 12, 29, 34]
-    assert {claims[n]["verdict"] for n in (3, 5, 12)} <= {"supported", "refuted", "undecided"}
+    assert {claims[n]["verdict"] for n in (3, 5, 12)} <= {
+        "supported",
+        "refuted",
+        "no effect",
+        "undecided",
+        "premise absent",
+    }
     assert (claims[29]["verdict"], claims[34]["verdict"]) == ("not testable", "not testable")
     assert "--dataset fashioniq" in str(claims[34]["reason"])
     assert "'hycole-slow': unknown option" in str(claims[29]["reason"])
@@ -103,8 +109,8 @@ def test_runs_that_are_there_are_not_computed_again(
 
 
 def until(world: list[str], runs: Path, *more: str) -> list[str]:
-    """Return a command for claims 5 (two settings), 8 (one of these and a third) and 14 (decided at the first look)."""
-    asked = ["claims", "--only", "5,8,14", "--until", "decided", "--max-seeds", "5", "--name", "u", *world, *more]
+    """Return a command for claims 7 (three settings), 8 (one of these and a fourth) and 14 (decided at once)."""
+    asked = ["claims", "--only", "7,8,14", "--until", "decided", "--max-seeds", "5", "--name", "u", *world, *more]
     return [*asked, "--runs-dir", str(runs), "--tracking-uri", "none"]
 
 
@@ -156,11 +162,38 @@ def test_a_recipe_gives_backbone_data_and_training_only(
     assert config["qure"].schedule.n_def == 6
 
 
+def test_a_second_length_has_runs_of_its_own(
+    world: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Claim 8 compares two settings; a claim undecided at one length goes on at that length alone."""
+    sets = [part for text in world[1::2] if "epochs" not in text for part in ("--set", text)]
+    asked = ["claims", "--only", "8", "--seeds", "2", "--name", "l", *sets, "--set", "train.epochs=6", "--long", "12"]
+    assert negbench([*asked, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 0
+    cells = json.loads((tmp_path / "l" / "comparison.json").read_text())["cells"]
+    epochs: dict[str, set[int]] = {}
+    for cell in cells:
+        epochs.setdefault(cell["system"], set()).add(RunFolder(tmp_path / cell["run"]).config.train.epochs)
+    assert epochs == {"cirqrs": {6}, "fixed": {6}, "cirqrs, long": {12}, "fixed, long": {12}}
+    (claim,) = claims_of(tmp_path / "l").values()
+    assert [test["test"].partition(":")[0] for test in claim["tests"]] == ["short", "long"]  # type: ignore[attr-defined]
+    assert "6 and 12 epochs" in capsys.readouterr().out
+
+
+def test_claims_of_a_recipe_with_a_system(toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options of the recipe's backbone that only its system allows do not stop the command."""
+    sets = ["model=null", "weights=null", "init=random", "size=toy"]
+    flags = [part for text in sets for part in ("--set", f"backbone.{text}")]
+    asked = ["claims", "--recipe", "hycole-fashioniq", "--data-root", str(toy_root), "--only", "24,29", *flags]
+    assert negbench([*asked, "--dry-run", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 0
+    assert "2 claims need 9 runs (3 seeds), 0 already finished" in capsys.readouterr().out  # slow, still and fast
+
+
 MISTAKES: list[tuple[Any, ...]] = [
     (["--only", "35"], "unknown claim '35' in --only"),
     (["--set", "strategy.k=3"], "claims fix strategy; set only"),
     (["--set", "train.num_negatives=3"], "claims fix train.num_negatives; set only"),
     (["--backbone", "tinny"], "did you mean 'tiny'"),
+    (["--long", "12"], "--long 12 must be more than train.epochs=12"),
     (["--seeds", "none"], "expected a count"),
     (["--budget", "5m"], "--budget has no effect without --until decided"),
     (["--until", "decided", "--seeds", "1"], "--until decided starts with 1 seeds"),

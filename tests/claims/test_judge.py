@@ -15,9 +15,9 @@ from scipy import stats
 
 from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.claims import measure as measures
-from negbench.claims.claim import Claim, ClaimTest, Condition
+from negbench.claims.claim import Claim, ClaimTest, Condition, Premise
 from negbench.claims.evidence import Evidence, SettingRun, Untestable
-from negbench.claims.judge import ClaimEstimate, decide, estimate_of, judge
+from negbench.claims.judge import Answer, ClaimEstimate, Finding, at_both, decide, estimate_of, judge
 from negbench.claims.measure import POINTS, Formula, Measure, Measured
 from negbench.grid.looks import Looks
 from negbench.store.runfolder import RunFolder
@@ -141,6 +141,51 @@ THE_WHOLE_INTERVAL_DECIDES: list[tuple[Any, ...]] = [
     (0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the bounds
     (math.nan, math.nan, "> 0", "< 0", "undecided"),
 ]
+
+
+def test_a_difference_inside_half_a_point_is_no_effect() -> None:
+    for low, high, supports, want in (
+        (0.001, 0.004, "> 0", "no effect"), (-0.004, 0.004, "> 0", "no effect"), (0.001, 0.006, "> 0", "supported"),
+        (-0.004, 0.004, "> 0.005", "refuted"), (math.nan, math.nan, "> 0", "undecided"),
+    ):  # fmt: skip
+        test = trial({"a": [], "b": []}, "difference", supports, supports.replace(">", "<"))
+        assert decide(test, ClaimEstimate(0.0, low, high, 0.1)) == want, (low, high)
+
+
+def test_a_premise_must_hold_before_anything_is_decided() -> None:
+    refuted, shares = trial({"a": [-1.0, -1.1, -0.9]}), Fixed(table={"p": np.array([0.2, 0.5, 0.5])})
+    for bound, want in (("> 0.3", "refuted"), ("> 0.5", "premise absent"), ("< 0.3", "premise absent")):
+        claim = dataclasses.replace(claim_of(refuted), premises=(Premise("p", shares, Condition.parse(bound)),))
+        finding = judge(claim, evidence("a", "p"), ONCE, lacking=None, undefined={})
+        assert finding.verdict == want
+        assert finding.answers[0].verdict == "refuted"  # the effect is still shown
+        assert finding.reason == ("" if want == "refuted" else f"{claim.premises[0]}: here 40 points")
+    assert str(claim.premises[0]) == "fixed of p below 30 points"
+    lost = judge(claim, evidence("a"), ONCE, lacking=None, undefined={"p": "no pools here"})
+    assert (lost.verdict, lost.reason) == ("not testable", "premise: no pools here")
+
+
+def test_two_lengths_are_one_verdict() -> None:
+    up = trial({"a": [1.0, 1.1, 0.9]})
+
+    def found(verdict: str) -> Finding:
+        return Finding(claim_of(up), verdict, f"why {verdict}", (Answer(up, "undecided"),))
+
+    for short, long, want in (
+        ("supported", "supported", "supported"), ("refuted", "refuted", "refuted"), ("no effect",) * 3,
+        ("supported", "refuted", "depends on the length"), ("no effect", "refuted", "depends on the length"),
+        ("supported", "undecided", "supported, short only"), ("premise absent", "refuted", "refuted, long only"),
+        ("premise absent", "undecided", "undecided"), ("not testable",) * 3,
+    ):  # fmt: skip
+        both = at_both(found(short), found(long))
+        assert both.verdict == want, (short, long)
+        assert [answer.length for answer in both.answers] == ["short", "long"]
+    assert both.reason == "why not testable"
+    # each length spends half of the level
+    one = judge(claim_of(up), evidence("a"), ONCE, lacking=None, undefined={}, lengths=2).answers[0].estimate
+    assert one is not None
+    want_low = stats.ttest_1samp([1.0, 1.1, 0.9], 0).confidence_interval(0.975).low
+    assert one.low == pytest.approx(want_low)
 
 
 def test_the_whole_interval_decides() -> None:

@@ -217,25 +217,11 @@ def test_separation_by_loops(trained: Evidence) -> None:
     assert of("semantic-separation", run) == [pytest.approx(np.mean(cosines))]
 
 
-def test_simulated_judges_by_loops(trained: Evidence) -> None:
-    run, rankers = trained.run("all-corpus", 0), ("all-corpus", "in-batch")
-    data, scores = run.encoded("val").dataset, scores_of(run)
-    agreement = of("agreement-over-recall", run, rankers=rankers)
-    lists = [scores_of(trained.run(name, 0)) for name in rankers]
-    decided = 0
-    for row, query in enumerate(data.queries):
-        sets = [table[row].argsort(descending=True)[:5].tolist() for table in lists]
-        known = [sum(data.images[c] in query.relevant for c in members) for members in sets]
-        if known[0] == known[1]:
-            continue  # the simulated judge chooses at random
-        better, worse = (0, 1) if known[0] > known[1] else (1, 0)
-        hit = [int(data.target_columns[row]) in members for members in sets]
-        mean = [float(scores[row, members].mean()) for members in sets]
-        by_scores = 1.0 if mean[better] > mean[worse] + 1e-7 else 0.5 if mean[better] > mean[worse] - 1e-7 else 0.0
-        by_recall = (1 + hit[better] - hit[worse]) / 2
-        assert agreement[row] == by_scores - by_recall
-        decided += 1
-    assert decided > 3
+def test_the_regime_is_that_of_the_last_refresh(trained: Evidence) -> None:
+    run = trained.run("all-corpus", 0)
+    assert of("regime", run, number="band_start_top") == [run.result["regime_by_refresh"][-1]["band_start_top"]]
+    with pytest.raises(Untestable, match="has no shape here"):
+        of("regime", run, number="shape")
 
 
 def test_people_by_their_own_file(

@@ -156,8 +156,8 @@ def given(file: Path, encoder: Any) -> str:
 def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
     pictures: Path, module: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
-    """Run the commands of docs/howto/own_embeddings.md in order, on a file with other column names."""
-    page = (Path(__file__).parents[2] / "docs" / "howto" / "own_embeddings.md").read_text(encoding="utf-8")
+    """Run the commands of docs/howto/ten_minutes.md in order, on a file with other column names."""
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "ten_minutes.md").read_text(encoding="utf-8")
     printed = [shlex.split(line)[1:] for line in page.split("```sh\n")[1].split("```")[0].splitlines()]
     renamed = (pictures / "queries.jsonl").read_text(encoding="utf-8")
     renamed = renamed.replace('"reference"', '"ref"').replace('"text"', '"caption"')

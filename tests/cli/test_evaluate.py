@@ -15,7 +15,10 @@ import torch
 
 import negbench
 from negbench.cli import main
+from negbench.contracts import relevance
+from negbench.display import Display
 from negbench.loop.runs import Bench, run_config
+from negbench.scoring.scorers import cirqrs_of_file, encode_run
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
@@ -171,6 +174,8 @@ def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks:
     for arguments, message in (
         ((), "give either a run to score or --ranks FILE"),
         ((run.run_id, "--ranks", "x.json"), "give either a run to score or --ranks"),
+        ((run.run_id, "--scorer", "recall-at-5"), "give either a run to score or --ranks"),
+        (("--ranks", "x.json", "--metric", "cirqrs"), "--metric cirqrs needs --ranks FILE and --scorer RUN"),
         (("--ranks", "x.json", "--submission", "y"), "--submission needs a run"),
         (("no-such-run",), "run 'no-such-run' in "),
         ((run.run_id, "--dataset=cirr", "--split=test1", *place), "the labels of cirr test1 are closed"),
@@ -184,6 +189,37 @@ def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks:
         assert message in call(*arguments, code=2), arguments
 
 
+def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(
+    run: RunFolder, call: Call, toy_root: Path, tmp_path: Path
+) -> None:
+    """A table of categories as CIRQRS' table 6: means of each, of the categories, and of both depths."""
+    encoded = encode_run(run, [], "val", Display())
+    data, scores = encoded.dataset, relevance(encoded.embeddings.queries, encoded.embeddings.candidates)
+    galleries = {name: [data.images[column] for column in group] for name, group in data.groups.items()}
+    lists = {
+        query.id: [image for image in galleries[query.group][place % 3 :] if image != query.reference]
+        for place, query in enumerate(data.queries)
+    }
+    depth = min(50, *map(len, lists.values()))
+    (tmp_path / "lists.json").write_text(json.dumps(lists))
+    place = ("--ranks", tmp_path / "lists.json", "--metric", "cirqrs", "--scorer", run.run_id)
+    here = ("--dataset", "synthetic", "--data-root", toy_root)
+    if depth < 50:
+        assert "lists fewer than 50 images" in call(*place, *here, code=2)
+    wanted: dict[str, list[float]] = {}
+    for row, query in enumerate(data.queries):
+        columns = [data.column_of[image] for image in lists[query.id][:10]]
+        mean = float(scores[row, columns].double().mean()) / encoded.temperature
+        wanted.setdefault(query.group, []).append(mean)
+    got = cirqrs_of_file(tmp_path / "lists.json", encoded, (5, 10)).metrics
+    for group, values in wanted.items():
+        assert got[f"{group}/cirqrs_at_10"] == pytest.approx(sum(values) / len(values), rel=1e-5)
+    means = [sum(values) / len(values) for values in wanted.values()]
+    assert len(means) > 1
+    assert got["average/cirqrs_at_10"] == pytest.approx(sum(means) / len(means), rel=1e-5)
+    assert got["average/cirqrs"] == pytest.approx((got["average/cirqrs_at_5"] + got["average/cirqrs_at_10"]) / 2)
+
+
 # --- without a model ---------------------------------------------------------------------------------------------
 
 
@@ -195,7 +231,7 @@ def test_files_that_are_no_ranks(call: Call, benchmarks: Path, tmp_path: Path) -
     place = ("--dataset=cirr", "--data-root", benchmarks)
     for path, message in (
         (tmp_path / "absent.json", "cannot read"),
-        (written("a.json", "{"), "is damaged"),
+        (written("a.json", "{"), "cannot read"),
         (written("b.json", "[1]"), "must map query ids to lists"),
         (written("c.json", "{}"), "no ranking for query '0' (20 of 20 queries"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -13,13 +14,10 @@ import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.contracts import relevance
-from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.loop.runs import Bench, run_config
 from negbench.scoring import scorers as scoring
-from negbench.scoring.stored import judged, preferences_of
-from negbench.settings.config import PluginConfig
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
@@ -44,22 +42,27 @@ def cells(text: str, metric: str) -> list[str]:
     return re.split(" {2,}", line)[1:]
 
 
+def printed_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return value
+
+
 # --- preferences -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.data
-def test_recall_at_5_of_the_real_file_needs_no_image(shared_data: Path) -> None:
-    section = PluginConfig.model_validate({"name": "hp-fashioniq", "root": str(shared_data)})
-    dataset = preferences_of(load_split(section, "val", images=False))
-    scores = judged(dataset, dataset.hits.double(), "recall-at-5")
-
-    values = scores.metrics
+def test_recall_at_5_of_the_real_file_needs_no_image(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--dataset", "hp-fashioniq", "--data-root", str(shared_data), "--scorer", "recall-at-5"]
+    assert negbench(["evaluate", *arguments, "--json", "--out", str(tmp_path / "judged.parquet")]) == 0
+    values = {key: math.nan if value is None else value for key, value in printed_json(capsys)["metrics"].items()}
     assert values["spearman"] == pytest.approx(0.1535, abs=5e-5)
     assert values["preference_rate"] == pytest.approx(0.8107, abs=5e-5)
     assert values["preference_rate_with_ties"] == pytest.approx(0.5888, abs=5e-5)
     assert math.isnan(values["preference_rate_equal_recall"])  # this scorer has no preference between equal recalls
     assert values["accuracy"] == pytest.approx(0.5830, abs=5e-5)
-    assert len(scores.queries) == 3050
+    assert len(pd.read_parquet(tmp_path / "judged.parquet")) == 3050
 
 
 def test_a_run_is_judged_by_the_scores_of_its_model(
@@ -84,6 +87,19 @@ def test_a_run_is_judged_by_the_scores_of_its_model(
     means = [float(scores[row, data.sets[row, 0]].double().mean()) for row in range(len(data.queries))]
     assert table["score_1"].tolist() == pytest.approx(means)
     assert list(table["query"]) == [query.id for query in data.queries]
+
+
+def test_a_run_may_be_named_as_scorer(
+    finished: RunFolder, root: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    place = ["--dataset", "hp-fashioniq", "--data-root", str(root)]
+    printed = []
+    for source in ([str(finished.path)], ["--scorer", str(finished.path)]):
+        assert negbench(["evaluate", *source, *place, "--json"]) == 0
+        printed.append(printed_json(capsys))
+    assert printed[0] == printed[1]
+    refused(["evaluate", "--scorer", str(finished.path)], "synthetic has no preferences between sets: use hp-fashioniq")
+    refused(["evaluate", "--scorer", "recall-at-5"], "--scorer: name its data set with --dataset")
 
 
 def test_training_on_preferences_is_told(tmp_path: Path, root: Path, refused: Callable[..., str]) -> None:

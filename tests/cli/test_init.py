@@ -173,3 +173,60 @@ def test_mine_wants_files_or_a_data_set(tmp_path: Path, refused: Callable[..., s
         (["--dataset", "vectors", "--backbone", "vectors", "--strategy", "in-batch"], "cannot be mined ahead"),
     ):
         refused([*base, *more], message)
+
+
+def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A received folder may bring code; one that init wrote stays in the recipe, edited or not."""
+    (pictures / "my_strategy.py").write_text("raise SystemExit('ran')\n", encoding="utf-8")
+    for _ in range(2):  # the second time it finds its own recipe
+        assert negbench(["init", str(pictures)]) == 0
+        out = capsys.readouterr().out
+        assert "the recipe leaves out my_strategy.py, which init did not write here: read it before" in out
+        assert "plugins" not in read_recipe(pictures / "recipe.toml")
+        assert negbench([*told_next(out)[0], "--queries", "5"]) == 0
+    (pictures / "my_strategy.py").unlink()
+    for _ in range(2):
+        assert negbench(["init", str(pictures)]) == 0
+        assert read_recipe(pictures / "recipe.toml")["plugins"] == [str(pictures / "my_strategy.py")]
+        with (pictures / "my_strategy.py").open("a", encoding="utf-8") as file:
+            file.write("# edited\n")
+
+
+def test_control_characters_in_names_reach_neither_terminal_nor_recipe(
+    pictures: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    strange = pictures.rename(pictures.with_name("a\nb\x1b[31m\x7f"))
+    (strange / "queries.jsonl").rename(strange / "q\x1b]0;x\x07\n.jsonl")
+    assert negbench(["init", str(strange)]) == 0
+    said = capsys.readouterr()
+    assert not {"\x1b", "\x7f", "\x07"} & {*said.out, *said.err}
+    assert read_recipe(strange / "recipe.toml")["dataset"]["root"] == str(strange)
+    line = refused(["init", str(strange / "\x1b[31m")], "no such folder")
+    assert "\x1b" not in line
+
+
+def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    folder = embeddings(tmp_path / "vectors", 60, 40, 8)
+    table = pd.read_csv(folder / "queries.csv")
+    for column in ("reference", "target"):
+        table[column] = "img\\" + table[column]
+    table.to_csv(folder / "queries.csv", index=False)
+    refused(["init", str(folder)], "pictures.npz lacks")
+    line = refused(["init", str(folder)], "the first: 'img/x")
+    assert "; it has 'x0'; embed each id" in line
+    arrays = dict(np.load(folder / "pictures.npz"))
+    np.savez(folder / "pictures.npz", **{**arrays, "ids": np.char.add("img\\", arrays["ids"])})
+    assert negbench(["init", str(folder)]) == 0
+
+
+def test_texts_saved_as_ids_are_named(tmp_path: Path, refused: Callable[..., str]) -> None:
+    folder = embeddings(tmp_path / "vectors", 60, 40, 8)
+    words = np.load(folder / "words.npz")
+    np.savez(folder / "texts.npz", ids=words["texts"], embeddings=words["clip"])
+    (folder / "words.npz").unlink()
+    line = refused(["init", str(folder)], "texts.npz: its names are 'ids', which are images'")
+    assert "no embeddings of texts" not in line

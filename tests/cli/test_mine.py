@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from negbench.cli.main import run as negbench
+from negbench.errors import OptionError
 from negbench.own.miner import Miner
 
 Q, N, D = 20, 30, 6
@@ -109,15 +110,15 @@ def test_dot_products(folder: Path) -> None:
 
 
 MISTAKES = [
-    ("queries", "pickled.npy", "cannot be read as .npy"),
-    ("queries", "text.npy", "cannot be read as .npy"),
-    ("queries", "several.npz", "holds several arrays"),
-    ("images", "missing.npy", "cannot be read as .npy"),
+    ("queries", "pickled.npy", "cannot be read"),
+    ("queries", "text.npy", "cannot be read"),
+    ("queries", "several.npz", "expected one array besides ids, not a, b"),
+    ("images", "missing.npy", "cannot be read"),
     ("images", "words.npy", "image_embeddings must be convertible"),
     ("targets", "q.npy", "--targets"),
     ("targets", "text.parquet", "cannot be read"),
     ("targets", "goal.parquet", "no column 'target' among goal"),
-    ("targets", "list.parquet", "cannot be read"),
+    ("targets", "list.parquet", "excluded: query 0 must list rows of the images, whole numbers, got 'one'"),
     ("strategy", "in-batch", "chooses among the members of a batch"),
     ("strategy", "qrue", "did you mean 'qure'"),
     ("draws", "0", "--draws 0: input should be greater"),
@@ -125,6 +126,12 @@ MISTAKES = [
     ("out", "negatives.csv", "--out 'negatives.csv': must end in .parquet"),
     ("format", "jsonl", "--format jsonl needs an --out that ends in .jsonl"),
     ("device", "gpu9", "--device gpu9"),
+    ("device", "meta", "--device meta: it holds no numbers"),
+    ("refresh", "99999999999999999999", "--refresh 99999999999999999999: input should be less"),
+    ("set", "mining.bogus=1", "unknown setting 'mining.bogus'"),
+    ("set", "train.lr=1", "unknown setting 'train.lr' in mining from embeddings in files"),
+    ("set", "mining.exclude_relevant=true", "t.npy has no column 'relevant'"),
+    ("split", "val", "--queries gives embeddings: leave out --split"),
     *([] if torch.cuda.is_available() else [("device", "cuda", "--device cuda")]),
 ]
 
@@ -142,3 +149,61 @@ def test_mistakes_are_one_line(folder: Path, refused: Callable[..., str]) -> Non
         given = folder / value if flag in ("queries", "images", "targets") else value
         refused(_command(folder, **{flag: given}), message)
         assert not (folder / "out.parquet").exists()
+
+
+@pytest.mark.parametrize("cell", [[True, False], ["1"], [3.9], "12", b"12", [[1]]])
+def test_rows_are_whole_numbers_and_nothing_else(folder: Path, cell: Any, refused: Callable[..., str]) -> None:
+    cells = [cell] * Q
+    pd.DataFrame({"target": np.load(folder / "t.npy"), "excluded": cells}).to_parquet(folder / "t.parquet")
+    refused(_command(folder, targets=folder / "t.parquet"), "excluded: query 0 must list rows of the images")
+    with pytest.raises(OptionError, match="relevant: query 0 must list rows"):
+        Miner("qure").refresh(np.eye(Q), np.eye(Q), np.arange(Q), relevant=cells)
+
+
+def test_filters_apply_to_embeddings_in_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Known relevant images and those above s+ - margin are never drawn; without filters the share is printed."""
+    table = pd.read_parquet(folder / "t.parquet")
+    arguments = _command(folder, strategy="all-corpus", draws=N, targets=folder / "t.parquet")
+    assert negbench(arguments) == 0
+    assert "of the draws are known to be relevant: leave them out with --set" in capsys.readouterr().err
+    known = [{int(each) for each in row} for row in table["relevant"]]
+    drawn = [set(row) for row in pd.read_parquet(folder / "out.parquet")["negatives"]]
+    assert any(one & other for one, other in zip(known, drawn, strict=True))
+    assert negbench([*arguments, "--set", "mining.exclude_relevant=true", "--set", "mining.margin=0.1"]) == 0
+    assert "known to be relevant" not in capsys.readouterr().err
+    unit = [
+        rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        for rows in map(np.load, (folder / "q.npy", folder / "i.npy"))
+    ]
+    cosine = unit[0] @ unit[1].T
+    frame = pd.read_parquet(folder / "out.parquet")
+    for query, target in enumerate(table["target"]):
+        out = {target, *known[query], *table["excluded"][query]}
+        want = {j for j in range(N) if j not in out and cosine[query, j] <= cosine[query, target] - 0.1}
+        if want:
+            assert set(frame["negatives"][query]) == want
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(
+    folder: Path, ending: str, refused: Callable[..., str]
+) -> None:
+    """Files as `embed` writes them, and parquet; ids may be written with either separator."""
+    images, rows = np.load(folder / "i.npy"), np.load(folder / "t.npy")
+    ids, named = [f"img\\{row}.jpg" for row in range(N)], folder / f"images.{ending}"
+    if ending == "npz":
+        np.savez(named, ids=np.array(ids), features=images)
+    else:
+        pd.DataFrame({"id": ids, "vector": list(images)}).to_parquet(named)
+    assert negbench(_command(folder, images=named)) == 0
+    by_row = pd.read_parquet(folder / "out.parquet")
+    pd.DataFrame({"target": [f"img/{row}.jpg" for row in rows]}).to_parquet(folder / "names.parquet")
+    assert negbench(_command(folder, images=named, targets=folder / "names.parquet")) == 0
+    by_id = pd.read_parquet(folder / "out.parquet")
+    assert by_id["negatives"].map(list).tolist() == [[f"img/{c}.jpg" for c in row] for row in by_row["negatives"]]
+    assert by_id["target"].tolist() == [f"img/{row}.jpg" for row in rows]
+    np.save(folder / "names.npy", np.array(["other.jpg"] * Q))
+    message = "names.npy: 'other.jpg' is not in " + str(named)
+    assert "its ids are like 'img/0.jpg'" in refused(
+        _command(folder, images=named, targets=folder / "names.npy"), message
+    )

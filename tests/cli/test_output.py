@@ -85,8 +85,7 @@ def test_an_interrupted_comparison_says_what_was_kept(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["list"], ["list", "losses", "info-nce"], ["list", "recipes"], ["claims", "--list", "--only", "5"]],
+    "arguments", [["list"], ["list", "losses", "info-nce"], ["list", "recipes"], ["claims", "--list", "--only", "5"]]
 )
 def test_what_lists_is_json_too(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert document(arguments, capsys)
@@ -126,3 +125,46 @@ def test_completion_knows_commands_and_options() -> None:
     code = ["-c", "from negbench.cli.main import main; main()"]
     words = subprocess.run([sys.executable, *code], stdout=subprocess.PIPE, text=True, env=os.environ | asked).stdout
     assert "compare" in words.split()
+
+
+MISTAKES = (
+    *("run --strategy zzz", "compare --strategies zzz", "study --strategy zzz", "claims --only 999", "run --bogus"),
+    *("audit --strategy zzz", "mine --strategy qure --out x.csv", "evaluate zzz", "report zzz", "init zzz", "ui zzz"),
+    *("embed zzz --encoder x:y", "data verify zzz", "data fetch zzz", "data encode --backbone zzz", "list losses zzz"),
+    *("doctor --bogus", "run --recipe zzz", "compare --name a/b --strategies qure"),
+)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_every_error_is_one_json_document_too(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert negbench([*mistake.split(), "--json"]) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert json.loads(said.out) == {"error": line.removeprefix("negbench: error: "), "exit_code": 2}
+
+
+def test_a_dry_run_is_json(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    compare = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--lr=fixed", *place]
+    plan = document([*compare, "--dry-run"], capsys)
+    assert [(row["strategy"], row["seed"], row["step"]) for row in plan["cells"]] == [
+        (strategy, seed, "anew") for seed in (0, 1) for strategy in ("qure", "in-batch")
+    ]
+
+
+def test_standard_output_without_room_or_unicode_is_one_line(tmp_path: Path) -> None:
+    """By the installed command: what cannot be encoded is replaced, and what is full is named."""
+    command = str(Path(sys.executable).with_name("negbench"))
+    np.save(tmp_path / "v.npy", np.eye(4, dtype=np.float32))
+    np.save(tmp_path / "t.npy", np.arange(4))
+    files = [f"--{name}={tmp_path / 'v.npy'}" for name in ("queries", "images")]
+    mine = [command, "mine", *files, f"--targets={tmp_path / 't.npy'}", "--strategy=qure", f"--out={tmp_path}/é.jsonl"]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(mine, env=ascii_only, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"wrote {tmp_path}/?.jsonl" in done.stdout
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([command, "list", "recipes"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (2, "negbench: error: standard output: No space left on device\n")

@@ -19,11 +19,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from negbench.contracts import Backbone
-from negbench.data import contents, features
-from negbench.data.contents import content_hashes
+from negbench.data import features
 from negbench.data.features import FeatureStore, store_of
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.machine import room
+from negbench.machine import contents, room
+from negbench.machine.contents import content_hashes
 
 ROWS, WIDTH, SIDE = 2, 8, 12
 
@@ -417,15 +417,14 @@ def test_hashes_are_those_of_the_bytes(tmp_path, folder):
     assert list(content_hashes(images, tmp_path)) == list(images)
 
 
-def aged(paths):
-    """Set the files' modification times back by an hour."""
-    for path in paths:
-        os.utime(path, ns=(0, path.stat().st_mtime_ns - 3600 * 10**9))
+@pytest.fixture
+def settled(monkeypatch):
+    """Let files count as unchanged at once: the time of an inode's change cannot be set back."""
+    monkeypatch.setattr(contents, "SETTLED", 0)
 
 
-def test_unchanged_files_are_not_read_again(tmp_path, folder, monkeypatch):
+def test_unchanged_files_are_not_read_again(tmp_path, folder, monkeypatch, settled):
     images = images_of(folder)
-    aged(images.values())
     first = content_hashes(images, tmp_path)
     read: list[str] = []
     real = contents._file_sha256
@@ -439,16 +438,30 @@ def test_unchanged_files_are_not_read_again(tmp_path, folder, monkeypatch):
     assert read == [str(folder / "i05.png")]
 
 
-def test_names_of_any_characters(tmp_path):
+def test_names_of_any_characters(tmp_path, settled):
     images = {}
     for name in ("a b.png", "näh.png", "two\nlines.png", "\udcff.png"):
         (tmp_path / name).write_bytes(name.encode("utf-8", "surrogateescape"))
         images[name] = tmp_path / name
-    aged(images.values())
     first = content_hashes(images, tmp_path / "cache")
     assert len(set(first.values())) == 4
     assert content_hashes(images, tmp_path / "cache") == first
     assert len(contents._remembered(tmp_path / "cache" / "features" / "hashes.json")) == 4
+
+
+def test_files_of_equal_size_and_time_that_change_places_are_read_again(tmp_path, settled):
+    files = {name: tmp_path / name for name in ("first", "other")}
+    for name, path in files.items():
+        path.write_bytes(name.encode())
+        os.utime(path, ns=(0, 10**18))
+    want = content_hashes(files, tmp_path)
+    (tmp_path / "first").rename(tmp_path / "kept")
+    (tmp_path / "other").rename(tmp_path / "first")
+    (tmp_path / "kept").rename(tmp_path / "other")
+    assert content_hashes(files, tmp_path) == {"first": want["other"], "other": want["first"]}
+    (tmp_path / "first").write_bytes(b"later")  # in place, with its time set back
+    os.utime(tmp_path / "first", ns=(0, 10**18))
+    assert content_hashes(files, tmp_path)["first"] == hashlib.sha256(b"later").digest()
 
 
 def test_a_file_rewritten_within_a_tick_is_read_again(tmp_path):
@@ -462,10 +475,9 @@ def test_a_file_rewritten_within_a_tick_is_read_again(tmp_path):
     assert content_hashes({"a": path}, tmp_path)["a"] == hashlib.sha256(b"other").digest()
 
 
-def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder):
+def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder, settled):
     """With any bit of the hash cache flipped, the whole cache is discarded and hashes are computed again."""
     images = dict(list(images_of(folder).items())[:2])
-    aged(images.values())
     want = content_hashes(images, tmp_path)
     memory = tmp_path / "features" / "hashes.json"
     content = memory.read_bytes()

@@ -18,8 +18,9 @@ from negbench.grid.cells import SCENES, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.executors import Here
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.plugins.registry import build
 from negbench.scoring import evaluation
-from negbench.settings.config import RunConfig
+from negbench.settings.config import RunConfig, resolved
 from negbench.systems.system import load_config
 from tests.vector_files import write_vectors
 
@@ -133,7 +134,8 @@ def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> 
     scenes, parts = Scenes(), list[list[str]]()
     for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
         (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
-        shared, alone = (plan_run(config, each).splits.dev for each in (scenes, Scenes()))
+        full = resolved(config)
+        shared, alone = (each.splits(full, each.outline(full)).dev for each in (scenes, Scenes()))
         assert shared is not None
         assert alone is not None
         parts.append([query.id for query in shared.queries])
@@ -175,7 +177,7 @@ def test_texts_that_an_evaluation_asked_for_first_can_be_trained_with() -> None:
 def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backbone = Vectors.load(dim=8, attribute_weights=True)
+    backbone = build(Vectors, dim=8, attribute_weights=True)
     tokens = backbone.tokenize(["red", "the same but blue, with long sleeves"] * 400)
     made = scene.frozen_texts(backbone, tokens)
     assert made.keys() == {"pooled", "words", "colour", "shape"}
@@ -221,6 +223,30 @@ def test_other_annotations_are_another_run(vector_sets: list[str], tmp_path: Pat
     captions = root / f"captions/cap.dress.{split}.json"
     captions.write_text(captions.read_text(encoding="utf-8").replace("sleeves", "collar", 1), encoding="utf-8")
     assert plan_run(config, Scenes()).hash != before
+
+
+def test_other_pictures_are_another_run_unless_no_backbone_reads_them(
+    vector_sets: list[str], tmp_path: Path, toys: Any
+) -> None:
+    """Regression: with the contents of two images swapped, the stored result was returned."""
+    images = toys.TOYS["triplets"](tmp_path)["file"].parent / "images"
+    data = ["dataset.name=triplets", f"dataset.file='{tmp_path / 'pairs.jsonl'}'"]
+    pixels = ["backbone.name=tiny", "backbone.weights=random"]
+    given = [text for text in vector_sets if not text.startswith("dataset")]
+    scenes, seen = Scenes(), list[tuple[str, str]]()
+    for edit in ("none", "touch", "unused", "swap"):
+        if edit == "touch":
+            (images / "train0.png").touch()
+        elif edit == "unused":
+            (images / "unused.png").write_bytes((images / "val0.png").read_bytes())
+        elif edit == "swap":
+            (images / "train0.png").rename(tmp_path / "kept.png")
+            (images / "train1.png").rename(images / "train0.png")
+            (tmp_path / "kept.png").rename(images / "train1.png")
+        seen.append(tuple(plan_run(configs([*data, *more], "in-batch")[0], scenes).hash for more in (pixels, given)))
+    assert len(set(seen[:3])) == 1
+    assert seen[3][0] != seen[2][0]
+    assert seen[3][1] == seen[2][1]
 
 
 def test_images_that_a_backbone_does_not_know() -> None:

@@ -16,6 +16,7 @@ from negbench.display import Display
 from negbench.grid.cells import plan
 from negbench.loop.runs import Bench, open_run, run_config
 from negbench.mining.planes import EmbeddedPlane, offline_planes
+from negbench.plugins.registry import build
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig, resolved
 from negbench.systems.system import load_config
@@ -47,14 +48,14 @@ def test_a_folder_holds_a_world_of_its_own(toy_root: Path) -> None:
 
     assert worlds() == [1, 2]
     assert worlds(f"dataset.root='{toy_root}'") == [None, None]
-    assert Synthetic.load(root=toy_root).card.world == "1"  # the world that the folder was made from
+    assert build(Synthetic, root=toy_root).card.world == "1"  # the world that the folder was made from
 
 
 def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_path: Path) -> None:
     configs = [config_of(seed, strategy=name) for seed in (0, 1) for name in ("in-batch", "top-k")]
     cells = plan(configs, tmp_path, Display(), Scenes())
-    assert [cell.data == cells[0].data for cell in cells] == [True, True, False, False]
-    assert cells[2].data == cells[3].data
+    assert [cell.run.data == cells[0].run.data for cell in cells] == [True, True, False, False]
+    assert cells[2].run.data == cells[3].run.data
     assert {cell.labels["backbone"] for cell in cells} == {"vectors(dim=16, tokens=2)"}
     (label,) = {cell.labels["dataset"] for cell in cells}
     assert label.startswith("vectors@twins4.5-40x32x40x24-")
@@ -84,7 +85,7 @@ def test_a_runs_manifest_names_its_world(tmp_path: Path) -> None:
 def test_the_encoder_is_that_of_the_world() -> None:
     opened = open_run(config_of(3), Display(), Scenes())
     ids = opened.scene.val.dataset.images
-    own, other = (Vectors.load(dim=16, tokens=2, world=world).features_of(ids) for world in (3, 0))
+    own, other = (build(Vectors, dim=16, tokens=2, world=world).features_of(ids) for world in (3, 0))
     held = opened.scene.features(opened.backbone, opened.scene.val.images)
     assert torch.equal(held, own)
     assert not torch.equal(held, other)
@@ -94,7 +95,7 @@ def test_a_guide_is_of_the_runs_world() -> None:
     opened = open_run(config_of(3, "mining.guide=vectors:dim=16:tokens=2"), Display(), Scenes())
     plane = offline_planes(("guide",), opened.config, opened.scene, Display())["guide"]
     assert isinstance(plane, EmbeddedPlane)
-    guide = Vectors.load(dim=16, tokens=2, world=3, seed=3).eval()
+    guide = build(Vectors, dim=16, tokens=2, world=3, seed=3).eval()
     want = evaluation.embed(guide, opened.scene, opened.scene.train)
     assert torch.allclose(plane.queries, want.queries)
     assert torch.allclose(plane.candidates, want.candidates)

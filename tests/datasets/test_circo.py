@@ -15,6 +15,7 @@ from torch import Tensor
 
 from negbench.datasets.circo import Circo
 from negbench.errors import DataError
+from negbench.plugins.registry import build
 from negbench.testing.datasets import toy_table
 
 Files = dict[str, Any]
@@ -52,7 +53,7 @@ def root(tmp_path: Path, flaws: ModuleType) -> Path:
 
 
 def load(root: Path, **options: Any) -> Circo:
-    return Circo.load(root=root, **{"images": False, **options})
+    return build(Circo, root=root, **{"images": False, **options})
 
 
 def block(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from negbench.datasets.cirr import Cirr
 from negbench.errors import DataError
+from negbench.plugins.registry import build
 from negbench.testing.datasets import SIGNS, toy_table
 
 Files = dict[str, Any]
@@ -48,7 +49,7 @@ def root(tmp_path: Path, flaws: ModuleType) -> Path:
 
 
 def load(root: Path, **options: Any) -> Cirr:
-    return Cirr.load(root=root, **{"images": False, **options})
+    return build(Cirr, root=root, **{"images": False, **options})
 
 
 def block(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -16,7 +16,7 @@ from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.datasets.verify import verify
 from negbench.errors import OptionError
-from negbench.plugins.registry import registry
+from negbench.plugins.registry import build, registry
 from negbench.testing import DatasetTestCase
 
 PLUGIN = Path(__file__).with_name("pairs_plugin.py")
@@ -183,10 +183,10 @@ def test_a_flaw_is_seen(name: str, toys: ModuleType, tmp_path: Path) -> None:
     for split in ("train", "val"):
         toys.put(tmp_path / f"{split}.json", [{"from": f"p{n}", "to": f"p{n + 1}", "caption": "x"} for n in range(10)])
     split = "train" if name.strip() in ("test_epochs", "test_dev_part") else "val"
-    data = cls.load(root=tmp_path, split=split, images=False)
+    data = build(cls, root=tmp_path, split=split, images=False)
     suite: Any = DatasetTestCase()
     check = getattr(suite, name.strip())
     with pytest.raises(AssertionError):
         check(data)
-    plain = registry.get("datasets", "pairs-plugin").load(root=tmp_path, split=split, images=False)  # type: ignore[attr-defined]
+    plain = registry.make("datasets", "pairs-plugin", root=tmp_path, split=split, images=False)
     check(plain)

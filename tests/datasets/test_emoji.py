@@ -18,6 +18,7 @@ from negbench.datasets._emoji_codes import Look, description, modification, pars
 from negbench.datasets.emoji import ARTISTS, EmojiPictures
 from negbench.datasets.verify import verify
 from negbench.errors import DataError, OptionError
+from negbench.plugins.registry import build
 
 pytest.importorskip("resvg_py")
 
@@ -47,7 +48,7 @@ SPELLED = {  # by hand, from Unicode's charts
 
 
 def load(root: Path, split: str = "train", **options: Any) -> EmojiPictures:
-    return EmojiPictures.load(root=root, split=split, **options)
+    return build(EmojiPictures, root=root, split=split, **options)
 
 
 @pytest.fixture
@@ -187,7 +188,13 @@ def test_pictures_are_drawn_once_and_open(root: Path) -> None:
     stamp = (drawn / "pictures.json").stat().st_mtime_ns
     load(root, "val")
     assert (drawn / "pictures.json").stat().st_mtime_ns == stamp
-    next(drawn.glob("*.png")).unlink()
+    first, other = sorted(drawn.glob("*.png"))[:2]
+    for one, bytes_ in ((first, other.read_bytes()), (other, first.read_bytes())):
+        content, _ = one.read_bytes(), one.write_bytes(bytes_)
+        with pytest.raises(DataError, match="is not as it was drawn: delete"):
+            load(root)
+        one.write_bytes(content)
+    first.unlink()
     with pytest.raises(DataError, match="images are missing"):
         [load(root, split) for split in ("train", "val")]
     (drawn / "pictures.json").write_text("{")

@@ -16,6 +16,7 @@ from negbench.contracts import Query
 from negbench.datasets._tirg import Labels, TrainingPairs
 from negbench.datasets.fashion200k import LANGUAGE, Fashion200K, modification
 from negbench.errors import DataError
+from negbench.plugins.registry import build
 from negbench.testing.datasets import SIGNS, toy_table
 
 TRAIN = [
@@ -55,7 +56,7 @@ def root(tmp_path: Path, flaws: ModuleType) -> Path:
 
 
 def load(root: Path, **options: Any) -> Fashion200K:
-    return Fashion200K.load(root=root, **{"images": False, **options})
+    return build(Fashion200K, root=root, **{"images": False, **options})
 
 
 def short(image: str | None) -> str:
@@ -220,7 +221,7 @@ def with_images(root: Path, standin: ModuleType, images: list[tuple[str, str]], 
 
 
 def test_images_are_found_below_any_folder(root: Path, standin: ModuleType) -> None:
-    data = Fashion200K.load(root=with_images(root, standin, TEST, "a/b"))
+    data = build(Fashion200K, root=with_images(root, standin, TEST, "a/b"))
     assert data.open_image(name_of("q")).tobytes() == bytes(standin.color_of("q_0")) * 64
     assert data.identity == load(root).identity
 
@@ -229,15 +230,15 @@ def test_missing_images(root: Path, standin: ModuleType) -> None:
     with_images(root, standin, TEST)
     file = root / f"{name_of('q')}.png"
     file.write_bytes(b"")
-    data = Fashion200K.load(root=root, allow_missing=True)
+    data = build(Fashion200K, root=root, allow_missing=True)
     assert data.missing == (name_of("q"),)
     # queries with reference q are dropped; where q was the target, another image with its caption replaces it
     assert [(short(q.reference), short(q.target)) for q in data.queries] == [("p", "r"), ("t", "r"), ("s", "r")]
     (root / f"{name_of('r')}.png").unlink()
     with pytest.raises(DataError, match=r"fashion200k test: no query in .* is left"):
-        Fashion200K.load(root=root, allow_missing=True)
+        build(Fashion200K, root=root, allow_missing=True)
     with pytest.raises(DataError, match=r"fashion200k train: no query in .* is left .*8 images missing"):
-        Fashion200K.load(root=root, split="train", allow_missing=True)
+        build(Fashion200K, root=root, split="train", allow_missing=True)
 
 
 # --- flawed files ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.errors import DataError
-from negbench.plugins.registry import registry
+from negbench.plugins.registry import build, registry
 
 QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961)}
 ORIGINAL = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373)}
@@ -43,7 +43,7 @@ def root(tmp_path: Path, flaws: ModuleType) -> Path:
 
 
 def load(root: Path, **options: Any) -> FashionIQ:
-    return FashionIQ.load(root=root, **{"images": False, **options})
+    return build(FashionIQ, root=root, **{"images": False, **options})
 
 
 def sizes(data: FashionIQ) -> tuple[int, ...]:
@@ -168,11 +168,11 @@ def test_relevance_is_read_and_kept_within_the_gallery(root: Path, flaws: Module
 def test_root_from_the_environment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEGBENCH_DATA", str(root.parent))
     want = load(root).identity
-    assert FashionIQ.load(images=False).identity == want
+    assert build(FashionIQ, images=False).identity == want
     assert registry.make("datasets", "fashioniq", images=False).images[0] == "Dval0"
     monkeypatch.delenv("NEGBENCH_DATA")
     with pytest.raises(DataError, match="NEGBENCH_DATA") as caught:
-        FashionIQ.load(images=False)
+        build(FashionIQ, images=False)
     for part in ("--data-root", "https://github.com/XiaoxiaoGuo/fashion-iq", "captions/cap.CATEGORY.SPLIT.json"):
         assert part in str(caught.value)
 

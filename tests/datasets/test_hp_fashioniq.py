@@ -14,6 +14,7 @@ import torch
 
 from negbench.datasets.hp_fashioniq import HPFashionIQ
 from negbench.errors import DataError
+from negbench.plugins.registry import build
 from negbench.testing.datasets import SIGNS, toy_table
 
 Files = dict[str, Any]
@@ -66,7 +67,7 @@ def root(tmp_path: Path, flaws: ModuleType) -> Path:
 
 
 def load(root: Path, **options: Any) -> HPFashionIQ:
-    return HPFashionIQ.load(root=root, **{"images": False, **options})
+    return build(HPFashionIQ, root=root, **{"images": False, **options})
 
 
 # --- the real file -----------------------------------------------------------------------------------------------

@@ -98,3 +98,16 @@ def test_files_are_decoded_in_order_and_the_unreadable_ones_reported(tmp_path: P
 def test_an_unreadable_root(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"folder .*nowhere cannot be read: No such file"):
         ImageFiles.scan(tmp_path / "nowhere")
+
+
+def test_large_images_are_decoded_fewer_ahead(tmp_path: Path) -> None:
+    """Of 40 images of 30 kB of pixels, a bound of 300 kB lets 10 be decoded before they are taken."""
+    paths = [tmp_path / f"{number}.png" for number in range(40)]
+    for path in paths:
+        Image.new("RGB", (100, 100)).save(path)
+    begun = list[int]()
+    taken = decoded(paths, lambda image: begun.append(1), threads=2, ahead=300_000)
+    for count in range(1, 41):
+        next(taken)
+        assert len(begun) <= count + 10
+    assert len(begun) == 40

@@ -12,7 +12,7 @@ import pytest
 
 from negbench.datasets.mit_states import TEST_NOUNS, MitStates
 from negbench.errors import DataError
-from negbench.plugins.registry import registry
+from negbench.plugins.registry import build, registry
 from negbench.testing.datasets import SIGNS, toy_table
 
 FOLDERS = {
@@ -33,7 +33,7 @@ def root(tmp_path: Path, standin: ModuleType) -> Path:
 
 
 def load(root: Path, **options: Any) -> MitStates:
-    return MitStates.load(root=root, **options)
+    return build(MitStates, root=root, **options)
 
 
 def class_of(image: str | None) -> str:

@@ -22,6 +22,7 @@ from negbench.datasets._wording import clauses
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.datasets.synthetic import Spec, Synthetic
 from negbench.errors import DataError, OptionError
+from negbench.plugins.registry import build
 
 TINY = Spec(train_images=40, train_queries=30, val_images=24, val_queries=20, twins=2.5)
 SIZES = {f.name: getattr(TINY, f.name) for f in dataclasses.fields(TINY) if f.name.startswith(("train", "val"))}
@@ -117,7 +118,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 # --- first use -----------------------------------------------------------------------------------------------------
 
 
-def build(cache: Path, stuck: bool) -> None:
+def build_stuck(cache: Path, stuck: bool) -> None:
     """Load the data set as a process does; runs in a child, so that the patches stay there."""
     real = _synthesis._build
 
@@ -140,7 +141,7 @@ def folders(cache: Path) -> list[str]:
 
 
 def test_processes_that_start_at_once_build_once(tmp_path: Path, folder: Path, forked: Any) -> None:
-    processes = [forked(partial(build, tmp_path, False)) for _ in range(4)]
+    processes = [forked(partial(build_stuck, tmp_path, False)) for _ in range(4)]
     assert "".join(process.communicate() for process in processes).count("builds") == 1
     assert [process.returncode for process in processes] == [0] * 4
     assert folders(tmp_path) == [TINY.folder]
@@ -148,7 +149,7 @@ def test_processes_that_start_at_once_build_once(tmp_path: Path, folder: Path, f
 
 
 def test_a_killed_build_does_not_hurt(tmp_path: Path, folder: Path, forked: Any) -> None:
-    process = forked(partial(build, tmp_path, True))
+    process = forked(partial(build_stuck, tmp_path, True))
     assert [process.stdout.readline() for _ in range(2)] == ["builds\n", "draws\n"]
     process.kill()
     process.wait()
@@ -159,10 +160,10 @@ def test_a_killed_build_does_not_hurt(tmp_path: Path, folder: Path, forked: Any)
 
 def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    data = Synthetic.load(split="val", twins=2.5, **SIZES)
+    data = build(Synthetic, split="val", twins=2.5, **SIZES)
     assert (tmp_path / TINY.folder / MANIFEST).is_file()
     monkeypatch.setattr(_synthesis, "_build", None)
-    again = Synthetic.load(split="val", twins=2.5, **SIZES)
+    again = build(Synthetic, split="val", twins=2.5, **SIZES)
     assert again.identity == data.identity
     assert again.queries == data.queries
 
@@ -171,7 +172,7 @@ def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path: Path, monke
 
 
 def test_training_queries_carry_descriptions(folder: Path) -> None:
-    query = Synthetic.load(root=folder, split="train").queries[0]
+    query = build(Synthetic, root=folder, split="train").queries[0]
     described = read(folder / "attributes.json")
     attributes = Attributes(**described[query.target])  # type: ignore[index]
     assert query.target_text is not None
@@ -182,22 +183,22 @@ def test_training_queries_carry_descriptions(folder: Path) -> None:
 
 
 def test_it_is_readable_as_fashioniq(folder: Path) -> None:
-    ours, theirs = Synthetic.load(root=folder, split="val"), FashionIQ.load(root=folder, split="val")
+    ours, theirs = build(Synthetic, root=folder, split="val"), build(FashionIQ, root=folder, split="val")
     assert theirs.queries == ours.queries
     assert theirs.images == ours.images
     assert theirs.identity != ours.identity
 
 
 def test_options_beside_a_folder_must_agree_with_it(folder: Path) -> None:
-    Synthetic.load(root=folder, world=0, twins=2.5, **SIZES)
+    build(Synthetic, root=folder, world=0, twins=2.5, **SIZES)
     with pytest.raises(OptionError, match=r"world = 3, but the data set at .* has 0"):
-        Synthetic.load(root=folder, world=3)
+        build(Synthetic, root=folder, world=3)
 
 
 def test_a_folder_that_is_none_of_ours(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
         with pytest.raises(DataError, match=r"has no synthetic.json: leave root out"):
-            Synthetic.load(root=root)
+            build(Synthetic, root=root)
 
 
 @pytest.mark.parametrize("name", ["captions/cap.shirt.val.json", "relevance.json"])
@@ -205,10 +206,10 @@ def test_a_changed_or_lost_file_is_named(folder: Path, tmp_path: Path, name: str
     damaged = copy(folder, tmp_path / "d")
     (damaged / name).write_text((damaged / name).read_text().replace("e", "f", 1))
     with pytest.raises(DataError, match=rf"{name} is missing or was changed: delete the folder"):
-        Synthetic.load(root=damaged)
+        build(Synthetic, root=damaged)
     (damaged / name).unlink()
     with pytest.raises(DataError, match=rf"{name} is missing or was changed: delete the folder"):
-        Synthetic.load(root=damaged)
+        build(Synthetic, root=damaged)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def test_a_damaged_manifest_is_one_line(folder: Path, tmp_path: Path, content: s
     damaged = copy(folder, tmp_path / "d")
     (damaged / MANIFEST).write_text(content)
     with pytest.raises(DataError, match=r"synthetic.json is damaged: delete the folder") as caught:
-        Synthetic.load(root=damaged)
+        build(Synthetic, root=damaged)
     assert "\n" not in str(caught.value)
 
 
@@ -229,4 +230,4 @@ def test_another_generators_folder_is_refused(folder: Path, tmp_path: Path) -> N
     text = (other / MANIFEST).read_text()
     (other / MANIFEST).write_text(text.replace(f'"generator": {GENERATOR}', '"generator": 999'))
     with pytest.raises(DataError, match=r"made by generator 999, this is"):
-        Synthetic.load(root=other)
+        build(Synthetic, root=other)

@@ -13,7 +13,7 @@ import pytest
 
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, OptionError
-from negbench.plugins.registry import registry
+from negbench.plugins.registry import build, registry
 
 Rows = list[dict[str, Any]]
 KINDS = ("jsonl", "csv")
@@ -55,7 +55,7 @@ def save(path: Path, rows: Rows) -> Path:
 
 
 def load(file: Path, **options: Any) -> Triplets:
-    return Triplets.load(file=file, **{"images": False, **options})
+    return build(Triplets, file=file, **{"images": False, **options})
 
 
 @pytest.fixture
@@ -171,18 +171,18 @@ def test_images_by_path_and_by_name(tmp_path: Path, standin: ModuleType) -> None
         {"reference": "deep", "text": "t", "target": "c", "split": "val"},
     ]
     file = save(tmp_path / "data/pairs.jsonl", rows)
-    data = Triplets.load(file=file, root=tmp_path)
+    data = build(Triplets, file=file, root=tmp_path)
     assert data.images[0] == "x/y/a.png"
     for image, stem in (("x/y/a.png", "a"), ("x/y/b", "b"), ("c.png", "c"), ("d.v2", "d.v2"), ("deep", "deep")):
         assert data.open_image(image).tobytes() == bytes(standin.color_of(stem)) * 64
     with pytest.raises(DataError, match=r"3 of 6 images are missing below .*: c\.png \(no file\), d\.v2 \(no file\)"):
-        Triplets.load(file=file)  # the file's own folder
-    part = Triplets.load(file=file, allow_missing=True)
+        build(Triplets, file=file)  # the file's own folder
+    part = build(Triplets, file=file, allow_missing=True)
     assert (len(part.queries), part.partial) == (1, True)
     standin.write_images(tmp_path / "other", ["deep"])
     (tmp_path / "other/deep.png").write_bytes(b"another")
     with pytest.raises(DataError, match="image 'deep' is ambiguous"):
-        Triplets.load(file=file, root=tmp_path)
+        build(Triplets, file=file, root=tmp_path)
 
 
 def test_an_image_outside_the_folder_is_refused(tmp_path: Path, standin: ModuleType) -> None:
@@ -190,7 +190,7 @@ def test_an_image_outside_the_folder_is_refused(tmp_path: Path, standin: ModuleT
     for value in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "..", "..\\secret.png"):
         file = save(tmp_path / "in/a.jsonl", [{"reference": "r", "text": "t", "target": value, "split": "val"}])
         with pytest.raises(DataError, match=r"line 1, column 'target': .* is not a path below the image folder"):
-            Triplets.load(file=file)
+            build(Triplets, file=file)
 
 
 # --- flaws -------------------------------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ from negbench.datasets._synthesis import Spec, plan
 from negbench.datasets._wording import clauses
 from negbench.datasets.vectors import VectorWorld, attributes_of, look_of
 from negbench.errors import DataError, OptionError
+from negbench.plugins.registry import build
 
 SMALL = {"train_images": 160, "train_queries": 120, "val_images": 120, "val_queries": 80}
 
 
 def load(**options: Any) -> VectorWorld:
-    return VectorWorld.load(**{**SMALL, "split": "train", **options})
+    return build(VectorWorld, **{**SMALL, "split": "train", **options})
 
 
 @cache

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from negbench.datasets._triplet_files import TripletTable
-from negbench.own.init import Scan, commands
-from negbench.testing import BackboneTestCase, LossTestCase, StrategyTestCase
+from negbench.testing import BackboneTestCase, LossTestCase, StrategyTestCase, build
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 
@@ -76,13 +74,4 @@ class TestColours(BackboneTestCase):
     @pytest.fixture
     def make(self) -> Any:
         made = shown_in("own_backbone.py")["Colours"]
-        return lambda seed: made.load(seed=seed)
-
-
-def test_the_commands_of_the_ten_minutes_are_those_that_init_prints() -> None:
-    scan = Scan(Path("my-data"), triplets=(Path("my-data/triplets.jsonl"), TripletTable([], (), "")))
-    (block,) = re.findall(r"```sh\n(.*?)```", (HOWTO / "ten_minutes.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    embed, first, *rest = (line.partition("  #")[0].strip() for line in block.splitlines())
-    assert embed == "negbench embed my-data --encoder open_clip:ViT-B-32:openai"  # tests/cli/test_embed.py runs it
-    assert first == "negbench init my-data"
-    assert rest == commands(scan)
+        return lambda seed: build(made, seed=seed)

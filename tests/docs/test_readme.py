@@ -3,8 +3,6 @@
 | commands | how |
 |---|---|
 | `make ...` | the target exists and its commands hold the expected one (`make -n`) |
-| `pip install ...` | the extra is declared; tests/test_package.py installs the wheel |
-| `docker ...` | the Dockerfile exists: tests/test_package.py reads it |
 | with `--data-root DIR`, or on a run named RUN | in full, on an empty folder: missing data, exit code 2 |
 | `negbench ui` | up to the server's own command; tests/report/test_browser.py opens it |
 | `negbench init`, `embed` | tests/cli/test_init.py and test_embed.py run them, on images and on embeddings |
@@ -49,9 +47,9 @@ WHOLE = [words for words in OURS if words not in DATA and words[0] not in ("ui",
 
 
 def test_there_are_commands_of_every_sort() -> None:
-    assert {words[0] for words in COMMANDS} == {"make", "pip", "docker", "negbench"}
-    assert len(DATA) >= 4
-    assert len(WHOLE) >= 8
+    assert {words[0] for words in COMMANDS} == {"make", "negbench"}
+    assert len(DATA) >= 1
+    assert len(WHOLE) >= 3
 
 
 def test_make() -> None:
@@ -59,13 +57,6 @@ def test_make() -> None:
     for words in (words for words in COMMANDS if words[0] == "make"):
         done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
         assert begins[words[1]] in done.stdout
-
-
-def test_pip() -> None:
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for words in (words for words in COMMANDS if words[0] == "pip"):
-        for extra in re.findall(r"\[(\w+)\]", words[-1]):
-            assert re.search(rf"^{extra} = \[", text, flags=re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -79,8 +70,7 @@ def test_commands_run_whole(
         words += ["--only", "1"]
     if words[0] == "study":
         words += ["--final-seeds", "0"]
-    if "63" in words[-1]:
-        words[-1] = "1,5"  # batches of 16
+    words = [{"1,16": "1,5", "20,120": "1,2"}.get(word, word) for word in words]  # batches of 16
     if words[0] == "compare":
         words += ["--no-report", *(["--lr", "fixed"] if "--lr" not in words else [])]  # a test below writes a report
     if "--dial" in words:  # its recipe sets its own data
@@ -89,7 +79,9 @@ def test_commands_run_whole(
         words += [part for text in small for part in ("--set", f"dataset.{text}")]
     elif words[0] not in ("list", "data"):
         sets = [text for text in toy_sets if not (words[0] == "claims" and "schedule" in text)]  # claims sets it
-        words += [part for text in (*sets, "train.epochs=1") for part in ("--set", text)]
+        epochs = [] if "--epochs" in words else ["train.epochs=1"]
+        sets = [text for text in sets if not text.startswith("train.epochs=")]
+        words += [part for text in (*sets, *epochs) for part in ("--set", text)]
     assert negbench(words) == 0
 
 
@@ -99,7 +91,7 @@ def test_commands_on_missing_data_end_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    assert negbench([{"DIR": "empty"}.get(word, word) for word in words]) in (1, 2)
+    assert negbench([{"DIR": "empty"}.get(word, word) for word in words]) == 2
     output = capsys.readouterr()
     output = output.err + output.out
     assert "empty" in output or "RUN" in output or "model.pth" in output, output
@@ -116,8 +108,7 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(
     grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", *sets]
     for name, more in (("earlier", ["--no-report"]), ("demo", [])):
         assert negbench(["compare", "--lr=fixed", *grid, "--name", name, *more]) == 0
-    (report,) = (words for words in OURS if words[0] == "report")
-    assert negbench(report) == 0
+    assert negbench(["report", "demo", "--against", "earlier"]) == 0
     for folder in ("report", "against-earlier"):
         assert (tmp_path / "runs" / "demo" / folder / "index.html").exists()
     monkeypatch.setattr(os, "execve", lambda *_: None)  # tests/reliability/test_secrets.py checks the command

@@ -29,7 +29,7 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
-from negbench.grid.compare import over_recipe
+from negbench.grid.compare import over_recipe, plan_comparison
 from negbench.grid.comparison import ComparisonFolder, check_place, groups_of
 from negbench.grid.executors import Here, Processes
 from negbench.loop import runs as loop_runs
@@ -122,23 +122,24 @@ def test_a_fault_of_ours_is_kept_with_its_traceback(
 
 def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
-    monkeypatch.setattr(grid_compute, "open_run", lambda config, *_: opened.append(config))
+    monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run))
     cells: list[Any] = [_cell_of("clip", data, place) for place, data in enumerate("aabcb")]
     grid_compute.encode_cells(cells, Display())
-    assert [config.place for config in opened] == [0, 2, 3]
+    assert [run.place for run in opened] == [0, 2, 3]
 
 
 def test_of_a_backbone_that_brings_its_features_one_world_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
-    monkeypatch.setattr(grid_compute, "open_run", lambda config, *_: opened.append(config))
+    monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run))
     grid_compute.encode_cells([_cell_of("vectors", data, place) for place, data in enumerate("abc")], Display())
-    assert [config.place for config in opened] == [0]
+    assert [run.place for run in opened] == [0]
 
 
 def _cell_of(backbone: str, data: str, place: int) -> Any:
     """Return a cell of the data set `world` with only the fields that encoding reads."""
-    config = SimpleNamespace(backbone=SimpleNamespace(name=backbone), place=place)
-    return SimpleNamespace(data=data, config=config, labels={"backbone": backbone, "dataset": "world"})
+    config = SimpleNamespace(backbone=SimpleNamespace(name=backbone))
+    run = SimpleNamespace(data=data, place=place)
+    return SimpleNamespace(run=run, config=config, labels={"backbone": backbone, "dataset": "world"})
 
 
 def test_interrupted_and_continued_gives_the_same_table(
@@ -324,12 +325,12 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert all(r.data.tags.get("mlflow.parentRunId", parent) == parent for r in runs)
     for summary in (r for r in runs if r.data.tags["negbench.kind"] == "summary"):
         cells = [
-            r.data.metrics["final/recall_at_10"]
+            r.data.metrics["recall_at_10"]
             for r in runs
             if r.data.tags["negbench.kind"] == "cell" and r.data.tags["strategy"] == summary.data.tags["strategy"]
         ]
         assert summary.info.run_name == summary.data.tags["strategy"]
-        assert summary.data.metrics["final/recall_at_10"] == pytest.approx(np.mean(cells))
+        assert summary.data.metrics["recall_at_10"] == pytest.approx(np.mean(cells))
         assert summary.data.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
     rows = {row["strategy"]: row for row in read_json(tmp_path / "both" / "statistics.json")["rows"] if row["main"]}
     tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
@@ -448,13 +449,14 @@ def test_a_name_belongs_to_one_kind_of_folder(
         ("of-claims", "already claims"),
         ("of-a-study", "already a study"),
         ("of-a-run", "already a run"),
-        ("mlflow.db", "already part of the MLflow store"),
-        ("artifacts", "already part of the MLflow store"),
     ):
         assert negbench(command_of(vector_sets, tmp_path, "--name", name)) == 2
         line = capsys.readouterr().err.strip().splitlines()[-1]
         assert line.startswith(f"negbench: error: --name {name}: ")
         assert line.endswith(f" is {there}: give another --name")
+    for name in ("mlflow.db", "mlflow.db-wal", "artifacts"):  # also before there is a store
+        assert negbench(command_of(vector_sets, tmp_path, "--name", name)) == 2
+        assert "the MLflow store of the runs folder has this name" in capsys.readouterr().err
     for kind in ("claims", "study", "final"):
         with pytest.raises(OptionError, match="compared is already a comparison"):
             check_place(tmp_path / "compared", kind)
@@ -495,8 +497,8 @@ MISTAKES = [
     (["--seeds", "1000000000"], "--seeds '1000000000': at most 1,000 are allowed"),
     (["--pairs", "all"], "--pairs has no effect without --until decided"),
     (["--until", "decided"], "--until decided starts with 1 seeds"),
-    (["--dial", "train.lr=1,2", "--tuned", "2"], "--dial and --tuned cannot be combined"),
-    (["--dial", "train.lr=1,2", "--losses", "all"], "--dial and several losses do not go together"),
+    (["--dial", "train.weight_decay=1,2", "--tuned", "2"], "--dial and --tuned cannot be combined"),
+    (["--dial", "train.weight_decay=1,2", "--losses", "all"], "--dial and several losses do not go together"),
     (["--systems", "all", "--negatives", "1"], "--systems and --negatives cannot be combined"),
     (["--systems", "all", "--losses", "info-nce"], "--systems uses each system's own loss"),
     (["--systems", "qur"], "unknown system 'qur' in --systems: did you mean 'qure'?"),
@@ -522,9 +524,11 @@ def test_titles_tell_cells_apart(vector_sets: list[str], tmp_path: Path) -> None
 
 
 def test_negatives_are_an_axis(vector_sets: list[str], tmp_path: Path) -> None:
-    axes = axes_of(vector_sets, "in-batch,all-corpus", seeds=1, negatives=[1, 5])
-    configs = axes.configs()
-    cells = plan(configs, tmp_path, Display(), Scenes(), axes.labels(configs))
+    options = {"strategies": "in-batch,all-corpus", "seeds": 1, "negatives": [1, 5], "lr": "fixed"}
+    cells = plan_comparison(Compare(sets=(*vector_sets, "train.epochs=2"), **options), tmp_path).cells
+    assert [cell.facts for cell in cells[1:3]] == [
+        {"plugin": "in-batch", "num_negatives": 5}, {"plugin": "all-corpus", "num_negatives": 1},
+    ]  # fmt: skip
     want = [("in-batch x1", 1), ("in-batch x5", 5), ("all-corpus x1", 1), ("all-corpus x5", 5)]
     assert [(cell.labels["strategy"], cell.config.train.num_negatives) for cell in cells] == want
     outcomes = ComparisonFolder(tmp_path / "c").compute(cells, Here(), tracking_uri="none")

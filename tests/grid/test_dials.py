@@ -16,6 +16,11 @@ from negbench.settings.options import Compare
 DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
 
 
+def without(sets: list[str], *keys: str) -> tuple[str, ...]:
+    """Leave out the keys that a dial varies."""
+    return tuple(text for text in sets if not text.startswith(keys))
+
+
 def test_dials_are_read_as_set_reads() -> None:
     assert parse_dial("dataset.twins=1, 2,4") == Dial("dataset.twins", (1, 2, 4))
     assert parse_dial("train.precision=fp32,bf16") == Dial("train.precision", ("fp32", "bf16"))
@@ -38,15 +43,17 @@ def test_points_are_all_combinations() -> None:
 
 
 def test_cells_lie_at_their_points(vector_sets: list[str], tmp_path: Path) -> None:
-    asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=DIALS, sets=tuple(vector_sets), name="d")
+    sets = without(vector_sets, "train.lr", "train.epochs")
+    asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=DIALS, sets=sets, name="d")
     plan = plan_comparison(asked, tmp_path)
     assert len(plan.cells) == 16
     for cell in plan.cells:
         assert cell.labels["point"] == f"lr={cell.config.train.lr}, epochs={cell.config.train.epochs}"
+        varied = {"train.lr": cell.config.train.lr, "train.epochs": cell.config.train.epochs}
+        assert cell.facts == {"plugin": cell.config.strategy.name, **varied}
     assert plan.folder.path == tmp_path / "d"
     assert plan.folder.about == {
         "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],
-        "undefined": [],
     }
     assert plan.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 already finished"
 
@@ -61,16 +68,18 @@ def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets: li
 
 
 def test_a_point_that_cannot_be_computed_is_left_out_and_named(
-    tmp_path: Path, vector_sets: list[str], vector_flags: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=tuple(vector_sets))
+    sets = without(vector_sets, "train.batch_size")
+    asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=sets)
     plan = plan_comparison(asked, tmp_path)
-    (undefined,) = plan.folder.about["undefined"]
-    assert (undefined["point"], undefined["strategy"]) == ("batch_size=1", "all")
-    assert undefined["reason"].startswith("train.batch_size = 1")
+    (left_out,) = plan.folder.about["left_out"]
+    assert left_out["point"] == "batch_size=1"
+    assert left_out["reason"].startswith("train.batch_size = 1")
     assert {cell.labels["point"] for cell in plan.cells} == {"batch_size=16"}
     with pytest.raises(NegbenchError, match=r"train.batch_size = 1"):
         plan_comparison(asked.model_copy(update={"dials": ("train.batch_size=1",)}), tmp_path)
     command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path)]
-    assert negbench([*command, *vector_flags, "--dial", "train.batch_size=16,1"]) == 0
+    flags = [part for text in asked.sets for part in ("--set", text)]
+    assert negbench([*command, *flags, "--dial", "train.batch_size=16,1"]) == 0
     assert "note: point batch_size=1 skipped: train.batch_size = 1" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Systems as an axis: its cells, settings that stay untouched, and the corners."""
+"""Systems as an axis: its cells, and settings that stay untouched."""
 
 from __future__ import annotations
 
@@ -7,29 +7,18 @@ from pathlib import Path
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.data.scene import Scenes
-from negbench.display import Display
-from negbench.grid.axes import expand
-from negbench.grid.systems import Matrix, system_cells
+from negbench.grid.compare import ComparisonPlan, plan_comparison
 from negbench.machine.files import read_json
 from negbench.settings.config import ResolvedConfig
-from negbench.settings.layers import set_layer
-from negbench.systems.system import PLAIN
+from negbench.settings.options import Compare
 
 
-def matrix_of(vector_sets: list[str], systems: str, strategies: str, seeds: int = 1) -> Matrix:
-    return system_cells(
-        [set_layer(text) for text in vector_sets],
-        systems.split(","),
-        expand("strategies", strategies),
-        range(seeds),
-        runs=Path("nowhere"),
-        display=Display(),
-        scenes=Scenes(),
-    )
+def matrix_of(vector_sets: list[str], systems: str, strategies: str) -> ComparisonPlan:
+    asked = Compare(systems=systems, strategies=strategies, seeds=1, sets=tuple(vector_sets), lr="fixed")
+    return plan_comparison(asked, Path("nowhere"))
 
 
-def config_of(matrix: Matrix, system: str, strategy: str) -> ResolvedConfig:
+def config_of(matrix: ComparisonPlan, system: str, strategy: str) -> ResolvedConfig:
     return next(c.config for c in matrix.cells if c.labels["system"] == system and c.config.strategy.name == strategy)
 
 
@@ -44,9 +33,10 @@ def without_negatives(config: ResolvedConfig) -> dict[str, object]:
 def test_all_else_is_untouched(vector_sets: list[str]) -> None:
     matrix = matrix_of(vector_sets, "plain,qure,dqe", "all-corpus,in-batch,cirqrs,hycole")
     for system, own in (("plain", "in-batch"), ("qure", "qure"), ("dqe", "dqe")):
-        assert matrix.own[system].startswith(own)
+        cells = [cell for cell in matrix.cells if cell.labels["system"] == system]
+        assert [cell.config.strategy.name for cell in cells if cell.facts["own"]] == [own]
         base = config_of(matrix, system, own)
-        swapped = {c.config.strategy.name: c.config for c in matrix.cells if c.labels["system"] == system}
+        swapped = {c.config.strategy.name: c.config for c in cells}
         assert set(swapped) == {own, "all-corpus", "in-batch", "cirqrs", "hycole"}
         for config in swapped.values():
             assert without_negatives(config) == without_negatives(base)
@@ -66,41 +56,14 @@ def test_the_schedule_is_the_systems(vector_sets: list[str]) -> None:
             assert config_of(matrix, system, strategy).schedule.refresh_epochs == refreshes
 
 
-def corners_of(matrix: Matrix, system: str) -> dict[frozenset[str], str]:
-    return {frozenset(corner["factors"]): corner["label"] for corner in matrix.corners[system]}
-
-
-def test_corners_take_each_factor_from_one_or_the_other(vector_sets: list[str]) -> None:
-    matrix = matrix_of(vector_sets, "plain,qure,hycole", "in-batch")
-    assert PLAIN not in matrix.corners
-    labels = corners_of(matrix, "qure")
-    assert {tuple(sorted(factors)) for factors in labels} == {
-        (),
-        ("negatives",),
-        ("objective",),
-        ("negatives", "objective"),
-    }  # vectors do not support QuRe's architecture
-    of = {c.labels["system"]: c.config for c in matrix.cells}
-    for factors, label in labels.items():
-        assert of[label].strategy.name == ("qure" if "negatives" in factors else "in-batch")
-        assert of[label].loss.name == ("bradley-terry" if "objective" in factors else "info-nce")
-    plain, whole = labels[frozenset()], labels[frozenset({"negatives", "objective"})]
-    hashes = {c.labels["system"]: c.hash for c in matrix.cells}
-    assert hashes[plain] == hashes[PLAIN]  # the same runs: computed once
-    own = next(c for c in matrix.cells if c.labels["system"] == "qure" and c.config.strategy.name == "qure")
-    assert hashes[whole] == own.hash
-    assert set().union(*corners_of(matrix, "hycole")) == {"negatives", "objective", "architecture"}
-    for factors, label in corners_of(matrix, "hycole").items():
-        fusion = "gated" if "architecture" in factors else "sum"  # every system starts from it, plain included
-        assert of[label].backbone.options["fusion"] == fusion
-
-
 def test_what_is_not_defined_says_why(vector_sets: list[str]) -> None:
-    matrix = matrix_of([*vector_sets, "train.batch_size=500"], "plain,qure", "all-corpus,in-batch-cube:k=null")
-    assert {cell["strategy"] for cell in matrix.undefined} <= {"in-batch-cube"}
-    for cell in matrix.undefined:
-        assert cell["reason"]
-        assert "\n" not in cell["reason"]
+    matrix = matrix_of(vector_sets, "plain,qure", "gist,all-corpus")  # gist needs a guide
+    assert {cell.config.strategy.name for cell in matrix.cells} == {"in-batch", "qure", "all-corpus"}
+    left_out = matrix.folder.about["left_out"]
+    assert [(each["system"], each["strategy"]) for each in left_out] == [("plain", "gist"), ("qure", "gist")]
+    for each in left_out:
+        assert "mining.guide" in each["reason"]
+        assert "\n" not in each["reason"]
 
 
 def test_the_command_keeps_the_matrix_for_its_readers(
@@ -111,21 +74,14 @@ def test_the_command_keeps_the_matrix_for_its_readers(
     command += ["--name", "s", "--no-report", "--lr=fixed", "--runs-dir", str(tmp_path)]
     command += ["--tracking-uri", "none", *sets]
     assert negbench(command) == 0
-    document = read_json(tmp_path / "s" / "comparison.json")
-    names, corners, own = (document["systems"][key] for key in ("names", "corners", "own"))
-    assert names == ["plain", "qure"]
-    assert own == {"plain": "in-batch", "qure": "qure"}
-    assert [corner["factors"] for corner in corners["qure"]] == [
-        [], ["negatives"], ["objective"], ["negatives", "objective"],
-    ]  # fmt: skip
-    rows = document["cells"]
-    assert {row["system"] for row in rows} == {*names, *(corner["label"] for corner in corners["qure"])}
-    assert sum(row["system"] in names for row in rows) == 2 * (2 + 3)  # two seeds; in-batch is plain's own
+    rows = read_json(tmp_path / "s" / "comparison.json")["cells"]
+    assert {(row["system"], row["strategy"]) for row in rows if row["own"]} == {("plain", "in-batch"), ("qure", "qure")}
+    assert len(rows) == 2 * (2 + 3)  # two seeds; in-batch is plain's own
     assert all(row["run"] for row in rows)
+    verdicts = read_json(tmp_path / "s" / "statistics.json")["rows"]
+    assert {(row["system"], row["baseline"]) for row in verdicts} == {("plain", "in-batch"), ("qure", "qure")}
+    assert all(row["own"] == (row["verdict"] == "baseline") for row in verdicts)
     capsys.readouterr()
     assert negbench([*command, "--dry-run"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert (
-        f"{len({row['hash'] for row in rows})} different runs), {len({row['hash'] for row in rows})} already finished"
-        in out
-    )
+    assert "10 cells (2 systems x 2 strategies x 2 seeds), 10 already finished" in out

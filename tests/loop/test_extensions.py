@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from negbench.data.scene import Scenes
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
+from negbench.loop.checkpoint import Moving
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.runs import Bench, open_run, run_config
-from negbench.loop.types import OpenRun, RunResult
+from negbench.loop.types import OpenRun, RunResult, State, Watch
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation
@@ -283,25 +285,17 @@ def test_what_a_bank_does_not_go_with(vector_sets: list[str]) -> None:
 # --- order of queries ------------------------------------------------------------------------------------------------
 
 
-def test_a_run_has_the_order_of_its_strategy(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_the_order_of_its_strategy(vector_sets: list[str], tmp_path: Path) -> None:
     """With no-duplicates, no batch of a run repeats a target; random batches do."""
-    repeats = dict[str, int]()
+    repeats = Counter[str]()
+
+    def stepped(moving: Moving, state: State, batch: Batch) -> None:
+        targets = moving.objective.scene.train.dataset.target_columns[batch.rows]
+        repeats[name] += len(targets) - len(targets.unique())
+
+    bench = dataclasses.replace(Bench.open(tmp_path, "none"), watch=Watch(stepped=stepped))
     for name in ("in-batch", "no-duplicates"):
-        opened, count = open_run(config_of(vector_sets, name), Display(), Scenes()), 0
-        targets = opened.scene.train.dataset.target_columns
-        real = Objective.forward
-
-        def watched(self: Objective, batch: Batch) -> StepResult:
-            nonlocal count
-            count += len(batch.rows) - len(targets[batch.rows].unique())  # noqa: B023
-            return real(self, batch)  # noqa: B023
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Objective, "forward", watched)
-            run_config(config_of(vector_sets, name), Bench.open(tmp_path / name, "none"))
-        repeats[name] = count
+        run_config(config_of(vector_sets, name), bench)
     assert repeats["in-batch"] > 0
     assert repeats["no-duplicates"] == 0
 

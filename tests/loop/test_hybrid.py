@@ -89,7 +89,10 @@ def dataset(rows: Sequence[tuple[str | None, str, str | None, float, float]] = R
         Query(f"q{n}", f"r{n}", text, f"t{n}", "all", reference_text=first, target_text=last)
         for n, (first, text, last, _, _) in enumerate(rows)
     ]
-    card = DatasetCard("toy", "plain", "1", "", "", "", "all", False, "as is", ("r",), "r")
+    card = DatasetCard(
+        name="toy", protocol="plain", gallery="all", exclude_reference=False, text_template="as is", metrics=("r",),
+        main="r",
+    )  # fmt: skip
     return Triplets(card, "train", queries, images, groups, "content")
 
 

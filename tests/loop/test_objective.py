@@ -6,14 +6,13 @@ import dataclasses
 import itertools
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import Backbone
+from negbench.contracts import Backbone, LossInput
 from negbench.data.scene import Scene, Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
@@ -153,6 +152,30 @@ def test_margin_kl_ranks_the_target_against_each_candidate_once(
         first = [c for c in targets if c not in barred] if strategy == "in-batch" else chosen
         wanted.append([*first, *sorted(set(members) - barred - set(first))])
     assert float(result.loss) == pytest.approx(wanted_divergence(cell, rows, wanted), abs=2e-4)
+
+
+def test_a_corpus_embedded_in_parts_has_the_gradient_of_all_its_images() -> None:
+    """700 images take two parts; the softmax of eq. 5 runs over all of them."""
+    world = {"name": "vectors", "train_images": 700, "train_queries": 20, "val_images": 40, "val_queries": 20}
+    flags = {"dataset": world, "backbone": {"name": "vectors", "dim": 16}, "strategy": {"name": "in-batch"}}
+    run = open_run(load_config(flags=flags), Display(), Scenes())
+    rows, split = torch.tensor([3, 11]), run.scene.train
+    loss = make_loss("margin-kl", kl_over="corpus", lambda_rank=0.0)
+    objective = Objective(run.backbone, make_strategy("in-batch"), loss, run.scene, MiningConfig())
+    queries = run.backbone.queries(
+        run.scene.features(run.backbone, split.references[rows]), {k: v[rows] for k, v in split.tokens.items()}
+    )
+    tokens = run.backbone.candidates(run.scene.features(run.backbone, split.images))
+    logits = torch.einsum("bd,ntd->bnt", queries, tokens).amax(2) / run.backbone.temperature
+    wanted = torch.nn.functional.cross_entropy(logits, split.dataset.target_columns[rows])
+    value = objective(batch_of(run.scene, rows, None)).loss
+    assert float(value.detach()) == pytest.approx(float(wanted.detach()), abs=2e-4)
+    trained = [p for p in run.backbone.parameters() if p.requires_grad]
+    pairs = [torch.autograd.grad(loss, trained, allow_unused=True) for loss in (value, wanted)]
+    reached = [(one, other) for one, other in zip(*pairs, strict=True) if one is not None and other is not None]
+    assert len(reached) == sum(each is not None for each in pairs[1]) > 2
+    for one, other in reached:
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 def test_the_corpus_needs_stored_features(cell: OpenRun) -> None:
@@ -321,9 +344,9 @@ def test_scores_are_float32_under_autocast(cell: OpenRun) -> None:
     class Watched:
         candidate_set, uses_aspects, tau = "pair", False, 0.01
 
-        def __call__(self, positive: Tensor, negatives: Tensor, *rest: Any, **options: Any) -> Tensor:
-            seen.append(negatives)
-            return real(positive, negatives, *rest, **options)
+        def evaluate(self, given: LossInput) -> Tensor:
+            seen.append(given.negatives)
+            return real.evaluate(given)
 
     objective.loss = Watched()  # type: ignore[assignment]
     with torch.autocast("cpu", torch.bfloat16):

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from negbench.api import make_strategy
+from negbench.checks.audit import audit
+from negbench.checks.subject import open_subject
 from negbench.cli.main import run as negbench
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
@@ -16,8 +18,6 @@ from negbench.loop.remarks import remarks_of
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import RunResult, State
 from negbench.mining.regime import Regime
-from negbench.own.audit import audit
-from negbench.own.subject import open_subject
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, resolved

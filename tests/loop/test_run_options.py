@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,10 +18,14 @@ from negbench.data.scene import Scenes
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.loop import pools, runs
+from negbench.loop import runs
+from negbench.loop.checkpoint import Moving
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench
-from negbench.loop.types import RunResult
+from negbench.loop.schedule import Stage
+from negbench.loop.snapshot import Snapshot
+from negbench.loop.types import RunResult, State, Watch
+from negbench.mining.mined import Mined
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
@@ -36,8 +39,8 @@ def config_of(strategy: str, toy_sets: list[str], *more: str, loss: str = "info-
     return load_config(flags=flags, sets=[*toy_sets, "train.epochs=3", *more])
 
 
-def run(config: RunConfig, where: Path) -> RunResult:
-    return runs.run_config(config, Bench.open(where, "none"))
+def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResult:
+    return runs.run_config(config, dataclasses.replace(Bench.open(where, "none"), watch=Watch(**hooks)))
 
 
 @pytest.mark.parametrize("more", [OWN, ("train.num_negatives=5",)], ids=["temperatures", "thinned"])
@@ -50,6 +53,13 @@ def test_resumed_runs_go_on_with_their_temperatures_and_draws(
     for name in ("metrics", "temperatures", "draws", "negatives_seen", "behaviour"):
         assert resumed.details[name] == straight.details[name]
     assert resumed.folder.metrics() == straight.folder.metrics()
+
+
+def test_a_shrinking_pool_refreshed_more_often_shrinks_as_often(tmp_path: Path, vector_sets: list[str]) -> None:
+    sets = ("train.epochs=12", "schedule.n_def=3", "schedule.refresh_every=2", "strategy.n_neg=8")
+    folder = run(config_of("cirqrs", vector_sets, *sets), tmp_path).folder
+    sizes = [int(folder.table(f"mining-{number:02d}")["pool_size"].max()) for number in range(5)]
+    assert sizes == [8, 8, 8, 4, 4]  # at epochs 2, 4, 6, 8, 10; n_def = 3 halves at 8
 
 
 def test_own_temperatures_are_trained_and_written_down(tmp_path: Path, toy_sets: list[str]) -> None:
@@ -104,30 +114,22 @@ def test_with_replacement_an_epoch_may_repeat_a_negative(tmp_path: Path, toy_set
     assert 60 < repeats[True] < 170
 
 
-def test_thinning_draws_from_the_runs_own_stream(
-    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thinning_draws_from_the_runs_own_stream(tmp_path: Path, toy_sets: list[str]) -> None:
     """Thinning draws anew for each query and epoch, differs under another seed, and leaves the batches unchanged."""
     rows: dict[str, list[list[int]]] = {}
     streams: dict[str, list[tuple[int, int]]] = {}
-    real, key = Objective.forward, ""
 
-    def watched(self: Objective, batch: Batch) -> Any:
-        rows.setdefault(key, []).append(batch.rows.tolist())
+    def stepped(moving: Moving, state: State, batch: Batch) -> None:
+        rows[key].append(batch.rows.tolist())
         if batch.seed is not None:
-            streams.setdefault(key, []).extend(zip(batch.rows.tolist(), batch.seed.tolist(), strict=True))
-        return real(self, batch)
+            streams[key].extend(zip(batch.rows.tolist(), batch.seed.tolist(), strict=True))
 
-    monkeypatch.setattr(Objective, "forward", watched)
-    for name, more in {
-        "whole": (),
-        "thinned": ("train.num_negatives=3",),
-        "other": ("train.num_negatives=3", "seed=1"),
-    }.items():
-        key = name
-        run(config_of("in-batch", toy_sets, *more), tmp_path)
+    thinned = ("train.num_negatives=3",)
+    for key, more in {"whole": (), "thinned": thinned, "other": (*thinned, "seed=1")}.items():
+        rows[key], streams[key] = [], []
+        run(config_of("in-batch", toy_sets, *more), tmp_path, stepped=stepped)
     assert rows["whole"] == rows["thinned"] != rows["other"]
-    assert "whole" not in streams
+    assert not streams["whole"]
     assert len(set(streams["thinned"])) == len(streams["thinned"]) == 3 * 72
     assert len({seed for _, seed in streams["thinned"] + streams["other"]}) == 2 * 3 * 72
 
@@ -162,37 +164,29 @@ def test_a_diverged_model_is_one_line(tmp_path: Path, vector_sets: list[str]) ->
     assert str(error.value) in (folder.path / "error.txt").read_text(encoding="utf-8")
 
 
-def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(
-    tmp_path: Path, vector_sets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(tmp_path: Path, vector_sets: list[str]) -> None:
     before, seen = torch.get_num_threads(), list[tuple[str, int]]()
 
-    def stopped(opened: Any, folder: RunFolder, log: Any) -> Any:
+    def stop(*_: object) -> None:
+        folder = RunFolder(sorted(tmp_path.glob("in-batch*"))[-1])  # the latest attempt's
         seen.append((folder.status, torch.get_num_threads()))
         raise NegbenchError("mend this")
 
-    monkeypatch.setattr(runs, "train", stopped)
-    with pytest.raises(NegbenchError, match="mend this"):
-        run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path)
-    folder = RunFolder(next(tmp_path.glob("in-batch*")))
-    assert folder.status == "failed"
-    with pytest.raises(NegbenchError, match="mend this"):
-        run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path)
+    for _ in range(2):
+        with pytest.raises(NegbenchError, match="mend this"):
+            run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path, stepped=stop)
+        assert RunFolder(next(tmp_path.glob("in-batch*"))).status == "failed"
     assert seen == [("interrupted", before + 1)] * 2
     assert torch.get_num_threads() == before
 
 
-def test_a_bug_is_noted_and_the_run_computed_again(
-    tmp_path: Path, vector_sets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def odd(opened: Any, folder: RunFolder, log: Any) -> Any:
+def test_a_bug_is_noted_and_the_run_computed_again(tmp_path: Path, vector_sets: list[str]) -> None:
+    def odd(*_: object) -> None:
         raise ValueError("odd")
 
     config = config_of("in-batch", vector_sets)
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "train", odd)
-        with pytest.raises(ValueError, match="odd"):
-            run(config, tmp_path)
+    with pytest.raises(ValueError, match="odd"):
+        run(config, tmp_path, point=odd)
     error = next(tmp_path.glob("in-batch*")) / "error.txt"
     assert error.read_text(encoding="utf-8").strip() == "ValueError: odd"
     assert [run(config, tmp_path).reused for _ in range(2)] == [False, True]
@@ -253,33 +247,22 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("strategy", "pairs_of_epoch"), [("in-batch", [0, 1, 2, 3, 4, 5]), ("after-target", [0, 0, 2, 2, 4, 4])]
 )
 def test_pairs_are_those_of_the_epoch_or_of_the_interval(
-    vector_sets: list[str],
-    pairs: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    strategy: str,
-    pairs_of_epoch: list[int],
+    vector_sets: list[str], pairs: None, tmp_path: Path, strategy: str, pairs_of_epoch: list[int]
 ) -> None:
     seen: list[Tensor] = []
     tokens: list[Tensor] = []
     mined: list[Tensor] = []
-    real, mine = Objective.forward, pools.mine
 
-    def forward(self: Objective, batch: Batch) -> Any:
-        if batch.rows.min() == 0 or (batch.rows == 0).any():
-            seen.append(self.scene.train.dataset.target_columns)
-            row = int((batch.rows == 0).nonzero()[0])
-            tokens.append(next(iter(batch.tokens.values()))[row])
-        return real(self, batch)
+    def stepped(moving: Moving, state: State, batch: Batch) -> None:
+        if (batch.rows == 0).any():
+            seen.append(moving.objective.scene.train.dataset.target_columns)
+            tokens.append(next(iter(batch.tokens.values()))[batch.rows == 0])
 
-    def counted(task: Any, *arguments: Any, **options: Any) -> Any:
-        mined.append(task.target)
-        return mine(task, *arguments, **options)
+    def refreshed(now: Snapshot, stage: Stage, _: Mined) -> None:
+        mined.append(now.task(now.mined_scene(), stage.mined).target)
 
-    monkeypatch.setattr(Objective, "forward", forward)
-    monkeypatch.setattr(pools, "mine", counted)
-    sets = [*vector_sets, "train.epochs=6", "train.batch_size=16", "schedule.n_def=3"]
-    runs.run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), Bench.open(tmp_path, "none"))
+    sets = ["train.epochs=6", "train.batch_size=16", "schedule.n_def=3"]
+    run(config_of(strategy, vector_sets, *sets), tmp_path, stepped=stepped, refreshed=refreshed)
     assert len(seen) == 6
     same = [[bool((a == b).all()) for b in seen] for a in seen]
     assert same == [[a == b for b in pairs_of_epoch] for a in pairs_of_epoch]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import kl_div
 
-from negbench.contracts import AspectScores
+from negbench.contracts import AspectScores, LossInput
 from negbench.losses.margin_kl import MarginKL
 from negbench.testing import toy_scores
 
@@ -17,7 +17,7 @@ def test_many_candidates_are_a_log_sum_exp() -> None:
     want = -scores[0] / tau + math.log(sum(math.exp(s / tau) for s in scores))
     logits = torch.tensor([scores], dtype=torch.float64)
     loss = MarginKL(lambda_rank=0.0, tau=tau)
-    got = loss(logits[:, 0], logits[:, 1:2], candidates=logits[:, 2:]).item()
+    got = loss.evaluate(LossInput(logits[:, 0], logits[:, 1:2], candidates=logits[:, 2:])).item()
     assert got == pytest.approx(want, rel=1e-12)
     wanted = torch.tensor([[1.0, 0, 0, 0]], dtype=torch.float64)
     library = kl_div((logits / tau).log_softmax(1), wanted, reduction="batchmean").item()
@@ -59,7 +59,8 @@ def test_against_loops() -> None:
                 "colour", other.positive, other.negatives, torch.tensor(0.4, dtype=torch.float64), present
             )
             beside = {"candidates": more.negatives, "candidate_mask": some} if kl_over == "batch" else {}
-            got = loss(toy.positive, toy.negatives, mask, toy.weights, aspects=[aspect], **beside)  # type: ignore[arg-type]
+            given = LossInput(toy.positive, toy.negatives, mask, toy.weights, 1.0, [aspect], **beside)
+            got = loss.evaluate(given)
             assert got.item() == pytest.approx(want, rel=1e-12)
 
 
@@ -68,7 +69,8 @@ def test_gradients_of_aspects() -> None:
     weight, every = torch.tensor(0.4, dtype=torch.float64), torch.ones(3, dtype=torch.bool)
 
     def value(*tensors: torch.Tensor) -> torch.Tensor:
-        return MarginKL()(toy.positive, toy.negatives, toy.mask, aspects=[AspectScores("shape", *tensors, every)])
+        aspect = AspectScores("shape", *tensors, every)
+        return MarginKL().evaluate(LossInput(toy.positive, toy.negatives, toy.mask, aspects=[aspect]))
 
     inputs = tuple(t.clone().requires_grad_() for t in (other.positive, other.negatives, weight))
     assert torch.autograd.gradcheck(value, inputs)
@@ -78,4 +80,4 @@ def test_an_aspect_that_does_not_fit_is_named() -> None:
     toy = toy_scores(3, 2)
     aspect = AspectScores("shape", toy.positive, toy.negatives[:, :1], torch.tensor(1.0), toy.positive > 0)
     with pytest.raises(ValueError, match=r"aspect 'shape' must be \(3,\) and \(3, 2\), got \(3,\) and \(3, 1\)"):
-        MarginKL()(toy.positive, toy.negatives, aspects=[aspect])
+        MarginKL().evaluate(LossInput(toy.positive, toy.negatives, aspects=[aspect]))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Loss, LossInput
+from negbench.contracts.loss import without_masked
 from negbench.errors import NegbenchError
-from negbench.losses._rows import without_masked
 from negbench.plugins.registry import registry
 from negbench.testing import LossTestCase
 

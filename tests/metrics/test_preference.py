@@ -14,7 +14,6 @@ from negbench.metrics.preference import (
     cirqrs_at_k,
     preference_rate,
     set_scores,
-    simulated_choices,
     spearman,
 )
 
@@ -125,18 +124,6 @@ def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan() -> None:
     for scores, rated in ((torch.zeros(2, 2), ratings), (ratings.float(), torch.ones(2, 2)), (ratings[0], ratings[0])):
         assert math.isnan(spearman(scores, rated))
     assert spearman(-ratings.float(), ratings) == pytest.approx(-1)
-
-
-# --- simulated participants ---------------------------------------------------------------------
-
-
-def test_a_sure_participant_takes_the_better_set_and_a_coin_at_a_tie() -> None:
-    scores, _ = draw(7, 400)
-    chosen = simulated_choices(scores, torch.Generator().manual_seed(3))
-    apart = scores[:, 0] != scores[:, 1]
-    assert torch.equal(chosen[apart], (scores[:, 0] > scores[:, 1])[apart])
-    assert 0.35 < float(chosen[~apart].double().mean()) < 0.65
-    assert torch.equal(chosen, simulated_choices(scores, torch.Generator().manual_seed(3)))
 
 
 # --- CIRQRS ---

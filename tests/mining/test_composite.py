@@ -102,8 +102,8 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets: list[str]) -> 
         ("qure:2>qure", "names 'qure' twice"),
         ("all-corpus:4>qure", "its last part starts at epoch 4; the run has 4 epochs"),
         ("in-batch+qure:k=3", "unknown option 'k' in strategy 'in-batch+qure'"),
-        ("in-batch+top-k:k=0", "k must be a whole number >= 1, or a share"),
-        ("top-k:2>after-target:after_target_k=0", "after_target_k must be a whole number >= 1, or a share"),
+        ("in-batch+top-k:k=0", "k = 0: a whole number >= 1, or a share"),
+        ("top-k:2>after-target:after_target_k=0", "after_target_k = 0: a whole number >= 1, or a share"),
     ],
 )
 def test_names_that_mean_nothing_are_one_line(name: str, message: str, vector_sets: list[str]) -> None:

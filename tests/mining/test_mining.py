@@ -27,7 +27,7 @@ from negbench.mining import tiles
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
-from negbench.mining.mined import Mined, batch_statistics
+from negbench.mining.mined import Mined, batch_statistics, distinct
 from negbench.mining.planes import EmbeddedPlane
 from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
@@ -173,6 +173,7 @@ def loop_query(task: MiningTask, i: int, rule: Callable[..., set[int]], oracle: 
         "target_rank": 1 + sum(score[j] >= score[target] - 1e-6 for j in allowed),
         "positive": score[target],
         "relevant": relevant,
+        "allowed": allowed,
     }
 
 
@@ -206,6 +207,7 @@ def test_equals_a_miner_of_loops(tokens: int, strategy: Strategy, rule: Callable
             assert len(cycle) < n or set(cycle) == want["pool"]
         for j, score in zip(drawn, mined.scores[i].tolist(), strict=True):
             assert score == pytest.approx(want["score"][j], abs=1e-6)
+        assert int(mined.draw_rank[i]) == 1 + sum(want["score"][j] > mined.scores[i, 0] + 1e-6 for j in want["allowed"])
         gap = [want["positive"] - want["score"][j] for j in drawn]
         assert float(mined.hardness[i]) == pytest.approx(sum(gap) / len(gap), abs=1e-6)
         wrong = sum(j in want["relevant"] for j in drawn) / len(drawn) if want["relevant"] else math.nan
@@ -589,8 +591,8 @@ def test_previous_pools_of_another_task_or_none_are_refused(tmp_path: Path) -> N
     with pytest.raises(NegbenchError, match=r"belong to another task: they are \(10, 3\) uint8, not \(41, 3\)"):
         run(toy_task(), Everything(), files=PoolFiles(previous=tmp_path / "a"))
     (tmp_path / "b").write_bytes(b"not an array")
-    for name, why in (("b", "is damaged"), ("missing", "cannot read")):
-        with pytest.raises(NegbenchError, match=why):
+    for name in ("b", "missing"):
+        with pytest.raises(NegbenchError, match="cannot read"):
             run(toy_task(), Everything(), files=PoolFiles(previous=tmp_path / name))
 
 
@@ -648,6 +650,13 @@ def test_batch_statistics_equal_loops() -> None:
     nothing = batch_statistics(view, torch.zeros_like(view.allowed), relevant)
     assert nothing["empty"] == 6
     assert math.isnan(nothing["hardness"])
+
+
+@pytest.mark.parametrize("per_step", [1, 3, 63])
+def test_distinct_draws_are_counted_per_query_and_step(per_step: int) -> None:
+    drawn = torch.randint(6, (5, 4 * per_step), generator=torch.Generator().manual_seed(0))
+    steps = [row[start : start + per_step] for row in drawn.tolist() for start in range(0, 4 * per_step, per_step)]
+    assert distinct(drawn, per_step) == pytest.approx(sum(len(set(step)) for step in steps) / len(steps))
 
 
 # --- a GPU ----------------------------------------------------------------------------------------------------------

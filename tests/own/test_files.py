@@ -9,6 +9,7 @@ import pytest
 from negbench.datasets.triplets import Triplets
 from negbench.errors import OptionError
 from negbench.own.init import look
+from negbench.plugins.registry import build
 
 ROWS = [("7", "in red", "8"), ("8", "in red", "x\\y"), ("8", "in red", "x\\y"), ("9", "blue", "9"), ("9", "red", "7")]
 
@@ -20,7 +21,7 @@ def written(path: Path, separator: str = ",", header: str = "reference,text,targ
 
 
 def triples(file: Path, columns: str = "") -> list[tuple[str, str, str | None]]:
-    data = [Triplets.load(file=file, images=False, columns=columns, split=split) for split in ("train", "val")]
+    data = [build(Triplets, file=file, images=False, columns=columns, split=split) for split in ("train", "val")]
     return sorted((query.reference, query.text, query.target) for each in data for query in each.queries)
 
 
@@ -43,13 +44,13 @@ def test_likely_mistakes_are_remarked(tmp_path: Path) -> None:
     splits = ["split", "val", "val", "val", "val", "val", "trian", "trian", "dev"]
     lines = [*file.read_text().split("\n"), "a,b,c", "a,b,c", "a,b,c"]
     file.write_text("\n".join(f"{line},{split}" for line, split in zip(lines, splits, strict=True)))
-    remarks = Triplets.load(file=file, images=False).remarks
+    remarks = build(Triplets, file=file, images=False).remarks
     assert remarks == (
         "a.csv: 3 of 8 triplets are in none of train, val and test: 'trian' (2), 'dev' (1)",
         "a.csv: 1 of 5 val triplets are duplicates",
         "a.csv: in 1 val triplets the target is the reference itself",
     )
-    dev = Triplets.load(file=file, images=False, split="dev")
+    dev = build(Triplets, file=file, images=False, split="dev")
     assert dev.remarks[0].endswith("in none of train, val and test: 'trian' (2)")
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from negbench.checks.audit import configured
+from negbench.checks.subject import open_subject
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.own.audit import configured
 from negbench.own.negatives import write_negatives
-from negbench.own.subject import open_subject
 from negbench.settings.command_options import Audit, Mine
 
 

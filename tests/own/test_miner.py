@@ -155,7 +155,7 @@ def test_mistakes_are_one_line() -> None:
 BAD_OPTIONS_ARE_ONE_LINE: list[tuple[Any, ...]] = [
     ({"strategy": "trisampler"}, "strategy must be one that reads no planes.*got 'Trisampler'"),
     ({"strategy": "qrue"}, "did you mean 'qure'"),
-    ({"strategy": "top-k:k=0"}, "k must be a whole number >= 1, or a share"),
+    ({"strategy": "top-k:k=0"}, "k = 0: a whole number >= 1, or a share"),
     ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),
     ({"strategy": "in-batch"}, "InBatch chooses among the members of a batch"),
     ({"strategy": "top-k", "draws": 0}, "draws must be at least 1, got 0"),

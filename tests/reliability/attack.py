@@ -1,4 +1,4 @@
-"""Kill grids and studies at random moments, rerun the command, and compare the tables. `make attack`.
+"""Kill commands at random moments, rerun the command, and compare the tables. `make attack`.
 
     python -m tests.reliability.attack [--kills N] [--seed S]
 
@@ -11,6 +11,7 @@ running and no process left. Prints a line per attempt, with the kills so far; e
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import os
@@ -40,7 +41,23 @@ COMMANDS = (
     f"{STUDY} random",
     f"{STUDY} random --workers 2",
     f"{STUDY} tpe",
+    f"{GRID.replace('--lr fixed', '--lr grid')} --seeds 1",
+    "claims --only 5 --seeds 2 --name attacked",
 )
+FILES = (  # commands that write into a folder of data, {own}
+    "init {own}/vectors",
+    "embed {own}/pictures --encoder {own}/encoder.py:Encoder --overwrite",
+    "mine --queries {own}/vectors/texts.npz --images {own}/vectors/images.npz --targets {own}/t.npy "
+    "--strategy qure --draws 3 --out {own}/n.parquet",
+)
+ENCODER = """
+import numpy as np
+class Encoder:
+    def encode_image(self, images):
+        return np.stack([np.asarray(image, dtype=np.float32).mean((0, 1)) + 1 for image in images])
+    def encode_text(self, texts):
+        return np.array([[len(text), 1.0] for text in texts], dtype=np.float32)
+"""
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT to all")
 WAYS = ("kill -9", "kill -9 to one process", "kill -9 to all", *SIGNALS, *(f"{way}, twice" for way in SIGNALS))
 SECONDS = 900  # a command that takes longer counts as hung
@@ -54,14 +71,20 @@ def hear() -> None:
 
 def start(command: str, sets: list[str], runs: Path) -> psutil.Popen:
     """Start the command in its own session, with its output in a file beside its runs folder."""
-    words = [sys.executable, "-m", "negbench", *command.split(), *sets, "--runs-dir", str(runs)]
+    words = [str(Path(sys.executable).with_name("negbench")), *command.format(own=runs / "own").split()]
+    words += [] if command in FILES else [*sets, "--runs-dir", str(runs)]
     with runs.with_suffix(".log").open("ab") as log:
         return psutil.Popen(words, stdout=log, stderr=log, start_new_session=True, preexec_fn=hear)
 
 
 def table(runs: Path) -> dict[str, Any]:
-    """Return the metrics of every run and trial, by the paths of their folders."""
-    metrics = {}
+    """Return the metrics of every run and trial, by the paths of their folders, and the contents of data folders."""
+    metrics: dict[str, Any] = {}
+    for path in sorted((runs / "own").rglob("*")):
+        if path.is_file():
+            text = path.read_bytes().replace(str(runs).encode(), b"RUNS")
+            lines = [line for line in text.split(b"\n") if b"which rewrites this file" not in line]  # holds a digest
+            metrics[str(path.relative_to(runs))] = hashlib.sha256(b"\n".join(lines)).hexdigest()
     for path in sorted({*runs.rglob("result.json")} - {*(runs / "artifacts").rglob("result.json")}):  # MLflow's copies
         metrics[str(path.parent.relative_to(runs))] = json.loads(path.read_text(encoding="utf-8"))["metrics"]
     return metrics
@@ -75,10 +98,35 @@ def flaws(runs: Path, want: dict[str, Any]) -> list[str]:
     wrong = [f"another table: {name}" for name in sorted({*want, *metrics}) if want.get(name) != metrics.get(name)]
     wrong += [f"half-written: {path}" for path in runs.rglob("*.partial")]
     wrong += [f"damaged: {sums.parent / name}" for sums in runs.rglob(SUMS) for name in damaged_in(sums.parent)]
+    if not (runs / "mlflow.db").exists():
+        return wrong
     with closing(sqlite3.connect(runs / "mlflow.db")) as store:
         running = store.execute("select name from runs where status = 'RUNNING' and lifecycle_stage = 'active'")
         wrong += [f"MLflow: {name} is running" for (name,) in running]
     return wrong
+
+
+def prepared(runs: Path, own: Path) -> Path:
+    """Return a new runs folder with a copy of the data folder, for the commands that write there."""
+    shutil.copytree(own, runs / "own")
+    return runs
+
+
+def write_data(own: Path) -> list[str]:
+    """Write vectors, targets of `mine`, an encoder and pictures; return the `--set` values of `write_vectors`."""
+    import numpy as np
+    from PIL import Image
+
+    sets = write_vectors(own / "vectors")
+    rows = [json.loads(line) for line in (own / "vectors" / "triplets.jsonl").read_text(encoding="utf-8").splitlines()]
+    np.save(own / "t.npy", np.array([row["target"] for row in rows]))
+    (own / "encoder.py").write_text(ENCODER, encoding="utf-8")
+    (own / "pictures").mkdir()
+    for number in range(12):
+        Image.new("RGB", (8, 8), (20 * number, 0, 9)).save(own / "pictures" / f"p{number}.png")
+    lines = "".join(f"p{number},more {number},p{number + 1}\n" for number in range(11))
+    (own / "pictures" / "rows.csv").write_text(f"reference,text,target\n{lines}", encoding="utf-8")
+    return sets
 
 
 def has_checkpoint(runs: Path) -> bool:
@@ -120,7 +168,7 @@ def attacked(
     """Kill a command up to `most` times, then let it end; count the ways, and the kills after a checkpoint."""
     for _ in range(most):
         process, wait = start(command, sets, runs), chance.uniform(0.0, span)
-        if chance.random() < 0.8:  # most kills come while something is computed
+        if command not in FILES and chance.random() < 0.8:  # most kills come while something is computed
             while process.poll() is None and not has_checkpoint(runs):
                 time.sleep(0.02)
             wait *= 0.3
@@ -144,29 +192,30 @@ def main() -> int:
     chance, wrong, ways = random.Random(asked.seed), 0, Counter[str]()
     place = Path(tempfile.mkdtemp(prefix="attack-"))
     os.environ["NEGBENCH_CACHE"] = str(place / "cache")
-    sets = list(itertools.chain(*(["--set", text] for text in (*write_vectors(place), *TRAINING))))
+    sets = list(itertools.chain(*(["--set", text] for text in (*write_data(place / "own"), *TRAINING))))
     spans, tables = list[float](), list[dict[str, Any]]()
-    for number, command in enumerate(COMMANDS):
-        begun, runs = time.monotonic(), place / f"straight-{number}"
+    commands = (*FILES, *COMMANDS)
+    for number, command in enumerate(commands):
+        begun, runs = time.monotonic(), prepared(place / f"straight-{number}", place / "own")
         assert start(command, sets, runs).wait(SECONDS) == 0, runs.with_suffix(".log").read_text()
         spans.append(time.monotonic() - begun)
         tables.append(table(runs))
-        print(f"{command}: {len(tables[-1])} runs in {spans[-1]:.0f} s", flush=True)
+        print(f"{command}: {len(tables[-1])} results in {spans[-1]:.0f} s", flush=True)
     for attempt in itertools.count():
         struck = sum(ways[way] for way in WAYS)
         if struck >= asked.kills:
             break
-        number, before = attempt % len(COMMANDS), ways.copy()
-        runs = place / f"{attempt}-{number}"
+        number, before = attempt % len(commands), ways.copy()
+        runs = prepared(place / f"{attempt}-{number}", place / "own")
         try:
-            attacked(COMMANDS[number], sets, runs, chance, min(6, asked.kills - struck), spans[number], ways)
+            attacked(commands[number], sets, runs, chance, min(6, asked.kills - struck), spans[number], ways)
             problems = flaws(runs, tables[number])
         except (AssertionError, psutil.TimeoutExpired) as error:
             problems = [str(error)]
         wrong += bool(problems)
         ended = ", ".join(f"{count} {way}" for way, count in sorted((ways - before).items()))
         print(
-            f"{sum(ways[way] for way in WAYS)} kills: {COMMANDS[number]}: {ended or 'none'}: {problems or 'the same'}",
+            f"{sum(ways[way] for way in WAYS)} kills: {commands[number]}: {ended or 'none'}: {problems or 'the same'}",
             flush=True,
         )
         if not problems:

@@ -17,13 +17,16 @@ import torch
 from kills import many
 
 from negbench.analysis.findings import stored
+from negbench.api import load
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, RunError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench
-from negbench.machine.files import SUMS, DamagedError
+from negbench.machine import contents
+from negbench.machine.files import SUMS, DamagedError, intact
 from negbench.mining.curves import Curves
 from negbench.mining.pool_file import opened
+from negbench.report.loaded import Comparison
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
@@ -56,9 +59,13 @@ def damaged(path: Path) -> Iterator[bytes]:
 def bench(tmp_path_factory: pytest.TempPathFactory, vector_flags: list[str]) -> Path:
     """Return a runs folder with a finished comparison of two strategies."""
     runs = tmp_path_factory.mktemp("runs")
-    grid = ["--strategies", "qure,all-corpus", "--seeds", "2", "--name", "duel", "--no-report", "--lr=fixed"]
-    assert negbench(["compare", *grid, *vector_flags, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
+    assert negbench(duel(vector_flags, runs)) == 0
     return runs
+
+
+def duel(vector_flags: list[str], runs: Path) -> list[str]:
+    grid = ["--strategies", "qure,all-corpus", "--seeds", "2", "--name", "duel", "--no-report", "--lr=fixed"]
+    return ["compare", *grid, *vector_flags, "--runs-dir", str(runs), "--tracking-uri", "none"]
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +174,8 @@ def again(vector_flags: list[str], runs: Path) -> list[str]:
 Features = Callable[..., tuple[Any, dict[str, Path]]]
 
 
-def test_damaged_features_are_encoded_anew(features: Features, tmp_path: Path) -> None:
+def test_damaged_features_are_encoded_anew(features: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "SETTLED", -(10**18))  # files written just now are cached
     _, images = features(tmp_path, 12, fill=False)
     for path in images.values():
         os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**10))  # a recent file is read again and not looked up
@@ -260,3 +268,47 @@ def array_of(value: object) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, np.array([value], dtype=object), allow_pickle=True)
     return buffer.getvalue()
+
+
+# --- what is whole ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("12 GiB"), UnicodeEncodeError("ascii", "é", 0, 1, "no"), ValueError("another version")]
+)
+def test_no_file_is_to_be_deleted_unless_its_hash_differs(finished: RunFolder, error: Exception) -> None:
+    path = finished.path / "ranks.parquet"
+    with (
+        pytest.raises(NegbenchError, match=r"cannot read .*; its content is as it was written") as refusal,
+        intact(path),
+    ):
+        raise error
+    assert not isinstance(refusal.value, DamagedError)
+    assert "delete" not in str(refusal.value)
+    missing = ImportError("no module", name="pyarrow")
+    with pytest.raises(ImportError, match="no module"), intact(path):
+        raise missing
+
+
+TABLES: dict[str, Callable[[Comparison], Any]] = {
+    "answer.md": lambda loaded: loaded.answer,
+    "table.csv": lambda loaded: loaded.table,
+    "behaviour.csv": lambda loaded: loaded.behaviour,
+    "cost.csv": lambda loaded: loaded.cost,
+}
+
+
+def test_a_changed_digit_in_a_table_is_refused_and_a_rerun_repairs_it(bench: Path, vector_flags: list[str]) -> None:
+    contents = {name: (bench / "duel" / name).read_bytes() for name in TABLES}
+    for name, read in TABLES.items():
+        at = next(place for place, byte in enumerate(contents[name]) if chr(byte).isdigit())
+        wrong = bytes([contents[name][at] ^ 1])
+        (bench / "duel" / name).write_bytes(contents[name][:at] + wrong + contents[name][at + 1 :])
+        loaded = load("duel", bench)
+        assert isinstance(loaded, Comparison)
+        with pytest.raises(DamagedError, match=f"{name} is damaged .*: rerun the command"):
+            read(loaded)
+        with pytest.raises(DamagedError):
+            loaded.plain() if name != "table.csv" else repr(loaded)
+    assert negbench(duel(vector_flags, bench)) == 0
+    assert {name: (bench / "duel" / name).read_bytes() for name in TABLES} == contents

@@ -104,7 +104,7 @@ def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer
     page.get_by_role("link", name=ranked[0].info.run_name, exact=True).first.wait_for()
     names = page.locator("a[href*='/runs/']").all_inner_texts()  # summaries only, the best first
     assert names == [run.info.run_name for run in ranked]
-    page.get_by_text("final/average/recall_at_10", exact=True).wait_for()  # the first section of charts
+    page.get_by_text("average/recall_at_10", exact=True).wait_for()  # the first section of charts
     page.get_by_text((runs / NAME / "answer.md").read_text(encoding="utf-8")[:40]).first.wait_for()
     page.get_by_role("link", name="Models", exact=True).wait_for()  # the pages for training, not for GenAI
 
@@ -144,7 +144,7 @@ def test_the_report_answers_on_the_first_screen_without_network(
         report.set_viewport_size({"width": wide, "height": 900})
         assert report.evaluate("document.documentElement.scrollWidth") == wide
         box, head = (
-            report.locator(f"#table-leader {part}").bounding_box() for part in (".scroll", "th:has-text('verdict')")
+            report.locator(f"#table-table {part}").bounding_box() for part in (".scroll", "th:has-text('verdict')")
         )
         assert box is not None
         assert head is not None
@@ -182,7 +182,7 @@ def opened(browser: Browser, runs: Path, request: pytest.FixtureRequest) -> Iter
 
 def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(opened: Page) -> None:
     report = opened
-    table = report.locator("#table-leader table")
+    table = report.locator("#table-table table")
     heads = [text.strip("↕↑↓ \n") for text in table.locator("th").all_inner_texts()]
 
     def column(name: str) -> list[str]:
@@ -236,7 +236,7 @@ def test_the_report_by_keyboard_alone(opened: Page) -> None:
     report.locator("#chapter-details summary").first.focus()
     report.keyboard.press("Enter")
     report.locator("#tests table").first.wait_for()
-    wide = report.locator("#table-leader .scroll")
+    wide = report.locator("#table-table .scroll")
     wide.focus()  # scrolling areas take the focus for the arrow keys
     assert report.evaluate(f"{focused}.className") == "scroll"
 

@@ -20,12 +20,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from negbench.analysis.answer import say
 from negbench.analysis.findings import stored
 from negbench.analysis.leader import leader_tables, ordered
 from negbench.analysis.words import percent
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes, load_split
-from negbench.machine.files import DamagedError, write_json
+from negbench.errors import NegbenchError
+from negbench.machine.files import write_json
 from negbench.report import build, figures
 from negbench.report.build import write_report
 from negbench.report.charts import GREY
@@ -122,14 +124,14 @@ def test_every_section_is_there_and_linked(page: Parsed) -> None:
 def test_the_answer_comes_first_and_detail_is_folded(
     page: Parsed, compared: Path, words_of: Callable[[Path], str]
 ) -> None:
-    text, lines = text_of(compared), stored(compared, "small").answer()
+    text, lines = text_of(compared), say(stored(compared, "small"))
     read = words_of(compared / "small" / "report" / "index.html")
     before, after = read.split('id="leader"')
     for line, part in zip(lines, [before, *[after] * len(lines)], strict=False):
         assert line in part
     assert [line.split(":")[0] for line in lines[:2]] == ["bradley-terry", "info-nce"]
-    assert all("average recall with 1 negative per query and step: " in line for line in lines[:2])
-    assert text.index('id="figure-forest"') < text.index('id="table-leader"') < text.index("<details")
+    assert all("average recall with 1 negative per query and step, after " in line for line in lines[:2])
+    assert text.index('id="figure-forest"') < text.index('id="table-table"') < text.index("<details")
     assert text.index("<details") > text.index('id="gallery"')
     assert page.folded == [True]  # only the details are folded
     head = re.search(r'<p class="header">(.*?)</p>', text)
@@ -155,9 +157,9 @@ def test_the_header_names_drawn_worlds_once(tmp_path: Path) -> None:
 
 def test_the_best_numbers_are_bold(page: Parsed, compared: Path) -> None:
     text = text_of(compared)
-    table = text[text.index('id="table-leader"') :]
+    table = text[text.index('id="table-table"') :]
     bold = re.findall("<b>([^<]*)</b>", table[: table.index("</table>")])
-    frame = pd.read_csv(compared / "small" / "report" / "tables" / "leader.csv", dtype=str)
+    frame = pd.read_csv(compared / "small" / "report" / "tables" / "table.csv", dtype=str)
     means = frame[["recall", "R@10", "R@50", "mAP@10"]].map(lambda cell: float(cell.split()[0]))
     want = [
         frame[name][row]
@@ -166,7 +168,7 @@ def test_the_best_numbers_are_bold(page: Parsed, compared: Path) -> None:
         if means[name][row] == means[name].max() != means[name].min()
     ]
     assert bold == want
-    assert page.tables["table-leader"][0][:4] == ["strategy", "loss", "verdict", "difference"]
+    assert page.tables["table-table"][0][:4] == ["strategy", "loss", "verdict", "difference"]
 
 
 def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_sent_alone(
@@ -195,7 +197,7 @@ def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
     groups = findings.groups
     (want,) = leader_tables(groups, findings.rows).values()
     folder = compared / "small" / "report" / "tables"
-    for key, frame in (("leader", want.quality), ("behaviour", want.behaviour), ("cost", want.cost)):
+    for key, frame in (("table", want.quality), ("behaviour", want.behaviour), ("cost", want.cost)):
         pd.testing.assert_frame_equal(pd.read_csv(folder / f"{key}.csv", dtype=str), frame.astype(str))
         head, *rows = page.tables[f"table-{key}"]
         assert rows == frame[head].astype(str).to_numpy().tolist()
@@ -254,6 +256,17 @@ def test_training_lines_are_the_points_of_the_runs(drawn_runs: figures.Runs) -> 
     assert line.get_markevery() == [2]  # refreshed before the third epoch
     assert axes.get_ylabel() == "average recall (%)"
     assert "2 seeds" in chart.text
+    assert "of the reported split after each epoch, " in chart.text
+
+
+def test_a_caption_says_at_which_epochs_points_lie() -> None:
+    for epochs, words in (
+        ([0, 1, 2], "after each epoch"),
+        ([0, 10, 20], "after every 10 epochs"),
+        ([0, 1, 7], "after 0, 1 and 7 epochs"),
+        ([0, 30], "after 0 and 30 epochs"),
+    ):
+        assert figures._at(epochs) == words
 
 
 def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(drawn_runs: figures.Runs) -> None:
@@ -354,17 +367,32 @@ def test_what_is_gone_is_said(runs: Path) -> None:
     assert "tests" not in page.ids
 
 
+def test_versions_that_differ_are_named(runs: Path) -> None:
+    """Of a package with several versions, the page names all, above the results; of the others, nothing."""
+    assert stored(runs, "small").mixed() == []
+    folder = RunFolder(next(runs.glob("qure-*-s0-*")))
+    versions = folder.manifest["versions"]
+    folder.write_manifest({**folder.manifest, "versions": {**versions, "torch": "1.0"}})
+    (remark,) = stored(runs, "small").mixed()
+    assert {"torch", "1.0", versions["torch"]} < set(remark.replace(":", " ").split())
+    assert "python" not in remark
+    assert remark in stored(runs, "small").notes()
+    text = write_report(runs, "small", 0)[0].read_text(encoding="utf-8")
+    assert text.index("computed with different versions") < text.index('id="figure-forest"')
+    assert text.count("1.0 and " if "1.0 and" in remark else " and 1.0") >= 2  # the remark, and the provenance
+
+
 def test_values_of_another_type_are_one_line(runs: Path, refused: Callable[..., str]) -> None:
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
     ranks = folder.ranks()
     folder.write_ranks(ranks.assign(target_rank="first"))
-    with pytest.raises(DamagedError, match=r"ranks\.parquet is damaged \("):
+    with pytest.raises(NegbenchError, match=r"cannot read .*ranks\.parquet: "):
         folder.ranks()
     folder.write_ranks(ranks)
     result = folder.result
     for flaw in ({"metrics": "high"}, {"regime_by_refresh": "x"}, {"refresh_epochs": ["x"]}):
         folder.write_result({**result, **flaw})
-        refused(["report", "small", "--runs-dir", str(runs)], f"result.json is damaged ({next(iter(flaw))}")
+        refused(["report", "small", "--runs-dir", str(runs)], f"result.json: {next(iter(flaw))}")
     folder.write_result(result)
     (folder.path / "metrics.jsonl").unlink()
     refused(["report", "small", "--runs-dir", str(runs)], f"run {folder.run_id} has lost metrics.jsonl")
@@ -395,7 +423,7 @@ def test_no_galleries_on_request(runs: Path, capsys: pytest.CaptureFixture[str],
     absent = ["report", "nosuch", "--runs-dir", str(runs)]
     assert "small" in refused(absent, f"no comparison 'nosuch' in {runs}; known: ")
     write_json(runs / "foreign" / "comparison.json", {"cells": [{"name": "of another form"}]})
-    refused(["report", "foreign", "--runs-dir", str(runs)], "comparison.json is damaged ('run'): delete it and rerun")
+    refused(["report", "foreign", "--runs-dir", str(runs)], "comparison.json: 'run'")
 
 
 def test_sort_keys() -> None:
@@ -409,7 +437,7 @@ def test_the_page_of_thirty_groups_is_light(many: Path) -> None:
     file = many / "many" / "report" / "index.html"
     assert file.stat().st_size < 3_000_000
     parsed = Parsed(file.read_text(encoding="utf-8"))
-    assert len(parsed.tables["table-leader"]) - 1 == 30
+    assert len(parsed.tables["table-table"]) - 1 == 30
     assert len(parsed.sources) > 20  # includes galleries and their pictures
     assert parsed.elements < 40_000  # the time to open it grows with them: docs/performance.md
 

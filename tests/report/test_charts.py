@@ -7,13 +7,24 @@ import itertools
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
 from negbench.analysis.words import markdown
-from negbench.report.charts import GREY, PALETTE, Chart, Panel, heat, label_ends, line_style, saved, tall_enough
+from negbench.report.charts import (
+    GREY,
+    PALETTE,
+    Chart,
+    Panel,
+    Square,
+    heat,
+    label_ends,
+    line_style,
+    saved,
+    shade,
+    tall_enough,
+)
 
 
 def lines(axes: Any) -> None:
@@ -66,21 +77,23 @@ def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was() -
 
 
 def test_heat_map_cells() -> None:
+    from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
 
-    panel = heat(("r1", "r2"), ("c1", "c2"), {(0, 0): (-1.0, "low"), (1, 1): (3.0, "high")})
+    squares = [Square(0, 0, "low", shade(-1.0, 3.0)), Square(1, 1, "high", shade(3.0, 3.0)), Square(1, 0, "open", "")]
+    squares.append(Square(0, 1, "shared", PALETTE[0], hatched=True))
     axes = Figure().add_subplot()
-    panel.draw(axes)
-    assert [(t.get_text(), t.get_position()) for t in axes.texts] == [("low", (0, 0)), ("high", (1, 1))]
+    heat(("r1", "r2"), ("c1", "c2"), squares).draw(axes)
+    assert {t.get_text(): t.get_position() for t in axes.texts} == {each.text: (each.x, each.y) for each in squares}
     assert [t.get_text() for t in axes.get_yticklabels()] == ["r1", "r2"]
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is at the top
-    assert axes.images[0].get_clim() == (-3, 3)  # 0 is in the middle
-    grey = heat(("r1",), ("c1", "c2"), {(0, 0): (-1.0, "low"), (0, 1): (3.0, "high")}, undecided={(0, 1)})
-    axes = Figure().add_subplot()
-    grey.draw(axes)
-    assert [text.get_color() == GREY for text in axes.texts] == [False, True]
-    values: Any = axes.images[0].get_array()
-    assert np.isnan(np.ma.filled(values, np.nan)[0]).tolist() == [False, True]
+    assert [t.get_color() for t in axes.texts] == ["#16202a", "#ffffff", GREY, "#16202a"]
+    boxes = [(each.get_alpha(), each.get_hatch()) for each in axes.collections]
+    assert boxes == [(0.85, None), (0.85, None), (0.35, None), (None, "////")]
+    red, green, blue = to_rgb(shade(3.0, 3.0))
+    assert blue > red > green  # purple
+    assert to_rgb(shade(-3.0, 3.0))[0] > 2 * to_rgb(shade(-3.0, 3.0))[2]  # orange
+    assert min(to_rgb(shade(0.0, 3.0))) > 0.95
 
 
 def test_beyond_the_palette_dashes_separate_series() -> None:

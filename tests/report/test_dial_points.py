@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from negbench.analysis import dial_points as along
-from negbench.analysis.dial_points import dials_answer, points_frame
+from negbench.analysis.answer import say
+from negbench.analysis.findings import Findings
+from negbench.analysis.pivots import at_point, points_frame, unbeaten
 from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, rows_of
 from negbench.grid.dials import Dial, Dials
-from negbench.report.axis_sections import dial_charts
+from negbench.report.along import dial_charts
 from negbench.scoring.stored import Values
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
@@ -42,18 +43,18 @@ def test_the_best_and_those_that_share_first_place() -> None:
         table("x=2", **{name: hits(3 + i, rate, (5, 1200)) for i, (name, rate) in enumerate(RATES.items())}),
     ]
     rows = [row for each in tables for row in rows_of(each, Rules())]
-    point = along.at_point(rows, "x=1")
-    assert {row.strategy for row in point[:2]} == {"a", "c"} == set(along.unbeaten(point))
+    point = at_point(rows, "x=1")
+    assert {row.strategy for row in point[:2]} == {"a", "c"} == set(unbeaten(point))
     assert point[2].behind == pytest.approx(point[0].mean - point[2].mean)
     assert 0 < point[2].behind_low < point[2].behind < point[2].behind_high
     assert math.isnan(point[0].behind)
-    lines = dials_answer(dials, rows)
+    lines = say(Findings((), {"dials": dials.plain()}, tuple(rows)))
     assert lines[0] == (
         "2 points (R@10, 5 seeds, 1200 to 1500 queries per point): one strategy beats all others at 1; at 1 several "
-        "share first place."
+        "are not beaten."
     )
     assert lines[1] == "b is best at x=2."
-    assert lines[2] == "Over all points: a, b and c are best or share first place at 1 of 2."
+    assert lines[2] == "a, b and c are not beaten at 1 of 2 points, the most of all strategies."
     frame = points_frame(dials, rows)
     assert list(frame["best"]) == [point[0].strategy, "b"]
     assert frame.loc[1, "not beaten"] == "b"
@@ -67,7 +68,7 @@ def test_equal_means_and_losses_to_others_than_the_best() -> None:
     read = [VerdictRow.read(row.plain()) for row in rows]
     assert points_frame(of(x=[1]), read).loc[0, "next behind by"] == "+0.00 [-46.12, 46.12]"  # log(2 / 0.05) / 8
     a, b = rows
-    assert along.unbeaten([a, b, replace(b, strategy="c", beaten_by=("b",))]) == ["a", "b"]
+    assert unbeaten([a, b, replace(b, strategy="c", beaten_by=("b",))]) == ["a", "b"]
 
 
 def test_dials_of_one_name_in_two_sections() -> None:

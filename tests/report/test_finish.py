@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from negbench.analysis.answer import say
 from negbench.analysis.findings import judged, stored
 from negbench.analysis.verdicts import Rules
 from negbench.grid.comparison import ComparisonFolder
@@ -18,6 +19,7 @@ from negbench.machine.files import read_json, seal, write_json
 from negbench.report.build import write_report
 from negbench.report.finish import finish
 from negbench.report.loaded import Comparison, load
+from negbench.report.tables import tables
 from negbench.store.runfolder import RunFolder
 
 SMALL = ("in-batch", "qure", "top-k")
@@ -29,7 +31,7 @@ def ended(runs: Path, name: str, cells: Cells, *, report: bool = True, **axes: A
     seal(runs / name)
     write_json(runs / name / "comparison.json", {"kind": "comparison", "cells": cells, **axes})
     out = io.StringIO()
-    finish(Console(file=out, width=200), runs, name, "none", Rules(), report=report)
+    finish(Console(file=out, width=1000), runs, name, "none", Rules(), report=report)
     return out.getvalue()
 
 
@@ -48,7 +50,7 @@ def test_dials(compared: Path, cells: Callable[..., Cells], words_of: Callable[[
     """With the two losses as points, verdicts equal those of two tables; heat map, lines and answer are written."""
     rows = cells("bradley-terry", point="k=1") + cells("info-nce", point="k=2", loss="bradley-terry")
     axes: dict[str, Any] = {"dials": [{"key": "dataset.k", "values": [1, 2]}]}
-    axes["undefined"] = [{"point": "k=3", "strategy": "dqe", "reason": "k is too large"}]
+    axes["left_out"] = [{"point": "k=3", "strategy": "dqe", "reason": "k is too large"}]
     out = ended(compared, "dials", rows, **axes)
     assert "2 points (average recall, 2 seeds, " in out
     assert "note: dqe at k=3 is not defined: k is too large" in out
@@ -66,37 +68,24 @@ def test_dials(compared: Path, cells: Callable[..., Cells], words_of: Callable[[
     assert "dqe at k=3 is not defined" in page
 
 
-def test_systems(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
-    """For a system with another loss and other negatives, the gain is the difference of two cells; its parts add up."""
+def test_systems(compared: Path, cells: Callable[..., Cells]) -> None:
+    """A system's own strategy is its baseline; a folder of schema 1 with corners says the same."""
     rows = cells("info-nce", system="plain") + cells("bradley-terry", system="sys")
-    place = {(row["loss"], row["strategy"]): row["run"] for row in rows}
-    corners = []
-    for factors, key in (
-        ([], ("info-nce", "in-batch")),
-        (["negatives"], ("info-nce", "qure")),
-        (["objective"], ("bradley-terry", "in-batch")),
-        (["negatives", "objective"], ("bradley-terry", "qure")),
-    ):
-        assert key in place
-        label = f"sys: {' + '.join(factors) or 'plain'}"
-        corners.append({"factors": factors, "label": label})
-        rows += [r for r in cells(key[0], system=label) if r["strategy"] == key[1]]
     own = {"plain": "in-batch", "sys": "qure"}
-    systems = {"names": ["plain", "sys"], "corners": {"sys": corners}, "own": own, "remarks": ["no colours here"]}
-    out = ended(compared, "systems", rows, systems=systems)
-    assert "sys against the plain system: " in out
+    facts = [{**row, "own": row["strategy"] == own[row["system"]]} for row in rows]
+    out = ended(compared, "systems", facts, remarks=["no colours here"])
     assert "note: no colours here" in out
     findings = stored(compared, "systems")
     assert {row.system for row in findings.rows} == {"plain", "sys"}
-    assert {row.baseline for row in findings.rows if row.system == "sys"} == {"qure"}
-    means = {(row.system, row.strategy): row.mean for row in findings.main}
-    by_kind = {(gain.kind, gain.part): gain.value for gain in findings.gains}
-    assert by_kind["gain", "all"] == pytest.approx(means["sys", "qure"] - means["plain", "in-batch"])
-    assert by_kind["share", "negatives"] + by_kind["share", "objective"] == pytest.approx(by_kind["gain", "all"])
-    folder = compared / "systems"
-    assert len(pd.read_csv(folder / "matrix.csv")) == 3
-    assert list(pd.read_csv(folder / "corners.csv")["from the system"])[-1] == "negatives + objective"
-    assert "interaction of negatives and objective" in words_of(folder / "report" / "index.html")
+    assert {(row.system, row.baseline) for row in findings.rows} == {*own.items()}
+    assert len(pd.read_csv(compared / "systems" / "matrix.csv")) == 3
+    corner = [{**row, "system": "sys: negatives"} for row in cells("info-nce")]
+    systems = {"names": list(own), "corners": {}, "own": own, "remarks": ["no colours here"]}
+    old = [{key: value for key, value in row.items() if key != "plugin"} for row in rows + corner]
+    assert ended(compared, "schema-1", old, systems=systems).replace("schema-1", "systems") == out
+    assert [{**vars(row), "facts": 0} for row in stored(compared, "schema-1").rows] == [
+        {**vars(row), "facts": 0} for row in findings.rows
+    ]
 
 
 def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
@@ -147,6 +136,26 @@ def test_two_backbones_have_a_block_over_all(
     assert [page.count(f"{name}: no weights") for name in SMALL] == [1, 1, 1]  # not once per backbone
 
 
+def test_every_table_is_printed_stored_and_on_the_page(compared: Path, cells: Callable[..., Cells]) -> None:
+    """The list of tables decides all three: titles on the terminal unless in detail, files, the page."""
+    out = ended(compared, "listed", cells("bradley-terry") + cells("bradley-terry", dataset="other"))
+    listed = tables(stored(compared, "listed"))
+    page = (compared / "listed" / "report" / "index.html").read_text(encoding="utf-8")
+    assert {table.name for table in listed} == {"table", "behaviour", "regime", "training", "cost", "statistics"}
+    assert len({table.key for table in listed}) == len(listed)
+    for table in listed:
+        assert (table.title in out.splitlines()) == (not table.detail)
+        file = pd.read_csv(compared / "listed" / f"{table.name}.csv", dtype=str)
+        same = [each for each in listed if each.name == table.name]
+        assert len(file) == sum(len(each.frame) for each in same)
+        assert set(table.frame if table.numbers is None else table.numbers) <= set(file)
+        assert page.count(f'id="table-{table.key}"') == 1
+    assert [table.key for table in listed if table.name == "cost"] == [
+        f"cost-{name}" for name in sorted({each.where for each in listed if each.name == "cost"})
+    ]
+    assert (compared / "listed" / "table.md").read_text(encoding="utf-8").startswith("### other\n\n| ")
+
+
 def test_a_run_that_is_gone_counts_as_missing(
     compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]
 ) -> None:
@@ -163,11 +172,11 @@ def test_what_was_judged_is_read_again(compared: Path, cells: Callable[..., Cell
     ended(compared, "again", cells("bradley-terry"), report=False)
     first, second = judged(compared, "again", Rules()), stored(compared, "again")
     assert repr(first.rows) == repr(second.rows)  # NaN equals NaN as a text
-    assert first.answer() == second.answer()
+    assert say(first) == say(second)
     loaded = load(compared, "again")
     assert isinstance(loaded, Comparison)
-    assert loaded.answer == first.answer()
+    assert loaded.answer == say(first)
     assert len(loaded.statistics) == len(first.rows)
     assert set(loaded.plain()) == {"comparison", "path", "answer", "statistics", "behaviour", "cost", "cells"}
     kept = read_json(compared / "again" / "statistics.json")
-    assert set(kept) == {"rows", "gains", "tuning"}
+    assert set(kept) == {"rows", "tuning"}

@@ -10,7 +10,7 @@ import pytest
 from negbench.api import make_strategy
 from negbench.datasets import cirr, fashioniq, hp_fashioniq
 from negbench.datasets._fashioniq_files import METRICS as FASHIONIQ
-from negbench.datasets._fashioniq_files import FashionIQOptions
+from negbench.datasets.fashioniq import FashionIQOptions
 from negbench.report.published import PATH, PublishedRow, published_rows, rows_beside
 
 
@@ -95,7 +95,7 @@ def test_what_does_not_add_up_has_a_note_and_all_else_adds_up() -> None:
 
 def test_rows_name_benchmarks_metrics_and_strategies_that_exist() -> None:
     cards = {
-        "fashioniq": fashioniq.card(FashionIQOptions("val")),
+        "fashioniq": fashioniq.card(FashionIQOptions(), "val"),
         "cirr": cirr.card("val"),
         "hp-fashioniq": hp_fashioniq.CARD,
     }

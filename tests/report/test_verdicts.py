@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 import torch
 from numpy.random import default_rng
 
-from negbench.analysis.answer import answer, open_pairs
+from negbench.analysis.answer import open_pairs, say
 from negbench.analysis.differences import differences
+from negbench.analysis.findings import Findings
 from negbench.analysis.leader import leader_table, leader_tables, measured, verdict_frame
 from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.analysis.verdicts import (
@@ -38,6 +40,10 @@ from negbench.store.runfolder import RunFolder
 
 LABELS = {"dataset": "d", "loss": "l", "backbone": "b"}
 SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]
+
+
+def answer_of(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
+    return say(Findings(tuple(groups), {}, tuple(rows)))
 
 
 def ranks_of(seed: int, better: float, queries: int = 120) -> QueryRanks:
@@ -77,7 +83,8 @@ def group_of(
         folder.write_result(result)
         folders.append(folder)
     by_axis = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": dataset, **labels}
-    return Group({k: by_axis[k] for k in AXES if k in by_axis}, tuple(folders))
+    facts = {"plugin": strategy.split("(")[0].split()[0]}  # of hand-made labels
+    return Group({k: by_axis[k] for k in AXES if k in by_axis}, tuple(folders), facts)
 
 
 def rows_by_strategy(table: VerdictTable, rules: Rules, metric: str = "average/recall") -> dict[str, Any]:
@@ -159,11 +166,11 @@ def test_baseline_margin_and_alpha(tmp_path: Path) -> None:
 
 
 def test_the_baseline_is_one_of_the_strategies() -> None:
-    Rules("top-k").check(["qure", "top-k(k=5)"])
+    Rules("top-k").check({"qure": "qure", "top-k(k=5)": "top-k"})
     with pytest.raises(UnknownNameError, match="unknown --baseline 'top': did you mean 'top-k'"):
-        Rules("top").check(["qure", "top-k"])
+        Rules("top").check({"qure": "qure", "top-k": "top-k"})
     with pytest.raises(UnknownNameError):
-        Rules("top-k").check(["top-k(k=5)", "top-k(k=6)"])
+        Rules("top-k").check({"top-k(k=5)": "top-k", "top-k(k=6)": "top-k"})
 
 
 def test_seeds_that_are_not_common(tmp_path: Path) -> None:
@@ -236,17 +243,14 @@ def test_the_metric_can_be_chosen(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="unknown --metric 'R@7'"):
         tables_of(groups, Rules(metric="R@7"))
     with pytest.raises(UnknownNameError, match="unknown --metric 'R@7'"):
-        Rules(metric="R@7").check(["a"], [["average/recall_at_10"]])
-    Rules(metric="R@10").check(["a"], [["average/recall_at_10"]])
+        Rules(metric="R@7").check({"a": "a"}, [["average/recall_at_10"]])
+    Rules(metric="R@10").check({"a": "a"}, [["average/recall_at_10"]])
 
 
 def counted(group: Group, seen: int) -> Group:
-    """Return the group with train queries and `seen` negatives per query and epoch in its runs."""
+    """Return the group with `seen` negatives per query and step in its runs."""
     for run in group.runs:
-        manifest = {**run.manifest, "dataset": {"train_queries": 50, "corpus": {"all": 200}}}
-        manifest["config"]["train"]["epochs"] = 4
-        run.write_manifest(manifest)
-        run.write_result({**run.result, "negatives_seen": seen * 50 * 4})
+        run.write_result({**run.result, "negatives_per_query": seen})
     return Group(group.labels, tuple(RunFolder(run.path) for run in group.runs))
 
 
@@ -262,7 +266,7 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
     assert list(table.quality["strategy"]) == ["strong", "weak", "in-batch"]
     for frame in (table.quality, table.behaviour, table.cost, verdict_frame([r for r in rows if r.main])):
         assert list(frame["negatives"]) == ["1", "1", "63"]
-    order, losers, more, sure = answer(groups, rows)
+    order, losers, more, *_, sure = answer_of(groups, rows)
     assert order.startswith("average recall with 1 negative per query and step: strong (")
     assert " %) is best; weak loses " in order
     assert " With 63 negatives, in-batch reaches " in order
@@ -274,10 +278,11 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
     assert more.endswith("% (the baseline).")
     assert "1 worse" in sure
     others = [groups[0], counted(group_of(tmp_path, "other", 0.5), 63), groups[1]]
-    _, _, more, *_ = answer(others, [row for table in tables_of(others) for row in rows_of(table, Rules())])
+    _, _, more, *_ = answer_of(others, [row for table in tables_of(others) for row in rows_of(table, Rules())])
     assert more.startswith("With 1 negative: weak")
     alone = [row for row in rows if row.strategy == "weak"]
-    assert "1 negative per query and step: only weak (" in answer([groups[1]], alone)[0]
+    assert answer_of([groups[1]], alone)[0].startswith("average recall: weak (")
+    assert answer_of([groups[1]], alone)[0].endswith(" %); no run of the baseline is finished.")
 
 
 def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
@@ -295,19 +300,17 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
         row("open", 0.49, gap=0.01, gap_low=-0.02, gap_high=0.04),
         row("last", 0.4, beaten_by=("x",), gap=0.1, gap_low=0.08, gap_high=0.12),
     ]
-    assert answer([], rows) == [
-        "R@10 with 1 negative per query and step: x, same and open share first place (49.0 to 50.0 %); last loses 10.0 "
-        "points.",
-        "Equal to x within 0.5 points: same.",
-        "Undecided against x: open.",
+    assert answer_of([], rows) == [
+        "R@10 with 1 negative per query and step: x (50.0 %) is highest; same (49.8 %) is equal to it within 0.5 "
+        "points; open (49.0 %) is undecided against it; last loses 10.0 points.",
         "Behind x: last by 10.00 [8.00, 12.00] points.",
     ]
-    alone = answer([], [rows[0], rows[3]])
+    alone = answer_of([], [rows[0], rows[3]])
     assert alone[0] == "R@10 with 1 negative per query and step: x (50.0 %) is best; last loses 10.0 points."
     assert alone[1].startswith("Behind x: last by 10.00")
-    two = answer([], [*rows, row("x", 0.5, loss="other")])
+    two = answer_of([], [*rows, row("x", 0.5, loss="other")])
     assert list(dict.fromkeys(line.split(":")[0] for line in two)) == ["l", "other"]
-    (several,) = {line.split(":")[0] for line in answer([], [rows[0], row("x", 0.5, dataset=OVER_ALL)])[:1]}
+    (several,) = {line.split(":")[0] for line in answer_of([], [rows[0], row("x", 0.5, dataset=OVER_ALL)])[:1]}
     assert several == OVER_ALL  # the block over all comes first
 
 
@@ -316,12 +319,12 @@ def test_the_price_of_what_is_undecided_is_said(tmp_path: Path) -> None:
     groups = [group_of(tmp_path, name, 0.5) for name in ("x", "y")]  # their runs took 2, 3 and 4 s
     pair = {"more_seeds": 4.0, "seeds": 3, "loss": "bradley-terry", "backbone": "tiny", "dataset": "f@1"}
     rows = [row("x", 0.5, undecided=("y",), **pair), row("y", 0.49, undecided=("x",), **pair)]
-    assert open_pairs(groups, rows) == "1 pair is undecided: about 4 more seeds, 24 s of computing"
+    assert open_pairs(groups, rows) == ("1 pair is undecided; about 4 more seeds (24 s of computing) should decide it")
     assert open_pairs(groups, rows[:1]).startswith("1 pair is undecided")  # the other strategy's row is elsewhere
     stuck = [replace(each, more_seeds=-1.0) for each in rows]
-    assert open_pairs(groups, stuck) == "1 pair is undecided, and some need more queries, not seeds"
+    assert open_pairs(groups, stuck) == "1 pair is undecided; it needs more queries, not seeds"
     assert open_pairs(groups, [replace(each, undecided=()) for each in rows]) == ""
-    assert answer(groups, rows)[0].endswith(f"share first place (49.0 to 50.0 %). {open_pairs(groups, rows)}.")
+    assert answer_of(groups, rows)[1] == f"{open_pairs(groups, rows)}."
 
 
 def test_too_few_seeds_are_said(tmp_path: Path) -> None:
@@ -330,19 +333,19 @@ def test_too_few_seeds_are_said(tmp_path: Path) -> None:
     def answer_text(seeds: tuple[int, ...]) -> str:
         groups = [group_of(tmp_path / str(len(seeds)), name, better, seeds=seeds) for name, better in alike]
         rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
-        return " ".join(answer(groups, rows))
+        return " ".join(answer_of(groups, rows))
 
-    assert "One seed: the 95 % intervals cover other queries for these trained models" in answer_text((0,))
+    assert "With one seed, the 95 % intervals hold for other queries of these trained models" in answer_text((0,))
     two = answer_text((0, 1))
-    assert "1 pair is undecided" in two
-    assert "share first place" in two
-    assert "valid for other seeds and other queries with these models" in two
+    assert "1 difference from the baseline is undecided; " in two
+    assert " is undecided against it. " in two
+    assert "hold for other seeds and other queries, not for other models" in two
 
 
 def test_a_saturated_metric_is_said(tmp_path: Path) -> None:
     groups = [group_of(tmp_path, name, 6.0) for name in ("in-batch", "a")]
     rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
-    assert any("is saturated" in line and "--metric" in line for line in answer(groups, rows))
+    assert any("is saturated" in line and "--metric" in line for line in answer_of(groups, rows))
 
 
 def test_over_all_weighs_every_data_set_the_same(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 import negbench.metrics
 from negbench.contracts import Query
 from negbench.datasets import circo, cirr, fashioniq
-from negbench.datasets._fashioniq_files import FashionIQOptions
 from negbench.datasets.dataset import Dataset, columns_of
+from negbench.datasets.fashioniq import FashionIQOptions
 from negbench.errors import NegbenchError
 from negbench.scoring.rankings import count_cut_subsets, ranks_of_rankings
 from negbench.testing.datasets import toy_table
@@ -43,7 +43,7 @@ def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Data
         return cirr.Cirr(card=cirr.card("val"), **rest)
     if kind == "circo":
         return circo.Circo(card=circo.CARD, **rest)
-    return fashioniq.FashionIQ(card=fashioniq.card(FashionIQOptions()), **rest)
+    return fashioniq.FashionIQ(card=fashioniq.card(FashionIQOptions(), "val"), **rest)
 
 
 def block(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -12,7 +12,7 @@ import torch
 
 from negbench.contracts import ScoreView
 from negbench.errors import NegbenchError, quoted
-from negbench.plugins.registry import checked_options, registry
+from negbench.plugins.registry import registry
 from negbench.settings.layers import parse_plugin
 from negbench.strategies._ranked import images
 
@@ -45,7 +45,7 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
         "num_negatives": (0,),
         "sampling_strategy": ("best",),
     },
-    "shifted-top-k": {"start": (-1, 210), "stop": (0,)},
+    "shifted-top-k": {"start": (-1, 210, "101%", "x"), "stop": (0, "0%")},
     "simans": {"a": (-1,), "b": ("x",), "k": (0,), "variant": ("code",)},
     "top-k-abs": {"limit": ("0.7",), "k": (-1,)},
     "uniform-bins": {"bins": (0,)},
@@ -54,6 +54,7 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
 TOLD: list[tuple[str, dict[str, Any], str]] = [
     ("top-k", {"k": 0}, 'k must be a whole number >= 1, or a share of the gallery such as "0.6%", got 0'),
     ("shifted-top-k", {"stop": 10}, r"start must be below stop \(10\), got 10"),
+    ("shifted-top-k", {"start": "4%", "stop": "1%"}, "start must be below stop .*, got '4%'"),
     ("dqe", {"beta": 2.5}, "beta must be <= 2 if scale is 'absolute', got 2.5"),
     ("dqe", {"beta": 1.5, "scale": "minmax"}, "beta must be <= 1 if scale is 'minmax', got 1.5"),
     ("qure", {"variant": "papr"}, "variant must be 'paper' or 'release', got 'papr'"),
@@ -118,4 +119,6 @@ def test_a_share_is_halved_as_a_count() -> None:
 def test_flags_and_recipes_say_it() -> None:
     given = parse_plugin("top-k:k=0.6%")
     assert given == {"name": "top-k", "k": "0.6%"}
-    assert checked_options("strategies", "top-k", registry.get("strategies", "top-k"), {"k": "0.6%"}) == {"k": "0.6%"}
+    assert registry.make("strategies", "top-k", k="0.6%").k == "0.6%"
+    for text, want in (("50.0%", "50%"), ("050 %", "50%"), ("100%", "100%"), ("0.60%", "0.6%"), ("12.5%", "12.5%")):
+        assert registry.make("strategies", "top-k", k=text).k == want  # one spelling: two names of one run are found

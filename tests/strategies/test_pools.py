@@ -89,7 +89,11 @@ def oracle_after_target(view: ScoreView, row: int, strategy: Any) -> set[int]:
 def shifted_top_k(view: ScoreView, row: int, strategy: Any) -> set[int]:
     scores, target = view.scores[row].tolist(), int(view.target[row])
     here = sorted({*allowed(view, row), target}, key=lambda j: (-scores[j], j))
-    return set(here[strategy.start : strategy.stop]) - {target}
+    start, stop = (
+        math.floor(float(end[:-1]) * view.scores.shape[1] / 100 + 0.5) if isinstance(end, str) else end
+        for end in (strategy.start, strategy.stop)
+    )
+    return set(here[start:stop]) - {target}
 
 
 def at_most(limit: Callable[[Any, float], float], *, strictly: bool = False) -> Loop:
@@ -235,7 +239,10 @@ LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
     ("cirqrs", cirqrs, ({"n_neg": 1}, {"n_neg": 5}, {"n_neg": 50})),
     ("oracle-all", oracle_all, ({},)),
     ("oracle-after-target", oracle_after_target, ({"k": 1}, {"k": 4}, {"k": 100})),
-    ("shifted-top-k", shifted_top_k, ({"start": 0, "stop": 3}, {"start": 2, "stop": 7}, {"start": 10, "stop": 210})),
+    ("shifted-top-k", shifted_top_k, (
+        {"start": 0, "stop": 3}, {"start": 2, "stop": 7}, {"start": 10, "stop": 210}, {"start": "12.5%", "stop": "50%"},
+        {"start": 1, "stop": "75%"}, {"start": "0%", "stop": 2}, {"start": "50%", "stop": 3},
+    )),
     ("margin-pos", at_most(lambda s, positive: positive - s.margin), (
         {"margin": 0.0, "k": 4}, {"margin": 0.25, "k": 3}, {"margin": 0.5, "k": 99},
     )),

@@ -12,7 +12,7 @@ from negbench.data.scene import Scenes
 from negbench.loop.runs import Bench, run_config
 from negbench.settings.config import build_config
 from negbench.settings.layers import set_layer
-from negbench.systems.system import system
+from negbench.systems.system import with_system
 
 pytestmark = pytest.mark.data
 
@@ -44,7 +44,7 @@ def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory, stand
 def run_two_steps(name: str, sets: list[str], folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Run a system for two steps and return its result.json and what it leaves out."""
     base = [set_layer(text) for text in sets]
-    layer, remarks = system(name).layer(base, Scenes())
+    layer, remarks = with_system([*base, {"system": name}], Scenes())
     details = run_config(build_config([layer, *base]), Bench.open(folder, "none")).details
     assert details["steps"] == 2
     return details, remarks

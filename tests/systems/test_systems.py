@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
+from negbench.errors import UnknownNameError
 from negbench.settings.config import build_config, resolved
-from negbench.systems.system import FACTORS, PLAIN, system, systems, with_system
+from negbench.systems.system import FACTORS, PLAIN, systems, with_system
 
 NAMES = (PLAIN, "cirqrs", "dqe", "hycole", "qure")  # tests/test_recipes.py has the papers' settings
 
@@ -20,7 +22,7 @@ def test_all_systems_are_named_here() -> None:
 
 def test_the_plain_system_is_info_nce_over_the_batch(toy_root: Path) -> None:
     base = [{"dataset": {"name": "synthetic", "root": str(toy_root)}}]
-    layer, remarks = system(PLAIN).layer(base, Scenes())
+    layer, remarks = with_system([*base, {"system": PLAIN}], Scenes())
     flat = resolved(build_config([layer, *base])).flat()
     assert (flat["strategy.name"], flat["loss.name"], flat["train.num_negatives"]) == ("in-batch", "info-nce", None)
     assert list(remarks) == []
@@ -31,33 +33,58 @@ def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
 
     base = [*map(set_layer, vector_sets)]
     for name, words in (("dqe", ["attribute weights"]), ("hycole", ["text composition", "matching", "added", "fine"])):
-        layer, remarks = system(name).layer(base, Scenes())
+        layer, remarks = with_system([*base, {"system": name}], Scenes())
         assert len(remarks) == len(words)
         for word, remark in zip(words, remarks, strict=True):
             assert word in remark
             assert "\n" not in remark
-        assert set(layer.get("backbone", {})) <= {"name", "fusion"}
         fusion = build_config([layer, *base]).backbone.options.get("fusion")
         assert fusion == layer.get("backbone", {}).get("fusion")  # kept where a layer above names the backbone
         resolved(build_config([layer, *base]))  # what is left can run
 
 
-def test_factors_are_taken_apart(toy_root: Path) -> None:
-    base = [{"dataset": {"root": str(toy_root)}}]
-    chosen = system("dqe")
-    (start, *parts), _ = chosen.carried(base, Scenes())
-    assert chosen.layers([start], ()) == [{"backbone": {"name": "tiny", "fusion": "sum"}}]  # in every corner
-    for factor, key in zip(FACTORS, ("strategy", "loss", "backbone"), strict=True):
-        layers = chosen.layers(parts, [factor])
-        assert key in {name for layer in layers for name in layer}
-        others = {"strategy", "loss", "backbone"} - {key}
-        assert not others & {name for layer in layers for name in layer}
+def test_dqe_takes_its_kl_over_the_batch_where_the_image_tower_is_trained() -> None:
+    for options, candidates in (({}, "corpus"), ({"frozen": False}, "batch")):
+        base = [{"dataset": "fashioniq", "backbone": {"name": "clip", **options}}]
+        layer, remarks = with_system([*base, {"system": "dqe"}], Scenes())
+        assert resolved(build_config([layer, *base])).loss.options["kl_over"] == candidates
+        wanted = (
+            "DQE-CIR without its KL over the whole corpus (sec. 3.4, alg. 1): backbone 'clip' trains its image tower,"
+        )
+        assert [r.startswith(wanted) for r in remarks] == [True] * (candidates == "batch")
+
+
+def test_factors_are_ordinary_settings() -> None:
+    """Each factor is that of the system named for it, else the plain one's; the named ones give the whole system."""
+    base = [{"dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}]
+
+    def of(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:
+        whole, remarks = with_system([*base, {"system": value}], Scenes())
+        return resolved(build_config([whole])).flat(), remarks
+
+    plain, dqe = of("plain")[0], of("dqe")[0]
+    assert of(dict.fromkeys(FACTORS, "dqe")) == of("dqe")
+    assert of({}) == of("plain")
+    changed = {"negatives": "strategy.name", "objective": "loss.name", "architecture": "backbone.attribute_weights"}
+    for factor, key in changed.items():
+        mixed = of({factor: "dqe"})[0]
+        assert (mixed[key], plain[key]) == (dqe[key], plain[key])
+        assert mixed[key] != plain[key]
+        assert all(mixed[other] == plain[other] for other in changed.values() if other != key)
+    assert of({"architecture": "hycole", "negatives": "qure"})[0]["backbone.fusion"] == "gated"  # above the base head
+    assert of({"negatives": "hycole"})[1] == ()  # parts that were not asked for are not missed
+    for wrong, message in (
+        ({"loss": "qure"}, "unknown factor of a system 'loss'"),
+        ({"negatives": "x"}, "unknown system"),
+    ):
+        with pytest.raises(UnknownNameError, match=message):
+            of(wrong)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_system_starts_from_one_base(name: str) -> None:
     base = [{"dataset": "vectors", "backbone": {"name": "vectors", "dim": 16}}]
-    layer, _ = system(name).layer(base, Scenes())
+    layer, _ = with_system([*base, {"system": name}], Scenes())
     options = resolved(build_config([layer, *base])).backbone.options
     fusion, weights = "gated" if name == "hycole" else "sum", name == "dqe"
     assert (options["dim"], options["fusion"], options["hidden"]) == (16, fusion, 0)
@@ -88,9 +115,9 @@ def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_strategies_of_the_papers_are_there() -> None:
     """`cir` names the papers' own strategies and their opponents, the negatives of all systems among them."""
-    from negbench.grid.axes import expand
+    from negbench.grid.axes import CIR, expand
     from negbench.plugins.registry import registry
-    from negbench.systems.system import CIR, systems
+    from negbench.systems.system import systems
 
     assert set(CIR) <= set(registry.plugins("strategies"))
     assert {own.negatives["strategy"]["name"] for own in systems().values()} <= set(CIR)

@@ -20,10 +20,11 @@ import pytest
 from optuna.trial import TrialState
 
 from negbench.errors import NegbenchError, OptionError, RunError
-from negbench.machine.files import DamagedError, write_json
+from negbench.machine.files import write_json
 from negbench.report.study import dashboard_command
+from negbench.settings.options import Study
 from negbench.systems.system import load_config
-from negbench.tuning.book import Book, Pruned, trial_folder
+from negbench.tuning.book import Book, Pruned, open_book, trial_folder
 from negbench.tuning.final import finished
 from negbench.tuning.space import Knob, Space
 from negbench.tuning.spec import StudySpec
@@ -124,7 +125,7 @@ def test_a_study_keeps_its_settings_and_its_storage(tmp_path: Path) -> None:
     base = {**toy_spec().base, "compute": {"device": "cpu", "threads": 4}}
     toy_book(folder, spec=toy_spec(base=base))  # another machine may use other compute settings
     write_json(folder / "study.json", {"storage": None, "spec": toy_spec().dump() | {"seed": "4"}})
-    with pytest.raises(DamagedError, match=r"study\.json is damaged"):
+    with pytest.raises(NegbenchError, match=r"cannot read .*study\.json.*; its content is as it was written"):
         Book(folder, None)
 
 
@@ -353,3 +354,30 @@ def test_workers_of_a_journal_of_which_one_is_killed(tmp_path: Path) -> None:
     straight = toy_book(tmp_path / "straight", 16, spec)
     straight.work(at_once, silent)
     assert points(book) == points(straight)
+
+
+def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path: Path) -> None:
+    """A received study.json may name any database or file; only the journal beside it is read."""
+    folder, elsewhere = tmp_path / "toy", tmp_path / "elsewhere"
+    toy_book(folder, trials=2).work(at_once, silent)
+    noted = json.loads((folder / "study.json").read_text())
+    for storage in (f"sqlite:///{elsewhere}", str(elsewhere), "postgresql://localhost:1/x"):
+        write_json(folder / "study.json", {**noted, "storage": storage})
+        with pytest.raises(RunError, match="which is opened only if you name it"):
+            open_book(tmp_path, "toy")
+        assert not elsewhere.exists()
+    url = f"sqlite:///{elsewhere}"
+    write_json(folder / "study.json", {**noted, "storage": url})
+    with pytest.raises(RunError, match="has no study 'toy'"):
+        open_book(tmp_path, "toy", url)
+    assert optuna.get_all_study_names(url) == []
+    write_json(folder / "study.json", noted)
+    assert len(open_book(tmp_path, "toy").frozen()) == 2
+    (folder / "optuna.journal").unlink()
+    with pytest.raises(RunError, match=r"has no trials: .* is missing"):
+        open_book(tmp_path, "toy")
+
+
+def test_a_recipe_cannot_name_a_storage(tmp_path: Path) -> None:
+    with pytest.raises(NegbenchError, match=r"unknown key 'study\.storage'"):
+        Study(strategy="dqe").over({"storage": f"sqlite:///{tmp_path}/s.db"}, "study")

@@ -32,7 +32,6 @@ def knobs_of(space: Space) -> dict[str, Any]:
 SCHEDULE = {
     "schedule.n_def": (2, 3, 4, 6, 12),
     "schedule.warmup": (1, 4, False),
-    "train.num_negatives": (1, 5, False),
 }
 
 
@@ -41,8 +40,10 @@ SPACES: dict[str, dict[str, Any]] = {
     "qure": {"strategy.variant": ("paper", "release"), **SCHEDULE},
     "cirqrs": {"strategy.n_neg": (10, 500, True), **SCHEDULE, "schedule.n_def": (2, 3, 4, 5, 12)},
     "top-k": {"strategy.k": (10, 1000, True), **SCHEDULE},
-    "all-corpus": {"train.num_negatives": (1, 5, False)},
-}
+    "shifted-top-k": {
+        "strategy.start+1": (1, 501, True), "strategy.stop-start": (2, 1000, True), **SCHEDULE,
+    },
+}  # fmt: skip
 
 
 def test_the_space_of_a_strategy_and_trial_0_is_its_default() -> None:
@@ -86,8 +87,22 @@ def test_start_and_width_become_the_band() -> None:
     assert narrow.config(fixed, {"strategy.beta-alpha": 0.25}, 0).strategy.options["beta"] == 0.55
     assert set(knobs_of(build_space(base, fix=["strategy.beta"]))) == {"strategy.alpha", *SCHEDULE}
     wide = base_of("shifted-top-k", "strategy.stop=2000")
-    point = {"strategy.start": 50, "strategy.stop-start": 3000}
+    point = {"strategy.start+1": 51, "strategy.stop-start": 3000}
     assert build_space(wide).config(wide, point, 0).strategy.options["stop"] == 2000  # a default beyond its range
+
+
+def test_a_window_is_searched_on_a_log_scale_from_rank_0() -> None:
+    base = base_of("shifted-top-k")
+    first = {"strategy.start+1": 1, "strategy.stop-start": 2}
+    for search in ([], ["strategy.start=0:200:log"], ["strategy.start=0|7", "strategy.stop-start=2|16"]):
+        space = build_space(base, search=search)
+        point = first if "|" not in "".join(search) else {"strategy.start": 0, "strategy.stop-start": 2}
+        options = space.config(base, point, 0).strategy.options
+        assert (options["start"], options["stop"]) == (0, 2)
+    assert knobs_of(build_space(base, search=["strategy.start=0:200:log"]))["strategy.start+1"] == (1, 201, True)
+    assert knobs_of(build_space(base, search=["strategy.start=0:200"]))["strategy.start"] == (0, 200, False)
+    shares = base_of("shifted-top-k", 'strategy.start="1%"', 'strategy.stop="4%"')
+    assert knobs_of(build_space(shares)) == SCHEDULE
 
 
 def test_every_strategys_own_range_makes_strategies() -> None:
@@ -138,7 +153,7 @@ CANNOT_BE = [
     ("eval.every=1:3", "cannot be searched"),
     ("seed=1:3", "cannot be searched"),
     ("dataset.name=a|b", "cannot be searched"),
-    ("strategy.alpha=-0.5:0.3", "alpha must be greater than or equal to 0"),
+    ("strategy.alpha=-0.5:0.3", "strategy.alpha = -0.5: input should be greater than or equal to 0"),
     ("train.min_lr_ratio=1|[1]", "expected a number, a text, true or false, got"),
     ("train.lr=", "expected KEY=low:high"),
     ("train.lr=1:2:3", "expected KEY=low:high"),
@@ -159,7 +174,7 @@ def test_ranges_that_cannot_be() -> None:
 def test_what_is_fixed_keeps_its_value_and_is_no_knob() -> None:
     plan = plan_study(Study(strategy="dqe", sets=("strategy.beta=0.7",), fix=("strategy.beta", "schedule.n_def")))
     assert plan.spec.config.strategy.options["beta"] == 0.7
-    assert set(knobs_of(plan.spec.space)) == {"strategy.alpha", "schedule.warmup", "train.num_negatives"}
+    assert set(knobs_of(plan.spec.space)) == {"strategy.alpha", "schedule.warmup"}
     with pytest.raises(NegbenchError, match=r"unknown key 'strategy.alhpa' in --fix: did you mean 'strategy\.alpha'"):
         build_space(base_of("dqe"), fix=["strategy.alhpa"])
 

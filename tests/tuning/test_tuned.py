@@ -24,7 +24,7 @@ from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, combinations
 
 def combined(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str = 2) -> list[Combination]:
     configs = Axes.of(Compare(strategies=strategies, seeds=seeds, sets=tuple(sets))).configs()
-    return combinations(configs, plan(configs, tmp_path, Display(), Scenes()))
+    return combinations(plan(configs, tmp_path, Display(), Scenes()))
 
 
 OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # the knobs of top-k's search
@@ -148,10 +148,10 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(
 
     real = trials.run_config
 
-    def failing(config: Any, *args: Any, **options: Any) -> Any:
-        if config.strategy.name == "top-k":
+    def failing(run: Any, *args: Any, **options: Any) -> Any:
+        if run.config.strategy.name == "top-k":
             raise NegbenchError("mend this")
-        return real(config, *args, **options)
+        return real(run, *args, **options)
 
     monkeypatch.setattr(trials, "run_config", failing)
     command = ["compare", "--strategies", "top-k,after-target", "--seeds", "1", "--name", "c"]

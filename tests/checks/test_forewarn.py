@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from negbench.checks.forewarn import forewarnings
 from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.own.forewarn import forewarnings
 from negbench.settings.config import build_config
 
 TEXTS = ["t0", "t1"]

@@ -14,7 +14,7 @@ from negbench.display import Grid
 from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
-    from negbench.own.audit import AuditResult
+    from negbench.checks.audit import AuditResult
 
 _BASELINES = {
     "untrained": "untrained model",
@@ -82,6 +82,7 @@ def audit_table(audit: AuditResult) -> Grid:
         f"audit: {audit.backbone}, {audit.model}, on {audit.dataset}: {audit.options['queries']:,} queries, "
         f"{audit.options['draws']} draws each",
         f"false negatives {known}; band: rank percentile of the pool; diversity: 1 - mean cosine of the draws; "
+        "likeness: their mean score by the judge; "
         "fallbacks: queries with an empty pool",
         rest="--json",
     )

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from negbench.checks.subject import Subject, generator_of, open_subject
 from negbench.contracts import Strategy
 from negbench.data.scene import Scenes, threads
 from negbench.display import notes, stages
@@ -19,10 +22,9 @@ from negbench.errors import OptionError
 from negbench.grid.axes import expand, label
 from negbench.machine.files import runs_dir
 from negbench.mining.mine import mine
-from negbench.mining.planes import images_of, planes_read
+from negbench.mining.planes import Plane, images_of, planes_read
 from negbench.mining.regime import regime
-from negbench.own.subject import Subject, generator_of, open_subject
-from negbench.plugins.registry import constructor_of, option_defaults, registry
+from negbench.plugins.registry import option_defaults, registry
 from negbench.settings.command_options import Audit, SubjectOptions
 from negbench.settings.config import ResolvedConfig, build_config, resolved
 from negbench.settings.layers import layers_of
@@ -39,7 +41,8 @@ class AuditResult:
 
     A row holds the strategy's label, `Mined.summary` of its pools and draws, and `diversity`: 1 - mean cosine between
     the drawn negatives of a query, all pairs, in the audited model's own embeddings (an image's is the normalised mean
-    of its candidate tokens).
+    of its candidate tokens). With a judge (`mining.judge`) also the `likeness` of the drawn negatives to their targets:
+    mean, 10 % and 90 % quantile of the judge's scores.
     """
 
     backbone: str
@@ -71,6 +74,7 @@ def run_audit(asked: Audit) -> AuditResult:
     """
     config, strategies, folder = configured(asked, asked.strategies)
     reads = {name for strategy in strategies.values() for name in planes_read(strategy, config.mining)}
+    reads |= set() if config.mining.judge is None else {"judge"}
     with stages("audit") as display:
         subject = open_subject(config, asked.split, asked, display, folder, reads=reads)
         with display.stage("mine"):
@@ -110,7 +114,7 @@ def configured(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, 
     by_label: dict[str, Strategy] = {}
     for config in configs:
         chosen = config.strategy
-        defaults = option_defaults(constructor_of("strategies", registry.get("strategies", chosen.name)))
+        defaults = option_defaults(registry.get("strategies", chosen.name))
         name = label({"name": chosen.name, **chosen.options}, defaults)
         if name in by_label:
             raise OptionError(f"--strategy names {name} twice")
@@ -146,7 +150,8 @@ def audit(
             draws, generator = options.draws, generator_of(options, "draws")
             mined = mine(subject.task, strategy, refresh=options.refresh, draws=draws, generator=generator)
             spread = float(diversity(images[mined.negatives]).mean())
-            rows.append({"strategy": name, **mined.summary(), "diversity": spread})
+            judged = likeness(subject.task.planes.get("judge"), mined.negatives)
+            rows.append({"strategy": name, **mined.summary(), "diversity": spread, **judged})
         card = regime(subject.task, subject.val, sample=len(subject.rows))
     return AuditResult(
         backbone=subject.config.backbone.name,
@@ -158,6 +163,17 @@ def audit(
         rows=rows,
         remarks=remarks,
     )
+
+
+def likeness(judge: Plane | None, drawn: Tensor) -> dict[str, float]:
+    """Return mean, 10 % and 90 % quantile of a judge's scores of [Q, M] drawn negatives; nothing without known ones."""
+    rows = [] if judge is None else [judge.block(torch.tensor([row]), columns) for row, columns in enumerate(drawn)]
+    scores = torch.cat(rows).double().cpu().flatten() if rows else torch.empty(0)
+    known = scores[scores.isfinite()].numpy()
+    if not len(known):
+        return {}
+    low, high = np.quantile(known, (0.1, 0.9))
+    return {"likeness": float(known.mean()), "likeness_10": float(low), "likeness_90": float(high)}
 
 
 def diversity(drawn: Tensor) -> Tensor:

@@ -1,27 +1,29 @@
-"""SHA-256 of image files, cached so that an unchanged file is not read again."""
+"""SHA-256 of files, cached so that an unchanged file is not read again."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from negbench.errors import DataError, NegbenchError
 from negbench.machine.files import atomic_write, locked, read_json, seal, sha256_of
 
-SETTLED = 2 * 10**9  # ns after which a file's modification time distinguishes it from its next version
-Stamped = list[int | str]  # size, modification time in ns, SHA-256
+SETTLED = 2 * 10**9  # ns after which a file's times distinguish it from its next version
+Stamped = list[int | str]  # size, time of modification and of the inode's change in ns, inode; then SHA-256
 
 
 def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     """Return id -> SHA-256 of the file's bytes.
 
-    A file with the path, size and modification time of an earlier call is not read again: its hash is cached under
-    `root`, in a sealed folder. A file written a moment ago is not cached: its next version may have the same size and
-    time.
+    A file with the path, size, times and inode of an earlier call is not read again: its hash is cached under `root`,
+    in a sealed folder. The inode and the time of its change show a file that was moved here, or whose modification time
+    was set back. A file written a moment ago is not cached: its next version may have the same stamp.
 
     Raises:
         DataError: files are missing or cannot be read.
@@ -39,7 +41,8 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
             absent.append((image, path))
             continue
         stamped[image] = known.get(name, [])
-        if stamped[image][:2] != (stamp := [status.st_size, status.st_mtime_ns]):
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        if stamped[image][:-1] != stamp:
             unread.append((image, name, stamp))
     if absent:
         image, path = absent[0]
@@ -49,20 +52,31 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         hashes = pool.map(_file_sha256, (name for _, name, _ in unread))
         for (image, name, stamp), value in zip(unread, hashes, strict=True):
             stamped[image] = [*stamp, value]
-            if now - stamp[1] > SETTLED:
+            if now - max(stamp[1:3]) > SETTLED:
                 fresh[name] = stamped[image]
-    if fresh:
-        seal(memory.parent)
-        with locked(memory.with_suffix(".lock")), atomic_write(memory) as file:
-            file.write(json.dumps(_remembered(memory) | fresh))
-    return {image: bytes.fromhex(str(held[2])) for image, held in stamped.items()}
+    with suppress(NegbenchError):  # a cache that cannot be written: the files are read again
+        if fresh:
+            seal(memory.parent)
+            with locked(memory.with_suffix(".lock")), atomic_write(memory) as file:
+                file.write(json.dumps(_remembered(memory) | fresh))
+    return {image: bytes.fromhex(str(held[-1])) for image, held in stamped.items()}
+
+
+def digest(files: Mapping[str, Path], root: Path) -> str:
+    """Return a SHA-256 (hex) over ids and contents of files, in any order; see `content_hashes`. Empty for no files."""
+    hashes = sorted(content_hashes(files, root).items())
+    return (
+        hashlib.sha256(json.dumps([(name, value.hex()) for name, value in hashes]).encode()).hexdigest()
+        if files
+        else ""
+    )
 
 
 def _remembered(memory: Path) -> dict[str, Stamped]:
-    """Return path -> its cached entry; nothing if the cache is damaged, so that it is rebuilt."""
+    """Return path -> its cached entry; nothing if the cache is damaged or unreadable, so that it is rebuilt."""
     try:
         known: dict[str, Stamped] = read_json(memory) if memory.exists() else {}
-    except NegbenchError:
+    except (NegbenchError, OSError):
         return {}
     return known
 

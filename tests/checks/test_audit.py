@@ -9,19 +9,20 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from negbench.analysis.tables import audit_frame
+from negbench.analysis.run_tables import audit_frame
 from negbench.api import make_strategy
+from negbench.checks.audit import audit, diversity
+from negbench.checks.subject import Subject, open_subject
 from negbench.cli.main import run as negbench
 from negbench.contracts import relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.runs import Bench, run_config
-from negbench.own.audit import audit, diversity
-from negbench.own.subject import Subject, open_subject
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
@@ -75,6 +76,29 @@ def test_rates_are_those_of_loops(subject: Subject) -> None:
     assert whole["false_negative_rate_draws"] == pytest.approx(sum(false) / 20)
     assert audited.frame()["pool_size"].tolist() == [5]
     assert "FN pool %" in audit_frame(audited.rows)
+
+
+def test_likeness_is_the_judges_cosine_of_draws_and_target(config: RunConfig) -> None:
+    """The judge is the audited backbone, untrained, so its images are those of the task."""
+    judged = config.model_copy(update={"mining": config.mining.model_copy(update={"judge": "tiny:weights=random"})})
+    subject = open_subject(judged, "train", OPTIONS, Display(), reads={"judge"})
+    options = Audit(queries=20, draws=5)  # a pool of five: each once
+    row = audit(subject, {"top": make_strategy("top-k", k=5)}, options).rows[0]
+    images = torch.nn.functional.normalize(subject.task.candidates.mean(1), dim=-1)
+    cosines = []
+    for query in range(20):
+        scores, columns, target, _ = loops(subject, query)
+        pool = [int(columns[i]) for i in scores.argsort(descending=True) if int(columns[i]) != target][:5]
+        cosines += [float(images[target] @ images[column]) for column in pool]
+    assert row["likeness"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-5)
+    assert (
+        row["likeness_10"] < row["likeness"] < row["likeness_90"] == pytest.approx(np.quantile(cosines, 0.9), abs=1e-5)
+    )
+    assert "likeness" in audit_frame([row])
+    assert (
+        "likeness"
+        not in audit(open_subject(config, "train", OPTIONS, Display()), {"t": make_strategy("top-k")}, options).rows[0]
+    )
 
 
 def test_diversity_is_the_mean_over_pairs() -> None:

@@ -1,0 +1,67 @@
+"""How a strategy's runs ended, beside their mean: which of them collapsed, and which score exactly as others do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from negbench.grid.comparison import Group
+
+FALL = 0.1  # of a metric's range; smaller differences between seeds are scatter
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How the runs of a strategy ended.
+
+    Attributes:
+        collapsed: seeds of the runs that collapsed.
+        identical: strategies of the table whose runs have exactly the same metrics, with the same seeds.
+        unmoved: whether every run has exactly the metrics of its untrained model.
+    """
+
+    collapsed: frozenset[int] = frozenset()
+    identical: tuple[str, ...] = ()
+    unmoved: bool = False
+
+
+def bound(untrained: float, best: float) -> float:
+    """Return the value below which a run has collapsed, from its untrained model and the best run of its group.
+
+    Fine-tuning calls a run failed that ends no better than a trivial baseline (Dodge et al., arXiv:2002.06305; Mosbach
+    et al., arXiv:2006.04884), and the runs of an unstable method end near one of two levels. The bound is halfway
+    between them, and at least `FALL` below the higher one, so that seeds that merely scatter have not collapsed.
+    """
+    high = max(untrained, best)
+    return high - max((high - untrained) / 2, FALL)
+
+
+def ends_of(groups: Sequence[Group], metric: str) -> dict[str, Ends]:
+    """Return strategy -> how its runs ended on this metric, for the groups of one table."""
+    alike: dict[str, list[str]] = {}
+    for group in groups:
+        alike.setdefault(_scores(group), []).append(group.labels["strategy"])
+    ends = {}
+    for group in groups:
+        name, results = group.labels["strategy"], group.results
+        best = max(result["metrics"][metric] for result in results)
+        fallen = [
+            config.seed
+            for config, result in zip(group.configs, results, strict=True)
+            if result["metrics"][metric] < bound(_untrained(result).get(metric, 0.0), best)
+        ]
+        same = tuple(sorted(other for other in alike[_scores(group)] if other != name))
+        unmoved = all(result["metrics"] == _untrained(result) for result in results)
+        ends[name] = Ends(frozenset(fallen), same, unmoved)
+    return ends
+
+
+def _untrained(result: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the metrics of a run's untrained model; empty if they are not stored."""
+    metrics: Mapping[str, float] = result.get("baselines", {}).get("untrained", {})
+    return metrics
+
+
+def _scores(group: Group) -> str:
+    return repr([(config.seed, result["metrics"]) for config, result in zip(group.configs, group.results, strict=True)])

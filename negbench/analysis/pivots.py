@@ -1,0 +1,64 @@
+"""Tables over many tables: the strategies at every point of the dials, and every strategy with every system."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import listed, percent, signed
+from negbench.grid.dials import Dials
+
+SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
+READ_SIGNS = "▲ better, ▼ worse, = equal within the margin, ? undecided"
+
+
+def at_point(rows: Sequence[VerdictRow], label: str) -> list[VerdictRow]:
+    """Return the strategies of a point, best first."""
+    return sorted((row for row in rows if row.main and row.point == label), key=lambda row: -row.mean)
+
+
+def unbeaten(point: Sequence[VerdictRow]) -> list[str]:
+    """Return the strategies of a point that no other beats, best first."""
+    return [row.strategy for row in point if not row.beaten_by]
+
+
+def size_of(rows: Sequence[VerdictRow]) -> str:
+    """'5 seeds, 40 to 100 queries'."""
+    counts = ((min(each), max(each)) for each in ([row.seeds for row in rows], [row.queries for row in rows]))
+    seeds, queries = (" to ".join(map(str, dict.fromkeys(ends))) for ends in counts)
+    return f"{seeds} seed{'s' * (seeds != '1')}, {queries} queries"
+
+
+def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
+    """Build one row per point: the best strategy, the gap to the next, who shares first place, all means with ranks."""
+    names = sorted({row.strategy for row in rows})
+    shown = []
+    for place in dials.points:
+        point = at_point(rows, dials.label(place))
+        if not point:
+            continue
+        means = {row.strategy: f"{percent(row.mean)} ({row.ranks})" for row in point}
+        line = {name: str(value) for name, value in zip(dials.names, place, strict=True)}
+        line |= {"best": point[0].strategy, "next behind by": "-"}
+        if len(point) > 1:
+            line["next behind by"] = signed(point[1].behind, point[1].behind_low, point[1].behind_high)
+        shown.append(line | {"not beaten": listed(unbeaten(point)), **{name: means.get(name, "-") for name in names}})
+    return pd.DataFrame(shown)
+
+
+def matrix_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
+    """Build [strategy x system]: the difference to the system's own negatives with its sign; for these, the mean."""
+    shown = {(row.strategy, row.system): _cell(row) for row in rows}
+    columns = list(dict.fromkeys(row.system for row in rows))
+    strategies = sorted({row.strategy for row in rows})
+    return pd.DataFrame(
+        [{"strategy": name, **{column: shown.get((name, column), "-") for column in columns}} for name in strategies]
+    )
+
+
+def _cell(row: VerdictRow) -> str:
+    if not row.compared:
+        return f"{percent(row.mean)} own" if row.verdict == "baseline" else "-"
+    return f"{signed(row.difference, row.diff_low, row.diff_high)} {SIGNS[row.verdict]}"

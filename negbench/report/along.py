@@ -1,0 +1,112 @@
+"""Charts of a comparison's own axes: points of dials, and systems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, size_of, unbeaten
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import label_of
+from negbench.grid.dials import Dials, Point
+from negbench.report.charts import Chart, Panel, Square, heat, label_ends, line_style, shade, tall_enough
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def dial_charts(dials: Dials, rows: Sequence[VerdictRow]) -> list[Chart]:
+    """Draw the best strategy at every point, and the metric along each dial."""
+    return [_best(dials, rows), *(_along(dials, rows, i) for i, axis in enumerate(dials.axes) if len(axis.values) > 1)]
+
+
+def _styles(rows: Sequence[VerdictRow]) -> dict[str, dict[str, Any]]:
+    return {name: line_style(index) for index, name in enumerate(sorted({row.strategy for row in rows}))}
+
+
+def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
+    """Draw two dials as a heat map; further dials as further panels."""
+    first, *others = dials.axes
+    across, names, down = [(value,) for value in first.values], dials.names, others[0] if others else None
+    styles = _styles(rows)
+    panels = []
+    for rest in product(*(axis.values for axis in others[1:])):
+        lines: list[Point] = [(value,) for value in down.values] if down else [()]
+        places = {(x, y): (*at, *line, *rest) for (y, line), (x, at) in product(enumerate(lines), enumerate(across))}
+        shown = {place: at_point(rows, dials.label(point)) for place, point in places.items()}
+        squares = [_winner(x, y, point, styles[point[0].strategy]["color"]) for (x, y), point in shown.items() if point]
+        labels = [f"{names[1]} {value}" for value in down.values] if down else [""]
+        title = ", ".join(f"{name}={value}" for name, value in zip(names[2:], rest, strict=True))
+        panels.append(replace(heat(labels, [str(value) for (value,) in across], squares, 0.42, names[0]), title=title))
+    best = {point[0].strategy for place in dials.points if (point := at_point(rows, dials.label(place)))}
+    legend = tuple(("s", styles[name]["color"], name) for name in sorted(best))
+    text = (
+        f"Strategy with the highest {label_of(rows[0].metric)} at each point, and its lead over the next, in points "
+        f"({size_of(rows)} per point). Hatched: others are not beaten either."
+    )
+    title = f"Best strategy by {' and '.join(names[:2])}"
+    return Chart("best", title, text, tuple(panels), 2, legend)
+
+
+def _winner(x: int, y: int, point: Sequence[VerdictRow], color: str) -> Square:
+    text = point[0].strategy + (f"\n+{100 * point[1].behind:.1f}" if len(point) > 1 else "")
+    return Square(x, y, text, color, hatched=len(unbeaten(point)) > 1)
+
+
+def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
+    """Draw the metric of every strategy along one dial, a panel for each setting of the others."""
+    name = dials.names[index]
+    panels = [
+        Panel(dials.label(line[0], without=index), _lines(dials, rows, index, line), tall_enough(len(_styles(rows))))
+        for line in dials.lines_along(index)
+    ]
+    text = (
+        f"{label_of(rows[0].metric)} (%) along {name}; bars are the intervals of the means ({size_of(rows)} per point)."
+    )
+    return Chart(f"along-{name}", f"Along {name}", text, tuple(panels), direct=True)
+
+
+def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point]) -> Callable[[Axes], None]:
+    styles = _styles(rows)
+
+    def draw(axes: Axes) -> None:
+        ends = []
+        for number, (name, style) in enumerate(styles.items()):
+            points = [
+                (x, row) for x, p in enumerate(line) for row in at_point(rows, dials.label(p)) if row.strategy == name
+            ]
+            if points:
+                x = [place + 0.06 * (number - len(styles) / 2) for place, _ in points]
+                y = [100 * row.mean for _, row in points]
+                reach = 100 * np.array([[r.mean - r.low for _, r in points], [r.high - r.mean for _, r in points]])
+                axes.errorbar(x, y, yerr=np.maximum(reach, 0), label=name, elinewidth=0.7, **style)
+                ends.append((y[-1], name, style["color"]))
+        label_ends(axes, ends)
+        axes.set_xticks(range(len(line)), [str(point[index]) for point in line])
+        axes.set(xlabel=dials.names[index], ylabel=f"{label_of(rows[0].metric)} (%)")
+
+    return draw
+
+
+def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
+    """Draw strategies x systems: the difference to the system's own negatives."""
+    systems = list(dict.fromkeys(row.system for row in rows))
+    strategies = sorted({row.strategy for row in rows})
+    reach = max((abs(row.difference) for row in rows if row.compared), default=0.0) or 1.0
+    squares = []
+    for row in rows:
+        own = row.verdict == "baseline"
+        if own or row.compared:
+            text = "own" if own else f"{100 * row.difference:+.1f} {SIGNS[row.verdict]}"
+            color = "" if row.verdict == "undecided" else shade(0.0 if own else row.difference, reach)
+            squares.append(Square(systems.index(row.system), strategies.index(row.strategy), text, color))
+    text = (
+        f"Difference in {label_of(rows[0].metric)} (points) from each system with its own negatives, "
+        f"{size_of(rows)}; {READ_SIGNS}; purple is above 0, orange below, grey undecided."
+    )
+    panel = heat(strategies, systems, squares)
+    return Chart("matrix", "Every system with every strategy's negatives", text, (panel,), 1)

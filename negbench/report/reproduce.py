@@ -1,0 +1,71 @@
+"""What it takes to reproduce a published table: its recipe, data, weights and steps, and the printed numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from negbench.report.published import PATH
+from negbench.settings.layers import read_recipe, recipes
+
+INTRODUCTION = """# Reproduce a published table
+
+For every table of the four papers that a recipe reproduces: the command, what it needs, and the printed numbers. A run
+checks that memory and disk suffice before it computes anything; `--dry-run` of a comparison prints its plan. `negbench
+list recipes NAME` prints the same for one recipe. Numbers in the order of the columns, in percent unless named.
+"""
+
+
+def reproduction(name: str) -> str:
+    """Return, as Markdown, what a recipe needs and each table that it reproduces; "" if it reproduces none."""
+    book = json.loads(PATH.read_text(encoding="utf-8"))
+    tables = [table for table in book["tables"] if table.get("recipe") == name]
+    if not tables:
+        return ""
+    recipe = read_recipe(recipes()[name])
+    verb = "compare" if "compare" in recipe else "run"
+    train, dataset = recipe["train"], recipe["dataset"]["name"]
+    lines = [
+        f"## {name}\n",
+        f"- `negbench {verb} --recipe {name} --data-root DIR`",
+        f"- data: {dataset}; weights: {_backbone(recipe['backbone'])}",
+    ]
+    queries = book["train_queries"].get(dataset)
+    size = f"- {train['epochs']} epochs in batches of {train['batch_size']}"
+    if queries is not None:
+        steps = train["epochs"] * math.ceil(queries / train["batch_size"])
+        size += f": {steps:,} steps over {queries:,} training queries" + ", for each row and seed" * (verb == "compare")
+    return "\n".join([*lines, size, *(part for table in tables for part in _table(table, dataset)), ""])
+
+
+def reproduction_page() -> str:
+    """Return the page of all recipes that reproduce a table."""
+    return "\n".join([INTRODUCTION, *filter(None, map(reproduction, recipes()))])
+
+
+def _backbone(section: Mapping[str, Any]) -> str:
+    return ", ".join(str(section[key]) for key in ("name", "model", "weights") if key in section)
+
+
+def _table(table: Mapping[str, Any], trained: str) -> list[str]:
+    """Return a table's printed rows, and where its numbers stand beside one's own."""
+    unit = "" if table["unit"] == "percent" else ", as printed"
+    head = f"\n**{table['paper']} {table['table']}**, {table['dataset']} {table['split']}@{table['protocol']}{unit}"
+    name = table["dataset"]
+    if any("cirqrs" in column for column in table["columns"]):
+        place = f"`negbench evaluate --ranks FILE --dataset {name} --metric cirqrs --scorer RUN` prints its columns."
+    elif table["split"] != "val":
+        place = (
+            f"`negbench evaluate RUN --dataset {name} --split {table['split']} --submission DIR` writes the file for "
+        )
+        place += "the closed split's server; no result on val stands beside these rows."
+    elif name != trained:
+        place = f"`negbench evaluate RUN --dataset {name}` prints one's own numbers."
+    else:
+        place = "The report of a run or comparison prints these rows beside one's own."
+    note = f" In print: {table['note']}." if "note" in table else ""
+    values = [" ".join("-" if value is None else f"{value:g}" for value in row["values"]) for row in table["rows"]]
+    rows = [f"- {row['row']}: {printed}" for row, printed in zip(table["rows"], values, strict=True)]
+    return [f"{head}: {', '.join(table['columns'])}. {place}{note}\n", *rows]

@@ -1,0 +1,176 @@
+"""All tables of a comparison in one list: the terminal prints them, files store them, and the page shows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+
+from negbench.analysis.columns import constant, metric_column
+from negbench.analysis.findings import Findings
+from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
+from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
+from negbench.analysis.plateau import READ_PLATEAU
+from negbench.analysis.regime_card import READ
+from negbench.analysis.tuned_gain import tuned_frame
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import label_of, markdown
+
+_FORMS = {"table": ("csv", "md", "tex"), "behaviour": ("csv", "md")}  # of files; the others are CSV alone
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of formatted text.
+
+    Args:
+        name: of its file, `NAME.csv`, which holds all tables of this name.
+        title: what the cells hold, with units.
+        frame: the table.
+        text: how to read it, on the page.
+        folded: columns that are shown beside the table instead where all rows have the same value.
+        best: columns whose highest number is bold on the page.
+        wrapped: columns of sentences, which the page breaks into lines.
+        where: distinguishes tables of one name, such as a data set's name.
+        section: of the comparison's page.
+        detail: whether the terminal prints it only with -v.
+        numbers: unrounded numbers of all tables of this name, for the file; None: the file holds the text.
+    """
+
+    name: str
+    title: str
+    frame: pd.DataFrame
+    text: str = ""
+    folded: tuple[str, ...] = ()
+    best: tuple[str, ...] = ()
+    wrapped: tuple[str, ...] = ()
+    where: str = ""
+    section: str = ""
+    detail: bool = False
+    numbers: pd.DataFrame | None = None
+
+    @property
+    def key(self) -> str:
+        """Identify it on the page and among the page's files."""
+        return self.name + re.sub(r"[^\w.@-]+", "-", f"-{self.where}") * bool(self.where)
+
+    @property
+    def constant(self) -> dict[str, str]:
+        """Folded columns with the same value in every row, and that value."""
+        return constant(self.frame, self.folded)
+
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The frame without folded and empty columns."""
+        empty = [name for name in self.frame if set(map(str, self.frame[name])) <= {"-", ""}]
+        return self.frame.drop(columns=[*self.constant, *empty], errors="ignore")
+
+
+def tables(findings: Findings) -> list[Table]:
+    """Build all tables of a comparison, in the order of the terminal and of the page's sections."""
+    return [*_of_axes(findings), *_of_groups(findings), *_of_tests(findings.rows)]
+
+
+def _of_axes(findings: Findings) -> Iterator[Table]:
+    """Yield the tables that dials, systems and equal tuning add."""
+    metric = label_of(findings.main[0].metric) if findings.main else ""
+    if findings.dials.axes and findings.rows:
+        title = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
+        text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a "
+        yield Table("points", title, points_frame(findings.dials, findings.main), f"{text}point.", section="best")
+    if findings.systems and findings.rows:
+        title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
+        text = "Intervals are simultaneous within a column."
+        yield Table("matrix", title, matrix_frame(findings.main), text, section="matrix")
+    if findings.tuned:
+        title = f"At published defaults and at equal tuning ({findings.document['tuned']['trials']} trials each), "
+        text = (
+            "Every strategy with knobs got the same number of trials on a part of train, with a separate seed; the "
+            "reported split was not used. Each side has its own tests against its own baseline; `tuning gains`: tuned "
+            "minus default, with intervals that are simultaneous over a table."
+        )
+        frame = tuned_frame(findings.tuned)
+        yield Table("tuned", f"{title}percent and points", frame, text, FOLDED, section="tuned")
+
+
+def _of_groups(findings: Findings) -> Iterator[Table]:
+    """Yield the leader table of each data set, and its tables on behaviour, regime, training and cost."""
+    leaders, numbers = leader_tables(findings.groups, findings.rows), measured(findings.groups)
+    best = tuple(metric_column(name).title for name in findings.groups[0].results[0]["metrics"])
+    text = "Rows are grouped by the number of negatives per query and step, the best first. FN: share known to be "
+    text += "relevant."
+    if findings.rows:
+        text += " Intervals and p-values hold for the whole table. Beaten by: from tests of all pairs. Detectable: the "
+        text += "true difference that the tests find with 80 % power. Over all: data sets and backbones have equal "
+        text += "weights."
+    behaviour = (
+        "Band: position of the pool in the ranking (0 %: highest score). FN: share known to be relevant, of the pool "
+        "and of the draws. Hardness: the target's score minus the negative's; small or below 0 is hard."
+    )
+    seconds = "Seconds depend on the machine and its load."
+    rest = {
+        "behaviour": ("Behaviour: means over refreshes (batch strategies: over epochs) and seeds", behaviour),
+        "regime": ("Regime: how the models rank their training queries at the last refresh, means over seeds", READ),
+        "training": ("Training: last value of the mean curve, its rise, and the steps to a share of it", READ_PLATEAU),
+        "cost": ("Cost of one run: means over seeds", seconds),
+    }
+    pivoted = bool(findings.dials.axes or findings.systems)  # another table is the result
+    for dataset, leader in leaders.items():
+        where = dataset if len(leaders) > 1 else ""
+        on = f" on {where}" * bool(where)
+        rows = [row for row in findings.main if dataset in ("", row.dataset)]
+        table = partial(Table, where=where, folded=FOLDED)
+        title = f"Leader table{on}: {_units(rows)}"
+        yield table("table", title, leader.quality, text, best=best, section="leader", detail=pivoted)
+        table = partial(table, section="behaviour", detail=True)
+        for name, (title, words) in rest.items():
+            if len(frame := getattr(leader, name)):
+                yield table(name, f"{title}{on}", frame, words, numbers=numbers[name])
+
+
+def _units(rows: Sequence[VerdictRow]) -> str:
+    """Say what a leader table's cells hold."""
+    text = "percent, mean ± standard deviation over seeds"
+    tested = [row for row in rows if row.baseline]
+    if not tested:
+        return text
+    first, baselines = tested[0], {row.baseline for row in tested}
+    text += f"; difference of {label_of(first.metric)} from {first.baseline if len(baselines) == 1 else 'the baseline'}"
+    level = f"{100 * (1 - first.alpha):g} %"
+    return f"{text} in points, with simultaneous {level} intervals and a margin of {100 * first.margin:g}"
+
+
+def _of_tests(rows: Sequence[VerdictRow]) -> Iterator[Table]:
+    """Yield all test results, metric by metric."""
+    numbers = pd.DataFrame([row.plain() for row in rows])
+    folded = (*FOLDED, "baseline", "queries")
+    for metric in dict.fromkeys(row.metric for row in rows):
+        frame = verdict_frame([row for row in rows if row.metric == metric])
+        yield Table(
+            "statistics", f"Tests on {label_of(metric)}", frame, "", folded, where=metric, section="tests",
+            detail=True, numbers=numbers,
+        )  # fmt: skip
+
+
+def files_of(listed: Sequence[Table]) -> dict[str, str]:
+    """Return file name -> content of all tables: one file for the tables of one name, in each of its forms."""
+    named: dict[str, list[Table]] = {}
+    for table in listed:
+        named.setdefault(table.name, []).append(table)
+    return {
+        f"{name}.{form}": _written(parts, form) for name, parts in named.items() for form in _FORMS.get(name, ("csv",))
+    }
+
+
+def _written(parts: Sequence[Table], form: str) -> str:
+    if form == "csv":
+        numbers = parts[0].numbers
+        return (pd.concat([part.frame for part in parts]) if numbers is None else numbers).to_csv(index=False)
+    if form == "md":
+        return "\n".join(f"### {part.where}\n\n" * bool(part.where) + markdown(part.frame) for part in parts)
+    return "\n".join(
+        f"% {part.where}\n" * bool(part.where) + part.frame.to_latex(index=False, escape=True) for part in parts
+    )

@@ -1,0 +1,82 @@
+"""The zone: what negatives are worth against the rank that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from negbench.analysis.verdicts import PLACE, VerdictRow
+from negbench.analysis.words import label_of, listed
+from negbench.grid.comparison import Group, place_of
+from negbench.report.charts import GREY, PALETTE, Chart, Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WINDOW = "shifted-top-k"
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A rule's gain and where its negatives come from."""
+
+    row: VerdictRow
+    rank: float  # median rank of the drawn negatives, from 1; mean over refreshes and seeds
+    window: bool
+
+
+def zone_chart(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Chart | None:
+    """Draw each rule's gain over the baseline against the median rank of its negatives; None without two windows.
+
+    A panel holds one table's rows of one number of negatives. Batch strategies, which rank no corpus, have no point.
+    """
+    panels: dict[tuple[str, ...], list[_Rule]] = {}
+    of_place = {place_of(group.labels): group for group in groups}
+    for row in (row for row in rows if row.main and row.compared):
+        group = of_place.get(place_of(vars(row)))
+        ranks = group.values("behaviour", "draw_rank_median") if group else []
+        if group and ranks:
+            window = group.configs[0].strategy.name == WINDOW
+            key = (str(group.configs[0].train.num_negatives), *(getattr(row, axis) for axis in PLACE))
+            panels.setdefault(key, []).append(_Rule(row, float(np.mean(ranks)), window))
+    panels = {key: rules for key, rules in panels.items() if sum(rule.window for rule in rules) > 1}
+    if not panels:
+        return None
+    first = next(iter(panels.values()))[0].row
+    baselines = listed(sorted({rule.row.baseline for rules in panels.values() for rule in rules}))
+    several = [len({key[index] for key in panels}) > 1 for index in range(1 + len(PLACE))]
+    drawn = []
+    for key, rules in panels.items():
+        parts = [f"{key[0]} negative{'s' * (key[0] != '1')} per query and step"]
+        parts += [text for text, shown in zip(key[1:], several[1:], strict=True) if shown and text]
+        drawn.append(Panel(", ".join(parts), _draw(rules, label_of(first.metric)), 2.6))
+    text = (
+        f"Difference of {label_of(first.metric)} from {baselines} in points, with simultaneous "
+        f"{100 * (1 - first.alpha):g} % intervals, against the median rank of the drawn negatives (mean over refreshes "
+        "and seeds). Line: windows of ranks. Points: all other rules that draw from the corpus."
+    )
+    title = "Where in the ranking should negatives come from?"
+    return Chart("zone", title, text, tuple(drawn), 2, direct=True)
+
+
+def _draw(rules: Sequence[_Rule], metric: str) -> Callable[[Axes], None]:
+    """Draw windows as a line through their ranks, and each other rule as a named point, with intervals."""
+
+    def draw(axes: Axes) -> None:
+        for window, color in ((True, PALETTE[0]), (False, PALETTE[1])):
+            kept = sorted((rule for rule in rules if rule.window == window), key=lambda rule: rule.rank)
+            x, y = [rule.rank for rule in kept], np.array([100 * rule.row.difference for rule in kept])
+            ends = 100 * np.array([[rule.row.diff_low for rule in kept], [rule.row.diff_high for rule in kept]])
+            reach = np.abs(ends - y)
+            axes.errorbar(x, y, yerr=reach, color=color, fmt="o-" if window else "o", elinewidth=0.8, markersize=4)
+            for rule, height in zip(kept, y, strict=True) if not window else ():
+                text = rule.row.strategy
+                axes.annotate(text, (rule.rank, height), (4, 3), textcoords="offset points", color=color, fontsize=7)
+        axes.axhline(0, color=GREY, linewidth=1)
+        axes.set_xscale("log")
+        axes.set(xlabel="median rank of the negatives (1: the hardest)", ylabel=f"{metric}, points")
+
+    return draw

@@ -1,0 +1,65 @@
+"""Training budgets as an axis: tables, schedules and rates of their own; orders that turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from negbench.analysis.answer import _turns
+from negbench.analysis.findings import stored
+from negbench.api import compare
+from negbench.errors import OptionError
+from negbench.grid.compare import over_recipe, plan_comparison
+from negbench.report.budgets import budgets_chart
+from negbench.settings.options import Compare
+
+
+@pytest.fixture(scope="module")
+def runs(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("budgets")
+    sets = tuple(text for text in vector_sets if not text.startswith("train.epochs="))
+    asked = {"strategies": "qure,in-batch,top-k:k=4", "seeds": 2, "sets": sets, "epochs": "2,4", "negatives": "1,2"}
+    names = {"backbones": "vectors", "datasets": "vectors", "name": "budgets", "tracking_uri": "none"}
+    compare(Compare(runs_dir=folder, report=False, **asked, **names))
+    return folder
+
+
+def test_each_budget_has_tables_schedules_and_rates_of_its_own(runs: Path) -> None:
+    findings = stored(runs, "budgets")
+    groups = {(group.labels["epochs"], group.labels["strategy"]): group for group in findings.groups}
+    assert len(groups) == 2 * 3 * 2
+    for (epochs, _), group in groups.items():
+        assert group.configs[0].train.epochs == int(epochs)
+    assert groups["2", "qure x1"].results[0]["refresh_epochs"] == [1]
+    assert groups["4", "qure x1"].results[0]["refresh_epochs"] == [2]
+    assert {rate["labels"]["epochs"] for rate in findings.document["rates"]} == {"2", "4"}
+    assert {row.alpha for row in findings.main} == {0.025}  # both budgets hold at once
+    chart = budgets_chart(findings.groups, findings.main)
+    assert chart is not None
+    assert len(chart.panels) == 1
+
+
+def test_turns_are_decided_at_both_budgets(runs: Path) -> None:
+    rows = [row for row in stored(runs, "budgets").main if row.strategy.endswith(" x1")]
+    beaten = {("2", "in-batch x1"): ("qure x1",), ("4", "qure x1"): ("in-batch x1",)}
+    rows = [replace(row, beaten_by=beaten.get((row.epochs, row.strategy), ())) for row in rows]
+    assert _turns(rows) == [
+        "Between 2 and 4 epochs the order turns: first ahead, then behind are qure x1 and in-batch x1."
+    ]
+    assert _turns([replace(row, beaten_by=()) for row in rows]) == ["No decided order turns between 2 and 4 epochs."]
+    assert _turns([replace(row, epochs="") for row in rows]) == []
+
+
+def test_flags_replace_a_recipes_budgets(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[compare]\nstrategies = ["in-batch"]\nepochs = [2, 4]\n', encoding="utf-8")
+    assert over_recipe(Compare(recipe=recipe)).epochs == (2, 4)
+    assert over_recipe(Compare(recipe=recipe, epochs="3")).epochs == (3,)
+    for given in ({"sets": ("train.epochs=5",)}, {"dials": ("train.epochs=5,6",)}):
+        assert over_recipe(Compare(recipe=recipe, **given)).epochs == ()
+    with pytest.raises(OptionError, match=r"--dial train\.epochs=5,6 and --epochs set the same key"):
+        Compare(epochs="2,4", dials=("train.epochs=5,6",))
+    with pytest.raises(OptionError, match="--tuned and --epochs cannot be combined"):
+        plan_comparison(Compare(epochs="2,4", tuned=2), tmp_path)

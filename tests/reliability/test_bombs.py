@@ -1,0 +1,84 @@
+"""Files that unpack to more than the machine holds, and a clock that goes back: one line, or the same result."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.machine.room import machine_memory
+from tests.vector_files import write_vectors
+
+CLAIMED = 2**32 - 2  # bytes, the most that a plain zip entry can claim
+
+
+def bomb(path: Path, names: list[str]) -> None:
+    """Write a small .npz whose entries claim more bytes than this machine's memory."""
+    names = [*names, *(f"more{number}" for number in range(machine_memory() // CLAIMED + 2))]
+    with zipfile.ZipFile(path, "w") as pack:
+        for name in names:
+            pack.writestr(f"{name}.npy", b"")
+    content = bytearray(path.read_bytes())
+    at = content.find(b"PK\1\2")
+    while at >= 0:
+        content[at + 24 : at + 28] = struct.pack("<I", CLAIMED)
+        at = content.find(b"PK\1\2", at + 4)
+    path.write_bytes(content)
+
+
+def test_zip_bombs_are_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    sets = write_vectors(tmp_path)
+    flags = [word for text in sets for word in ("--set", text)]
+    np.save(tmp_path / "q.npy", np.eye(4))
+    np.save(tmp_path / "t.npy", np.arange(4))
+    bomb(tmp_path / "images.npz", ["ids", "features"])
+    place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
+    assert "of memory, this machine has" in refused(["run", "--strategy", "qure", *flags, *place], "images.npz")
+    files = [f"--{name}={tmp_path / file}" for name, file in (("queries", "q.npy"), ("targets", "t.npy"))]
+    mine = ["mine", *files, f"--images={tmp_path / 'images.npz'}", "--strategy=qure", f"--out={tmp_path}/n.jsonl"]
+    assert "images.npz" in refused(mine, "of memory, this machine has")
+    refused(["init", str(tmp_path)], "images.npz")
+
+
+def test_an_image_bomb_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    """A picture of 100 bytes that claims 60,000 x 60,000 pixels, among those to embed."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0))
+    content = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b"")
+    for number in range(12):
+        (tmp_path / f"p{number}.png").write_bytes(content)
+    lines = "".join(f"p{number},more,p{number + 1}\n" for number in range(11))
+    (tmp_path / "rows.csv").write_text(f"reference,text,target\n{lines}", encoding="utf-8")
+    encoder = tmp_path / "encoder.py"
+    encoder.write_text("class Mine:\n    encode_image = encode_text = lambda self, given: None\n", encoding="utf-8")
+    line = refused(["embed", str(tmp_path), "--encoder", f"{encoder}:Mine"], "png is not a readable image")
+    assert "3600000000 pixels" in line
+
+
+def test_a_clock_that_goes_back_changes_nothing(
+    vector_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file of the first run lies a day in the future of the second command, which reuses it."""
+    command = ["run", "--strategy", "qure", *vector_flags, "--runs-dir", str(tmp_path)]
+    assert negbench(command) == 0
+    (result,) = tmp_path.glob("*/result.json")
+    before, now = result.read_bytes(), time.time
+    monkeypatch.setattr(time, "time", lambda: now() - 86_400)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (now() + 86_400, now() + 86_400))
+    assert negbench(command) == 0
+    assert list(tmp_path.glob("*/result.json")) == [result]
+    assert result.read_bytes() == before
+    assert negbench([*command, "--seed", "1"]) == 0
+    assert len(list(tmp_path.glob("*/result.json"))) == 2

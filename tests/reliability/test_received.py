@@ -1,0 +1,198 @@
+"""What a folder from somebody else may do: each row of SECURITY.md's table, by commands watched from inside.
+
+The folder is full of traps: modules, plug-ins and pickles that leave a mark, addresses of a server on this machine that
+counts its visitors, a store and links that lead elsewhere. A child process reports each connection, each program
+started, each file of code executed below the folder, and each change outside of the runs folder and the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from negbench import api
+from negbench.cli.main import run as negbench
+from negbench.machine.files import write_json
+from negbench.store.runfolder import RunFolder
+from tests.vector_files import write_vectors
+
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.rmdir", "shutil.rmtree"}
+STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo"}
+TRAP = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n"
+SETS = ("train.epochs=2", "train.batch_size=16", "train.lr=0.03")
+
+
+def deeds(action: Callable[[], Any], received: Path, allowed: list[Path]) -> list[str]:
+    """Run `action` in a child process; return what it did that no received folder may cause, one line each."""
+    notes = Path(tempfile.mkstemp()[1])
+    if (pid := os.fork()) == 0:
+        _watched(action, str(received), tuple(map(str, allowed)), os.open(notes, os.O_WRONLY | os.O_APPEND))
+    _, status = os.waitpid(pid, 0)
+    lines = [*dict.fromkeys(notes.read_text(encoding="utf-8").splitlines())]
+    notes.unlink()
+    return lines if os.waitstatus_to_exitcode(status) == 0 else [*lines, "the child failed"]
+
+
+def _watched(action: Callable[[], Any], received: str, allowed: tuple[str, ...], notes: int) -> None:
+    """Run the child; never return."""
+
+    def note(*words: object) -> None:
+        os.write(notes, (" ".join(map(str, words)).replace("\n", " ") + "\n").encode())
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        harmless = arguments[:1] == ("fc-list",) or (event == "socket.connect" and isinstance(arguments[1], str))
+        if event in STARTS and not harmless:  # matplotlib lists fonts; a path is a socket of this process's children
+            note(event, arguments[0] if event != "socket.connect" else arguments[1])
+        elif event == "exec" and str(getattr(arguments[0], "co_filename", "")).startswith(received):
+            note(event, arguments[0].co_filename)
+        elif event == "pickle.find_class" and str(arguments[0]).startswith(("posix", "os", "pathlib", "builtins")):
+            note(event, *arguments)
+        elif event in CHANGES or event in ("open", "sqlite3.connect"):
+            path = arguments[0]
+            reads = event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR))
+            if reads or not isinstance(path, str | bytes | os.PathLike):
+                return
+            real = os.path.realpath(os.fsdecode(path).removeprefix("file:"))
+            if not real.startswith((*allowed, "/dev/", "/proc/")):
+                note(event, real)
+
+    sys.dont_write_bytecode = True  # a clean clone compiles modules at their first import
+    try:
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        sys.addaudithook(watch)
+        action()
+        os._exit(0)
+    except BaseException as error:
+        note(type(error).__name__, error)
+        os._exit(1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Return an honest runs folder (a comparison, a study, an interrupted run) and the flags of its runs."""
+    place = tmp_path_factory.mktemp("made")
+    flags = [word for text in (*write_vectors(place / "own"), *SETS) for word in ("--set", text)]
+    runs = ["--runs-dir", str(place / "runs")]
+    grid = ["--strategies", "qure,in-batch", "--seeds", "1", "--name", "duel", "--no-report", "--lr=fixed"]
+    assert negbench(["compare", *grid, *flags, *runs]) == 0
+    search = ["--search", "train.lr=0.01|0.03", "--sampler", "grid", "--final-seeds", "0", "--name", "searched"]
+    assert negbench(["study", "--strategy", "all-corpus", *search, *flags, *runs]) == 0
+    return place, flags
+
+
+@pytest.fixture
+def visited() -> Iterator[tuple[str, Callable[[], bool]]]:
+    """Return the address of a server on this machine, and whether anybody has connected."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+
+        def anybody() -> bool:
+            try:
+                server.accept()
+            except BlockingIOError:
+                return False
+            return True
+
+        yield f"127.0.0.1:{server.getsockname()[1]}", anybody
+
+
+@pytest.fixture
+def received(made: tuple[Path, list[str]], tmp_path: Path, visited: tuple[str, Any]) -> Path:
+    """Return a copy of the folder with every trap in it."""
+    place, address = tmp_path / "received", visited[0]
+    shutil.copytree(made[0], place)
+    runs = place / "runs"
+    for folder in (place / "own", runs, runs / "duel", *runs.glob("qure-*")):
+        for name in ("my_strategy", "sitecustomize", "conftest", "torch", "mlflow", "negbench"):
+            (folder / f"{name}.py").write_text(TRAP, encoding="utf-8")
+    note = json.loads((runs / "searched" / "study.json").read_text(encoding="utf-8"))
+    write_json(runs / "elsewhere" / "study.json", {**note, "storage": f"postgresql://{address}/x"})
+    for path in runs.rglob("mlflow.json"):
+        write_json(path, {**json.loads(path.read_text(encoding="utf-8")), "uri": f"http://{address}"})
+    for path in runs.glob("qure-*"):
+        manifest = RunFolder(path).manifest
+        manifest["config"]["plugins"] = [str(path / "my_strategy.py")]
+        RunFolder(path).write_manifest(manifest)
+    (place / "recipe.toml").write_text(
+        f'[study]\nstorage = "sqlite:///{tmp_path}/outside.db"\n[compare]\ntracking_uri = "http://{address}"\n',
+        encoding="utf-8",
+    )
+    return place
+
+
+@pytest.mark.slow
+def test_the_rows_of_the_table_of_received_folders(
+    received: Path, made: tuple[Path, list[str]], visited: tuple[str, Callable[[], bool]], own_registry: None,
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Secrets of the environment would show as a connection, as no row may connect to anything."""
+    for name in ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("MPLCONFIGDIR", str(own_cache))
+    monkeypatch.chdir(received / "runs")
+    runs, own = received / "runs", received / "own"
+    place = ["--runs-dir", str(runs)]
+    flags = [word.replace(str(made[0]), str(received)) for word in made[1]]
+    grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--name", "duel", "--no-report", "--lr=fixed"]
+    search = ["--search", "train.lr=0.01|0.03", "--sampler", "grid", "--final-seeds", "0", "--name", "searched"]
+
+    def command(*words: str, code: int = 0) -> Callable[[], None]:
+        def run() -> None:
+            assert negbench([*words]) == code, words
+
+        return run
+
+    def refused() -> None:
+        with pytest.raises(Exception, match="opened only if you name it"):
+            _ = api.load("elsewhere", runs).trials  # type: ignore[union-attr]
+
+    rows: dict[str, Callable[[], Any]] = {
+        "listing": command("doctor", *place, code=0),
+        "reading a comparison": lambda: repr(api.load("duel", runs)),
+        "reading a study": lambda: repr(api.load("searched", runs)),
+        "reading a study elsewhere": refused,
+        "reporting": command("report", "duel", *place),
+        "resuming a comparison": command(*grid, *flags, *place),
+        "resuming a study": command("study", "--strategy", "all-corpus", *search, *made[1], *place),
+        "a run": command("run", "--strategy", "qure", *flags, *place),
+        "a data folder": command("init", str(own)),
+        "a data folder's recipe": command("audit", "--recipe", f"{own}/recipe.toml", "--strategy", "qure"),
+        "a recipe": command("compare", "--recipe", str(received / "recipe.toml"), *place, code=2),
+        "a recipe of a study": command("study", "--recipe", str(received / "recipe.toml"), *place, code=2),
+    }
+    tidy = [Path(tempfile.gettempdir()) / "negbench-miner-", own_cache, runs, own]
+    found = {row: bad for row, action in rows.items() if (bad := deeds(action, received, tidy))}
+    assert found == {}, json.dumps(found, indent=1)
+    assert not list(received.rglob("*.ran"))
+    assert not visited[1]()
+    assert not (tmp_path / "outside.db").exists()
+
+
+def test_the_watch_sees_each_kind_of_deed(tmp_path: Path, visited: tuple[str, Any]) -> None:
+    """The oracle itself: connecting, writing outside, running a file of the folder, opening a database, a program."""
+    (tmp_path / "code.py").write_text("x = 1\n", encoding="utf-8")
+    host, port = visited[0].split(":")
+
+    def executed() -> None:
+        exec(compile("x = 1", str(tmp_path / "code.py"), "exec"))
+
+    deed: dict[str, Callable[[], Any]] = {
+        "socket.connect": lambda: socket.create_connection((host, int(port))),
+        "open": lambda: (tmp_path / "written").write_text("x"),
+        "sqlite3.connect": lambda: optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db"),
+        "exec": executed,
+        "os.system": lambda: os.system("true"),
+        "os.mkdir": lambda: (tmp_path / "folder").mkdir(),
+    }
+    for kind, action in deed.items():
+        assert any(line.startswith(kind) for line in deeds(action, tmp_path, [])), kind

@@ -1,0 +1,37 @@
+"""The matrix of systems and negatives: against values chosen by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from negbench.analysis.pivots import matrix_frame
+from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
+from negbench.scoring.stored import Values
+
+LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
+
+
+def table(system: str, own: str = "", **means: float) -> VerdictTable:
+    """Return a table in which every query of every seed is near the given mean."""
+    noise = np.random.default_rng(0).normal(size=(4, 200)) * 1e-3
+    noise -= noise.mean()
+    facts = {name.replace("_", "-"): {"own": name.replace("_", "-") == own} for name in means}
+    values = {name.replace("_", "-"): Values(mean + noise, (0, 1, 2, 3), None) for name, mean in means.items()}
+    return VerdictTable({**LABELS, "system": system}, "recall_at_10", {"recall_at_10": values}, {}, facts)
+
+
+def test_other_negatives_against_the_systems_own() -> None:
+    tables = [
+        table("plain", "in-batch", in_batch=0.30, qure=0.35),
+        table("s", "qure", in_batch=0.30, qure=0.40, twin=0.40),
+        table("none", "absent", qure=0.4),
+    ]
+    rows = [row for each in tables for row in rows_of(each, Rules())]
+    frame = matrix_frame(rows).set_index("strategy")
+    assert list(frame.columns) == ["plain", "s", "none"]
+    assert frame.loc["in-batch", "plain"] == "30.0 own"
+    assert frame.loc["qure", "plain"].startswith("+5.00 [")
+    assert frame.loc["qure", "plain"].endswith("▲")
+    assert frame.loc["in-batch", "s"].endswith("▼")
+    assert frame.loc["twin", "s"].endswith("=")
+    assert frame.loc["twin", "plain"] == "-"

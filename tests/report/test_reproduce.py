@@ -1,0 +1,49 @@
+"""What a published table needs, against the recipes themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.datasets import cirr, fashioniq
+from negbench.report.published import PATH, published_rows
+from negbench.report.reproduce import reproduction, reproduction_page
+from negbench.settings.layers import recipes
+from negbench.systems.system import load_config
+
+
+def test_every_table_names_a_recipe_that_runs_its_data() -> None:
+    book = json.loads(PATH.read_text(encoding="utf-8"))
+    without = {(table["paper"], table["dataset"]) for table in book["tables"] if "recipe" not in table}
+    assert without == {("HyCoLe-HNM", name) for name in ("css", "fashion200k", "mit-states")} | {
+        ("Papers with Code", "fashioniq")
+    }
+    assert {table["recipe"] for table in book["tables"] if "recipe" in table} <= set(recipes())
+    assert book["train_queries"] == {
+        "fashioniq": sum(fashioniq._ENTRIES["train"]),
+        "cirr": cirr._SIZES["train"].queries,
+    }
+
+
+def test_the_page_has_every_printed_row_of_the_papers() -> None:
+    page = reproduction_page()
+    for row in published_rows():
+        if not row.secondary and row.dataset in ("fashioniq", "cirr", "circo", "hp-fashioniq"):
+            assert f"- {row.row}: " in page, row.row
+    assert len(re.findall(r"^- QuRe: ", page, re.MULTILINE)) == 5  # tables 2 to 5 and 7
+
+
+def test_steps_are_those_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    config = load_config(recipe=recipes()["qure-cirr"], sets=["dataset.root='x'"])
+    steps = config.train.epochs * math.ceil(28225 / config.train.batch_size)
+    assert f": {steps:,} steps over 28,225 training queries" in reproduction("qure-cirr")
+    assert reproduction("demo") == ""
+    assert negbench(["list", "recipes", "cirqrs-table7"]) == 0
+    printed = capsys.readouterr().out
+    assert "`negbench compare --recipe cirqrs-table7 --data-root DIR`" in printed
+    assert "62.86" in printed
+    assert "prints these rows beside one's own" in printed

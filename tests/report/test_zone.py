@@ -1,0 +1,50 @@
+"""The zone figure: windows as a line, other rules as points, at the ranks that they drew from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from negbench.analysis.findings import stored
+from negbench.api import compare
+from negbench.report.zone import zone_chart
+from negbench.settings.options import Compare
+
+WINDOWS = [{"name": "shifted-top-k", "start": start, "stop": stop} for start, stop in ((0, 2), (2, 6), (6, 14))]
+
+
+@pytest.fixture(scope="module")
+def windows(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("zone")
+    strategies = ["all-corpus", "in-batch", "top-k:k=4", *WINDOWS]
+    asked = {"strategies": strategies, "seeds": 2, "lr": "fixed", "sets": tuple(vector_sets), "baseline": "all-corpus"}
+    more = {"tracking_uri": "none", "report": False, "name": "zone", "backbones": "vectors", "datasets": "vectors"}
+    compare(Compare(runs_dir=runs, **asked, **more))
+    return runs
+
+
+def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows: Path) -> None:
+    findings = stored(windows, "zone")
+    chart = zone_chart(findings.groups, findings.main)
+    assert chart is not None
+    assert [panel.title for panel in chart.panels] == ["1 negative per query and step"]
+    axes = Figure().add_subplot()
+    chart.panels[0].draw(axes)
+    line, points = axes.containers
+    ranks = line[0].get_xdata()
+    assert len(ranks) == 3
+    assert all(np.diff(ranks) > 0)  # later windows draw from further down
+    assert [first + 1 <= rank <= last for rank, (first, last) in zip(ranks, ((0, 2), (2, 6), (6, 14)), strict=True)]
+    by_name = {row.strategy: 100 * row.difference for row in findings.main}
+    assert [label.get_text() for label in axes.texts] == ["top-k(k=4)"]  # not the baseline, nor the batch's strategy
+    assert list(points[0].get_ydata()) == [by_name["top-k(k=4)"]]
+    assert {*line[0].get_ydata()} == {value for name, value in by_name.items() if name.startswith("shifted")}
+
+
+def test_there_is_no_zone_without_two_windows(windows: Path) -> None:
+    findings = stored(windows, "zone")
+    few = [row for row in findings.main if "start=2" not in row.strategy and "start=6" not in row.strategy]
+    assert zone_chart(findings.groups, few) is None
