@@ -1,7 +1,5 @@
 """Tasks of test_cluster.py, in a file of their own because a worker imports everything that a task's file imports."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -9,8 +9,6 @@ the fault exists only in memory: no file is written. Tests stop at the first fai
 mutant.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

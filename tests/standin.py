@@ -4,8 +4,6 @@ Every image is a PNG of one colour derived from its id, so that images differ an
 Images lie in one folder per category, as in the usual copies of the data.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

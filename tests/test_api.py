@@ -1,7 +1,5 @@
 """The Python API: arguments by name or object, the same runs as the command line, data frames, one-line errors."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging

@@ -1,7 +1,5 @@
 """Layers of docs/architecture.md, checked by import-linter; unique names, short signatures and files, no cycles."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """Smoke tests of the benchmarks that use internals of the training loop and the miner; no other test runs them."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from collections.abc import Callable

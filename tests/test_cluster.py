@@ -1,7 +1,5 @@
 """A grid on a two-node Ray cluster while one node is killed; errors and signals; no process is left running."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

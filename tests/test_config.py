@@ -1,7 +1,5 @@
 """Configuration: precedence, unknown keys, resolution, schedules, finite and bounded numbers, plug-ins as text."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

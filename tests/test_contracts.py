@@ -1,7 +1,5 @@
 """Contract types shared by modules: what they check, fill in and reject."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any

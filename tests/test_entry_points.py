@@ -1,7 +1,5 @@
 """Third-party plug-ins by entry point: listed without import, made like built-ins, and never replacing one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

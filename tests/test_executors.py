@@ -1,7 +1,5 @@
 """Executors: failing tasks, dead workers, worker reuse and shutdown."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

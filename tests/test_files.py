@@ -1,7 +1,5 @@
 """Atomic writes and locks."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

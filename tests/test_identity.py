@@ -1,7 +1,5 @@
 """The code version changes with code that can move a score, of plug-ins only the run's own, and with nothing else."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path

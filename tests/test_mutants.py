@@ -1,7 +1,5 @@
 """What the mutation tests change; `make mutants` runs them."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The installed package: contents of the wheel, commands outside the checkout and without the extra [full]."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 A row of a table only says "qure" or "hcl", so changing a default changes the meaning of published numbers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

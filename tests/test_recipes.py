@@ -1,7 +1,5 @@
 """Every recipe resolves to the published numbers and names the source of each value; some run on toy data."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Registered plug-ins are complete, and every misspelt name or option gives a one-line error with the fix."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

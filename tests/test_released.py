@@ -5,8 +5,6 @@ joshr17/HCL image/main.py and lucas-ventura/CoVR src/model/blip/loss.py.
 Tests in tests/examples call sentence-transformers itself if it is installed.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

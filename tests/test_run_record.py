@@ -1,7 +1,5 @@
 """The published schema of result.json: the file matches the model, and runs write results that follow it."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Syntax trees: imports, base classes and the text that a tree is reduced to."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The MLflow copy of runs: its contents, resumed runs, concurrent processes, failing stores."""
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import os

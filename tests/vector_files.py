@@ -7,8 +7,6 @@ The data set is `triplets` and the backbone `precomputed`, so that training, min
 No image is decoded and no text encoded.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs that collapsed, and runs that score identically."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

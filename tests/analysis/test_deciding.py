@@ -1,7 +1,5 @@
 """`--until decided`: the schedule of looks, verdicts that freeze at a look, seeds still needed, cells computed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Plateaus, rises and steps against hand-computed values; remarks on runs that are still improving."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 The forward pass is an oracle that shares no code with the backbones: it uses neither transformers nor torch.nn modules.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """BLIP against a forward pass on plain tensors and transformers' model; pitfalls of the reference page, section 5."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

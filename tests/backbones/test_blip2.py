@@ -6,8 +6,6 @@ with their number. Trap 12 (autocast on a GPU) is tested with bfloat16 on the CP
 float16 weights. The depths in trap 8 cannot be checked without the published files.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Caption processor and tokenizer of the BLIP family."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

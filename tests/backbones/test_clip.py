@@ -1,7 +1,5 @@
 """CLIP against open_clip's own encoders and explicit formulas; files, activations and gradients at toy size."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every registered backbone, with options that change its computation, passes `BackboneTestCase`."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Published encoders in `negbench embed`: the files match what each library computes for single images and texts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

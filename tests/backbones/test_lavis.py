@@ -1,7 +1,5 @@
 """LAVIS checkpoints: reading, writing and reading back, missing or unexpected keys, sizes."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from pathlib import Path

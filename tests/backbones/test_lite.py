@@ -1,7 +1,5 @@
 """EfficientNet-Lite0: only known weights are accepted; features over positions; texts as words and word pairs."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The precomputed backbone: contents of the files, closed forms of the untrained scores, user errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Preprocessing against hand-computed sizes and a short independent implementation."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`BackboneTestCase` detects faults that are put into the tiny backbone one at a time."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The backbone `vectors`: what each of its options does to drawn features, texts and capacity."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

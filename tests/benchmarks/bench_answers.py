@@ -7,8 +7,6 @@ method), fixed seeds with the present intervals, and `--until decided`. Fixed nu
 the smallest sufficient one is reported, which nobody knows in advance. Seconds are the recorded times of the cells.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Callable, Mapping

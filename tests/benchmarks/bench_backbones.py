@@ -12,8 +12,6 @@ than one thread, set OMP_WAIT_POLICY=passive, or waiting threads count as work. 
 and optimiser: of the GPU's tensors, or of the process.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import time

@@ -9,8 +9,6 @@ fewest processor seconds over the rounds, so that a busy machine disturbs them l
 the time.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

@@ -11,8 +11,6 @@ sentence-transformers (with datasets) and FAISS run if they are installed. `--la
 in a memory-mapped file and prints how much further memory mining took.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import math

@@ -9,8 +9,6 @@ the first tenth of the tables it also counts the runs of `--pairs all`. `--full`
 (1,000 tables per setting; hours of one core); the default of 40 tables takes a few minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator, Mapping

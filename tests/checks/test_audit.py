@@ -1,7 +1,5 @@
 """The audit: its numbers equal those of loops over the scores."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Warnings before training: each appears on data that deserve it, and on no others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of claims: all 34 are present, complete, consistent and resolvable."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

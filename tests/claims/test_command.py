@@ -1,7 +1,5 @@
 """`negbench claims` from end to end on the vector world: computing, rereading, user errors."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Verdicts: intervals against scipy, hand-checked conditions, and cases without anything to judge."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

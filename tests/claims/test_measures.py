@@ -1,7 +1,5 @@
 """Measures: hand-computed for hand-made folders, and against brute-force loops for trained models."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The command line: no heavy imports at start, one-line errors with exit code 2, `run`."""
 
-from __future__ import annotations
-
 import gc
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`negbench data verify`, and files of triplets as `--dataset`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`negbench doctor`: a healthy installation, leftovers, and damaged or missing files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

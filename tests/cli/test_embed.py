@@ -1,7 +1,5 @@
 """`negbench embed` with a user's encoder: from a folder of images and triplets to negatives; one-line errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`negbench data encode`: the plan, encoding once, repairing damage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

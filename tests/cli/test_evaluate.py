@@ -1,7 +1,5 @@
 """`negbench evaluate`: rescoring a run, also on other data; ranked lists; stored ranks and rankings without a model."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

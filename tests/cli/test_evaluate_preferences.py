@@ -1,7 +1,5 @@
 """`negbench evaluate` on people's preferences: scores against plain loops, user errors."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

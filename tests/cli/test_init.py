@@ -1,7 +1,5 @@
 """`negbench init`: present and missing files; its recipe in an audit, a comparison and mined negatives."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

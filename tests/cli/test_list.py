@@ -1,7 +1,5 @@
 """`negbench list KIND NAME`: every option of one plug-in, explained."""
 
-from __future__ import annotations
-
 import pytest
 
 from negbench.cli.explain import options_of

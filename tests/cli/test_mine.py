@@ -1,7 +1,5 @@
 """`negbench mine`: from input files to an output file, and one-line errors for faulty files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

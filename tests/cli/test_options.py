@@ -1,7 +1,5 @@
 """Options shared by commands: help, version, plug-ins with options, names of folders."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Output of commands: one JSON document, results without progress, stages with -v; shell completion."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The feature store against a plain loop over images; after kills and damage, between processes, on a full disk."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The scene, the single place that decides splits, allowed images and what a process loads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

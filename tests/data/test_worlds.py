@@ -1,7 +1,5 @@
 """Worlds of generated data: a run's seed determines the world, shared by all strategies, unless `world` pins it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixtures for the tests of the loaders; tests/conftest.py has `toys` and `standin`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Write and damage files of a data set; the tests of the loaders use it through the fixture `flaws`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Minimal data set plug-in: pairs of images with a text, measured by recall at 1 and 5."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -1,7 +1,5 @@
 """CIRCO: the real test queries, toy files of both splits, metrics against the server's arithmetic, submission files."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """CIRR: the real test1 files, toy files of the other splits, metrics against loops, both trees, submission files."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every registered data set passes the plug-in authors' suite, and the suite detects flawed data sets."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable

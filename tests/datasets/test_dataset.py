@@ -1,7 +1,5 @@
 """The data set core against loops over full tables: columns, blocks, exclusions, parts, identity."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """Emoji: meaning of code points, the pictures and queries made from them, and refusals."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

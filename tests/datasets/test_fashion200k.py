@@ -1,7 +1,5 @@
 """Fashion200K: toy label files, metrics against TIRG's rule in loops, training pairs against a list of all pairs."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable

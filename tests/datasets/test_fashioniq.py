@@ -1,7 +1,5 @@
 """FashionIQ: the real annotation files, toy files with every flaw, both protocols, all caption modes."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Fetching the icon packages: the call of npm, checks of what it brings, and every kind of failure."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Stream, renderer and wording of the synthetic garments."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 

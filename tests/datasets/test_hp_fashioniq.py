@@ -1,7 +1,5 @@
 """HP-FashionIQ: the real file with pinned numbers, toy files, a loop over the file as oracle."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Images are found under any nesting and extension; flawed files are named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """MIT-States: a toy tree, the split by noun, metrics against loops, training pairs, oddly named folders."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The synthetic data set: its plan, its folder, its loader."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Triplets: equal content in two formats, splits, galleries, paths of images, flaws named by row and column."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

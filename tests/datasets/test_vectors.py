@@ -1,7 +1,5 @@
 """The data set of vectors: its dials against brute force over the attributes that the ids name."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Checking a data set: clean data, every kind of problem, the manifest, worker processes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import ModuleType

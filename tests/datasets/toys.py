@@ -1,7 +1,5 @@
 """Small copies of all registered data sets, with images; tests use them through the fixture `toys`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

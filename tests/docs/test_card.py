@@ -1,7 +1,5 @@
 """The cards in docs/cards follow the published schema."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

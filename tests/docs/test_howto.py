@@ -1,7 +1,5 @@
 """The how-to notebooks run from top to bottom, in an empty folder, on tiny data."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

@@ -9,8 +9,6 @@
 | all others of `negbench` | in full, on a toy data set, with fewer seeds, trials, systems and claims |
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

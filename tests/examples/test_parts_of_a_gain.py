@@ -1,7 +1,5 @@
 """The example that takes a gain apart, against the runs' own results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training budgets as an axis: tables, schedules and rates of their own; orders that turn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

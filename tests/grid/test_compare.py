@@ -1,7 +1,5 @@
 """Comparisons: cells are computed once, failures stop nothing, tables do not depend on how they were computed."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

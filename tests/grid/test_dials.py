@@ -1,7 +1,5 @@
 """Dials: their points, the cells at each point, and their record in comparison.json."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

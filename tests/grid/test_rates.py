@@ -1,7 +1,5 @@
 """Learning rates chosen per group: by hand from the trials' results, reused, printed; `--lr`."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Systems as an axis: its cells, and settings that stay untouched."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixture of an open, untrained run on toy data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

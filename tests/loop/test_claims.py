@@ -1,7 +1,5 @@
 """Claims: one process computes a run, the others wait and read it; a dead one loses its claim."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

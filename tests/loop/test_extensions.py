@@ -1,7 +1,5 @@
 """Steps with a bank, synthetic negatives and ordered batches: against loops, and resumed bit for bit."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """HyCoLe's terms on privileged texts: values worked out by hand, then the same terms within a step."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

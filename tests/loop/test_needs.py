@@ -1,7 +1,5 @@
 """Needs of a run, estimated before it: the arithmetic against what the run then uses, and the refusals."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import namedtuple

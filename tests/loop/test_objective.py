@@ -1,7 +1,5 @@
 """One step against loops: which negatives are scored, which are allowed, what the loss is made of."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

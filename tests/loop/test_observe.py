@@ -1,7 +1,5 @@
 """What a run reports: the regime card of its current model, and remarks on what looks wrong."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

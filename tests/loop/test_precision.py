@@ -3,8 +3,6 @@
 `negbench.testing.BackboneTestCase.test_autocast` tests every backbone the same way.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The protocol of a run, recorded step by step by a strategy and a loss, against plain loops."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Whole runs: temperatures, budgets, draws, pairs that change with the epoch, failures, and the files they leave."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Slots of a step against hand tables: the sum of one softmax per slot, or one softmax over all."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

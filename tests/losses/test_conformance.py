@@ -1,7 +1,5 @@
 """Every registered loss passes the plug-in authors' suite."""
 
-from __future__ import annotations
-
 import pytest
 
 from negbench.contracts import Loss

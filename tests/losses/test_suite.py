@@ -1,7 +1,5 @@
 """The suite itself: a loss may declare that it is not monotone, and all other properties are still checked."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Every loss against its formula in loops over rows, hand tables and libraries; rows may have no negative."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Drops below the target against a loop over the sorted row, and against the pool that QuRe's strategy makes."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from itertools import pairwise

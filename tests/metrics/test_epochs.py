@@ -1,7 +1,5 @@
 """Curves over epochs: hand tables, and numpy's own least squares."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Declared metrics: values by hand, and means against loops; CIRCO and MIT-States have loops of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Preference metrics against loops with ties and negative scores, closed forms, and scipy where it is independent."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Stored ranks: selection, and a lossless round trip through a parquet file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

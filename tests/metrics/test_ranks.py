@@ -1,7 +1,5 @@
 """Ranks, recall and mAP at k against loops, scikit-learn, hand tables and ties; scores of both signs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from sklearn.metrics import average_precision_score, top_k_accuracy_score

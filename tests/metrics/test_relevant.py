@@ -1,7 +1,5 @@
 """Metrics on the ranks of all relevant images, against loops over sorted columns; scores of both signs, with ties."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Cosines against loops over pairs; vectors with negative products."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

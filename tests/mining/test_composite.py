@@ -1,7 +1,5 @@
 """Composite strategies: names, options, a union's step against loops, and a switch equal to the warm-up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Drops of sorted scores against a loop over every query and image."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

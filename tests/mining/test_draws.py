@@ -1,7 +1,5 @@
 """Drawing with replacement from epoch to epoch, and thinning pools to a budget."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

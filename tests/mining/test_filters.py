@@ -1,7 +1,5 @@
 """Filters against loops: what they drop in the corpus and in a batch, for any strategy, and their effect on a run."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

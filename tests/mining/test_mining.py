@@ -1,7 +1,5 @@
 """`mine` against a miner written with loops, and its draws against the laws they claim."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Planes against loops over queries and images: under the current model, as loaded, of a guide, a judge and a file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Pools on disk: one bit per image."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The regime card against loops over every query and image, scipy, and the pools that QuRe's strategy makes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from statistics import median

@@ -3,8 +3,6 @@
 Tested with torch alone, and with the compiled passes where numba is installed.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Triplet files as users have them: other separators and column names, numbers as ids, Windows paths."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Negatives of a data set by name, against a plain loop over all scores."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

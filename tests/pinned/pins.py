@@ -15,8 +15,6 @@ files that they write are read, apart from `planned` below. After an intended ch
 new reference with it.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import hashlib

@@ -8,8 +8,6 @@ end with exit code 0, the same metrics of the same runs, no half-written or dama
 running and no process left. Prints a line per attempt, with the kills so far; exit code 1 if anything differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Put the helper kills.py, which lies beside these tests, on the path."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

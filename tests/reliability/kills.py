@@ -1,7 +1,5 @@
 """Run code in a child process that dies at its n-th change to the disk."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

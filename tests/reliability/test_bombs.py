@@ -1,7 +1,5 @@
 """Files that unpack to more than the machine holds, and a clock that goes back: one line, or the same result."""
 
-from __future__ import annotations
-
 import os
 import struct
 import time

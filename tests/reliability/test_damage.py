@@ -1,7 +1,5 @@
 """A changed byte or a missing end in every kind of file that is read: refused by name, or the file is made again."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

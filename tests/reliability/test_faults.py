@@ -1,7 +1,5 @@
 """Faults of the machine or the data: a run ends with one line, or with the numbers of an undisturbed run."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """A really full disk (a small tmpfs) while features, checkpoints, MLflow and the report are written."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

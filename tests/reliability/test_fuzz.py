@@ -3,8 +3,6 @@
 The suite runs 250 fixed cases; `make fuzz` runs as many as `NEGBENCH_FUZZ` says, new ones each time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

@@ -1,7 +1,5 @@
 """A command killed with -9 at any moment and rerun: the same bytes, nothing lost, repeated or left over."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -5,8 +5,6 @@ counts its visitors, a store and links that lead elsewhere. A child process repo
 started, each file of code executed below the folder, and each change outside of the runs folder and the cache.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

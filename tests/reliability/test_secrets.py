@@ -1,7 +1,5 @@
 """A password in a store's address reaches no file, no printed line and no record in the store."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys

@@ -1,7 +1,5 @@
 """SIGTERM, SIGHUP and Ctrl-C, once and twice, to a run and to a comparison with workers; repair after kill -9."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """No process runs code from the current folder or from somebody else's runs folder."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os

@@ -1,7 +1,5 @@
 """Fixtures of a small comparison with all that a report shows, and of a large one."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

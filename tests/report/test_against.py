@@ -1,7 +1,5 @@
 """Two comparisons side by side: rows in both, verdicts that changed, settings that differ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Charts: pictures for the page and for files; numbers as written; files of tables."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from typing import Any

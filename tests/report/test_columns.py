@@ -1,7 +1,5 @@
 """Columns: one declaration for people, for programs and for MLflow."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

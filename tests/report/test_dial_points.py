@@ -1,7 +1,5 @@
 """Along dials: the best strategy at each point."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """`finish` for every kind of comparison: with dials, with systems, at both settings, over two backbones."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The matrix of systems and negatives: against values chosen by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from negbench.analysis.pivots import matrix_frame

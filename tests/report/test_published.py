@@ -1,7 +1,5 @@
 """Published numbers: every row adds up or says why not, and is shown only beside its own split and protocol."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

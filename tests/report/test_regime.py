@@ -1,7 +1,5 @@
 """The regime card in tables and in words."""
 
-from __future__ import annotations
-
 from io import StringIO
 from pathlib import Path
 from typing import Any

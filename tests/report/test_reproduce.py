@@ -1,7 +1,5 @@
 """What a published table needs, against the recipes themselves."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

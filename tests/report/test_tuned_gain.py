@@ -1,7 +1,5 @@
 """Both settings side by side, in words: rows chosen by hand."""
 
-from __future__ import annotations
-
 from negbench.analysis.tuned_gain import TunedRow, TuningGain, tuned_answer, tuned_frame
 from negbench.analysis.verdicts import VerdictRow
 from negbench.grid.tuning import Tuning

@@ -1,7 +1,5 @@
 """Verdicts of a comparison: those of negbench.analysis.statistics on the right values, only of like with like."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

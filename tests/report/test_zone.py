@@ -1,7 +1,5 @@
 """The zone figure: windows as a line, other rules as points, at the ranks that they drew from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

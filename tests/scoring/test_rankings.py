@@ -1,7 +1,5 @@
 """Ready-made rankings: metrics of the scores they came from; cut lists count pessimistically; errors are clear."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

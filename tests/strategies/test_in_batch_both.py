@@ -1,7 +1,5 @@
 """Both directions of a batch, in a step, against loops and a library's cross-entropy."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

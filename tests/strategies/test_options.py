@@ -1,7 +1,5 @@
 """Options just outside the range of a strategy are refused; pool sizes may be shares of the gallery."""
 
-from __future__ import annotations
-
 import math
 import re
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Orders of queries that strategies with composed batches make of an epoch."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -3,8 +3,6 @@
 A loop returns the set of columns of a mask, or a row of weights.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The suite itself: a strategy that breaks one rule of the contract fails the test of that rule."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field

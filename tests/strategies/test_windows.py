@@ -1,7 +1,5 @@
 """Windows of ranks are checked against the training gallery before anything is computed."""
 
-from __future__ import annotations
-
 import pytest
 
 from negbench.data.scene import Scenes

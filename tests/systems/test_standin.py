@@ -1,7 +1,5 @@
 """Every system runs on FashionIQ's real annotation files, with stand-in images and random weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

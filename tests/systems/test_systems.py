@@ -1,7 +1,5 @@
 """Systems: what each consists of, one base for all, and what a backbone or a data set does not support."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

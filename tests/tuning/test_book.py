@@ -1,7 +1,5 @@
 """Trials in every storage, with an instant objective and with workers that are killed."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

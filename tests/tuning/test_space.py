@@ -1,7 +1,5 @@
 """The search space, its options, and the settings of a study."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

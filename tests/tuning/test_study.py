@@ -1,7 +1,5 @@
 """Trials of the engine on the dev part only, their MLflow copies, and the whole command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

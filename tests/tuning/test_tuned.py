@@ -1,7 +1,5 @@
 """Equal tuning: what is searched, the same number of trials for all, and both tables against the runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
