@@ -41,8 +41,8 @@ COMMANDS = {
     "a-axes": ("compare --strategies in-batch,qure,dqe --losses bradley-terry,info-nce --name axes",),
     "b-negatives": (f"compare {TWO} --negatives 1,5,10 --lr fixed",),
     "c-data": (f"compare {TWO} --lr fixed --datasets vectors,vectors:twins=3 --backbones vectors,vectors:dim=16",),
-    "d-dials": (f"compare {TWO} --dial dataset.twins=3,12 --dial dataset.train_images=40,200",),
-    "e-systems": ("compare --systems all --strategies qure,all-corpus --seeds 2 --lr fixed",),
+    "d-dials": (f"compare {TWO} --dial dataset.twins=3,12 --dial dataset.look=0,0.5",),
+    "e-systems": ("compare --systems plain,qure,cirqrs,hycole --strategies qure,all-corpus --seeds 2 --lr fixed",),
     "f-until": (
         f"compare --strategies in-batch,qure,dqe {UNTIL} --set train.epochs=2 --name until",
         f"compare --systems plain,qure --strategies dqe {UNTIL}",
@@ -86,7 +86,7 @@ def class_of(item: str, labels: dict[str, Any]) -> str:
 
 def pins_of(folder: Path, item: str) -> Pins:
     """Yield the pins of one comparison, claims or study: class, key, value."""
-    yield class_of(item, {}), "folder", folder.name
+    yield "files", "folder", folder.name
     document = json.loads((folder / "comparison.json").read_text()) if (folder / "comparison.json").exists() else {}
     for cell in document.pop("cells", ()):
         key, kind = f"{place(cell)}|{cell['seed']}", class_of(item, cell)
