@@ -1,11 +1,12 @@
 """Kill commands at random moments, rerun the command, and compare the tables. `make attack`.
 
-    python -m tests.reliability.attack [--kills N] [--seed S]
+    python -m tests.reliability.attack [--kills N] [--seed S] [--only TEXT]
 
-Each command is first computed undisturbed. Then, in new runs folders, the commands take turns: one is killed up to six
-times, by kill -9 to the command, to one of its processes or to all of them, or by one or two signals. Rerun, it must
-end with exit code 0, the same metrics of the same runs, no half-written or damaged file, nothing that MLflow calls
-running and no process left. Prints a line per attempt, with the kills so far; exit code 1 if anything differs.
+Each command is first computed undisturbed (those that contain TEXT; `data fetch`, which needs npm and a registry, only
+if TEXT is given). Then, in new runs folders, the commands take turns: one is killed up to six times, by kill -9 to the
+command, to one of its processes or to all of them, or by one or two signals. Rerun, it must end with exit code 0, the
+same metrics of the same runs, no half-written or damaged file, nothing that MLflow calls running and no process left.
+Prints a line per attempt, with the kills so far; exit code 1 if anything differs.
 """
 
 import argparse
@@ -47,6 +48,8 @@ FILES = (  # commands that write into a folder of data, {own}
     "embed {own}/pictures --encoder {own}/encoder.py:Encoder --overwrite",
     "mine --queries {own}/vectors/texts.npz --images {own}/vectors/images.npz --targets {own}/t.npy "
     "--strategy qure --draws 3 --out {own}/n.parquet",
+    "report one --against two --runs-dir {own}/runs",
+    "data fetch emoji --out {own}/emoji",
 )
 ENCODER = """
 import numpy as np
@@ -80,7 +83,7 @@ def table(runs: Path) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
     for path in sorted((runs / "own").rglob("*")):
         if path.is_file():
-            text = path.read_bytes().replace(str(runs).encode(), b"RUNS")
+            text = path.read_bytes().replace(str(runs).encode(), b"RUNS").replace(f">{runs.name}<".encode(), b">RUNS<")
             lines = [line for line in text.split(b"\n") if b"which rewrites this file" not in line]  # holds a digest
             metrics[str(path.relative_to(runs))] = hashlib.sha256(b"\n".join(lines)).hexdigest()
     for path in sorted({*runs.rglob("result.json")} - {*(runs / "artifacts").rglob("result.json")}):  # MLflow's copies
@@ -111,7 +114,7 @@ def prepared(runs: Path, own: Path) -> Path:
 
 
 def write_data(own: Path) -> list[str]:
-    """Write vectors, targets of `mine`, an encoder and pictures; return the `--set` values of `write_vectors`."""
+    """Write vectors, targets of `mine`, an encoder, pictures and two comparisons; return the runs' `--set` options."""
     import numpy as np
     from PIL import Image
 
@@ -124,6 +127,10 @@ def write_data(own: Path) -> list[str]:
         Image.new("RGB", (8, 8), (20 * number, 0, 9)).save(own / "pictures" / f"p{number}.png")
     lines = "".join(f"p{number},more {number},p{number + 1}\n" for number in range(11))
     (own / "pictures" / "rows.csv").write_text(f"reference,text,target\n{lines}", encoding="utf-8")
+    sets = list(itertools.chain(*(["--set", text] for text in (*sets, *TRAINING))))
+    for seeds, name in enumerate(("one", "two"), 1):
+        compared = f"{GRID.replace('attacked', name)} --seeds {seeds} --tracking-uri none"
+        assert start(compared, sets, own / "runs").wait(SECONDS) == 0, (own / "runs.log").read_text()
     return sets
 
 
@@ -186,13 +193,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="commands that contain this text")
     asked = parser.parse_args()
     chance, wrong, ways = random.Random(asked.seed), 0, Counter[str]()
     place = Path(tempfile.mkdtemp(prefix="attack-"))
     os.environ["NEGBENCH_CACHE"] = str(place / "cache")
-    sets = list(itertools.chain(*(["--set", text] for text in (*write_data(place / "own"), *TRAINING))))
+    sets = write_data(place / "own")
     spans, tables = list[float](), list[dict[str, Any]]()
-    commands = (*FILES, *COMMANDS)
+    commands = [c for c in (*FILES, *COMMANDS) if asked.only in c and ("data fetch" not in c or asked.only)]
     for number, command in enumerate(commands):
         begun, runs = time.monotonic(), prepared(place / f"straight-{number}", place / "own")
         assert start(command, sets, runs).wait(SECONDS) == 0, runs.with_suffix(".log").read_text()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
@@ -35,7 +36,7 @@ from negbench.settings.config import RunConfig, flattened
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
-KINDS_OF_INPUT = 7
+KINDS_OF_INPUT = 8
 CASES = int(os.environ.get("NEGBENCH_FUZZ", "250"))
 TRIED: Counter[str] = Counter()
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -319,6 +320,53 @@ def test_embeddings(sources: dict[str, Path], vector_flags: list[str], place: li
         file = tmp_path / f"{name}.{data.draw(st.sampled_from(('npz', 'npz', 'npy', 'safetensors', 'pt', 'txt')))}"
         file.write_bytes(content)
         outcome("embeddings", "run", "--strategy", "qure", *vector_flags, "--set", f"backbone.{name}='{file}'", *place)
+
+    trial()
+
+
+def listed(*values: object) -> st.SearchStrategy[list[Any]]:
+    """Return lists of four cells: lists of these values."""
+    return st.lists(st.lists(st.sampled_from(values), max_size=3), min_size=4, max_size=4)
+
+
+CELLS = st.one_of(
+    *(listed(0, 7, 12), listed(0, -1, 60), listed(0, 2**63), listed(True, False), listed("3", "val-a-00", "\x1b[2J")),
+    *(listed(1.0, 3.9), listed(b"1"), listed(None, 3), listed([1], []), st.just(["12"] * 4), st.just([None] * 4)),
+)
+TARGETS = st.lists(st.integers(0, 40), min_size=4, max_size=4) | st.sampled_from(([0.5] * 4, ["x"] * 4, [None] * 4))
+FLAGS = ("--draws", "--refresh", "--seed", "--device", "--format", "--strategy", "--split", "--set")
+SET = ("mining.margin=0.1", "mining.margin=nan", "mining.exclude_relevant=true", "mining.bogus=1", "train.lr=1")
+
+
+def test_own_data(sources: dict[str, Path], tmp_path: Path) -> None:
+    """A folder for `init`; and for `mine`, embeddings in files with odd targets, lists and options."""
+    folder, file = tmp_path / "own", tmp_path / "t.parquet"
+    shutil.copytree(sources["triplets"].parent, folder)
+    rows = [json.loads(line) for line in sources["triplets"].read_bytes().splitlines()]
+    with np.load(sources["images"]) as stored:
+        np.savez(tmp_path / "images.npz", ids=stored["ids"], features=stored["features"][:, 0])
+        np.save(tmp_path / "q.npy", stored["features"][:4, 0])
+    files = {"queries": tmp_path / "q.npy", "images": tmp_path / "images.npz", "targets": file}
+    given = itertools.chain(*((f"--{name}", path) for name, path in files.items()))
+    mine = ["mine", *given, "--out", tmp_path / "n.parquet", "--strategy", "top-k:k=5"]
+
+    @fuzzed(st.data())
+    def trial(data: st.DataObject) -> None:
+        if data.draw(st.sampled_from((False, False, True))):
+            lines = data.draw(changed(rows, JSONS)) or ()
+            content = "".join(json.dumps(row) + "\n" for row in lines).encode()
+            (folder / "triplets.jsonl").write_bytes(data.draw(st.just(content) | spoilt(content)))
+            outcome("own data", "init", folder)
+            (folder / "recipe.toml").unlink(missing_ok=True)
+            return
+        table = {"target": data.draw(TARGETS)}
+        table |= {name: data.draw(CELLS) for name in ("excluded", "relevant") if data.draw(st.booleans())}
+        try:
+            pd.DataFrame(table).to_parquet(file)
+        except (ValueError, TypeError, OverflowError):  # pyarrow wants one type per column
+            file.write_bytes(data.draw(st.binary(max_size=30)))
+        flag = data.draw(st.just(()) | st.tuples(st.sampled_from(FLAGS), VALUES | st.sampled_from(SET)))
+        outcome("own data", *mine, *flag)
 
     trial()
 
