@@ -139,10 +139,14 @@ def check_galleries(strategy: Strategy, train: Dataset) -> None:
     Raises:
         OptionError: e.g. a window of ranks outside the gallery.
     """
-    used = {query.group for query in train.queries}
-    smallest = min(len(columns) for name, columns in train.groups.items() if name in used)
     for part in strategy.members if isinstance(strategy, Composite) else (strategy,):
-        part.check_gallery(smallest)
+        part.check_gallery(smallest_gallery(train))
+
+
+def smallest_gallery(train: Dataset) -> int:
+    """Return the number of images in the smallest gallery of the queries."""
+    used = {query.group for query in train.queries}
+    return min(len(columns) for name, columns in train.groups.items() if name in used)
 
 
 class Objective(nn.Module):

@@ -18,6 +18,8 @@ import optuna
 
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
+from negbench.grid.cells import SCENES
+from negbench.loop.objective import smallest_gallery
 from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolved
 from negbench.settings.layers import parse_value
 
@@ -193,7 +195,7 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
         if span.low is not None and any(isinstance(options.get(end), str) for end in band):
             continue  # a share of the gallery; the range is in images
         own = _width(ends[name], name, options, ranges) if name in ends else _of_range(name, options[name], span)
-        knobs[own.key] = own
+        knobs[own.key] = _in_gallery(own, full) if span.below and own.whole else own
     given = (base.schedule.refresh_epochs, base.schedule.refresh_every)
     if cls.scope == "corpus" and cls.n_def > 1 and full.schedule.n_def > 1 and given == (None, None):
         for knob in (_definitions(full), _warmup(full)):
@@ -218,6 +220,12 @@ def _from_zero(knob: Knob) -> Knob:
     if not knob.log or knob.low > 0:
         return knob
     return replace(knob, key=f"{knob.key}+1", default=knob.default + 1, low=knob.low + 1, high=knob.high + 1)
+
+
+def _in_gallery(knob: Knob, full: ResolvedConfig) -> Knob:
+    """Cap the start of a window of ranks at the last rank of the smallest gallery of the train queries."""
+    size = smallest_gallery(SCENES.splits(full, SCENES.outline(full)).train)
+    return replace(knob, high=min(knob.high, size - (knob.key == knob.sets)))
 
 
 def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:

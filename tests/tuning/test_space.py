@@ -99,6 +99,10 @@ def test_a_window_is_searched_on_a_log_scale_from_rank_0() -> None:
         assert (options["start"], options["stop"]) == (0, 2)
     assert knobs_of(build_space(base, search=["strategy.start=0:200:log"]))["strategy.start+1"] == (1, 201, True)
     assert knobs_of(build_space(base, search=["strategy.start=0:200"]))["strategy.start"] == (0, 200, False)
+    small = base_of("shifted-top-k", "dataset.name=vectors", "backbone.name=vectors", "dataset.train_images=200")
+    space = build_space(small)
+    assert knobs_of(space)["strategy.start+1"] == (1, 200, True)  # up to the last rank, 199
+    assert space.config(small, {"strategy.start+1": 200, "strategy.stop-start": 2}, 0).strategy.options["start"] == 199
     shares = base_of("shifted-top-k", 'strategy.start="1%"', 'strategy.stop="4%"')
     assert knobs_of(build_space(shares)) == SCHEDULE
 
