@@ -6,8 +6,7 @@ Name a plug-in as on the command line ("qure", "qure:variant=release"), or by a 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from negbench.errors import NegbenchError
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.layers import flag_layer
-from negbench.settings.options import Compare, Named, Run, parse_seeds
+from negbench.settings.options import Compare, Named, Run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from negbench.analysis.verdicts import Rules
     from negbench.checks.audit import AuditResult
     from negbench.datasets.dataset import Dataset
-    from negbench.grid.cells import Cell, Outcome
     from negbench.grid.compare import ComparisonPlan
     from negbench.loop.types import RunResult
     from negbench.own.embed import EmbeddedFolder
@@ -136,24 +134,36 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     Raises:
         NegbenchError: a user's mistake, or failed cells; raised after all other cells are computed and judged.
     """
-    from negbench.grid.compute import computed, executor_of, raise_failed
+    from negbench.analysis.deciding import open_strategies
+    from negbench.checks.forewarn import forewarn
+    from negbench.grid.compute import Execution, computed, raise_failed
+    from negbench.grid.until import Until, computed_until
 
     asked, console = asked or Compare(), console or _silent()
-    runs = files.runs_dir(asked.runs_dir)
-    how: dict[str, Any] = {"tracking_uri": asked.tracking_uri}
-    how["executor"] = executor_of(asked.executor, asked.address, asked.workers, runs)
+    execution = Execution.of(asked)
     planned, rules, searches = plan_compare(asked, console)
-    path = planned.folder.path
+    until = Until(rules.looks, open_strategies(planned.folder, rules), _say(console))
+    path, errors = planned.folder.path, list[str]()
     with planned.folder.hold():
-        trials = [] if planned.rates is None else computed(planned.trials, planned.rates.cells, **how)
-        outcomes, errors = _compute(planned.at_best_rates(), rules, searches, how, console)
-        del how  # ends its idle workers, which hold memory that a report needs
+        with execution.open():
+            trials = [] if planned.rates is None else computed(planned.trials, planned.rates.cells, execution)
+            planned = planned.at_best_rates()
+            if not execution.executor.elsewhere:
+                forewarn(planned.cells, path.parent, rules.margin)
+            outcomes = computed_until(planned.folder, planned.cells, planned.more, until, execution)
+            if searches:
+                from negbench.tuning.tuned import computed_tuned
+
+                tuned, errors = computed_tuned(planned, searches, outcomes, until, execution)
+                outcomes += tuned
+            else:
+                planned.folder.settle(outcomes)
         # import reporting only once the cells are computed
         from negbench.report.finish import finish
         from negbench.report.loaded import Comparison
 
         if any(outcome.run_id for outcome in outcomes):
-            finish(console, runs, path.name, asked.tracking_uri, rules, report=planned.asked.report)
+            finish(console, path.parent, path.name, asked.tracking_uri, rules, report=planned.asked.report)
     if errors:
         raise NegbenchError(
             f"{len(errors)} of {len(searches)} searches failed ({errors[0]}); rerun the command to resume"
@@ -162,57 +172,19 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     return Comparison(path)
 
 
-def _compute(
-    planned: ComparisonPlan, rules: Rules, searches: Sequence[Combination], how: Mapping[str, Any], console: Console
-) -> tuple[list[Outcome], list[str]]:
-    """Compute cells (look by look) and searches; return outcomes, and errors of searches."""
-    from negbench.analysis.deciding import computed_until, open_strategies
-
-    until: dict[str, Any] = {"looks": rules.looks, "how": how}
-    until["undecided"] = open_strategies(planned.folder, rules)
-    until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
-    if not how["executor"].elsewhere:
-        _forewarn(planned, rules)
-    outcomes = computed_until(planned.folder, planned.cells, planned.more, **until)
-    if searches:
-        tuned, errors = _tuned(planned, searches, outcomes, until)
-        return outcomes + tuned, errors
-    planned.folder.settle(outcomes)
-    return outcomes, []
-
-
-def _forewarn(planned: ComparisonPlan, rules: Rules) -> None:
-    """Log why comparisons on these data may say little, once per backbone and data set with runs left to compute."""
-    from negbench.checks.forewarn import forewarnings
-    from negbench.display import stages
-    from negbench.grid.cells import SCENES
-
-    runs = planned.folder.path.parent
-    todo = [cell for cell in planned.cells if cell.step(runs) in ("resume", "anew")]
-    first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
-    with stages("prepare") as display:
-        reasons = forewarnings(list(first.values()), rules.margin, display, SCENES)
-    notes(reasons)
-
-
 def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rules, list[Combination]]:
     """Plan what `compare` would compute, with the searches of `--tuned`, and print how much of it is finished.
 
     Raises:
         NegbenchError: a user's mistake, or data that are missing.
     """
-    from negbench.analysis.verdicts import Rules
+    from negbench.analysis.deciding import rules_of
     from negbench.grid.compare import over_recipe, plan_comparison
-    from negbench.grid.looks import Looks
 
-    asked = over_recipe(asked)
+    asked, say = over_recipe(asked), _say(console)
     planned = plan_comparison(asked, files.runs_dir(asked.runs_dir))
-    alone = not asked.dials and asked.systems is None and asked.tuned is None
-    looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=asked.pairs or ("best" if alone else "baseline"))
-    rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
-    metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in planned.cells}
-    rules.check({cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in planned.cells}, metrics.values())
-    console.print(planned.line(), highlight=False, soft_wrap=True)
+    rules = rules_of(planned)
+    say(planned.line())
     searches = []
     if asked.tuned is not None:
         from negbench.tuning.tuned import combinations
@@ -220,41 +192,10 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
         searches = combinations(planned.cells)
         fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
         count = sum(each.spec is not None for each in searches)
-        console.print(
-            f"tuning: {asked.tuned} trials for each of {count} strategies, on a part of train", highlight=False
-        )
+        say(f"tuning: {asked.tuned} trials for each of {count} strategies, on a part of train")
         if fixed:
-            console.print(f"nothing to tune: {', '.join(fixed)}", highlight=False)
+            say(f"nothing to tune: {', '.join(fixed)}")
     return planned, rules, searches
-
-
-def _tuned(
-    planned: ComparisonPlan, searches: Sequence[Combination], before: Sequence[Outcome], until: Mapping[str, Any]
-) -> tuple[list[Outcome], list[str]]:
-    """Run the trials, then every strategy at its own best trial; return the outcomes, and why searches failed."""
-    from negbench.analysis.deciding import computed_until
-    from negbench.display import log, stages
-    from negbench.grid.axes import Choice
-    from negbench.grid.cells import SCENES, plan
-    from negbench.tuning.tuned import tune
-
-    trials, folder = int(planned.asked.tuned or 0), planned.folder
-    runs = folder.path.parent
-    results = tune(searches, runs, folder.path.name, trials, **until["how"], report=log.info)
-    tuned = [(tuning.labels, configs[0]) for tuning, configs in results if configs]
-
-    def more(seeds: Sequence[int]) -> list[Cell]:
-        configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
-        choices = [Choice(labels={**labels, "settings": "tuned"}) for labels, _ in tuned for _ in seeds]
-        with stages("plan") as display:
-            return plan(configs, runs, display, SCENES, choices)
-
-    about = {"tuned": {"trials": trials, "tunings": [dataclasses.asdict(tuning) for tuning, _ in results]}}
-    folder = dataclasses.replace(folder, about={**folder.about, **about})
-    seeds = dict.fromkeys(cell.seed for cell in planned.cells)
-    outcomes = computed_until(folder, more(list(seeds)), more, **until, before=before)
-    folder.settle([*before, *outcomes])
-    return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
 
 
 def study(asked: Study, *, console: Console | None = None) -> StudyResult:
@@ -267,14 +208,15 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
     Raises:
         NegbenchError: invalid settings, or a default that cannot be computed.
     """
-    from negbench.grid.compute import executor_of
+    from negbench.grid.compute import Execution
     from negbench.report.loaded import StudyResult
     from negbench.report.study import finish
     from negbench.tuning import search
 
     console = console or _silent()
-    executor = executor_of(asked.executor, asked.address, asked.workers, files.runs_dir(asked.runs_dir))
-    book, rules = search.study(asked, executor, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    execution = Execution.of(asked)
+    with execution.open():
+        book, rules = search.study(asked, execution, _say(console))
     finish(console, book, rules, asked.tracking_uri)
     return StudyResult(book.folder, asked.storage)
 
@@ -335,3 +277,8 @@ def _silent() -> Any:
     from rich.console import Console
 
     return Console(quiet=True)
+
+
+def _say(console: Console) -> Callable[[str], None]:
+    """Return a function that prints a line as it is."""
+    return lambda line: console.print(line, highlight=False, soft_wrap=True)

@@ -22,6 +22,7 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.compute import Execution, compute
 from negbench.grid.executors import Executor, Here
 from negbench.machine.files import SUMS
 from negbench.settings.options import Compare
@@ -127,7 +128,7 @@ def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
 
 def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:
     folders = {}
-    for outcome in ComparisonFolder(runs / "c").compute(planned(vector_sets, runs), executor, tracking_uri="none"):
+    for outcome in compute(ComparisonFolder(runs / "c"), planned(vector_sets, runs), Execution(executor, "none")):
         assert outcome.error is None
         assert outcome.run_id is not None
         assert outcome.cell.hash not in folders
@@ -180,7 +181,7 @@ def test_a_node_that_would_compute_another_run_says_so(two_nodes: Any, vector_se
     from dataclasses import replace
 
     cells = [replace(cell, run=replace(cell.run, data="other")) for cell in planned(vector_sets, tmp_path)[:1]]
-    (outcome,) = ComparisonFolder(tmp_path / "c").compute(cells, opened(two_nodes, tmp_path), tracking_uri="none")
+    (outcome,) = compute(ComparisonFolder(tmp_path / "c"), cells, Execution(opened(two_nodes, tmp_path), "none"))
     assert "has different code, data or weights than the planning machine" in str(outcome.error)
     assert not list(tmp_path.glob("*/config.json"))
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ def task(value: Any, report: Report) -> Any:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_failures_stop_nothing(workers: int) -> None:
     tasks = [1, "mistake", 2, "fault", 3] + (["die", 4, "die", 5] if workers > 1 else [])
-    events = list((Here() if workers == 1 else Processes(workers)).run(task, tasks))
+    with nullcontext(Here()) if workers == 1 else Processes(workers) as executor:
+        events = list(executor.run(task, tasks))
     ends = {e.index: e for e in events if e.kind != "note"}
     assert len(ends) == len(tasks)
     assert {tasks[i]: e.value for i, e in ends.items() if e.kind == "done"} == {
@@ -47,7 +49,8 @@ def test_failures_stop_nothing(workers: int) -> None:
 
 
 def test_a_worker_that_leaves_without_an_error_is_one() -> None:
-    (event,) = Processes(1, retries=0).run(task, ["leave"])
+    with Processes(1, retries=0) as worker:
+        (event,) = worker.run(task, ["leave"])
     assert (event.kind, event.value) == ("failed", "its worker process died (exit code 0)")
 
 
@@ -85,20 +88,19 @@ def served_by(processes: Processes, function: Function) -> set[int]:
 
 
 def test_processes_serve_later_calls_and_end_with_their_executor() -> None:
-    processes = Processes(2)
-    first = served_by(processes, own)
-    assert len(first) == 2
-    assert served_by(processes, own) == first
-    os.kill(min(first), signal.SIGKILL)  # as the out-of-memory killer does
-    while Path(f"/proc/{min(first)}").exists():
-        pass
-    second = served_by(processes, own)
-    assert len(second) == 2
-    assert min(first) not in second
-    served_by(processes, parent_of)
-    assert not any(map(is_alive, second))
-    third = served_by(processes, own)
-    del processes
+    with Processes(2) as processes:
+        first = served_by(processes, own)
+        assert len(first) == 2
+        assert served_by(processes, own) == first
+        os.kill(min(first), signal.SIGKILL)  # as the out-of-memory killer does
+        while Path(f"/proc/{min(first)}").exists():
+            pass
+        second = served_by(processes, own)
+        assert len(second) == 2
+        assert min(first) not in second
+        served_by(processes, parent_of)
+        assert not any(map(is_alive, second))
+        third = served_by(processes, own)
     assert not any(map(is_alive, third))
 
 

@@ -1,14 +1,12 @@
-"""Compute cells, look by look, until the pairs in question are decided."""
+"""What is undecided in a comparison: the strategies that need more seeds, and what deciding costs."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from negbench.analysis.answer import open_pairs
 from negbench.analysis.differences import differences
@@ -19,70 +17,35 @@ from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, tables_o
 from negbench.analysis.words import label_of, percent
 from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
+from negbench.grid.compare import ComparisonPlan
 from negbench.grid.comparison import ComparisonFolder, Group, place_of
-from negbench.grid.compute import computed
 from negbench.grid.looks import Looks
+from negbench.grid.until import Places
+from negbench.settings.options import parse_seeds
 from negbench.store.runfolder import RunFolder
 
 _DECIDED = {"baseline": "each difference from the baseline is", "all": "all pairs are", "best": "first place is"}
-Places = Collection[tuple[str, ...]]  # of groups, as `place_of` returns them
 
 
-def computed_until(
-    folder: ComparisonFolder,
-    cells: Sequence[Cell],
-    more: Callable[[Sequence[int]], Sequence[Cell]],
-    looks: Looks | None,
-    undecided: Callable[[Sequence[Outcome], Places], tuple[Places, str]],
-    how: Mapping[str, Any],
-    *,
-    say: Callable[[str], None],
-    before: Sequence[Outcome] = (),
-) -> list[Outcome]:
-    """Compute cells; with `looks`, add seeds look by look for the groups that have undecided pairs.
+def rules_of(planned: ComparisonPlan) -> Rules:
+    """Return how the strategies of a comparison are compared, as its options say.
 
-    The finished cells alone determine what is computed, so a command that is killed and rerun gives the same result,
-    unless it has a budget. A group stops once all its pairs are decided, or if one of its cells failed; another group
-    that it was to be compared with then stops too. The caller must `settle` the last look's cells: comparison.json may
-    still name those of an earlier command.
-
-    Args:
-        folder: of the comparison.
-        cells: those of the first look.
-        more: returns the cells of further seeds.
-        looks: schedule of the looks; None: one look.
-        undecided: takes all outcomes (those of `before` too) and the running groups, none of which failed; returns the
-            groups that must go on, and a text on what is undecided.
-        how: executor and tracking_uri, as `computed` takes them.
-        say: called after every look with a line on what is undecided and what deciding it would cost.
-        before: outcomes of other cells of the comparison.
-
-    Returns:
-        The outcomes of these cells and of those added.
+    Raises:
+        OptionError, UnknownNameError: looks that do not fit, or a baseline or metric that is not there.
     """
-    started, outcomes = time.monotonic(), computed(folder, cells, **how, before=before)
-    if looks is None or not any(outcome.run_id for outcome in outcomes):
-        return outcomes
-    running = {place_of(cell.labels) for cell in cells}
-    for number, count in enumerate(looks.counts, 1):
-        failed = {place_of(outcome.cell.labels) for outcome in outcomes if outcome.error}
-        left, words = undecided([*before, *outcomes], running - failed)
-        running = {*left}
-        say(f"look {number}, {count} seeds{', without what failed' * bool(failed)}: {words}")
-        if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
-            break
-        seeds = looks.seeds(looks.counts[number])[count:]
-        cells = list(more(seeds))
-        wanted = {cell.hash for cell in cells if place_of(cell.labels) in running}
-        cells = [cell for cell in cells if cell.hash in wanted]  # all places of a run have the same seeds
-        outcomes += computed(folder, cells, **how, before=[*before, *outcomes])
-    return outcomes
+    asked = planned.asked
+    alone = not asked.dials and asked.systems is None and asked.tuned is None
+    looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=asked.pairs or ("best" if alone else "baseline"))
+    rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
+    metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in planned.cells}
+    rules.check({cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in planned.cells}, metrics.values())
+    return rules
 
 
 def open_strategies(
     folder: ComparisonFolder, rules: Rules
 ) -> Callable[[Sequence[Outcome], Places], tuple[Places, str]]:
-    """Return `undecided` for `computed_until`: the strategies with an undecided pair, and the cost of deciding it."""
+    """Return `undecided` of `Until`: the strategies with an undecided pair, and the cost of deciding it."""
 
     def undecided(outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
         findings = standing(folder.path.parent, folder.document(outcomes), rules)

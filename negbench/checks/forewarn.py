@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from negbench.analysis.words import label_of
 from negbench.data.scene import Scenes, threads
 from negbench.datasets.dataset import Dataset
-from negbench.display import Display
+from negbench.display import Display, notes, stages
+from negbench.grid.cells import SCENES, Cell
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.scoring import evaluation
@@ -20,6 +22,21 @@ MOVES_SCORES = False  # only observes
 _FIRST = 0.5  # share of queries whose own reference ranks first
 _SATURATED = 0.9  # of the main metric, before training
 _CHANGED = 0.05  # share of queries that two strategies are assumed to answer differently
+
+
+def forewarn(cells: Sequence[Cell], runs: Path, margin: float) -> None:
+    """Log why comparisons on these data may say little, once per backbone and data set with runs left to compute.
+
+    Args:
+        cells: of a comparison.
+        runs: runs folder.
+        margin: as in `forewarnings`.
+    """
+    todo = [cell for cell in cells if cell.step(runs) in ("resume", "anew")]
+    first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
+    with stages("prepare") as display:
+        reasons = forewarnings(list(first.values()), margin, display, SCENES)
+    notes(reasons)
 
 
 def forewarnings(

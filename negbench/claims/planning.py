@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from negbench.analysis.deciding import Places, computed_until
 from negbench.claims.claim import Claim, chosen, settings
 from negbench.claims.evidence import Evidence, lacking
 from negbench.claims.judge import Finding, at_both, judge
@@ -19,8 +18,9 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Choice
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder, check_place, default_name, place_of
-from negbench.grid.compute import executor_of
+from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
+from negbench.grid.until import Places, Until, computed_until
 from negbench.loop.runs import plan_run
 from negbench.machine.files import runs_dir
 from negbench.settings.command_options import Claims
@@ -90,10 +90,9 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     path = work.runs / (asked.name or default_name(work.plan.cells).replace("compare-", kind))
     check_place(path, "claims")
     folder = ComparisonFolder(path, {"kind": "claims"})
-    executor = executor_of(asked.executor, asked.address, asked.workers, work.runs)
-    how = {"executor": executor, "tracking_uri": asked.tracking_uri}
-    looks = work.looks if asked.until else None
-    outcomes = computed_until(folder, work.plan.cells, work.more, looks, work.undecided, how, say=say)
+    execution, until = Execution.of(asked), Until(work.looks if asked.until else None, work.undecided, say)
+    with execution.open():
+        outcomes = computed_until(folder, work.plan.cells, work.more, until, execution)
     folder.settle(outcomes)
     findings, about = work.findings(outcomes), work.about
     return JudgedClaims(findings, about, write_findings(findings, folder.path, about), outcomes)
@@ -151,7 +150,7 @@ class ClaimsWork:
         return f"{self.plan.config.dataset.name}, {self.plan.config.backbone.name}{epochs}, seeds {seeds}"
 
     def undecided(self, outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
-        """Return, for `computed_until`, the settings of undecided claims' undecided tests, and a line on their cost."""
+        """Return, for `Until`, the settings of undecided claims' undecided tests, and a line on their cost."""
         place = {cell.labels["system"]: place_of(cell.labels) for cell in self.plan.cells}
         by_length = self._by_length(outcomes)
         left_open = [(end, f) for end, findings in by_length.items() for f in findings if f.verdict == "undecided"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from negbench.grid.cells import Cell, Outcome
-    from negbench.grid.executors import Executor
     from negbench.store.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
@@ -126,71 +125,6 @@ class ComparisonFolder:
         ]
         rows.sort(key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
         return {"kind": "comparison", "schema": SCHEMA, "cells": rows, **self.about}
-
-    def compute(
-        self,
-        cells: Sequence[Cell],
-        executor: Executor,
-        *,
-        tracking_uri: str | None = None,
-        progress: Callable[[Outcome, int], None] | None = None,
-        before: Sequence[Outcome] = (),
-    ) -> list[Outcome]:
-        """Compute the cells that are not finished, and write comparison.json after every cell.
-
-        Args:
-            cells: cells from `plan`.
-            executor: computes the cells.
-            tracking_uri: MLflow store; the cells are children of one run of the comparison's experiment.
-            progress: called after every cell with its outcome and how many are done.
-            before: outcomes of other cells of this comparison, which stay in comparison.json.
-
-        Returns:
-            One outcome per cell, in order. A failing cell does not stop the others.
-        """
-        # reports need no training code
-        from negbench.grid.cells import Outcome, Task, compute_task, this_process, title_of
-        from negbench.store.tracking import Tracker
-
-        runs, name = self.path.parent, self.path.name
-        tracker = Tracker.open(runs, tracking_uri)
-        parent = self.parent(tracker)
-        tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
-        tags |= {"mlflow.parentRunId": parent} if parent else {}
-        first: dict[str, Cell] = {}  # each run is computed once, and labelled as its first cell
-        for cell in cells:
-            first.setdefault(cell.hash, cell)
-        by_hash: dict[str, Outcome] = {}
-        files.seal(self.path)
-        self.write(before)
-
-        def outcomes() -> list[Outcome]:
-            return [replace(by_hash[cell.hash], cell=cell) for cell in cells if cell.hash in by_hash]
-
-        def ended(outcome: Outcome, fault: str = "") -> None:
-            by_hash[outcome.cell.hash] = outcome
-            if fault:  # the traceback, for a bug report
-                with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
-                    file.write(fault)
-            self.write([*before, *outcomes()])
-            if progress is not None:
-                progress(outcome, len(by_hash))
-
-        with tracker.working(self.path / "mlflow.json"):
-            todo = [cell for cell in first.values() if cell.step(runs) != "reuse"]
-            for cell in first.values():
-                if cell.step(runs) == "reuse":
-                    ended(Outcome(cell, cell.folder, None, True))
-            tasks = [Task(cell.run, this_process(), runs, tracking_uri, tags | cell.labels) for cell in todo]
-            for event in executor.run(compute_task, tasks):
-                cell = todo[event.index]
-                if event.kind == "done":
-                    ended(Outcome(cell, event.value[0], None, event.value[1]))
-                elif event.kind == "note":
-                    log.warning("%s: %s", title_of(cell, cells), event.value)
-                else:
-                    ended(Outcome(cell, None, event.value, False), event.detail)
-        return outcomes()
 
     def read(self) -> dict[str, Any]:
         """Return comparison.json; one of schema 1 in the form of schema 2."""

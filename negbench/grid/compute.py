@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, duration, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.grid.cells import SCENES, Cell, Outcome, compute_task, title_of
+from negbench.grid.cells import SCENES, Cell, Outcome, Task, compute_task, this_process, title_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.executors import Executor, Here, Processes
@@ -19,37 +22,60 @@ from negbench.machine import files
 from negbench.machine.room import size
 from negbench.machine.signals import Stopped
 from negbench.plugins.registry import registry
+from negbench.settings.command_options import Claims
 from negbench.settings.layers import parse_plugin
+from negbench.settings.options import Compare, Study
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How cells are computed.
+
+    Args:
+        executor: computes them.
+        tracking_uri: MLflow store.
+    """
+
+    executor: Executor
+    tracking_uri: str | None = None
+
+    @classmethod
+    def of(cls, asked: Compare | Study | Claims) -> Self:
+        """Return what a command's options ask for; nothing is started yet.
+
+        Raises:
+            NegbenchError: as `executor_of`.
+        """
+        runs = files.runs_dir(asked.runs_dir)
+        return cls(executor_of(asked.executor, asked.address, asked.workers, runs), asked.tracking_uri)
+
+    def open(self) -> AbstractContextManager[object]:
+        """Return the context of one command; at its end no worker is left."""
+        return self.executor if isinstance(self.executor, AbstractContextManager) else nullcontext()
+
+
 def computed(
-    folder: ComparisonFolder,
-    cells: Sequence[Cell],
-    *,
-    executor: Executor,
-    tracking_uri: str | None,
-    before: Sequence[Outcome] = (),
+    folder: ComparisonFolder, cells: Sequence[Cell], execution: Execution, before: Sequence[Outcome] = ()
 ) -> list[Outcome]:
     """Compute the cells that are not finished; log progress and failures.
 
     Args:
         folder: folder of the comparison.
         cells: cells from `plan`.
-        executor: computes the cells.
-        tracking_uri: MLflow store.
+        execution: how they are computed.
         before: outcomes of other cells of the comparison.
 
     Returns:
         One outcome per cell.
     """
-    runs = folder.path.parent
+    runs, executor = folder.path.parent, execution.executor
     distinct = {cell.hash: cell for cell in cells}.values()
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
     finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs) == "reuse"]
     if len(finished) == len(cells) and folder.holds([*before, *finished]):
-        tracked = Tracker.open(runs, tracking_uri).knows(folder.path / "mlflow.json")
+        tracked = Tracker.open(runs, execution.tracking_uri).knows(folder.path / "mlflow.json")
         if tracked or not os.access(folder.path, os.W_OK):
             return finished  # nothing to compute, and nothing to write
     todo = [cell for cell in distinct if cell.step(runs) in ("resume", "anew")]
@@ -63,7 +89,7 @@ def computed(
     try:
         with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
             progress = _progress(runs, cells, todo, executor, advance)
-            outcomes = folder.compute(cells, executor, tracking_uri=tracking_uri, progress=progress, before=before)
+            outcomes = compute(folder, cells, execution, progress, before)
     except (KeyboardInterrupt, Stopped):
         rows = folder.cells()
         kept = sum(row["run"] is not None for row in rows)
@@ -72,6 +98,63 @@ def computed(
     for outcome in _failed(outcomes):
         log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
     return outcomes
+
+
+def compute(
+    folder: ComparisonFolder,
+    cells: Sequence[Cell],
+    execution: Execution,
+    progress: Callable[[Outcome, int], None] = lambda outcome, done: None,
+    before: Sequence[Outcome] = (),
+) -> list[Outcome]:
+    """Compute the cells that are not finished, without a word, and write comparison.json after every cell.
+
+    Args:
+        folder, cells, execution, before: as for `computed`; `before` stays in comparison.json. In MLflow, the cells are
+            children of one run of the comparison's experiment.
+        progress: called after every cell with its outcome and how many are done.
+
+    Returns:
+        One outcome per cell, in order. A failing cell does not stop the others.
+    """
+    runs, name = folder.path.parent, folder.path.name
+    tracker = Tracker.open(runs, execution.tracking_uri)
+    parent = folder.parent(tracker)
+    tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
+    tags |= {"mlflow.parentRunId": parent} if parent else {}
+    first: dict[str, Cell] = {}  # each run is computed once, and labelled as its first cell
+    for cell in cells:
+        first.setdefault(cell.hash, cell)
+    by_hash: dict[str, Outcome] = {}
+    files.seal(folder.path)
+    folder.write(before)
+
+    def outcomes() -> list[Outcome]:
+        return [replace(by_hash[cell.hash], cell=cell) for cell in cells if cell.hash in by_hash]
+
+    def ended(outcome: Outcome, fault: str = "") -> None:
+        by_hash[outcome.cell.hash] = outcome
+        if fault:  # the traceback, for a bug report
+            with files.atomic_write(folder.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
+                file.write(fault)
+        folder.write([*before, *outcomes()])
+        progress(outcome, len(by_hash))
+
+    with tracker.working(folder.path / "mlflow.json"):
+        todo = [cell for cell in first.values() if cell.step(runs) != "reuse"]
+        for cell in first.values():
+            if cell.step(runs) == "reuse":
+                ended(Outcome(cell, cell.folder, None, True))
+        tasks = [Task(cell.run, this_process(), runs, execution.tracking_uri, tags | cell.labels) for cell in todo]
+        for event in execution.executor.run(compute_task, tasks):
+            cell = todo[event.index]
+            if event.kind == "done":
+                ended(Outcome(cell, event.value[0], None, event.value[1]))
+            elif event.kind == "note":
+                log.warning("%s: %s", title_of(cell, cells), event.value)
+            else:
+                ended(Outcome(cell, None, event.value, False), event.detail)
+    return outcomes()
 
 
 def encode_cells(cells: Sequence[Cell], display: Display) -> None:

@@ -8,14 +8,13 @@ import signal
 import threading
 import time
 import traceback
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from negbench.machine.signals import Stopped, check_stopped, stop_on_signals
 
@@ -88,8 +87,8 @@ class Processes:
     """Computes tasks in worker processes, one task at a time in each.
 
     A process computes many tasks, also those of later calls of `run` with the same function, so that they share what it
-    has loaded; it ends with this object. A process that dies (kill -9, out of memory) is replaced and its task retried;
-    a task whose process dies more than `retries` times fails.
+    has loaded; it ends with the `with` block of this object. A process that dies (kill -9, out of memory) is replaced
+    and its task retried; a task whose process dies more than `retries` times fails.
 
     Args:
         workers: number of processes.
@@ -103,8 +102,11 @@ class Processes:
     idle: list[_Worker] = field(default_factory=list, init=False, repr=False, compare=False)
     elsewhere: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        weakref.finalize(self, _end, self.idle)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _end(self.idle)
 
     def prepare(self, function: Function) -> None:
         """Start importing what `function` needs in the fork server while this process continues, to speed up `run`."""

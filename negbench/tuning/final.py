@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,15 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from negbench.analysis.deciding import computed_until, open_strategies
+from negbench.analysis.deciding import open_strategies
 from negbench.analysis.verdicts import Rules
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_place
+from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
+from negbench.grid.until import Until, computed_until
 from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import Book
 
@@ -62,7 +64,7 @@ def compare_best(
     runs: Path,
     fresh: tuple[int, ...],
     looks: Looks | None,
-    how: Mapping[str, Any],
+    execution: Execution,
     say: Callable[[str], None],
 ) -> Rules | None:
     """Run the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
@@ -72,7 +74,8 @@ def compare_best(
         runs: runs folder; the runs form the comparison `final_name` there.
         fresh: seeds that no trial used; with looks, those of the first look.
         looks: after which seeds are added until the difference is decided; None adds none.
-        how, say: as for `computed_until`.
+        execution: how the runs are computed.
+        say: as for `Until`.
 
     Returns:
         The rules that compare the two; None if the default is itself the best.
@@ -99,8 +102,8 @@ def compare_best(
     comparison = ComparisonFolder(runs / final_name(book.name), {"kind": "final"})
     rules = Rules(next(iter(points)), looks=looks)
     check_place(comparison.path, "final")
-    undecided = open_strategies(comparison, rules)
-    outcomes = computed_until(comparison, cells_of(fresh), cells_of, looks, undecided, how, say=say)
+    until = Until(looks, open_strategies(comparison, rules), say)
+    outcomes = computed_until(comparison, cells_of(fresh), cells_of, until, execution)
     comparison.settle(outcomes)
     if lost := [outcome.error for outcome in outcomes if outcome.error]:
         raise NegbenchError(f"{len(lost)} of {len(outcomes)} runs of the best and the default failed: {lost[0]}")

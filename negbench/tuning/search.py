@@ -10,7 +10,7 @@ from negbench.analysis.verdicts import Rules
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.grid.cells import SCENES
-from negbench.grid.executors import Executor
+from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION
 from negbench.loop.runs import open_run
@@ -60,12 +60,12 @@ def plan_study(asked: Study) -> StudyPlan:
     return StudyPlan(spec, trials, fresh, Looks.of(asked, fresh), remarks)
 
 
-def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple[Book, Rules | None]:
+def study(asked: Study, execution: Execution, say: Callable[[str], None]) -> tuple[Book, Rules | None]:
     """Compute missing trials, then the best and the default on fresh seeds; call it again to resume.
 
     Args:
         asked: options; plug-ins by name or table.
-        executor: where trials are computed.
+        execution: how trials and runs are computed.
         say: prints a line about the search; progress goes to the log.
 
     Returns:
@@ -76,7 +76,7 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
         NegbenchError: invalid options, a default that cannot be computed, or a storage that fails.
     """
     plan = plan_study(asked)
-    spec, trials, uri = plan.spec, plan.trials, asked.tracking_uri
+    spec, trials, uri, executor = plan.spec, plan.trials, execution.tracking_uri, execution.executor
     title = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
     runs = files.runs_dir(asked.runs_dir)
     notes(plan.remarks)
@@ -101,8 +101,7 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
     log.info("%d trials; this command took %.1f s", trials, time.monotonic() - started)
     if not plan.fresh:
         return book, None
-    how = {"executor": executor, "tracking_uri": uri}
-    return book, compare_best(book, runs, plan.fresh, plan.looks, how, say)
+    return book, compare_best(book, runs, plan.fresh, plan.looks, execution, say)
 
 
 def _header(book: Book, trials: int) -> list[str]:

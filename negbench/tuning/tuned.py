@@ -7,15 +7,19 @@ searched, because the strategies of a table share their number. Musgrave et al. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from negbench.grid.cells import Cell
+from negbench.display import log, stages
+from negbench.grid.axes import Choice
+from negbench.grid.cells import SCENES, Cell, Outcome, plan
+from negbench.grid.compare import ComparisonPlan
 from negbench.grid.comparison import KEY
-from negbench.grid.executors import Executor
+from negbench.grid.compute import Execution
 from negbench.grid.rates import DEV_FRACTION
 from negbench.grid.tuning import Tuning
+from negbench.grid.until import Until, computed_until
 from negbench.machine.files import checked_name
 from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import Book
@@ -71,26 +75,56 @@ def _spec(config: RunConfig, seed: int) -> StudySpec | None:
     return StudySpec.of(base, space)
 
 
-def tune(
+def computed_tuned(
+    planned: ComparisonPlan,
     searches: Sequence[Combination],
-    runs: Path,
-    name: str,
-    trials: int,
-    *,
-    executor: Executor,
-    tracking_uri: str | None = None,
-    report: Callable[[str], None] = lambda text: None,
+    before: Sequence[Outcome],
+    until: Until,
+    execution: Execution,
+) -> tuple[list[Outcome], list[str]]:
+    """Run the trials, then every strategy at its own best trial.
+
+    Args:
+        planned: the comparison.
+        searches: its combinations, from `combinations`.
+        before: outcomes of its default cells.
+        until: when tuned cells stop getting seeds.
+        execution: how trials and cells are computed.
+
+    Returns:
+        The outcomes of the tuned cells, and why searches failed.
+    """
+    trials, folder = int(planned.asked.tuned or 0), planned.folder
+    runs = folder.path.parent
+    results = tune(searches, runs, folder.path.name, trials, execution)
+    tuned = [(tuning.labels, configs[0]) for tuning, configs in results if configs]
+
+    def more(seeds: Sequence[int]) -> list[Cell]:
+        configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
+        choices = [Choice(labels={**labels, "settings": "tuned"}) for labels, _ in tuned for _ in seeds]
+        with stages("plan") as display:
+            return plan(configs, runs, display, SCENES, choices)
+
+    about = {"tuned": {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}}
+    folder = replace(folder, about={**folder.about, **about})
+    seeds = dict.fromkeys(cell.seed for cell in planned.cells)
+    outcomes = computed_until(folder, more(list(seeds)), more, until, execution, before)
+    folder.settle([*before, *outcomes])
+    return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
+
+
+def tune(
+    searches: Sequence[Combination], runs: Path, name: str, trials: int, execution: Execution
 ) -> list[tuple[Tuning, list[RunConfig]]]:
-    """Run every combination's trials, and return the configurations of its tuned runs.
+    """Run every combination's trials, log when one ends, and return the configurations of the tuned runs.
 
     Args:
         searches: combinations from `combinations`.
         runs: runs folder; holds the studies as those of `negbench study`, named 'NAME-tune-STRATEGY-DIGEST'.
         name: name of the comparison.
         trials: number of trials per combination; the first one is the default.
-        executor: computes the trials; each study gets one worker, or several if there are more workers than studies.
-        tracking_uri: MLflow store.
-        report: called with a line when a trial ends.
+        execution: how trials are computed; each study gets one worker, or several if there are more workers than
+            studies.
 
     Returns:
         For each combination its tuning, and one configuration per seed, on the whole of train: the defaults if
@@ -101,18 +135,19 @@ def tune(
     for place, each in enumerate(searches):
         if each.spec is not None:
             title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
-            books[place], job = open_study(runs, title, each.spec, trials=trials, tracking_uri=tracking_uri)
+            uri = execution.tracking_uri
+            books[place], job = open_study(runs, title, each.spec, trials=trials, tracking_uri=uri)
             jobs.append(job)
             places.append(place)
-    several = -(-executor.workers // len(jobs)) if jobs else 0  # workers per study, so that no process is idle
+    several = -(-execution.executor.workers // len(jobs)) if jobs else 0  # per study, so that no process is idle
     errors = dict[int, str]()
-    for event in executor.run(serve, jobs * several):
+    for event in execution.executor.run(serve, jobs * several):
         place = places[event.index % len(jobs)]
         if event.kind == "note":
-            report(f"{searches[place].labels['strategy']}, {event.value}")
+            log.info("%s, %s", searches[place].labels["strategy"], event.value)
         elif event.kind == "failed":
             errors[place] = str(event.value)
-            report(f"{searches[place].labels['strategy']}: {event.value}")
+            log.info("%s: %s", searches[place].labels["strategy"], event.value)
     return [_outcome(each, books.get(place), errors.get(place, "")) for place, each in enumerate(searches)]
 
 

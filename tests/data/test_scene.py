@@ -14,6 +14,7 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.grid.cells import SCENES, plan
 from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.compute import Execution, compute
 from negbench.grid.executors import Here
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.plugins.registry import build
@@ -47,7 +48,7 @@ def test_the_plan_finds_the_runs_that_were_computed(
     grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
     for reused in (False, True):
         cells = plan(grid, tmp_path, Display(), Scenes())
-        outcomes = ComparisonFolder(tmp_path / "c").compute(cells, Here(), tracking_uri="none")
+        outcomes = compute(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
         assert [outcome.error for outcome in outcomes] == [None, None]
         assert [outcome.reused for outcome in outcomes] == [reused, reused]
     assert not list(tmp_path.glob("*-2"))
@@ -68,7 +69,7 @@ def test_a_comparison_loads_data_and_backbone_once(
         monkeypatch.setattr(scene, name, counted)
     SCENES.clear()
     cells = plan(configs(vector_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), SCENES)
-    ComparisonFolder(tmp_path / "c").compute(cells, Here(), tracking_uri="none")
+    compute(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
     SCENES.clear()
     assert counts == {"load_split": 2, "load_backbone": 2}  # train and val; the initial weights of two seeds
 

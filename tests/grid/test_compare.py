@@ -29,6 +29,7 @@ from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.compare import over_recipe, plan_comparison
 from negbench.grid.comparison import ComparisonFolder, check_place, groups_of
+from negbench.grid.compute import Execution
 from negbench.grid.executors import Here, Processes
 from negbench.loop import runs as loop_runs
 from negbench.loop import train as loop
@@ -57,7 +58,9 @@ def planned(axes: Axes, runs: Path) -> list[Cell]:
 
 
 def compute(axes: Axes, runs: Path, name: str = "c", **options: Any) -> list[Outcome]:
-    return ComparisonFolder(runs / name).compute(planned(axes, runs), Here(), tracking_uri="none", **options)
+    return grid_compute.compute(
+        ComparisonFolder(runs / name), planned(axes, runs), Execution(Here(), "none"), **options
+    )
 
 
 def test_all_strategies_are_those_that_every_run_can_have() -> None:
@@ -86,7 +89,8 @@ def test_cells_are_computed_in_the_order_of_the_plan(vector_sets: list[str], tmp
     cells = planned(axes_of(vector_sets, "qure,top-k", seeds=2), tmp_path)
     seen: list[str] = []
     folder = ComparisonFolder(tmp_path / "c")
-    folder.compute([*cells, cells[1]], Here(), tracking_uri="none", progress=lambda o, done: seen.append(o.cell.hash))
+    execution = Execution(Here(), "none")
+    grid_compute.compute(folder, [*cells, cells[1]], execution, lambda o, done: seen.append(o.cell.hash))
     assert seen == [cell.hash for cell in cells]
 
 
@@ -186,7 +190,8 @@ def test_a_worker_gives_the_same_bits(vector_sets: list[str], tmp_path: Path) ->
     axes = axes_of(vector_sets, "qure,in-batch", seeds=1)
     here = compute(axes, tmp_path / "here")
     folder = ComparisonFolder(tmp_path / "there" / "c")
-    there = folder.compute(planned(axes, tmp_path / "there"), Processes(1), tracking_uri="none")
+    with Processes(1) as worker:
+        there = grid_compute.compute(folder, planned(axes, tmp_path / "there"), Execution(worker, "none"))
     for a, b in zip(here, there, strict=True):
         assert a.run_id == b.run_id
         left, right = (RunFolder(tmp_path / where / str(a.run_id)) for where in ("here", "there"))
@@ -206,7 +211,7 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(
         calls.clear()
         cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
         folder = ComparisonFolder(tmp_path / "c")
-        (outcome,) = grid_compute.computed(folder, cells, executor=Processes(2), tracking_uri="none")
+        (outcome,) = grid_compute.computed(folder, cells, Execution(Processes(2), "none"))
         assert (outcome.error, calls) == (None, want)
 
 
@@ -215,7 +220,7 @@ def test_a_failing_store_costs_the_copy_not_the_cells(
 ) -> None:
     cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
     broken = "sqlite:////dev/null/mlflow.db"
-    (outcome,) = ComparisonFolder(tmp_path / "c").compute(cells, Here(), tracking_uri=broken)
+    (outcome,) = grid_compute.compute(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), broken))
     assert any("no MLflow run for 'c'" in record.getMessage() for record in logged)
     assert RunFolder(tmp_path / str(outcome.run_id)).status == "finished"
     Tracker.open(tmp_path, broken).close_parent(tmp_path / "c" / "mlflow.json", "c", [], [])  # no parent to close
@@ -529,7 +534,7 @@ def test_negatives_are_an_axis(vector_sets: list[str], tmp_path: Path) -> None:
     ]  # fmt: skip
     want = [("in-batch x1", 1), ("in-batch x5", 5), ("all-corpus x1", 1), ("all-corpus x5", 5)]
     assert [(cell.labels["strategy"], cell.config.train.num_negatives) for cell in cells] == want
-    outcomes = ComparisonFolder(tmp_path / "c").compute(cells, Here(), tracking_uri="none")
+    outcomes = grid_compute.compute(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
     seen = [RunFolder(tmp_path / str(o.run_id)).result["negatives_seen"] for o in outcomes]
     assert seen == [count * 48 * 2 for _, count in want]  # equal budgets: queries x epochs x M
 

@@ -163,7 +163,8 @@ def test_a_signal_that_got_lost_ends_the_executor(listening: None) -> None:
 
 
 def test_a_worker_that_lost_a_signal_ends_after_its_task() -> None:
-    events = list(Processes(1, retries=0).run(heard_late, [None, None]))
+    with Processes(1, retries=0) as worker:
+        events = list(worker.run(heard_late, [None, None]))
     assert [event.kind for event in events] == ["done", "failed"]
     assert events[-1].value == "its worker process died (exit code 143)"
 

@@ -13,6 +13,7 @@ from negbench.display import Display
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.compute import Execution, compute
 from negbench.grid.executors import Here
 from negbench.machine.files import seal, write_json
 from negbench.report.build import write_report
@@ -29,7 +30,7 @@ def compared(toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
     runs = tmp_path_factory.mktemp("compared")
     axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=tuple(toy_sets)))
     cells = plan(axes.configs(), runs, Display(), Scenes())
-    ComparisonFolder(runs / "small").compute(cells, Here(), tracking_uri="none")
+    compute(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
     judged(runs, "small", Rules()).write(runs / "small")
     return runs
 

@@ -15,6 +15,7 @@ from negbench.cli.main import run as negbench
 from negbench.data import scene
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
+from negbench.grid.compute import Execution
 from negbench.grid.executors import Here
 from negbench.loop import runs as engine
 from negbench.loop import train as loop
@@ -235,7 +236,7 @@ def test_the_best_band_is_compared_with_the_default_one(vector_sets: list[str], 
     book = Book(tmp_path / "s", spec_of(vector_sets), trials=3)
     book.work(lambda trial: float(trial.number == 2), silent)
     best = book.spec.space.plain(book.spec.config, finished(book)[0].params)
-    compare_best(book, tmp_path, (1,), None, {"executor": Here(), "tracking_uri": "none"}, silent)
+    compare_best(book, tmp_path, (1,), None, Execution(Here(), "none"), silent)
     rows = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
     used = {row["strategy"]: RunFolder(tmp_path / row["run"]).config.strategy.options for row in rows}
     bands = {name: (options["alpha"], options["beta"]) for name, options in used.items()}
