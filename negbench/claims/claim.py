@@ -51,7 +51,6 @@ class ClaimTest:
         other: the second measure of `order`.
         supports: condition on the interval that supports the claim.
         refutes: condition on the interval that refutes it.
-        sweep: 'section.key=value' for values of an option that no paper states; the mean over them is judged.
     """
 
     statistic: Statistic
@@ -60,18 +59,12 @@ class ClaimTest:
     other: Measure | None
     supports: Condition
     refutes: Condition
-    sweep: tuple[str, ...] = ()
-
-    def variants(self, setting: str) -> tuple[str, ...]:
-        """Return a setting's variants, one per value of the sweep: 'dqe loss.margin=0.5'; itself without a sweep."""
-        return tuple(f"{setting} {text}" for text in self.sweep) or (setting,)
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """All variants to compute, including those that a measure reads besides its own run."""
-        variants = [variant for name in self.settings for variant in self.variants(name)]
+        """All settings to compute, including those that a measure reads besides its own run."""
         beside = [name for measure in (self.measure, self.other) if measure is not None for name in measure.settings]
-        return tuple(dict.fromkeys((*variants, *beside)))
+        return tuple(dict.fromkeys((*self.settings, *beside)))
 
     @property
     def unit(self) -> Unit:
@@ -82,8 +75,7 @@ class ClaimTest:
         what = str(self.measure)
         if self.statistic == "order":
             return f"{what} and {self.other} order {len(self.settings)} settings alike"
-        swept = [text if i == 0 else text.partition("=")[2] for i, text in enumerate(self.sweep)]
-        return f"{what}: " + " - ".join(self.settings) + (f" (mean over {', '.join(swept)})" if swept else "")
+        return f"{what}: " + " - ".join(self.settings)
 
 
 @dataclass(frozen=True)
@@ -132,7 +124,7 @@ class Claim:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """All variants to compute for the claim."""
+        """All settings to compute for the claim."""
         tested = [name for test in self.tests for name in test.needed]
         return tuple(dict.fromkeys((*tested, *(premise.setting for premise in self.premises))))
 
@@ -188,11 +180,8 @@ def _tests(table: dict[str, Any]) -> list[ClaimTest]:
     groups: Sequence[tuple[str, ...]] = list(itertools.product(*sides)) if sides else [tuple(table.pop("among"))]
     supports, refutes = (Condition.parse(table.pop(key)) for key in ("supports", "refutes"))
     other = Measure(table.pop("with")) if "with" in table else None
-    sweep = tuple(f"{key}={value}" for key, values in table.pop("over", {}).items() for value in values)
-    name = table.pop("measure")
-    options = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in table.items())
-    measure = Measure(name, options)
-    return [ClaimTest(statistic, names, measure, other, supports, refutes, sweep) for names in groups]
+    measure = Measure(table.pop("measure"), tuple(table.items()))
+    return [ClaimTest(statistic, names, measure, other, supports, refutes) for names in groups]
 
 
 def _listed(value: str | list[str]) -> list[str]:

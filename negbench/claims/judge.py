@@ -179,8 +179,7 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share:
         Untestable: the two are the same run, because the option that distinguishes them is not supported here.
     """
     first, second = test.settings
-    pairs = [(one, other, s) for one, other in zip(*map(test.variants, test.settings), strict=True) for s in seeds]
-    if all(evidence.run(one, s).folder.path == evidence.run(other, s).folder.path for one, other, s in pairs):
+    if all(evidence.run(first, s).folder.path == evidence.run(second, s).folder.path for s in seeds):
         raise Untestable(f"'{first}' and '{second}' are the same run: the differing option is unsupported")
     (one, labels), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
     if one.shape != other.shape:
@@ -211,11 +210,11 @@ def _mean(values: Measured) -> float:
 
 
 def _table(test: ClaimTest, setting: str, evidence: Evidence, seeds: Sequence[int]) -> tuple[Array, Measured]:
-    """Return [S] or [S, Q] values, averaged over the setting's variants, and values with the labels of queries."""
-    variants = [test.measure.of_seeds([evidence.run(name, s) for s in seeds]) for name in test.variants(setting)]
-    if len({values.values.shape for variant in variants for values in variant}) > 1:
+    """Return [S] or [S, Q] values of a setting's runs, and one run's values with the labels of queries."""
+    measured = test.measure.of_seeds([evidence.run(setting, s) for s in seeds])
+    if len({values.values.shape for values in measured}) > 1:
         raise Untestable(f"the runs of '{setting}' have values for different queries")
-    return np.mean([[values.values for values in variant] for variant in variants], axis=0), variants[0][0]
+    return np.array([values.values for values in measured]), measured[0]
 
 
 def estimate_of(

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from negbench.analysis.regime_card import last_card
 from negbench.claims.evidence import SettingRun, Untestable
 from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.epochs import event_effect, falls, late_slope, slope
@@ -218,11 +217,12 @@ def drops_rise(run: SettingRun) -> Measured:
 
 @measure("regime", PERCENT)
 def regime(run: SettingRun, number: str) -> Measured:
-    """A share on the regime card of the last refresh (docs/regimes.md)."""
-    value = last_card(run.result).get(number)
-    if value is None:
-        raise Untestable(f"the regime card of '{run.setting}' has no {number} here")
-    return _plain(value)
+    """A share on the regime cards of the run's refreshes (docs/regimes.md), mean over those where it is known."""
+    cards = [card for card in run.result["regime_by_refresh"] if card["epoch"] in run.result["refresh_epochs"]]
+    known = [card[number] for card in cards if card.get(number) is not None]
+    if not known:
+        raise Untestable(f"the regime cards of '{run.setting}' have no {number} here")
+    return _plain(np.mean(known))
 
 
 # --- false negatives ---------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from negbench.loop.runs import plan_run
 from negbench.machine.files import runs_dir
 from negbench.settings.command_options import Claims
 from negbench.settings.config import ResolvedConfig, build_config
-from negbench.settings.layers import layers_of, merged, recipe_settings, set_layer
+from negbench.settings.layers import layers_of, recipe_settings
 from negbench.settings.options import parse_seeds
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import PLAIN, with_system
@@ -43,8 +43,7 @@ class ClaimsPlan:
     Attributes:
         claims: claims to judge.
         config: configuration of one run, for what all share: backbone and data set.
-        cells: seed by seed; the label `system` names the setting, or its variant; with `LONG` at the end at the second
-            length.
+        cells: seed by seed; the label `system` names the setting, with `LONG` at the end at the second length.
         lacking: number of a claim -> what the data lack for it; its settings have no cells.
         undefined: settings that this backbone or data set does not support -> why.
         remarks: components of the systems that the backbone or data set does not support, one line each.
@@ -64,7 +63,7 @@ class JudgedClaims:
 
     Attributes:
         findings: one for each claim.
-        about: data set, backbone and seeds.
+        about: data set, backbone, seeds, and how long the runs took.
         files: claims.md and claims.json.
         outcomes: outcomes of the runs, including failed ones.
     """
@@ -94,7 +93,9 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     with execution.open():
         outcomes = computed_until(folder, work.plan.cells, work.more, until, execution)
     folder.settle(outcomes)
-    findings, about = work.findings(outcomes), work.about
+    taken = {o.run_id: sum(RunFolder(work.runs / o.run_id).result["seconds"].values()) for o in outcomes if o.run_id}
+    about = f"{work.about}; {len(taken)} runs, {duration(sum(taken.values()))} of computing"
+    findings = work.findings(outcomes)
     return JudgedClaims(findings, about, write_findings(findings, folder.path, about), outcomes)
 
 
@@ -271,10 +272,8 @@ def plan_claims(
     wanted = [name for claim in claims if claim.number not in claims_plan.lacking for name in claim.settings]
     for name, end in itertools.product(dict.fromkeys(wanted), ends):
         try:
-            setting, *swept = name.split()
-            own, remarks = with_system([*base, {"system": settings()[setting]["system"]}], scenes)
-            changes = {key: value for key, value in settings()[setting].items() if key != "system"}
-            changes = merged([changes, *map(set_layer, swept)])
+            own, remarks = with_system([*base, {"system": settings()[name]["system"]}], scenes)
+            changes = {key: value for key, value in settings()[name].items() if key != "system"}
             configs = [build_config([own, *base, changes, ends[end], {"seed": seed}]) for seed in seeds]
             choices = [Choice(labels={"system": name + end})] * len(configs)
             claims_plan.cells.extend(plan(configs, runs, display, scenes, choices))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from negbench.claims.claim import Claim, Condition, all_claims, chosen, read_claims, settings
+from negbench.claims.claim import Condition, all_claims, chosen, read_claims, settings
 from negbench.claims.evidence import NEEDS
 from negbench.claims.measure import Measure
 from negbench.claims.planning import plan_claims
@@ -29,7 +29,7 @@ def test_all_34_claims_are_there_and_fit_together() -> None:
             sides = sorted((test.refutes, test.supports), key=lambda side: side.above)
             assert [side.above for side in sides] == [False, True]
             assert sides[0].bound <= sides[1].bound, f"claim {claim.number}: both can hold"
-    assert {name.split()[0] for claim in all_claims() for name in claim.settings} == set(settings())
+    assert {name for claim in all_claims() for name in claim.settings} == set(settings())
     assert {str(layer["system"]) for layer in settings().values()} <= set(systems())
 
 
@@ -42,19 +42,15 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
     assert all("--dataset fashioniq" in plan.lacking[number] for number in (30, 31, 33, 34))
     assert all("the target is a random one of several" in plan.lacking[number] for number in (20, 21, 23))
     labels = [cell.labels["system"] for cell in plan.cells]
-    assert {label.split()[0] for label in labels} == set(settings()) - set(plan.undefined)
-    alike: dict[str, set[str]] = {}
-    for cell in plan.cells:
-        alike.setdefault(cell.hash, set()).add(cell.labels["system"])
-    assert [names for names in alike.values() if len(names) > 1] == [{"dqe", "dqe loss.margin=0.8"}]
+    assert set(labels) == set(settings()) - set(plan.undefined)
+    assert len({cell.hash for cell in plan.cells}) == len(plan.cells)
     config = {cell.labels["system"]: cell.config for cell in plan.cells}
     assert config["qure"].schedule.refresh_epochs == (2, 4, 6, 8, 10)
     assert config["qure-no-warmup"].schedule.refresh_epochs == (0, 2, 4, 6, 8, 10)
     assert config["qure-3-negatives"].train.num_negatives == 3
     assert [config[name].strategy.options["n_neg"] for name in ("cirqrs", "cirqrs-largest")] == ["0.3%", "6%"]
     assert config["fixed"].schedule == config["cirqrs"].schedule
-    assert config["dqe-30-70 loss.margin=0.5"].loss.options["margin"] == 0.5
-    assert config["dqe-30-70 loss.margin=0.5"].strategy.options == {"alpha": 0.3, "beta": 0.7, "scale": "absolute"}
+    assert config["dqe-30-70"].strategy.options == {"alpha": 0.3, "beta": 0.7, "scale": "absolute"}
     one, other = config["dqe"], config["bradley-terry-objective"]
     assert (one.strategy, one.mining, one.train) == (other.strategy, other.mining, other.train)
     assert (one.loss.name, other.loss.name) == ("margin-kl", "bradley-terry")
@@ -76,19 +72,14 @@ def test_clip_can_move_slowly(toy_root: Path, tmp_path: Path) -> None:
     assert len({cell.hash for cell in plan.cells}) == len(plan.cells) == 7
 
 
-def test_lists_and_sweeps_stand_for_all_their_values(tmp_path: Path) -> None:
-    def read(test: str) -> Claim:
-        head = 'id = 1\nwords = "w"\nsource = "s"\npublished = "p"'
-        test += ', statistic = "difference", measure = "recall", supports = "> 0", refutes = "< 0"'
-        (tmp_path / "claims.toml").write_text(f"[[claim]]\n{head}\ntests = [{{ {test} }}]\n")
-        (claim,) = read_claims(tmp_path / "claims.toml")
-        return claim
-
-    listed = read('of = ["a", "b"], against = "c"')
+def test_a_list_stands_for_a_test_of_each(tmp_path: Path) -> None:
+    test = 'statistic = "difference", of = ["a", "b"], against = "c", measure = "recall"'
+    test += ', supports = "> 0", refutes = "< 0"'
+    head = 'id = 1\nwords = "w"\nsource = "s"\npublished = "p"'
+    (tmp_path / "claims.toml").write_text(f"[[claim]]\n{head}\ntests = [{{ {test} }}]\n")
+    (listed,) = read_claims(tmp_path / "claims.toml")
     assert [str(test) for test in listed.tests] == ["recall: a - c", "recall: b - c"]
-    swept = read('of = "a", against = "b", over = { "loss.margin" = [0.2, 0.5] }')
-    assert swept.settings == ("a loss.margin=0.2", "a loss.margin=0.5", "b loss.margin=0.2", "b loss.margin=0.5")
-    assert str(swept.tests[0]) == "recall: a - b (mean over loss.margin=0.2, 0.5)"
+    assert listed.settings == ("a", "c", "b")
 
 
 def test_conditions() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from negbench.cli.main import run as negbench
+from negbench.display import duration
 from negbench.store.runfolder import RunFolder
 
 
@@ -174,7 +175,10 @@ def test_a_second_length_has_runs_of_its_own(
     assert epochs == {"cirqrs": {6}, "fixed": {6}, "cirqrs, long": {12}, "fixed, long": {12}}
     (claim,) = claims_of(tmp_path / "l").values()
     assert [test["test"].partition(":")[0] for test in claim["tests"]] == ["short", "long"]  # type: ignore[attr-defined]
-    assert "6 and 12 epochs" in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "6 and 12 epochs" in out
+    took = sum(sum(RunFolder(tmp_path / cell["run"]).result["seconds"].values()) for cell in cells)
+    assert f"; 8 runs, {duration(took)} of computing" in out
 
 
 def test_claims_of_a_recipe_with_a_system(toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

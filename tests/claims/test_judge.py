@@ -254,18 +254,3 @@ def test_reasons() -> None:
     assert (single.verdict, single.reason) == ("undecided", "one seed gives no interval: use --seeds 3")
     with pytest.raises(Untestable, match="no finished run of 'z' with seed 0"):
         evidence("a").run("z", 0)
-
-
-def test_a_sweep_is_judged_by_the_mean_over_its_values() -> None:
-    """Differences 3 and -1 at two values average to 1 (supported); the second value alone is refuted."""
-    table = {"a m=1": [3.0, 2.9, 3.1], "a m=2": [-1.0, -1.1, -0.9], "b m=1": [0.0] * 3, "b m=2": [0.0] * 3}
-    swept = dataclasses.replace(trial(table, "difference"), settings=("a", "b"), sweep=("m=1", "m=2"))
-    assert swept.needed == tuple(table)
-    finding = judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={})
-    assert finding.verdict == "supported"
-    assert finding.answers[0].estimate is not None
-    assert finding.answers[0].estimate.value == pytest.approx(1.0)
-    alone = dataclasses.replace(swept, sweep=("m=2",))
-    assert judge(claim_of(alone), evidence(*table), ONCE, lacking=None, undefined={}).verdict == "refuted"
-    absent = judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={"a m=2": "no"})
-    assert absent.reason == "'a m=2': no"

@@ -78,6 +78,14 @@ def test_curves_by_hand(hand: SettingRun) -> None:
     assert of("recall-at-refresh", hand) == [pytest.approx(((-0.1 - 0.25) + (-0.1 - 0.3)) / 2)]
 
 
+def test_the_regime_is_the_mean_over_the_definitions_of_pools(hand: SettingRun) -> None:
+    shares = {0: 0.1, 2: 0.5, 3: 0.9, 4: 0.8}  # pools are defined at epochs 2 and 4
+    hand.result["regime_by_refresh"] = [{"epoch": e, "top": share, "shape": None} for e, share in shares.items()]
+    assert of("regime", hand, number="top") == pytest.approx([0.65])
+    with pytest.raises(Untestable, match="have no shape here"):
+        of("regime", hand, number="shape")
+
+
 def test_falls_of_seeds_are_from_where_the_others_are_best(hand: SettingRun, tmp_path: Path) -> None:
     folders = [hand.folder]
     for seed, main in ((1, [0.1, 0.4, 0.3, 0.2, 0.2]), (2, [0.1, 0.7, 0.5, 0.3, 0.5])):
@@ -213,13 +221,6 @@ def test_separation_by_loops(trained: Evidence) -> None:
         if i < j and one.reference == other.reference and one.text != other.text
     ]
     assert of("semantic-separation", run) == [pytest.approx(np.mean(cosines))]
-
-
-def test_the_regime_is_that_of_the_last_refresh(trained: Evidence) -> None:
-    run = trained.run("all-corpus", 0)
-    assert of("regime", run, number="band_start_top") == [run.result["regime_by_refresh"][-1]["band_start_top"]]
-    with pytest.raises(Untestable, match="has no shape here"):
-        of("regime", run, number="shape")
 
 
 def test_people_by_their_own_file(
