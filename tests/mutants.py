@@ -219,7 +219,7 @@ def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
             return compile(mutant.text, self.path, "exec", dont_inherit=True)
         return read(self, fullname)
 
-    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    SourceFileLoader.get_code = get_code
     import pytest
 
     for file in _ordered(mutant):  # one by one: most mutants die in the first file

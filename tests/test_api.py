@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ from negbench.grid.executors import Event, Function, Here
 from tests.plugin_file import ANSWER, PLUGIN
 
 
-def test_a_call_makes_the_same_comparison_as_the_command(
-    vector_sets: list[str], vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_flags, tmp_path, capsys):
     strategies = [{"name": "top-k", "k": 3}, "in-batch"]
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
     comparison = negbench.compare(
@@ -44,10 +41,10 @@ def test_a_call_makes_the_same_comparison_as_the_command(
     again = negbench.load("c", tmp_path)
     assert repr(again) == repr(comparison)
     one = negbench.load(str(comparison.cells.run[0]), tmp_path)
-    assert one.metrics["recall_at_10"] == comparison.cells.recall_at_10[0]  # type: ignore[union-attr]
+    assert one.metrics["recall_at_10"] == comparison.cells.recall_at_10[0]
 
 
-def test_a_class_of_ones_own_runs_by_its_file(own_registry: None, vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_class_of_ones_own_runs_by_its_file(own_registry, vector_sets, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(PLUGIN.replace(ANSWER, "view.window(view.allowed, self.k)"), encoding="utf-8")
     where = negbench.Run(runs_dir=tmp_path, tracking_uri="none", seed=3, plugin=(file,))
@@ -57,7 +54,7 @@ def test_a_class_of_ones_own_runs_by_its_file(own_registry: None, vector_sets: l
     assert result.folder.config.plugins == (str(file),)
 
 
-def test_an_audit_in_python_is_that_of_the_command(vector_sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_audit_in_python_is_that_of_the_command(vector_sets, capsys):
     audited = negbench.audit(negbench.Audit(strategies="qure", queries=10, sets=vector_sets[:-4]))
     sets = [part for text in vector_sets[:-4] for part in ("--set", text)]
     assert command(["audit", "--strategy", "qure", "--queries", "10", *sets, "--json"]) == 0
@@ -66,12 +63,12 @@ def test_an_audit_in_python_is_that_of_the_command(vector_sets: list[str], capsy
     assert stored["regime"]["target_rank_median"] == audited.regime["target_rank_median"]
 
 
-def test_what_no_configuration_can_name_is_one_line() -> None:
+def test_what_no_configuration_can_name_is_one_line():
     with pytest.raises(NegbenchError, match=r"backbone <object .*: input should be a valid string") as caught:
-        negbench.run(strategy="qure", backbone=object())  # type: ignore[arg-type]
+        negbench.run(strategy="qure", backbone=object())
     assert "\n" not in str(caught.value)
     with pytest.raises(NegbenchError, match=r"strategies \[3\]: input should be a valid string"):
-        negbench.Compare(strategies=[3])  # type: ignore[list-item]
+        negbench.Compare(strategies=[3])
     with pytest.raises(NegbenchError, match="unknown executor 'roy': did you mean 'ray'"):
         negbench.compare(negbench.Compare(strategies="qure", executor="roy"))
     with pytest.raises(NegbenchError, match="--address needs --executor ray"):
@@ -81,12 +78,12 @@ def test_what_no_configuration_can_name_is_one_line() -> None:
     with pytest.raises(NegbenchError, match="workers 0: input should be greater than or equal to 1"):
         negbench.Compare(workers=0)
     with pytest.raises(NegbenchError, match="unknown option 'strategie': did you mean 'strategies'"):
-        negbench.Compare(strategie="qure")  # type: ignore[call-arg]
+        negbench.Compare(strategie="qure")
     with pytest.raises(NegbenchError, match="run 'nothing' in nowhere: not found"):
         negbench.load("nothing", Path("nowhere"))
 
 
-def test_one_model_is_signature_help_and_check() -> None:
+def test_one_model_is_signature_help_and_check():
     """Every field of the model is a parameter of its signature and a flag with the same help text."""
     from typer.main import get_command
 
@@ -95,16 +92,14 @@ def test_one_model_is_signature_help_and_check() -> None:
     for model, name in ((negbench.Compare, "compare"), (negbench.Run, "run")):
         parameters = inspect.signature(model).parameters
         assert set(parameters) == set(model.model_fields)
-        flags = {each.name: each for each in get_command(app).commands[name].params}  # type: ignore[attr-defined]
+        flags = {each.name: each for each in get_command(app).commands[name].params}
         for field, info in model.model_fields.items():
             assert (info.description or "?") in flags[field].help, field
     for function in (negbench.run, negbench.compare):
         assert len(inspect.signature(function).parameters) <= 8
 
 
-def test_progress_goes_to_the_logger(
-    vector_sets: list[str], tmp_path: Path, logged: list[logging.LogRecord], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_goes_to_the_logger(vector_sets, tmp_path, logged, capsys):
     class Counting(Here):
         """Count the tasks that a user-defined executor receives."""
 

@@ -28,13 +28,13 @@ PLUGINS = [ROOT / "strategies", ROOT / "backbones", ROOT / "negbench/losses", RO
 MOST_PARAMETERS, MOST_LINES = 8, 350
 
 
-def test_no_arrow_points_up() -> None:
+def test_no_arrow_points_up():
     done = subprocess.run([*LINTER, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert re.search(r"Contracts: [4-9] kept, 0 broken", done.stdout)
 
 
-def test_the_picture_shows_the_layers() -> None:
+def test_the_picture_shows_the_layers():
     tables = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     layers = next(t["layers"] for t in tables if t["type"] == "layers")
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ def test_the_picture_shows_the_layers() -> None:
         last = max(n for n in at if n is not None)
 
 
-def test_no_class_name_means_two_things() -> None:
+def test_no_class_name_means_two_things():
     homes = defaultdict(list)
     for path, tree in TREES.items():
         for node in ast.walk(tree):
@@ -60,7 +60,7 @@ def test_no_class_name_means_two_things() -> None:
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-def test_no_file_name_means_two_things() -> None:
+def test_no_file_name_means_two_things():
     """Except for a command's file in cli/ and plug-ins of two kinds that share a key."""
     commands = {name for group in _GROUPS.values() for name in group}
     homes = defaultdict(list)
@@ -70,7 +70,7 @@ def test_no_file_name_means_two_things() -> None:
     assert {stem: paths for stem, paths in homes.items() if len(paths) > 1 and not _one_key(paths)} == {}
 
 
-def test_no_circle_of_imports() -> None:
+def test_no_circle_of_imports():
     """Includes imports under TYPE_CHECKING and inside functions."""
     files = {_module(path): path for path in SOURCES}
     graph = networkx.DiGraph()
@@ -81,7 +81,7 @@ def test_no_circle_of_imports() -> None:
     assert circles == []
 
 
-def test_no_function_has_many_parameters() -> None:
+def test_no_function_has_many_parameters():
     """Except for plug-in options, `Loss.__call__` and functions compiled by numba."""
     wide = set()
     for path, tree in TREES.items():
@@ -93,13 +93,13 @@ def test_no_function_has_many_parameters() -> None:
     assert wide == set()
 
 
-def test_no_file_is_long() -> None:
+def test_no_file_is_long():
     """Counts lines of code only: no blank lines, comments or docstrings."""
     long = {str(path.relative_to(ROOT)) for path in SOURCES if code_lines(path) > MOST_LINES}
     assert long == set()
 
 
-def test_what_scripts_import_is_there() -> None:
+def test_what_scripts_import_is_there():
     """Every name that tests, docs and examples import from negbench exists, also in scripts that no test runs."""
     scripts = [path for root in ("tests", "docs", "examples") for path in (ROOT / root).rglob("*.py")]
     for path in scripts:

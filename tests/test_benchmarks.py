@@ -2,9 +2,7 @@
 
 import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,7 @@ FOLDER = Path(__file__).parent / "benchmarks"
         ("bench_mining", ("--queries", "120", "--images", "80", "--large", "90", "180"), "cost grows from 90 to 180"),
     ],
 )
-def test_it_prints_its_table(name: str, arguments: tuple[str, ...], row: str, forked: Callable[..., Any]) -> None:
+def test_it_prints_its_table(name, arguments, row, forked):
     def bench() -> None:
         sys.argv = [f"{name}.py", *arguments]
         sys.path.insert(0, str(FOLDER))  # as when run as a script

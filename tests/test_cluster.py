@@ -89,7 +89,7 @@ def opened(two_nodes: Any, *shared: Path, **more: Any) -> Ray:
 # --- tasks ---------------------------------------------------------------------------------------------------------
 
 
-def test_failures_stop_nothing(two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_stop_nothing(two_nodes, tmp_path, monkeypatch):
     monkeypatch.setenv("NEGBENCH_TOKEN", "of the driver")
     tasks = [1, "mistake", 2, "fault", "die", 3]
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
@@ -112,7 +112,7 @@ def test_failures_stop_nothing(two_nodes: Any, tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []  # no marker file is left
 
 
-def test_as_many_at_a_time_as_is_said(two_nodes: Any, tmp_path: Path) -> None:
+def test_as_many_at_a_time_as_is_said(two_nodes, tmp_path):
     executor = opened(two_nodes, tmp_path, most=1)
     spans = [event.value for event in executor.run(span, [0.3] * 3)]
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(sorted(spans)))
@@ -130,7 +130,6 @@ def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str
     folders = {}
     for outcome in compute(ComparisonFolder(runs / "c"), planned(vector_sets, runs), Execution(executor, "none")):
         assert outcome.error is None
-        assert outcome.run_id is not None
         assert outcome.cell.hash not in folders
         folders[outcome.cell.hash] = RunFolder(runs / outcome.run_id)
     return folders
@@ -144,9 +143,7 @@ def kill_when_busy(two_nodes: Any, runs: Path, done: list[float]) -> None:
     done.append(time.monotonic())
 
 
-def test_a_grid_survives_a_killed_node_and_equals_one_machines(
-    two_nodes: Any, vector_sets: list[str], tmp_path: Path, logged: list[logging.LogRecord], capfd: Any
-) -> None:
+def test_a_grid_survives_a_killed_node_and_equals_one_machines(two_nodes, vector_sets, tmp_path, logged, capfd):
     here, there = tmp_path / "here", tmp_path / "there"
     there.mkdir()
     killed: list[float] = []
@@ -177,7 +174,7 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(
             assert weights.equal(alone[key].weights()[name])
 
 
-def test_a_node_that_would_compute_another_run_says_so(two_nodes: Any, vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_node_that_would_compute_another_run_says_so(two_nodes, vector_sets, tmp_path):
     from dataclasses import replace
 
     cells = [replace(cell, run=replace(cell.run, data="other")) for cell in planned(vector_sets, tmp_path)[:1]]
@@ -189,9 +186,7 @@ def test_a_node_that_would_compute_another_run_says_so(two_nodes: Any, vector_se
 # --- what stops a command ------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_is_not_shared_is_noticed(
-    two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_not_shared_is_noticed(two_nodes, tmp_path, monkeypatch):
     executor = opened(two_nodes, tmp_path)
 
     @contextlib.contextmanager
@@ -211,9 +206,7 @@ def test_a_folder_that_is_not_shared_is_noticed(
         list(executor.run(task, [1, 2]))
 
 
-def test_a_signal_ends_tasks_in_order(
-    two_nodes: Any, vector_flags: list[str], tmp_path: Path, statuses: Callable[..., Any]
-) -> None:
+def test_a_signal_ends_tasks_in_order(two_nodes, vector_flags, tmp_path, statuses):
     grid = ["compare", "--lr=fixed", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "3"]
     more = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--runs-dir", str(tmp_path)]
     process = two_nodes.command
@@ -233,9 +226,7 @@ def test_a_signal_ends_tasks_in_order(
     assert statuses(tmp_path) == {"KILLED": 3}  # two cells and their parent run
 
 
-def test_an_address_that_leads_nowhere_is_one_line(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_that_leads_nowhere_is_one_line(refused, monkeypatch):
     def unreachable(*given: Any, **options: Any) -> None:
         raise ConnectionError("nobody answers\nat all")
 
@@ -245,7 +236,7 @@ def test_an_address_that_leads_nowhere_is_one_line(
     refused(["compare", "--executor", "ray", "--address", "head"], message)
 
 
-def test_a_task_that_no_node_can_hold_is_refused(two_nodes: Any, tmp_path: Path) -> None:
+def test_a_task_that_no_node_can_hold_is_refused(two_nodes, tmp_path):
     with pytest.raises(OptionError, match=r"ray:cpus=2:gpus=0: no node .* the largest of 2 has 1 CPUs and 1 GPUs"):
         opened(two_nodes, tmp_path, cpus=2.0)
     with pytest.raises(OptionError, match=r"ray:cpus=1:gpus=2: no node has room for such a task"):

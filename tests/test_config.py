@@ -24,7 +24,7 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def test_default_then_recipe_then_flag_then_set(recipe: Path) -> None:
+def test_default_then_recipe_then_flag_then_set(recipe):
     assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives is None
     from_recipe = load_config(recipe=recipe)
     assert (from_recipe.train.epochs, from_recipe.train.lr, from_recipe.strategy.options) == (9, 0.5, {"n_neg": 7})
@@ -35,12 +35,12 @@ def test_default_then_recipe_then_flag_then_set(recipe: Path) -> None:
     assert both.strategy.options == {"n_neg": 8}
 
 
-def test_an_option_alone_keeps_the_default_plugin() -> None:
+def test_an_option_alone_keeps_the_default_plugin():
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=["backbone.fusion='sum'"])
     assert (config.backbone.name, config.backbone.options) == ("tiny", {"fusion": "sum"})
 
 
-def test_set_values() -> None:
+def test_set_values():
     for text, keys, value in (
         ("train.epochs=3", "train.epochs", 3),
         ("strategy.variant=release", "strategy.variant", "release"),
@@ -94,7 +94,7 @@ MISTAKES: dict[tuple[str, type[NegbenchError]], dict[str, str]] = {
 }
 
 
-def test_mistakes_are_one_line() -> None:
+def test_mistakes_are_one_line():
     for (strategy, error), rows in MISTAKES.items():
         for text, message in rows.items():
             with pytest.raises(error) as caught:
@@ -108,7 +108,7 @@ def test_mistakes_are_one_line() -> None:
         load_config()
 
 
-def test_a_recipe_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_a_recipe_that_cannot_be_read_is_one_line(tmp_path):
     for content in (b"[train\n", b"\xff\xfe", f"seed = {'9' * 5000}".encode()):
         (tmp_path / "bad.toml").write_bytes(content)
         with pytest.raises(NegbenchError, match="not a TOML file"):
@@ -117,7 +117,7 @@ def test_a_recipe_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         load_config(recipe=tmp_path / "absent.toml")
 
 
-def test_resolution_writes_every_default_out_and_is_idempotent() -> None:
+def test_resolution_writes_every_default_out_and_is_idempotent():
     full = resolved(load_config(flags={"strategy": {"name": "cirqrs"}}, sets=["train.epochs=10"]))
     assert full.strategy.options == {"n_neg": 50}
     assert full.schedule.n_def == 5
@@ -157,7 +157,7 @@ SCHEDULES: dict[Literal["multiples", "equal"], dict[tuple[int, int, int | None],
 }
 
 
-def test_pools_of_one_age_shrink_at_the_same_shares_of_training() -> None:
+def test_pools_of_one_age_shrink_at_the_same_shares_of_training():
     def schedule(epochs: int, *sets: str) -> Any:
         flags = {"strategy": {"name": "cirqrs"}, "train": {"epochs": epochs}}
         return resolved(load_config(flags=flags, sets=("schedule.refresh_every=5", *sets))).schedule
@@ -173,14 +173,14 @@ def test_pools_of_one_age_shrink_at_the_same_shares_of_training() -> None:
         schedule(20, "schedule.refresh_epochs=[4,8]", "schedule.refresh_counts=[0]")
 
 
-def test_refresh_epochs() -> None:
+def test_refresh_epochs():
     for rule, rows in SCHEDULES.items():
         for (epochs, n_def, warmup), want in rows.items():
             assert refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) == want
     assert refresh_epochs(12, 5) == SCHEDULES["multiples"][12, 5, None]  # the default rule
 
 
-def test_the_strategy_declares_its_rule() -> None:
+def test_the_strategy_declares_its_rule():
     for strategy, sets, want in (
         ("dqe", ["schedule.warmup=10"], (10, 18, 26, 34, 42)),
         ("dqe", ["schedule.warmup=10", "schedule.rule=multiples"], (10, 18, 26, 34, 42)),
@@ -195,7 +195,7 @@ def test_the_strategy_declares_its_rule() -> None:
         assert full.schedule.warmup == want[0]
 
 
-def test_pools_that_do_not_depend_on_scores_are_never_redefined() -> None:
+def test_pools_that_do_not_depend_on_scores_are_never_redefined():
     for strategy in ("all-corpus", "in-batch", "hycole", "oracle-all"):
         full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=["schedule.n_def=6"]))
         assert full.schedule.refresh_epochs == ((0,) if strategy in ("all-corpus", "oracle-all") else ())
@@ -209,7 +209,7 @@ def open_fields(model: type[BaseModel]) -> set[str]:
     return {name for name, field in model.model_fields.items() if type(None) in get_args(field.annotation)}
 
 
-def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for() -> None:
+def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for():
     full = resolved(build_config([{"strategy": "qure", "seed": 3}]))
     assert isinstance(full, ResolvedConfig)
     sections = ((name, section) for name, section in full if isinstance(section, Section))
@@ -220,7 +220,7 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     assert resolved(build_config([full.model_dump(mode="json")])) == full
     for section in (full, full.train, full.schedule):
         with pytest.raises(ValidationError, match="frozen"):
-            section.seed = section.epochs = section.n_def = 3  # type: ignore[attr-defined]
+            section.seed = section.epochs = section.n_def = 3
 
 
 def leaves() -> list[str]:
@@ -236,14 +236,14 @@ def leaves() -> list[str]:
     return keys
 
 
-def test_numbers_are_finite() -> None:
+def test_numbers_are_finite():
     for key in (*leaves(), "strategy.alpha", "loss.tau", "backbone.fusion"):
         for value in ("inf", "-inf", "nan", "1e400"):
             with pytest.raises(OptionError, match=rf"^{key} = .*: expected a finite number$"):
                 load_config(flags={"strategy": {"name": "dqe"}}, sets=[f"{key}={value}"])
 
 
-def test_an_option_that_its_plugin_does_not_check_is_finite_too() -> None:
+def test_an_option_that_its_plugin_does_not_check_is_finite_too():
     @dataclass(frozen=True)
     class Own(Strategy):
         rate: float = 1.0
@@ -259,7 +259,7 @@ def test_an_option_that_its_plugin_does_not_check_is_finite_too() -> None:
     assert checked_options(Own, {"rate": 2, "pair": [3]}) == Own(rate=2.0, pair=(3.0,))
 
 
-def test_counts_have_an_upper_bound_unless_memory_does_not_follow() -> None:
+def test_counts_have_an_upper_bound_unless_memory_does_not_follow():
     load_config(flags={"strategy": {"name": "dqe"}}, sets=["eval.dev_fraction=0.9"])
     for key in set(leaves()) - {"seed", "eval.dev_seed", "eval.dev_fraction"}:
         asked: dict[str, Any] = {"flags": {"strategy": {"name": "dqe"}}, "sets": [f"{key}={10**9}"]}
@@ -273,7 +273,7 @@ def test_counts_have_an_upper_bound_unless_memory_does_not_follow() -> None:
 # --- plug-ins as text -------------------------------------------------------------------------------------------------
 
 
-def test_plugins_as_text() -> None:
+def test_plugins_as_text():
     for text, want in (
         ("qure", {"name": "qure"}),
         ("qure:variant=release", {"name": "qure", "variant": "release"}),
@@ -288,7 +288,7 @@ def test_plugins_as_text() -> None:
         assert "\n" not in str(error.value)
 
 
-def test_null_undoes_what_a_recipe_sets() -> None:
+def test_null_undoes_what_a_recipe_sets():
     sets = ["strategy.k=null", "schedule.warmup=3", "schedule.warmup=null"]
     config = load_config(flags={"strategy": {"name": "in-batch-cube"}}, sets=sets)
     assert config.schedule.warmup is None

@@ -38,7 +38,7 @@ TARGET = torch.tensor([2, 1])
 # --- Backbone ---------------------------------------------------------------------------------------------------------
 
 
-def test_pairs_are_crossed_whatever_device_the_tokens_are_on() -> None:
+def test_pairs_are_crossed_whatever_device_the_tokens_are_on():
     """The meta device stands for a GPU: its tensors cannot index those of the CPU."""
     features, seen = torch.ones(3, 1, 8, device="meta"), list[int]()
 
@@ -54,7 +54,7 @@ def test_pairs_are_crossed_whatever_device_the_tokens_are_on() -> None:
 # --- ScoreView --------------------------------------------------------------------------------------------------------
 
 
-def test_a_view_completes_its_arguments() -> None:
+def test_a_view_completes_its_arguments():
     view = ScoreView(SCORES, TARGET)
     assert view.allowed.tolist() == [[True, True, False, True], [True, False, True, True]]
     assert view.positive.tolist() == [-0.5, 0.5]
@@ -65,9 +65,9 @@ def test_a_view_completes_its_arguments() -> None:
     assert (empty.allowed.shape, empty.positive.shape, empty.order.shape) == ((0, 5), (0,), (0, 5))
 
 
-def test_view_takes_arrays() -> None:
+def test_view_takes_arrays():
     planes = {"target": SCORES.numpy()}
-    view = ScoreView(SCORES.numpy(), TARGET.numpy(), SCORES.numpy() > -0.4, relevant=SCORES.numpy() > 0, planes=planes)  # type: ignore[arg-type]
+    view = ScoreView(SCORES.numpy(), TARGET.numpy(), SCORES.numpy() > -0.4, relevant=SCORES.numpy() > 0, planes=planes)
     assert torch.equal(view.scores, SCORES)
     assert torch.equal(view.plane("target"), SCORES)
     assert view.allowed.tolist() == [[False, True, False, False], [True, False, True, True]]
@@ -76,7 +76,7 @@ def test_view_takes_arrays() -> None:
         view.plane("judge")
 
 
-def test_view_takes_the_target_out_of_a_copy() -> None:
+def test_view_takes_the_target_out_of_a_copy():
     allowed = torch.ones(2, 4, dtype=torch.bool)
     allowed[0, 0] = False
     view = ScoreView(SCORES, TARGET, allowed)
@@ -99,7 +99,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_view_refuses_what_does_not_fit() -> None:
+def test_view_refuses_what_does_not_fit():
     for changes, message in REFUSED:
         with pytest.raises(ValueError, match=message):
             ScoreView(**{"scores": SCORES, "target": TARGET, **changes})
@@ -115,28 +115,28 @@ class _Fields:
     how: str = tunable("a", choices=("a", "b"))
 
 
-def test_ranges_stand_beside_the_defaults() -> None:
+def test_ranges_stand_beside_the_defaults():
     assert (_Fields().k, _Fields().how) == (100, "a")
     ranges = tunable_ranges(_Fields)
     assert list(ranges.items()) == [("k", Range(10, 1000, log=True)), ("how", Range(choices=("a", "b")))]
     for span in [{}, {"low": 1}, {"high": 1}, {"low": 1, "high": 2, "choices": (1,)}]:
         with pytest.raises(ValueError, match="either low and high, or choices"):
-            tunable(1, **span)  # type: ignore[arg-type]
+            tunable(1, **span)
 
 
-def test_check_option_quotes_the_value() -> None:
+def test_check_option_quotes_the_value():
     check_option("k", 3, True, ">= 1")
     with pytest.raises(OptionError, match=r"^k must be >= 1, got 'three'$"):
         check_option("k", "three", False, ">= 1")
 
 
-def test_a_strategy_must_define_pool() -> None:
+def test_a_strategy_must_define_pool():
     @dataclass(frozen=True)
     class Nothing(Strategy):
         pass
 
     with pytest.raises(TypeError, match="pool"):
-        Nothing()  # type: ignore[abstract]
+        Nothing()
     assert (Strategy.scope, Strategy.n_def) == ("corpus", 6)
     assert (BatchStrategy.scope, BatchStrategy.corrupts, BatchStrategy.n_def) == ("batch", ("target",), 1)
 
@@ -157,13 +157,13 @@ DECLARED: list[tuple[type, dict[str, object], str]] = [
 ]
 
 
-def test_what_a_strategy_declares_exists() -> None:
+def test_what_a_strategy_declares_exists():
     for base, declared, message in DECLARED:
         with pytest.raises(NegbenchError, match=message):
             type("Mine", (base,), declared)
 
 
-def test_what_a_backbone_offers_is_asked_of_its_methods() -> None:
+def test_what_a_backbone_offers_is_asked_of_its_methods():
     tiny = registry.make("backbones", "tiny", weights="random")
     offers = (HoldsFeatures, FreezesTexts, HasSubQueries, ComposesTexts)
     assert [isinstance(tiny, offer) for offer in offers] == [False, True, True, True]
@@ -187,14 +187,14 @@ class _Seen(Loss):
         return torch.as_tensor(given.temperature)
 
 
-def test_loss_completes_its_arguments() -> None:
+def test_loss_completes_its_arguments():
     call = (torch.zeros(2), torch.zeros(2, 3))
     assert _Seen()(*call) == pytest.approx(DEFAULT_TEMPERATURE)
     assert _Seen()(*call, temperature=0.5) == 0.5
     assert _Seen(tau=0.25)(*call, temperature=0.5) == 0.25
 
 
-def test_loss_refuses_what_does_not_fit() -> None:
+def test_loss_refuses_what_does_not_fit():
     positive, negatives = torch.zeros(2), torch.zeros(2, 3)
     with pytest.raises(ValueError, match=r"got \(2, 1\) and \(2, 3\)"):
         _Seen()(positive[:, None], negatives)
@@ -212,7 +212,7 @@ def test_loss_refuses_what_does_not_fit() -> None:
 # --- relevance --------------------------------------------------------------------------------------------------------
 
 
-def test_relevance_is_the_best_token() -> None:
+def test_relevance_is_the_best_token():
     for tokens in [1, 3]:
         for learns in [False, True]:
             generator = torch.Generator().manual_seed(0)
@@ -224,7 +224,7 @@ def test_relevance_is_the_best_token() -> None:
                 torch.testing.assert_close(relevance(queries, candidates), want)
 
 
-def test_paired_relevance_is_relevance_of_ones_own_images() -> None:
+def test_paired_relevance_is_relevance_of_ones_own_images():
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(3, 4, generator=generator)
     images = torch.randn(6, 2, 4, generator=generator)
@@ -233,7 +233,7 @@ def test_paired_relevance_is_relevance_of_ones_own_images() -> None:
     torch.testing.assert_close(paired_relevance(queries, images[own]), want)
 
 
-def test_evaluation_mode_leaves_every_module_in_its_own() -> None:
+def test_evaluation_mode_leaves_every_module_in_its_own():
     """Every module, also a frozen tower in evaluation mode, gets its own mode back, even after an error."""
     backbone = registry.make("backbones", "tiny", weights="random").train()
     tower = next(module for module in backbone.children() if next(module.children(), None) is not None)

@@ -30,7 +30,7 @@ def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment)
 
 
-def test_listed_without_import_and_made_like_a_built_in(site: Path) -> None:
+def test_listed_without_import_and_made_like_a_built_in(site):
     install(site, "keep")
     code = "import sys, negbench; from negbench.cli.main import run; run(['list', 'strategies'])\n"
     code += "print('LISTED', file=sys.stderr); print(negbench.make_strategy('keep', k=4))"
@@ -40,14 +40,14 @@ def test_listed_without_import_and_made_like_a_built_in(site: Path) -> None:
     assert done.stderr.split() == ["LISTED", "IMPORTED"]
 
 
-def test_a_taken_name_is_one_line(site: Path) -> None:
+def test_a_taken_name_is_one_line(site):
     install(site, "qure")
     listed = python(site, "-m", "negbench", "list", "strategies")
     assert listed.returncode == 2
     assert "two strategies are named 'qure': built-in and keep; rename one" in listed.stderr
 
 
-def test_a_plugin_asked_for_by_its_module_or_package_says_its_name(site: Path) -> None:
+def test_a_plugin_asked_for_by_its_module_or_package_says_its_name(site):
     install(site, "K-strategy")
     for asked in ("keep", "keep-plugin"):
         done = python(site, "-m", "negbench", "list", "strategies", asked)

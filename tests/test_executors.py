@@ -7,35 +7,21 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from negbench.errors import NegbenchError
 from negbench.grid.executors import GRACE, Function, Here, Processes, Report
-
-
-def task(value: Any, report: Report) -> Any:
-    if value == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if value == "mistake":
-        raise NegbenchError("mend this")
-    if value == "fault":
-        raise ValueError("ours")
-    if value == "leave":
-        os._exit(0)
-    report(f"at {value}")
-    return value * 2
+from tests.cluster_tasks import task
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_failures_stop_nothing(workers: int) -> None:
+def test_failures_stop_nothing(workers):
     tasks = [1, "mistake", 2, "fault", 3] + (["die", 4, "die", 5] if workers > 1 else [])
     with nullcontext(Here()) if workers == 1 else Processes(workers) as executor:
         events = list(executor.run(task, tasks))
     ends = {e.index: e for e in events if e.kind != "note"}
     assert len(ends) == len(tasks)
-    assert {tasks[i]: e.value for i, e in ends.items() if e.kind == "done"} == {
+    assert {tasks[i]: e.value[0] for i, e in ends.items() if e.kind == "done"} == {
         n: 2 * n for n in tasks if isinstance(n, int)
     }
     assert ends[1].value == "mend this"
@@ -48,7 +34,7 @@ def test_failures_stop_nothing(workers: int) -> None:
     assert sorted(notes) == sorted(f"at {n}" for n in tasks if isinstance(n, int))
 
 
-def test_a_worker_that_leaves_without_an_error_is_one() -> None:
+def test_a_worker_that_leaves_without_an_error_is_one():
     with Processes(1, retries=0) as worker:
         (event,) = worker.run(task, ["leave"])
     assert (event.kind, event.value) == ("failed", "its worker process died (exit code 0)")
@@ -58,11 +44,11 @@ def parent_of(value: int, report: Report) -> int:
     return os.getppid()
 
 
-def test_a_server_that_was_prepared_is_the_one_that_workers_come_from() -> None:
+def test_a_server_that_was_prepared_is_the_one_that_workers_come_from():
     """Runs in a separate interpreter, because a process has a single fork server."""
     program = "\n".join(
         [
-            "import psutil, test_executors as t",
+            "import psutil, tests.test_executors as t",
             "before = {child.pid for child in psutil.Process().children()}",
             "t.Processes(2).prepare(t.parent_of)",
             "started = {child.pid for child in psutil.Process().children()} - before",
@@ -72,7 +58,7 @@ def test_a_server_that_was_prepared_is_the_one_that_workers_come_from() -> None:
         ]
     )
     process = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=120
     )
     assert process.returncode == 0, process.stderr
 
@@ -87,7 +73,7 @@ def served_by(processes: Processes, function: Function) -> set[int]:
     return {event.value for event in events}
 
 
-def test_processes_serve_later_calls_and_end_with_their_executor() -> None:
+def test_processes_serve_later_calls_and_end_with_their_executor():
     with Processes(2) as processes:
         first = served_by(processes, own)
         assert len(first) == 2
@@ -136,7 +122,7 @@ def parent(task: str, pid_file: str) -> None:
 def started(task: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
     """Start a process with a worker that runs the task; return it and the file with the worker's process id."""
     pid_file = tmp_path / "pid"
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_executors as t\n"
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); import tests.test_executors as t\n"
     code += "from negbench.machine.signals import stop_on_signals; stop_on_signals(); "
     code += f"t.parent({task!r}, {str(pid_file)!r})"
     file = tmp_path / "main.py"
@@ -149,7 +135,7 @@ def started(task: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 @pytest.mark.parametrize(("task", "number"), [("hang", signal.SIGTERM), ("cling", signal.SIGKILL)])
-def test_workers_end_within_two_seconds_of_their_parent(tmp_path: Path, number: signal.Signals, task: str) -> None:
+def test_workers_end_within_two_seconds_of_their_parent(tmp_path, number, task):
     process, pid_file = started(task, tmp_path)
     worker = int(pid_file.read_text(encoding="utf-8"))
     process.send_signal(number)
@@ -163,7 +149,7 @@ def test_workers_end_within_two_seconds_of_their_parent(tmp_path: Path, number: 
     assert "Process Spawn" not in errors  # the first words of a worker's traceback
 
 
-def test_workers_have_time_to_end_in_order(tmp_path: Path) -> None:
+def test_workers_have_time_to_end_in_order(tmp_path):
     process, pid_file = started("close", tmp_path)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)

@@ -10,7 +10,7 @@ from negbench.errors import NegbenchError
 from negbench.machine.files import atomic_write, delete, intact, names_in, read_json, seal, write_json
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old", encoding="utf-8")
 
@@ -25,13 +25,13 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_json_has_no_nan(tmp_path: Path) -> None:
+def test_json_has_no_nan(tmp_path):
     write_json(tmp_path / "a.json", {"a": math.nan, "b": [1.5, math.nan], "c": "x"})
     text = (tmp_path / "a.json").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": [1.5, None], "c": "x"}
 
 
-def test_damaged_json_is_one_line(tmp_path: Path) -> None:
+def test_damaged_json_is_one_line(tmp_path):
     """Only a hash that differs shows damage; without one, a file that cannot be parsed cannot be read."""
     for content in (b"{", b"\xff"):
         (tmp_path / "a.json").write_bytes(content)
@@ -43,14 +43,14 @@ def test_damaged_json_is_one_line(tmp_path: Path) -> None:
         read_json(tmp_path)
 
 
-def test_what_is_no_folder_cannot_be_sealed(tmp_path: Path) -> None:
+def test_what_is_no_folder_cannot_be_sealed(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for folder in (tmp_path / "dangling" / "name", Path("/proc/nowhere/name")):
         with pytest.raises(NegbenchError, match=rf"^cannot write {folder}/SHA256SUMS: "):
             seal(folder)
 
 
-def test_a_deleted_file_is_listed_no_more(tmp_path: Path) -> None:
+def test_a_deleted_file_is_listed_no_more(tmp_path):
     seal(tmp_path)
     for name in ("kept", "gone"):
         write_json(tmp_path / name, name)

@@ -20,17 +20,9 @@ LOOP = ("negbench.loop.train", identity._file("negbench.loop.train"))
 
 # modules that runs import but that do not count; each module states its reason
 EXEMPT = {
-    "negbench.settings.config",
-    "negbench.errors",
-    "negbench.machine.files",
-    "negbench.loop.identity",
-    "negbench.settings.layers",
-    "negbench.store.runfolder",
-    "negbench.loop.observe",
-    "negbench.loop.record",
-    "negbench.plugins.registry",
-    "negbench.machine.room",
-    "negbench.machine.signals",
+    *("negbench.settings.config", "negbench.errors", "negbench.machine.files", "negbench.loop.identity"),
+    *("negbench.settings.layers", "negbench.store.runfolder", "negbench.loop.observe", "negbench.loop.record"),
+    *("negbench.plugins.registry", "negbench.machine.room", "negbench.machine.signals"),
 }
 
 
@@ -54,7 +46,6 @@ def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
 
     def apply(module: str, old: str, new: str) -> None:
         path = syntax.locate(module)
-        assert path is not None
         text = changed.get(path, path.read_text(encoding="utf-8"))
         assert old in text, f"{module} has no {old!r}: the test needs another line"
         changed[path] = text.replace(old, new, 1)
@@ -70,7 +61,7 @@ def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
 RANKED = "negbench.strategies._ranked"
 
 
-def test_what_moves_nothing_keeps_it(edit: Edit) -> None:
+def test_what_moves_nothing_keeps_it(edit):
     before = code_version(config_of())
     for module, old, new in (
         (RANKED, "def below_target", "# one more word about it\n\n\ndef below_target"),
@@ -88,7 +79,7 @@ def test_what_moves_nothing_keeps_it(edit: Edit) -> None:
     assert code_version(config_of()) == before
 
 
-def test_what_can_move_a_score_moves_it(edit: Edit) -> None:
+def test_what_can_move_a_score_moves_it(edit):
     seen = {code_version(config_of())}
     edits = (
         (RANKED, "less(view.scores", "at_most(view.scores"),
@@ -116,16 +107,14 @@ def test_what_can_move_a_score_moves_it(edit: Edit) -> None:
         ("negbench.backbones._lavis", "return ", "return 2 * ", {"backbone": "blip2"}, {}),
     ],
 )
-def test_only_the_plugins_that_are_named_count(
-    edit: Edit, module: str, old: str, new: str, moved: dict[str, str], kept: dict[str, str]
-) -> None:
+def test_only_the_plugins_that_are_named_count(edit, module, old, new, moved, kept):
     before = {name: code_version(config_of(**names)) for name, names in (("moved", moved), ("kept", kept))}
     edit(module, old, new)
     assert code_version(config_of(**moved)) != before["moved"]
     assert code_version(config_of(**kept)) == before["kept"]
 
 
-def test_a_module_may_say_that_it_moves_nothing(edit: Edit) -> None:
+def test_a_module_may_say_that_it_moves_nothing(edit):
     before = code_version(config_of())
     for module in EXEMPT:
         edit(module, "MOVES_SCORES = False", "MOVES_SCORES = False\nNEW = 1")
@@ -134,7 +123,7 @@ def test_a_module_may_say_that_it_moves_nothing(edit: Edit) -> None:
     assert code_version(config_of()) != before
 
 
-def test_what_a_run_imports_counts_or_says_that_it_does_not() -> None:
+def test_what_a_run_imports_counts_or_says_that_it_does_not():
     """For every plug-in, all imported modules count or are in EXEMPT; reports, tracking etc. are not imported."""
     counting: dict[str, Path] = {}
     for kind in KINDS:
@@ -148,9 +137,7 @@ def test_what_a_run_imports_counts_or_says_that_it_does_not() -> None:
     assert not away & {name.split(".")[1] for name in reached}
 
 
-def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, monkeypatch):
     def hash_of(folder: str, text: str, **more: str) -> str:
         files = {"mine.py": text, **{f"{name}.py": content for name, content in more.items()}}
         paths = [tmp_path / folder / name for name in files]
@@ -172,7 +159,7 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(
     assert hash_of("a", PLUGIN.replace(ANSWER, "view.allowed")) != before
 
 
-def test_what_a_plugin_file_imports_and_reads_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch):
     """Regression: with a helper of the plug-in changed, old results were returned."""
     (tmp_path / "beside").mkdir()
     helper, deeper, data, other = (
@@ -214,7 +201,7 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path: Path, monkeypatch
         version()
 
 
-def test_the_hash_is_of_what_determines_the_outcome() -> None:
+def test_the_hash_is_of_what_determines_the_outcome():
     def hash_of(*layers: dict[str, object], data: str = "d") -> str:
         return config_hash(resolved(build_config([{"strategy": "qure"}, *layers])), data=data)
 

@@ -27,7 +27,7 @@ def mutants(load_file: Callable[[Path], ModuleType]) -> Any:
     return load_file(Path(__file__).with_name("mutants.py"))
 
 
-def test_every_fault_by_hand_has_its_place(mutants: Any) -> None:
+def test_every_fault_by_hand_has_its_place(mutants):
     faults = mutants.protocol()
     assert len({(fault.path, fault.text) for fault in faults}) == len(faults) > 80
     for fault in faults:
@@ -35,7 +35,7 @@ def test_every_fault_by_hand_has_its_place(mutants: Any) -> None:
         assert all((mutants.ROOT / name.partition("::")[0]).exists() for name in fault.tests)
 
 
-def test_faults_of_a_module_by_hand(mutants: Any, tmp_path: Path) -> None:
+def test_faults_of_a_module_by_hand(mutants, tmp_path):
     path = tmp_path / "toy.py"
     path.write_text(MODULE, encoding="utf-8")
     count = len(mutants._choices(ast.parse(MODULE)))
@@ -56,7 +56,7 @@ def test_faults_of_a_module_by_hand(mutants: Any, tmp_path: Path) -> None:
     assert (turned.line, "if top <= LIMIT and (not rows[0]):" in turned.text) == (7, True)
 
 
-def test_a_sample_is_that_of_its_seed(mutants: Any) -> None:
+def test_a_sample_is_that_of_its_seed(mutants):
     (first, total), (again, _), (other, _) = (mutants.sample_of("losses", 9, seed) for seed in (0, 0, 1))
     assert first == again
     assert first != other

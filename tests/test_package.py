@@ -67,9 +67,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site,) = home.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    behind = [str(Path(np.__file__).parents[1])]
     # .pth files there are not read, which keeps an editable negbench out
-    (site / "behind.pth").write_text("\n".join(behind), encoding="utf-8")
+    (site / "behind.pth").write_text(str(Path(np.__file__).parents[1]), encoding="utf-8")
     return home / "bin"
 
 
@@ -77,30 +76,23 @@ def outside(command: list[str], folder: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ})
 
 
-def test_the_wheel_holds_what_is_read_at_run_time(wheel: Path) -> None:
+def test_the_wheel_holds_what_is_read_at_run_time(wheel):
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
         (metadata,) = (name for name in held if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode()
-    shipped = {
-        "strategies": "negbench/strategies",
-        "backbones": "negbench/backbones",
-        "runs/recipes": "negbench/recipes",
-        "negbench": "negbench",
-    }
-    tracked = [path for top in shipped for path in (ROOT / top).rglob("*") if path.is_file()]
-    for path in tracked:
-        if path.suffix in (".pyc", ".lock"):
-            continue
-        top = next(top for top in shipped if path.is_relative_to(ROOT / top))
-        assert f"{shipped[top]}/{path.relative_to(ROOT / top)}" in held
+    shipped = {name: f"negbench/{name}" for name in ("strategies", "backbones")}
+    for top, place in (shipped | {"runs/recipes": "negbench/recipes", "negbench": "negbench"}).items():
+        for path in (ROOT / top).rglob("*"):
+            if path.is_file() and path.suffix not in (".pyc", ".lock"):
+                assert f"{place}/{path.relative_to(ROOT / top)}" in held
     assert {"negbench/py.typed", "negbench/backbones/tiny.safetensors"} <= held
     assert not [name for name in held if name.startswith(("tests", "strategies", "runs"))]
     assert f"Version: {negbench.__version__}\n" in text
     assert re.search(r"^Requires-Dist: mlflow.*extra == .full.$", text, re.M)
 
 
-def test_an_installed_negbench_works_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_negbench_works_outside_the_checkout(installed, tmp_path):
     plan = "compare --recipe qure-fig4 --datasets vectors --backbones vectors --seeds 1 --dry-run"
     code = "import negbench; from negbench.cli.main import run; print(negbench.__file__)\n"
     code += f"print(run(['list']), run({plan.split()!r}))"
@@ -113,7 +105,7 @@ def test_an_installed_negbench_works_outside_the_checkout(installed: Path, tmp_p
     assert "4 cells (4 strategies" in done.stdout
 
 
-def test_recipes_are_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_are_found_by_name_and_by_path(tmp_path, monkeypatch):
     assert set(recipes()) == {path.stem for path in (ROOT / "runs" / "recipes").glob("*.toml")}
     named = read_recipe(Path("qure-cirr"))  # it extends another recipe
     assert named == read_recipe(ROOT / "runs" / "recipes" / "qure-cirr.toml")
@@ -125,7 +117,7 @@ def test_recipes_are_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pyte
     assert read_recipe(Path("qure-cirr")) == {"seed": 7}  # a file in the working directory comes first
 
 
-def test_every_package_of_the_extra_is_known_by_its_module() -> None:
+def test_every_package_of_the_extra_is_known_by_its_module():
     modules = {"open_clip_torch": "open_clip", "scikit-learn": "sklearn"}
     extras = PROJECT["project"]["optional-dependencies"]
     names = [re.split(r"[^\w-]", each)[0] for each in extras["full"]]
@@ -137,9 +129,7 @@ def test_every_package_of_the_extra_is_known_by_its_module() -> None:
     assert "full" in extras["dev"][0]
 
 
-def test_without_the_extra_mining_and_training_work_and_the_rest_says_what_to_install(
-    vector_sets: list[str], tmp_path: Path
-) -> None:
+def test_without_the_extra_mining_and_training_work_and_the_rest_says_what_to_install(vector_sets, tmp_path):
     rng = np.random.default_rng(0)
     for name, shape in (("q", (20, 8)), ("i", (40, 8))):
         np.save(tmp_path / f"{name}.npy", rng.normal(size=shape))
@@ -156,7 +146,7 @@ def test_without_the_extra_mining_and_training_work_and_the_rest_says_what_to_in
     assert done.stderr.endswith("negbench: error: this needs optuna: pip install 'negbench[full]'\n")
 
 
-def test_one_version_and_one_import_line() -> None:
+def test_one_version_and_one_import_line():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {negbench.__version__}\n" in citation
     assert "version" in PROJECT["project"]["dynamic"]
@@ -164,7 +154,7 @@ def test_one_version_and_one_import_line() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_what_a_run_and_a_report_may_need_later_is_not_imported_with_them() -> None:
+def test_what_a_run_and_a_report_may_need_later_is_not_imported_with_them():
     late = ("numba", "scipy.stats", "scipy.optimize", "matplotlib", "mlflow", "optuna", "sympy", "torch._dynamo")
     code = "import sys, negbench.api, negbench.mining.mine, negbench.report.gallery, negbench.report.page\n"
     code += f"print([name for name in {late!r} if name in sys.modules])"
@@ -172,13 +162,13 @@ def test_what_a_run_and_a_report_may_need_later_is_not_imported_with_them() -> N
     assert done.stdout == "[]\n"
 
 
-def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_root() -> None:
+def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_root():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")  # continued lines joined
     parts = (line.partition(" ") for line in text.splitlines())
     lines = [(instruction, rest) for instruction, _, rest in parts if instruction.isupper()]
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     (base,) = [rest for word, rest in lines if word == "FROM"]
-    python, system = re.fullmatch(r"python:(3\.\d+)-slim-([a-z]+)", base).groups()  # type: ignore[union-attr]
+    python, system = re.fullmatch(r"python:(3\.\d+)-slim-([a-z]+)", base).groups()
     assert f"Programming Language :: Python :: {python}" in PROJECT["project"]["classifiers"]
     assert system  # pins a Debian release
     assert [rest for word, rest in lines if word == "COPY"] == [". ."]

@@ -19,15 +19,11 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
         "hn-nce": {"alpha": (1.0, 0.1, 2.0), "beta": (0.5, 0.0, 2.0)},
         "info-nce": {},
         "margin-kl": {
-            "kl_over": ("batch",),
-            "margin": (0.8, 0.0, 1.0),
-            "margin_aspect": (0.2, 0.0, 0.5),
+            "kl_over": ("batch",), "margin": (0.8, 0.0, 1.0), "margin_aspect": (0.2, 0.0, 0.5),
             "lambda_rank": (1.0, 0.1, 10.0, "log"),
         },
         "multi-similarity": {
-            "alpha": (2.0, 0.5, 10.0, "log"),
-            "beta": (50.0, 10.0, 100.0, "log"),
-            "base": (0.5, 0.0, 1.0),
+            "alpha": (2.0, 0.5, 10.0, "log"), "beta": (50.0, 10.0, 100.0, "log"), "base": (0.5, 0.0, 1.0),
         },
         "triplet": {"margin": (0.2, 0.01, 0.5, "log")},
     },
@@ -49,10 +45,7 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
         "in-batch-semi-hard": {"n_def": (1,), "margin": (0.2, 0.01, 0.5, "log"), "triplets": ("semi-hard",)},
         "margin-pos": {"n_def": (6,), "margin": (0.05, 0.0, 0.3), "k": (10, 5, 1000, "log")},
         "mochi": {
-            "n_def": (1,),
-            "queue": (8192, 64, 65536, "log"),
-            "hardest": (32, 4, 1024, "log"),
-            "pairs": (16, 0, 256),
+            "n_def": (1,), "queue": (8192, 64, 65536, "log"), "hardest": (32, 4, 1024, "log"), "pairs": (16, 0, 256),
             "with_query": (16, 0, 256),
         },
         "multi-similarity": {"n_def": (6,), "epsilon": (0.1, 0.01, 0.5, "log")},
@@ -66,22 +59,13 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
         "rocketqa": {"n_def": (6,), "k": (50, 10, 1000, "log"), "n": (4, 1, 100, "log"), "limit": (0.1, 0.0, 0.9)},
         "semi-hard": {"n_def": (6,), "margin": (0.2, 0.01, 0.5, "log"), "triplets": ("semi-hard",)},
         "sentence-transformers": {
-            "n_def": (6,),
-            "range_min": (0, 0, 100),
-            "range_max": (None,),
-            "max_score": (None,),
-            "min_score": (None,),
-            "absolute_margin": (None,),
-            "relative_margin": (None,),
-            "num_negatives": (3, 1, 100, "log"),
+            "n_def": (6,), "range_min": (0, 0, 100), "range_max": (None,), "max_score": (None,), "min_score": (None,),
+            "absolute_margin": (None,), "relative_margin": (None,), "num_negatives": (3, 1, 100, "log"),
             "sampling_strategy": ("top",),
         },
         "shifted-top-k": {"n_def": (6,), "start": (10, 0, 500, "log"), "stop": (210, 2, 1000, "log")},
         "simans": {
-            "n_def": (6,),
-            "a": (0.5, 0.1, 1000.0, "log"),
-            "b": (0.0,),
-            "k": (100, 10, 1000, "log"),
+            "n_def": (6,), "a": (0.5, 0.1, 1000.0, "log"), "b": (0.0,), "k": (100, 10, 1000, "log"),
             "variant": ("paper",),
         },
         "top-k": {"n_def": (6,), "k": (100, 10, 1000, "log"), "halve": (False,)},
@@ -90,7 +74,7 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
         "uniform-bins": {"n_def": (6,), "bins": (100, 5, 500, "log")},
         "xbm": {"n_def": (1,), "queue": (8192, 64, 65536, "log")},
     },
-}
+}  # fmt: skip
 
 
 def options_of(cls: Any) -> dict[str, tuple[Any, ...]]:
@@ -102,7 +86,7 @@ def options_of(cls: Any) -> dict[str, tuple[Any, ...]]:
     return options
 
 
-def test_defaults_and_ranges_are_those_written_here() -> None:
+def test_defaults_and_ranges_are_those_written_here():
     for kind in OPTIONS:
         options = {name: options_of(registry.get(kind, name)) for name in registry.plugins(kind)}
         for loss in options.values() if kind == "losses" else ():
@@ -110,7 +94,7 @@ def test_defaults_and_ranges_are_those_written_here() -> None:
         assert options == OPTIONS[kind]
 
 
-def test_options_of_a_loss_are_given_by_name() -> None:
+def test_options_of_a_loss_are_given_by_name():
     """All options except `tau`, which every loss has, are keyword-only."""
     for name in OPTIONS["losses"]:
         with pytest.raises(TypeError, match="positional"):

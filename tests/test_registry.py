@@ -43,14 +43,14 @@ def plugin_file(tmp_path: Path) -> Path:
 # --- completeness ---------------------------------------------------------------------------------------------------
 
 
-def test_every_kind_has_plugins() -> None:
+def test_every_kind_has_plugins():
     assert {kind for kind, _ in EVERY} == set(KINDS)
     published = "after-target all-corpus cirqrs dqe hycole in-batch oracle-after-target oracle-all qure top-k"
     assert set(published.split()) <= set(registry.plugins("strategies"))
     assert {"bradley-terry", "info-nce", "margin-kl"} <= set(registry.plugins("losses"))
 
 
-def test_every_key_has_its_files_and_a_description() -> None:
+def test_every_key_has_its_files_and_a_description():
     texts = {kind: "".join(path.read_text("utf-8") for path in (TESTS / kind).glob("test_*.py")) for kind in KINDS}
     for kind, name in EVERY:
         source = registry.find(kind, name).source()
@@ -65,11 +65,11 @@ def test_every_key_has_its_files_and_a_description() -> None:
         assert described.origin == "built-in"
 
 
-def test_every_class_has_a_docstring_of_its_own() -> None:
+def test_every_class_has_a_docstring_of_its_own():
     assert not [name for kind, name in EVERY if not registry.get(kind, name).__dict__.get("__doc__")]
 
 
-def test_every_default_builds_and_lies_in_its_range() -> None:
+def test_every_default_builds_and_lies_in_its_range():
     for kind, name in FIELDED:
         made = registry.make(kind, name)
         assert isinstance(made, Strategy if kind == "strategies" else Loss)
@@ -78,10 +78,10 @@ def test_every_default_builds_and_lies_in_its_range() -> None:
         assert registry.make(kind, name, **json.loads(json.dumps(config))) == made
         for option, span in tunable_ranges(type(made)).items():
             value = config[option]
-            assert value in span.choices if span.choices else span.low <= value <= span.high  # type: ignore[operator]
+            assert value in span.choices if span.choices else span.low <= value <= span.high
 
 
-def test_the_ends_of_every_range_build() -> None:
+def test_the_ends_of_every_range_build():
     for kind, name in FIELDED:
         ranges, default = tunable_ranges(registry.get(kind, name)), registry.make(kind, name)
         for option, span in ranges.items():
@@ -134,18 +134,18 @@ class Sums(Backbone):
 '''
 
 
-def test_what_a_user_sets_is_a_dataclass_and_what_a_run_sets_a_parameter() -> None:
+def test_what_a_user_sets_is_a_dataclass_and_what_a_run_sets_a_parameter():
     by_run = {"backbones": ["seed"], "datasets": ["split", "images"]}
     for kind, name in EVERY:
         cls = registry.get(kind, name)
         assert dataclasses.MISSING not in option_defaults(cls).values(), name
         if kind in by_run:
-            assert [*inspect.signature(cls.load).parameters] == ["options", *by_run[kind]], name  # type: ignore[attr-defined]
+            assert [*inspect.signature(cls.load).parameters] == ["options", *by_run[kind]], name
         else:
             assert options_class(cls) is cls
 
 
-def test_options_of_a_loader(tmp_path: Path, own_registry: None) -> None:
+def test_options_of_a_loader(tmp_path, own_registry):
     """Fields are separate from what the run sets; a required option, a type and a combination are checked."""
     file = tmp_path / "sums.py"
     file.write_text(LOADED, encoding="utf-8")
@@ -175,7 +175,7 @@ def test_options_of_a_loader(tmp_path: Path, own_registry: None) -> None:
         registry.make("backbones", "plain", width=3)
 
 
-def test_what_reads_the_truth_declares_it_and_is_named_an_oracle() -> None:
+def test_what_reads_the_truth_declares_it_and_is_named_an_oracle():
     for name in registry.plugins("strategies"):
         reads = any(
             isinstance(node, ast.Name | ast.Attribute)
@@ -209,7 +209,7 @@ def _public(folder: Path, kind: str) -> list[Path]:
     return sorted(folder.glob("[!_]*.py")) if kind == "strategies" else []
 
 
-def test_a_file_that_names_its_paper_is_found(package: Path) -> None:
+def test_a_file_that_names_its_paper_is_found(package):
     for text, paper in (
         (CLASS + '\nPAPER: str = "annotated"\n', "annotated"),
         (CLASS + '\nPAPER="no spaces"\n', "no spaces"),
@@ -221,7 +221,7 @@ def test_a_file_that_names_its_paper_is_found(package: Path) -> None:
         assert (described.summary, described.paper) == ("Nothing at all.", paper)
 
 
-def test_a_file_without_a_source_is_no_plugin(package: Path) -> None:
+def test_a_file_without_a_source_is_no_plugin(package):
     for name, text in (("helper", "x = 1\n"), ("_private", CLASS)):
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     assert not {"helper", "-private", "_private"} & set(registry.plugins("strategies"))
@@ -229,7 +229,7 @@ def test_a_file_without_a_source_is_no_plugin(package: Path) -> None:
         registry.find("strategies", "helper")
 
 
-def test_a_file_that_cannot_be_read_is_listed_with_its_fault(package: Path) -> None:
+def test_a_file_that_cannot_be_read_is_listed_with_its_fault(package):
     (package / "broken.py").write_text("def f(:\n", encoding="utf-8")
     (described,) = [d for d in registry.describe("strategies") if d.name == "broken"]
     assert "broken.py line 1: not valid Python: invalid syntax" in described.summary
@@ -238,7 +238,7 @@ def test_a_file_that_cannot_be_read_is_listed_with_its_fault(package: Path) -> N
     assert registry.get("strategies", "qure")  # the others still work
 
 
-def test_a_data_set_declares_the_files_it_reads() -> None:
+def test_a_data_set_declares_the_files_it_reads():
     endings = registry.get("datasets", "triplets").extensions
     for ending in endings:
         assert registry.reader_of(f"some/where{ending}") == "triplets"
@@ -249,7 +249,7 @@ def test_a_data_set_declares_the_files_it_reads() -> None:
 # --- options explained ------------------------------------------------------------------------------------------------
 
 
-def test_every_option_is_explained() -> None:
+def test_every_option_is_explained():
     for kind, name in EVERY:
         options = options_of(kind, name)
         defaults = option_defaults(registry.get(kind, name))
@@ -289,7 +289,7 @@ OPTIONS: list[tuple[type[NegbenchError], str, str, dict[str, object], tuple[str,
 ]
 
 
-def test_mistakes_are_one_line() -> None:
+def test_mistakes_are_one_line():
     for kind, name, options, message in UNKNOWN:
         with pytest.raises(UnknownNameError) as caught:
             registry.make(kind, name, **options)
@@ -306,7 +306,7 @@ def test_mistakes_are_one_line() -> None:
 # --- --plugin FILE.py -------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_registered(plugin_file: Path) -> None:
+def test_a_file_is_registered(plugin_file):
     fresh = Registry()
     assert fresh.add_file(plugin_file) == ["my-own"]
     assert fresh.add_file(plugin_file) == ["my-own"]  # adding it again changes nothing
@@ -318,7 +318,7 @@ def test_a_file_is_registered(plugin_file: Path) -> None:
     assert "my-own" not in registry.plugins("strategies")
 
 
-def test_a_file_holds_one_plugin_of_a_kind(tmp_path: Path) -> None:
+def test_a_file_holds_one_plugin_of_a_kind(tmp_path):
     path = tmp_path / "two.py"
     second = PLUGIN[PLUGIN.index("@dataclass") :].replace("Mine", "Other")
     path.write_text(f"{PLUGIN}\n\n{second}", encoding="utf-8")
@@ -326,7 +326,7 @@ def test_a_file_holds_one_plugin_of_a_kind(tmp_path: Path) -> None:
         Registry().add_file(path)
 
 
-def test_a_name_that_is_taken_is_refused(plugin_file: Path, tmp_path: Path) -> None:
+def test_a_name_that_is_taken_is_refused(plugin_file, tmp_path):
     """Reusing another file's name fails when the file is added, a built-in's when plug-ins are listed."""
 
     def add_and_list(path: Path) -> None:
@@ -344,14 +344,14 @@ def test_a_name_that_is_taken_is_refused(plugin_file: Path, tmp_path: Path) -> N
         assert f"two strategies are named '{taken}': {by} and {other}; rename one" == _message(caught)
 
 
-def test_a_files_name_is_a_plain_name(plugin_file: Path) -> None:
+def test_a_files_name_is_a_plain_name(plugin_file):
     for name in ("a b.py", "...py", f"{'x' * 200}.py"):
         with pytest.raises(NegbenchError, match="expected a plain name"):
             Registry().add_file(plugin_file.rename(plugin_file.with_name(name)))
         plugin_file.with_name(name).rename(plugin_file)
 
 
-def test_files_that_are_no_plugins(tmp_path: Path) -> None:
+def test_files_that_are_no_plugins(tmp_path):
     with pytest.raises(NegbenchError, match="no such file"):
         Registry().add_file(tmp_path / "absent.py")
     empty, broken = tmp_path / "empty.py", tmp_path / "broken.py"
@@ -369,7 +369,7 @@ def test_files_that_are_no_plugins(tmp_path: Path) -> None:
         Registry().add_file(broken)
 
 
-def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path: Path, own_registry: None) -> None:
+def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path, own_registry):
     file = tmp_path / "broken.py"
     text = PLUGIN.replace(ANSWER, "view.scores[10**9]")
     file.write_text(text, encoding="utf-8")
@@ -379,7 +379,6 @@ def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path: Path, own_r
     with pytest.raises(IndexError) as caught:
         registry.make("strategies", "broken").pool(view)
     message = blamed(caught.value)
-    assert message is not None
     assert message.startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
     with pytest.raises(ZeroDivisionError) as ours:
         assert 1 / 0

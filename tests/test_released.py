@@ -25,8 +25,7 @@ def _view(points: torch.Tensor) -> ScoreView:
 
 
 def _strategy(key: str, options: dict[str, Any]) -> Strategy:
-    made: Strategy = registry.make("strategies", key, **options)
-    return made
+    return registry.make("strategies", key, **options)
 
 
 _HALF = [{2, 3, 7}, {2, 3, 4, 7}, {0, 1, 4, 7}, {0, 1, 4, 5}, {1, 2, 3}, {3, 6}, {5}, {0, 1, 2}]
@@ -47,11 +46,11 @@ _BELOW = [{2, 3}, {2, 3}, set(), {0, 1, 4}, {3}, {6}, {4}, {2}]
     ],
     ids=str,
 )
-def test_miners(key: str, options: dict[str, Any], want: list[set[int]]) -> None:
+def test_miners(key, options, want):
     assert as_sets(_strategy(key, options).pool(_view(POINTS))) == want
 
 
-def test_distance_weighted() -> None:
+def test_distance_weighted():
     x, y = POINTS.T
     points = torch.nn.functional.normalize(torch.stack([x, y, x * y, x * x, y * y], dim=1), dim=1)
     weights = _strategy("distance-weighted", {"width": 5, "limit": 1.9}).pool(_view(points))
@@ -74,13 +73,13 @@ def test_distance_weighted() -> None:
     ],
     ids=str,
 )
-def test_losses_of_pairs(key: str, options: dict[str, float], want: float) -> None:
+def test_losses_of_pairs(key, options, want):
     view = _view(POINTS)
     loss: Loss = registry.make("losses", key, **options)
     assert loss(view.positive, view.scores, view.allowed).item() == pytest.approx(want, rel=1e-12)
 
 
-def test_hn_nce() -> None:
+def test_hn_nce():
     # with evenly spaced points all rows have the same sum, so broadcasting it over columns does not matter, and both
     # directions agree
     even = torch.arange(8, dtype=torch.float64) * math.pi / 4

@@ -1,7 +1,6 @@
 """Syntax trees: imports, base classes and the text that a tree is reduced to."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ def f():
 """
 
 
-def test_imports_of_a_module_and_of_a_package() -> None:
+def test_imports_of_a_module_and_of_a_package():
     tree = ast.parse(TEXT)
     imports = dict(syntax.imported_names(tree, "a.b.c"))
     assert imports == {
@@ -68,27 +67,26 @@ def test_imports_of_a_module_and_of_a_package() -> None:
         ("x = E('text')", "x = E('other')", False),
     ],
 )
-def test_the_text_of_a_tree(one: str, other: str, same: bool) -> None:
+def test_the_text_of_a_tree(one, other, same):
     assert (syntax.canonical(ast.parse(one)) == syntax.canonical(ast.parse(other))) == same
 
 
-def test_constants_of_modules_and_classes() -> None:
+def test_constants_of_modules_and_classes():
     tree = ast.parse("A = 'x'\nB: Final = ('y', 2)\nC = f()\nD: int\nclass K:\n  E = 5\n")
     assert [syntax.constant(tree, name) for name in "ABCDE"] == ["x", ("y", 2), None, None, None]
     assert isinstance(tree.body[-1], ast.ClassDef)
     assert syntax.constant(tree.body[-1], "E") == 5
 
 
-def test_modules_are_located_without_importing_them() -> None:
+def test_modules_are_located_without_importing_them():
     here = syntax.locate("negbench.contracts.strategy")
-    assert here is not None
     assert here.name == "strategy.py"
     for name in ("negbench.contracts.Strategy", "negbench.none", "no_such_package.x", "negbench.strategies.none"):
         assert syntax.locate(name) is None
 
 
 @pytest.mark.parametrize("content", [b"def f(:\n", b"\xff\xfe", b"x = 1\0", b"(" * 3000])
-def test_what_is_not_python_is_one_line(tmp_path: Path, content: bytes) -> None:
+def test_what_is_not_python_is_one_line(tmp_path, content):
     path = tmp_path / "bad.py"
     path.write_bytes(content)
     with pytest.raises(NegbenchError, match=r"bad\.py.*: not valid Python: ") as caught:

@@ -24,9 +24,7 @@ from negbench.store.runfolder import RunFolder
         (0.02, 0.03, -0.1, 0.02),  # nothing was learned, so nothing could be lost
     ],
 )
-def test_the_bound_lies_between_the_untrained_model_and_the_best_run(
-    untrained: float, best: float, fell: float, scattered: float
-) -> None:
+def test_the_bound_lies_between_the_untrained_model_and_the_best_run(untrained, best, fell, scattered):
     assert fell < bound(untrained, best) <= scattered
 
 
@@ -41,7 +39,7 @@ def group_of(runs: Path, strategy: str, ends: dict[int, float], untrained: float
     return Group({"strategy": strategy}, tuple(folders))
 
 
-def test_runs_are_held_against_their_own_group_and_alike_only_in_all_seeds(tmp_path: Path) -> None:
+def test_runs_are_held_against_their_own_group_and_alike_only_in_all_seeds(tmp_path):
     groups = [
         group_of(tmp_path, "steady", {0: 0.80, 1: 0.75, 4: 0.71}),
         group_of(tmp_path, "fallen", {0: 0.90, 1: 0.10, 4: 0.44}),
@@ -58,7 +56,7 @@ def test_runs_are_held_against_their_own_group_and_alike_only_in_all_seeds(tmp_p
     }
 
 
-def test_the_answer_names_them(vector_sets: list[str], tmp_path: Path) -> None:
+def test_the_answer_names_them(vector_sets, tmp_path):
     """At a rate of almost 0 all strategies score as the untrained model; then one run is made to fall."""
     asked = Compare(
         strategies="qure,top-k,all-corpus", lr="fixed", seeds=2, name="c",

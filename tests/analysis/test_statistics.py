@@ -7,16 +7,7 @@ import pytest
 import scipy
 
 from negbench.analysis.seed_variance import variance_draws
-from negbench.analysis.statistics import (
-    Design,
-    Interval,
-    ValueTable,
-    against,
-    contrasts,
-    factorial,
-    pairs,
-    summarise,
-)
+from negbench.analysis.statistics import Design, Interval, ValueTable, against, contrasts, factorial, pairs, summarise
 
 VARIANCES = [5.553228346670421, 4.975527412486904, 4.391296162993946, 6.221962624290375]
 DIFFERENCES = [  # low, high, p_value, p_adjusted, minimum_detectable

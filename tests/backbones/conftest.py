@@ -348,13 +348,6 @@ def blip_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: S
 # --- fixtures ------------------------------------------------------------------------------------------------------
 
 
-PARTS = (
-    *(blip2_state, blip_state, qformer_state, tower_state, tower, linear, vision),
-    *(blip2_candidates, blip2_fused, blip2_queries, blip2_texts, sprc_queries),
-    *(blip_features, blip_queries, blip_text_hidden),
-)
-
-
 class World:
     """A small model with its state dict, inputs and outputs."""
 
@@ -371,16 +364,13 @@ class World:
 class Lavis:
     """The functions of this file as attributes, and methods that save checkpoints."""
 
-    World = World
-
-    Sizes = Sizes
     captions = CAPTIONS
-    length = LENGTH
     vocabulary = VOCABULARY
 
+    def __getattr__(self, name: str) -> Any:
+        return globals()[name]
+
     def __init__(self, folder: Path) -> None:
-        for part in PARTS:
-            setattr(self, part.__name__, part)
         self.folder = folder
         self.vocab = folder / "vocab.txt"
         self.vocab.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")

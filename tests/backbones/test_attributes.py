@@ -33,14 +33,14 @@ def _inputs() -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     return torch.nn.functional.normalize(query, dim=1), tokens, {"colour": colour, "shape": shape}
 
 
-def test_masks_hand_table() -> None:
+def test_masks_hand_table():
     words = [["is", "Red,", "with", "long", "sleeves."], [None, "navy-blue", "off-shoulder", "dotted", None, "red"]]
     masks = attribute_masks(words, 5)
     assert masks["colour"].tolist() == [[False, True, False, False, False], [False, True, False, False, False]]
     assert masks["shape"].tolist() == [[False, False, False, True, True], [False, False, True, False, False]]
 
 
-def test_pieces_are_joined_to_words() -> None:
+def test_pieces_are_joined_to_words():
     assert words_of_wordpieces(["[CLS]", "turquoise", "maroon", "##ish", "top", "[SEP]"]) == [
         None,
         "turquoise",
@@ -53,7 +53,7 @@ def test_pieces_are_joined_to_words() -> None:
     assert words_of_clip_pieces(pieces) == [None, "sleeveless", "sleeveless", "top", None, None]
 
 
-def test_sub_queries_against_loops() -> None:
+def test_sub_queries_against_loops():
     module = _module()
     query, tokens, masks = _inputs()
     subs = module(query, tokens, masks)
@@ -73,7 +73,7 @@ def test_sub_queries_against_loops() -> None:
             torch.testing.assert_close(sub[row], want)
 
 
-def test_text_without_any_attribute_word_leaves_the_query_and_its_gradient_alone() -> None:
+def test_text_without_any_attribute_word_leaves_the_query_and_its_gradient_alone():
     module = _module()
     query, tokens, masks = _inputs()
     none = {aspect: torch.zeros_like(mask) for aspect, mask in masks.items()}
@@ -85,7 +85,7 @@ def test_text_without_any_attribute_word_leaves_the_query_and_its_gradient_alone
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in module.parameters())
 
 
-def test_an_initial_weight_is_an_option() -> None:
+def test_an_initial_weight_is_an_option():
     assert make_attributes(False, DIM, WIDTH, _generator()) is None
     module = make_attributes(0.7, DIM, WIDTH, _generator())
     assert [float(torch.nn.functional.softplus(raw.detach())) for raw in module.raw_weights.values()] == pytest.approx(

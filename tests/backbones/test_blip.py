@@ -6,18 +6,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from negbench.backbones._lavis import BlipSizes
 from negbench.backbones.blip import Blip
 from negbench.contracts import relevance
 from negbench.errors import WeightsError
 from negbench.plugins.registry import build
-
-
-def difference(a: Tensor, b: Tensor) -> float:
-    """Largest absolute difference."""
-    return float((a - b).detach().abs().max())
+from tests.backbones.test_blip2 import difference
 
 
 @pytest.fixture
@@ -28,7 +23,7 @@ def world(lavis: Any) -> Any:
     return lavis.World(lavis, sizes, state, model)
 
 
-def test_forward_equals_plain_tensors(world: Any) -> None:
+def test_forward_equals_plain_tensors(world):
     lavis, state, s = world.lavis, world.state, world.sizes
     features = lavis.blip_features(state, world.pixels, s)
     queries = lavis.blip_queries(state, features, world.ids, world.mask, s)
@@ -66,7 +61,7 @@ def theirs(lavis: Any, tmp_path: Path) -> tuple[Any, Path]:
     return lavis.save_hub(BlipForImageTextRetrieval, config, folder), folder
 
 
-def test_transformers_folder(theirs: tuple[Any, Path]) -> None:
+def test_transformers_folder(theirs):
     model, folder = theirs
     ours = build(Blip, weights=str(folder))
     texts = ["red dress", "blue shirt, longer"]
@@ -87,7 +82,7 @@ def test_transformers_folder(theirs: tuple[Any, Path]) -> None:
     assert ours.vision_model.post_layernorm.eps == 1e-5
 
 
-def test_heads_dropout_and_text_length_are_laviss(world: Any) -> None:
+def test_heads_dropout_and_text_length_are_laviss(world):
     assert (BlipSizes().text_heads, BlipSizes().vit_heads, BlipSizes().max_txt_len) == (12, 12, 35)
     assert world.model.vision_model.post_layernorm.eps == 1e-6
     config = world.model.text_encoder.config
@@ -96,7 +91,7 @@ def test_heads_dropout_and_text_length_are_laviss(world: Any) -> None:
         build(Blip, weights=f"lavis:{world.lavis.save(world.state)}", config={"vit_heads": 3, "max_txt_len": 16})
 
 
-def test_vocabulary_must_have_a_row_for_enc(world: Any) -> None:
+def test_vocabulary_must_have_a_row_for_enc(world):
     name = "text_encoder.embeddings.word_embeddings.weight"
     path = world.lavis.save({**world.state, name: world.state[name][:-1]})
     with pytest.raises(WeightsError, match=r"\[DEC\] and \[ENC\]"):

@@ -58,7 +58,7 @@ def world_of(lavis: Any, sizes: Any, **options: Any) -> Any:
 
 def plain(world: Any) -> Tensor:
     """Return the queries of the forward pass on plain tensors."""
-    return world.lavis.blip2_queries(world.state, world.features, world.ids, world.mask, world.sizes)  # type: ignore[no-any-return]
+    return world.lavis.blip2_queries(world.state, world.features, world.ids, world.mask, world.sizes)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def oracle_model(oracle: dict[str, Any], layout: str) -> Blip2:
 
 @pytest.mark.data
 @pytest.mark.parametrize("layout", ["whole", "split"])
-def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
+def test_oracle_forward(oracle, layout):
     model = oracle_model(oracle, layout)
     inputs, expected = oracle["inputs"], oracle["expected"]
     captions = [str(caption) for caption in inputs["captions"]]
@@ -131,7 +131,7 @@ def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
 
 
 @pytest.mark.data
-def test_oracle_loss_and_gradients(oracle: dict[str, Any]) -> None:
+def test_oracle_loss_and_gradients(oracle):
     """Loss and every stored gradient match the released model's training step without dropout."""
     model = oracle_model(oracle, "whole")
     inputs, grads = oracle["inputs"], dict(oracle["grads"])
@@ -165,7 +165,7 @@ def test_oracle_loss_and_gradients(oracle: dict[str, Any]) -> None:
 # --- against the forward pass on plain tensors -----------------------------------------------------------------------
 
 
-def test_forward_equals_plain_tensors(world: Any) -> None:
+def test_forward_equals_plain_tensors(world):
     lavis, state, s = world.lavis, world.state, world.sizes
     with torch.no_grad():
         features = lavis.tower(state, world.pixels, s)
@@ -188,7 +188,7 @@ def test_forward_equals_plain_tensors(world: Any) -> None:
     assert max(differences.values()) < 1e-5
 
 
-def test_sprc_pooling(lavis: Any, sizes: Any) -> None:
+def test_sprc_pooling(lavis, sizes):
     world = world_of(lavis, sizes, pooling="text")
     expected = lavis.sprc_queries(world.state, world.features, world.ids, world.mask, sizes)
     assert difference(world.queries, expected) < 1e-5
@@ -226,7 +226,7 @@ def hub_model(lavis: Any, folder: Path) -> Any:
     return lavis.save_hub(Blip2ForImageTextRetrieval, config, folder)
 
 
-def test_a_folder_of_transformers(lavis: Any, tmp_path: Path) -> None:
+def test_a_folder_of_transformers(lavis, tmp_path):
     folder = weights = tmp_path / "saved"
     theirs = hub_model(lavis, folder)
     before = torch.random.get_rng_state()
@@ -261,7 +261,7 @@ def test_a_folder_of_transformers(lavis: Any, tmp_path: Path) -> None:
     assert ours.temperature.requires_grad
 
 
-def test_folder_that_does_not_fit(lavis: Any, tmp_path: Path) -> None:
+def test_folder_that_does_not_fit(lavis, tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = tmp_path / "saved"
@@ -283,7 +283,7 @@ def test_folder_that_does_not_fit(lavis: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_hub_id_from_the_local_cache(lavis: Any, tmp_path: Path) -> None:
+def test_hub_id_from_the_local_cache(lavis, tmp_path):
     cache, revision = tmp_path / "hub", "0123456789012345678901234567890123456789"
     hub_model(lavis, cache / "models--org--small" / "snapshots" / revision)
     refs = cache / "models--org--small" / "refs"
@@ -297,7 +297,7 @@ def test_hub_id_from_the_local_cache(lavis: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weights", [None, "org/absent@main"])
 @pytest.mark.usefixtures("offline")
-def test_without_weights_one_line_says_what_to_fetch(weights: str | None) -> None:
+def test_without_weights_one_line_says_what_to_fetch(weights):
     with pytest.raises(WeightsError) as error:
         build(Blip2, weights=weights)
     message = str(error.value)
@@ -306,9 +306,7 @@ def test_without_weights_one_line_says_what_to_fetch(weights: str | None) -> Non
         assert part in message
 
 
-def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_hub_is_asked_once_and_for_the_preferred_name_first(monkeypatch, tmp_path):
     """The local cache is tried first, and a failed request starts no download."""
     import huggingface_hub
     from huggingface_hub import constants
@@ -361,13 +359,13 @@ def test_the_hub_is_asked_once_and_for_the_preferred_name_first(
         ({"weights": "org/name", "config": {"vit_heads": 2}}, OptionError, "lavis: weights"),
     ],
 )
-def test_bad_options_are_one_line(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_options_are_one_line(options, error, message):
     with pytest.raises(error, match=message) as caught:
         build(Blip2, **options)
     assert "\n" not in str(caught.value)
 
 
-def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis: Any, sizes: Any) -> None:
+def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis, sizes):
     state = lavis.blip2_state(sizes)
     keys = {
         "as is": load(lavis, sizes, state).feature_key,
@@ -387,7 +385,7 @@ def outline(weights: str | None, **options: Any) -> Outline:
     return Scenes().outline(build_config([{"strategy": "qure", "backbone": {"name": "blip2", **given}}]))
 
 
-def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
     sizes = lavis.Sizes()
     state = lavis.blip2_state(sizes)
@@ -419,7 +417,7 @@ def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, 
     assert outline(None, init="random", size="toy").key != outline(None, init="random", size="vit_l").key
 
 
-def test_attribute_weights(lavis: Any, sizes: Any) -> None:
+def test_attribute_weights(lavis, sizes):
     plain, model = world_of(lavis, sizes), load(lavis, sizes, attribute_weights=True)
     tokens = model.tokenize(lavis.captions)
     # captions 0 to 2: red and longer; blue; longer sleeves
@@ -436,7 +434,7 @@ def test_attribute_weights(lavis: Any, sizes: Any) -> None:
 # --- traps -----------------------------------------------------------------------------------------------------------
 
 
-def test_trap_05_vocabulary_size_is_the_tensors(lavis: Any, sizes: Any) -> None:
+def test_trap_05_vocabulary_size_is_the_tensors(lavis, sizes):
     whole = world_of(lavis, sizes)
     name = "Qformer.bert.embeddings.word_embeddings.weight"
     # the last row, "[DEC]", is never used, so a checkpoint without it scores the same
@@ -452,7 +450,7 @@ def test_trap_05_vocabulary_size_is_the_tensors(lavis: Any, sizes: Any) -> None:
     assert Blip2Sizes().vocab_size == 30523
 
 
-def test_trap_06_layer_norm_eps(world: Any) -> None:
+def test_trap_06_layer_norm_eps(world):
     model, eva = world.model, world.sizes.tower == "eva_clip_g"
     eps = {name: part.eps for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)}
     assert eps.pop("ln_vision") == 1e-5
@@ -466,13 +464,13 @@ def test_trap_06_layer_norm_eps(world: Any) -> None:
     assert difference(wrong, expected) > 1e-2
 
 
-def test_trap_09_heads_are_not_in_the_tensors(world: Any) -> None:
+def test_trap_09_heads_are_not_in_the_tensors(world):
     with pytest.raises(WeightsError, match=r'vit_heads 16 does not divide vit_hidden_size 24.*config=\{"vit_heads"'):
         build(Blip2, weights=f"lavis:{world.lavis.save(world.state)}")
     assert (Blip2Sizes().vit_heads, Blip2Sizes().qformer_heads) == (16, 12)
 
 
-def test_trap_11_mixed_dtypes_are_upcast(world: Any) -> None:
+def test_trap_11_mixed_dtypes_are_upcast(world):
     mixed = {
         name: tensor.half() if name.startswith("visual_encoder.") and tensor.ndim > 1 and "pos" not in name else tensor
         for name, tensor in world.state.items()
@@ -485,7 +483,7 @@ def test_trap_11_mixed_dtypes_are_upcast(world: Any) -> None:
     assert relative(model.image_features(world.pixels), expected) < 1e-5
 
 
-def test_trap_12_precision_of_the_tower_is_its_own(world: Any) -> None:
+def test_trap_12_precision_of_the_tower_is_its_own(world):
     with torch.autocast("cpu", dtype=torch.bfloat16):  # the caller's autocast does not affect stored features
         assert torch.equal(world.model.image_features(world.pixels), world.features)
     low = load(world.lavis, world.sizes, world.state, precision="bf16")
@@ -494,7 +492,7 @@ def test_trap_12_precision_of_the_tower_is_its_own(world: Any) -> None:
     assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
 
 
-def test_trap_13_file_layouts(world: Any) -> None:
+def test_trap_13_file_layouts(world):
     lavis, s = world.lavis, world.sizes
     own, tower = lavis.qformer_state(s), lavis.save(lavis.tower_state(s), "tower.pth")
     for content in (own, {"model": own, "config": {"a": 1}}, {"epoch": 3, "Blip2Qformer": own}):
@@ -505,7 +503,7 @@ def test_trap_13_file_layouts(world: Any) -> None:
         assert model.identity.sha256 == world.model.identity.sha256
 
 
-def test_trap_13_surplus_of_a_tower_file(world: Any) -> None:
+def test_trap_13_surplus_of_a_tower_file(world):
     """Surplus keys of a whole tower (one block, a final norm, a head) are dropped; any other key is refused."""
     lavis, s = world.lavis, world.sizes
     s.vit_layers += 1
@@ -527,7 +525,7 @@ def test_trap_13_surplus_of_a_tower_file(world: Any) -> None:
         build(Blip2, weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
 
 
-def test_trap_14_wrong_tower_is_refused(lavis: Any, sizes: Any) -> None:
+def test_trap_14_wrong_tower_is_refused(lavis, sizes):
     own = lavis.save(lavis.qformer_state(sizes), "pretrained.pth")
     other = lavis.Sizes(tower=sizes.tower, vit=30)
     tower = lavis.save(lavis.tower_state(other), "tower.pth")
@@ -535,7 +533,7 @@ def test_trap_14_wrong_tower_is_refused(lavis: Any, sizes: Any) -> None:
         build(Blip2, weights=f"lavis:{own},tower={tower}", config=lavis.config(sizes))
 
 
-def test_trap_16_captions_are_processed(world: Any) -> None:
+def test_trap_16_captions_are_processed(world):
     messy = ["Is red: and  LONGER.", "Blue Dress!", "with longer sleeves, and a (zip)", world.lavis.captions[3] + ";"]
     clean = ["is red and longer", "blue dress", "with longer sleeves, and a zip", world.lavis.captions[3]]
     messy_ids, clean_ids = (world.model.tokenize(texts)["input_ids"] for texts in (messy, clean))
@@ -543,7 +541,7 @@ def test_trap_16_captions_are_processed(world: Any) -> None:
     assert 4 not in world.model.tokenize(["a[MASK]b"])["input_ids"]  # the id of [MASK]
 
 
-def test_trap_17_tokenizer_is_berts(lavis: Any, tmp_path: Path) -> None:
+def test_trap_17_tokenizer_is_berts(lavis, tmp_path):
     from transformers import BertTokenizer
 
     folder = tmp_path / "saved"
@@ -558,7 +556,7 @@ def test_trap_17_tokenizer_is_berts(lavis: Any, tmp_path: Path) -> None:
     assert ids.shape[1] == 32  # no room is reserved for image tokens
 
 
-def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world: Any) -> None:
+def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world):
     model = world.model
     rates = {part.p for part in model.qformer.modules() if isinstance(part, torch.nn.Dropout)}
     assert rates == {0.1}
@@ -573,7 +571,7 @@ def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world: Any) -> 
     assert torch.equal(model.eval().queries(world.features, world.tokens), world.queries)
 
 
-def test_trap_21_random_weights_are_not_degenerate() -> None:
+def test_trap_21_random_weights_are_not_degenerate():
     model = build(Blip2, init="random", size="toy")
     pixels = torch.randn(3, 3, model.image_size, model.image_size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -590,7 +588,7 @@ def test_trap_21_random_weights_are_not_degenerate() -> None:
 
 
 @pytest.mark.parametrize("family", [Blip, Blip2])
-def test_a_step_too_far_leaves_the_temperature_positive(family: type[Blip | Blip2]) -> None:
+def test_a_step_too_far_leaves_the_temperature_positive(family):
     """LAVIS's own classes train with whatever sign it has; here a gradient can still raise it again."""
     model = build(family, init="random", size="toy")
     assert torch.equal(model.temperature, model.temp)
@@ -601,9 +599,7 @@ def test_a_step_too_far_leaves_the_temperature_positive(family: type[Blip | Blip
 
 
 @pytest.mark.parametrize(("freq", "layers"), [(1, 1), (3, 5)])
-def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(
-    lavis: Any, sizes: Any, freq: int, layers: int
-) -> None:
+def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(lavis, sizes, freq, layers):
     sizes.freq, sizes.vit_layers, sizes.tokens, sizes.embed = freq, layers, 3, 7
     world = world_of(lavis, sizes)
     crossing = [layer.has_cross_attention for layer in world.model.qformer.encoder.layer]
@@ -615,7 +611,7 @@ def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(
     assert difference(world.queries, plain(world)) < 1e-5
 
 
-def test_trap_25_image_size_and_preprocessing(lavis: Any, sizes: Any) -> None:
+def test_trap_25_image_size_and_preprocessing(lavis, sizes):
     sizes.grid, sizes.patch = 3, 8
     world = world_of(lavis, sizes)
     transform = world.model.transform

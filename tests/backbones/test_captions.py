@@ -1,7 +1,5 @@
 """Caption processor and tokenizer of the BLIP family."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -37,17 +35,17 @@ from negbench.errors import WeightsError
         ("É ÀB", "é àb"),
     ],
 )
-def test_processor_table(raw: str, processed: str) -> None:
+def test_processor_table(raw, processed):
     assert process_caption(raw) == processed
 
 
-def test_processor_keeps_fifty_words() -> None:
+def test_processor_keeps_fifty_words():
     words = [f"w{n}" for n in range(60)]
     assert process_caption(" ".join(words)).split(" ") == words[:50]
     assert process_caption(" ".join(words[:50])).split(" ") == words[:50]
 
 
-def test_oracle_captions(shared_data: Path) -> None:
+def test_oracle_captions(shared_data):
     """Odd captions match the stored outputs of LAVIS's processor and transformers 4.26's tokenizer."""
     folder = shared_data / "blip2_oracle" / "eva_clip_g"
     inputs = np.load(folder / "inputs.npz")
@@ -58,7 +56,7 @@ def test_oracle_captions(shared_data: Path) -> None:
     assert np.array_equal(batch["attention_mask"].numpy(), inputs["attention_mask"])
 
 
-def test_added_tokens_take_the_next_ids() -> None:
+def test_added_tokens_take_the_next_ids():
     vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, "a"])}
     blip2 = make_tokenizer(vocabulary, added=("[DEC]",), max_length=8)
     blip = make_tokenizer(vocabulary, added=("[DEC]", "[ENC]"), max_length=8)
@@ -66,7 +64,7 @@ def test_added_tokens_take_the_next_ids() -> None:
     assert [blip.bert.convert_tokens_to_ids(token) for token in ("[DEC]", "[ENC]")] == [6, 7]
 
 
-def test_rows_are_padded_to_max_length_and_truncated_with_their_ends() -> None:
+def test_rows_are_padded_to_max_length_and_truncated_with_their_ends():
     tokenizer = make_tokenizer(built_in_vocabulary(), added=("[DEC]",), max_length=6)
     batch = tokenizer(["red", "red " * 20, ""])
     ids, mask = batch["input_ids"], batch["attention_mask"]
@@ -76,7 +74,7 @@ def test_rows_are_padded_to_max_length_and_truncated_with_their_ends() -> None:
     assert mask.tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6, [1, 1, 0, 0, 0, 0]]
 
 
-def test_built_in_vocabulary_spells_any_ascii_word() -> None:
+def test_built_in_vocabulary_spells_any_ascii_word():
     vocabulary = built_in_vocabulary()
     assert list(vocabulary.values()) == list(range(len(vocabulary)))
     assert list(vocabulary)[:5] == list(SPECIAL_TOKENS)
@@ -86,7 +84,7 @@ def test_built_in_vocabulary_spells_any_ascii_word() -> None:
     assert vocabulary["red"] in ids
 
 
-def test_vocabulary_from_txt_json_and_folder(tmp_path: Path) -> None:
+def test_vocabulary_from_txt_json_and_folder(tmp_path):
     words = [*SPECIAL_TOKENS, "a", "##b"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     expected = {word: index for index, word in enumerate(words)}
@@ -101,13 +99,13 @@ def test_vocabulary_from_txt_json_and_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\nb\n", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"])
-def test_not_a_bert_vocabulary(tmp_path: Path, text: str) -> None:
+def test_not_a_bert_vocabulary(tmp_path, text):
     (tmp_path / "vocab.txt").write_text(text)
     with pytest.raises(WeightsError, match=r"vocab\.txt is not a BERT vocabulary: it lacks .*\[MASK\]"):
         read_vocabulary(tmp_path / "vocab.txt")
 
 
-def test_missing_and_unreadable_vocabularies(tmp_path: Path) -> None:
+def test_missing_and_unreadable_vocabularies(tmp_path):
     with pytest.raises(WeightsError, match="no tokenizer in"):
         vocabulary_file(tmp_path)
     with pytest.raises(WeightsError, match="no tokenizer at"):

@@ -15,63 +15,44 @@ from negbench.testing import BackboneTestCase
 TOY: dict[str, Any] = {"init": "random", "size": "toy"}
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if hasattr(metafunc.cls, "variants"):
+        metafunc.parametrize("options", metafunc.cls.variants, ids=str)
+
+
 class Registered(BackboneTestCase):
-    """The suite for backbone `key`, built from the registry with `options` and a seed."""
+    """The suite for backbone `key`, built from the registry with `options`, or every one of `variants`, and a seed."""
 
     key: ClassVar[str]
-
-    @pytest.fixture
-    def options(self) -> dict[str, Any]:
-        return {}
 
     @pytest.fixture
     def make(self, options: dict[str, Any]) -> Any:
         return lambda seed: registry.make("backbones", self.key, **options, seed=seed)
 
-    def test_options_say_whether_images_are_stored(self, options: dict[str, Any], make: Any) -> None:
+    def test_options_say_whether_images_are_stored(self, options, make):
         made = make(0)
         assert made.freezes(checked_options(type(made), options)) == made.frozen_images
 
 
 class TestTiny(Registered):
     key = "tiny"
-
-    @pytest.fixture
-    def options(self) -> dict[str, Any]:
-        return {"attribute_weights": True}
+    variants = ({"attribute_weights": True},)
 
 
 class TestClip(Registered):
     key = "clip"
-
-    @pytest.fixture(
-        params=[
-            {},
-            {"frozen": False, "projection": 40, "attribute_weights": True},
-        ],
-        ids=str,
-    )
-    def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
-        return {**TOY, **request.param}
+    variants = (TOY, TOY | {"frozen": False, "projection": 40, "attribute_weights": True})
 
 
 class TestBlip(Registered):
     key = "blip"
-
-    @pytest.fixture(params=[{}, {"freeze_images": True, "attribute_weights": True}], ids=str)
-    def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
-        return {**TOY, **request.param}
+    variants = (TOY, TOY | {"freeze_images": True, "attribute_weights": True})
 
 
 class TestBlip2(Registered):
     key = "blip2"
     idle = r"layer\.1\.(intermediate|output)\.dense"  # queries read image positions only, not the text's
-
-    @pytest.fixture(
-        params=[{"attribute_weights": True}, {"pooling": "text", "config": {"tower": "clip_vit_L"}}], ids=str
-    )
-    def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
-        return {**TOY, **request.param}
+    variants = (TOY | {"attribute_weights": True}, TOY | {"pooling": "text", "config": {"tower": "clip_vit_L"}})
 
 
 class TestPrecomputed(Registered):
@@ -90,10 +71,7 @@ class TestVectors(Registered):
     key = "vectors"
     # with number 00001 no two tokens of an image nearly tie; in low precision a tie can move the gradient to the other
     image_ids = tuple(f"dress-train-0-{codes}-00001" for codes in ("a31203", "a31202", "012012", "533123"))
-
-    @pytest.fixture
-    def options(self) -> dict[str, Any]:
-        return {"dim": 24, "hidden": 16, "attribute_weights": True}
+    variants = ({"dim": 24, "hidden": 16, "attribute_weights": True},)
 
 
 class TestLite(Registered):
@@ -123,7 +101,7 @@ OUT_OF_RANGE = {
 }
 
 
-def test_a_value_out_of_range_is_one_line_that_quotes_it() -> None:
+def test_a_value_out_of_range_is_one_line_that_quotes_it():
     for name, mistakes in OUT_OF_RANGE.items():
         for option, value in mistakes:
             with pytest.raises(OptionError) as caught:
@@ -132,6 +110,6 @@ def test_a_value_out_of_range_is_one_line_that_quotes_it() -> None:
             assert "\n" not in str(caught.value)
 
 
-def test_every_registered_backbone_is_here() -> None:
+def test_every_registered_backbone_is_here():
     suites = [case for _, case in inspect.getmembers(sys.modules[__name__], inspect.isclass) if case is not Registered]
     assert {case.key for case in suites if issubclass(case, Registered)} == set(registry.plugins("backbones"))

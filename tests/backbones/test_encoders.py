@@ -17,10 +17,9 @@ from negbench.backbones import _open_clip
 from negbench.errors import OptionError
 from negbench.own.embed import embed_folder
 from negbench.settings.command_options import Embed
+from tests.backbones.test_clip import TWO, weights
 
 TEXTS = ["in blue", "with longer sleeves and a zip, and no dots at all", "Red", "ten"]
-COMMIT = "abc123" + 34 * "0"
-TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # registered by the fixture `offline`
 
 pytestmark = pytest.mark.usefixtures("offline")
 
@@ -105,12 +104,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory, tower: dict[str, Any]) -> Pat
     return save(model, out, CLIPProcessor(CLIPImageProcessor(**square), words))
 
 
-def check(
-    folder: Path,
-    spec: str,
-    image: Callable[[Image.Image], Tensor],
-    text: Callable[[str], Tensor],
-) -> None:
+def check(folder: Path, spec: str, image: Callable[[Image.Image], Tensor], text: Callable[[str], Tensor]) -> None:
     """Check that `spec`, in batches of three, writes what `image` and `text` return for single items."""
     embedded = embed_folder(Embed(folder=folder, encoder=spec, batch_size=3, overwrite=True))
     with np.load(embedded.images) as images, np.load(embedded.texts) as texts, torch.no_grad():
@@ -130,7 +124,7 @@ def check(
 # --- the libraries -------------------------------------------------------------------------------------------------
 
 
-def test_transformers(folder: Path, clip: Path) -> None:
+def test_transformers(folder, clip):
     from transformers import CLIPModel, CLIPProcessor
 
     model, processor = CLIPModel.from_pretrained(clip).eval(), CLIPProcessor.from_pretrained(clip)
@@ -146,7 +140,7 @@ def test_transformers(folder: Path, clip: Path) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_siglip_sees_its_padding(folder: Path, tower: dict[str, Any], tmp_path: Path) -> None:
+def test_siglip_sees_its_padding(folder, tower, tmp_path):
     from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel, SiglipProcessor
 
     out = tmp_path / "siglip"
@@ -165,14 +159,6 @@ def test_siglip_sees_its_padding(folder: Path, tower: dict[str, Any], tmp_path: 
     )
 
 
-def state(seed: int = 1) -> dict[str, Tensor]:
-    """Return the toy model's tensors in open_clip's format, each of which affects the output."""
-    model, generator = _open_clip.build(_open_clip.TOY, seed), torch.Generator().manual_seed(seed)
-    tensors = {name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in model.state_dict().items()}
-    tensors["token_embedding.weight"] *= 10
-    return tensors
-
-
 def theirs(name: str, **given: Any) -> tuple[Callable[[Image.Image], Tensor], Callable[[str], Tensor]]:
     """Return open_clip's own functions to encode an image and a text, with its loading and preprocessing."""
     model, preprocess = open_clip.create_model_from_pretrained(name, **given)
@@ -183,17 +169,17 @@ def theirs(name: str, **given: Any) -> tuple[Callable[[Image.Image], Tensor], Ca
     )
 
 
-def test_open_clip_from_a_file_of_tensors(folder: Path, tmp_path: Path) -> None:
+def test_open_clip_from_a_file_of_tensors(folder, tmp_path):
     file = tmp_path / "toy.safetensors"
-    save_file(state(), file)
+    save_file(weights(), file)
     quick = theirs(TWO[1], pretrained=str(file))
     check(folder, f"open_clip:{TWO[1]}:{file}", *quick)
     check(folder, f"open_clip:{TWO[0]}:{file}:activation=quick_gelu", *quick)
     check(folder, f"open_clip:{TWO[0]}:{file}:activation=gelu", *theirs(TWO[0], pretrained=str(file)))
 
 
-def test_open_clip_prepares_images_as_its_folder_says(folder: Path, tmp_path: Path) -> None:
-    save_file(state(), tmp_path / "open_clip_model.safetensors")
+def test_open_clip_prepares_images_as_its_folder_says(folder, tmp_path):
+    save_file(weights(), tmp_path / "open_clip_model.safetensors")
     seen = {"mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7], "interpolation": "bilinear", "resize_mode": "squash"}
     config = {"model_cfg": _open_clip.TOY, "preprocess_cfg": seen}
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -204,10 +190,7 @@ def test_open_clip_prepares_images_as_its_folder_says(folder: Path, tmp_path: Pa
 
 
 ABSENT = [
-    (
-        "transformers:org/clip",
-        "of org/clip is not cached and could not be downloaded (HF_HUB_OFFLINE is set): `hf",
-    ),
+    ("transformers:org/clip", "of org/clip is not cached and could not be downloaded (HF_HUB_OFFLINE is set): `hf"),
     ("transformers:org/clip@v2", "`hf download org/clip --revision v2`, or put its files into FOLDER and give tr"),
     ("transformers:./clip", "there is no such folder"),
     (
@@ -225,7 +208,7 @@ ABSENT = [
 ]
 
 
-def test_what_is_not_there_is_one_line(folder: Path) -> None:
+def test_what_is_not_there_is_one_line(folder):
     for spec, message in ABSENT:
         with pytest.raises(OptionError) as caught:
             embed_folder(Embed(folder=folder, encoder=spec, overwrite=True))
@@ -235,7 +218,7 @@ def test_what_is_not_there_is_one_line(folder: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_weights_that_are_not_whole(folder: Path, clip: Path, tmp_path: Path) -> None:
+def test_weights_that_are_not_whole(folder, clip, tmp_path):
     from safetensors.torch import load_file
 
     out = tmp_path / "clip"

@@ -3,11 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from negbench.backbones._fusion import (
-    Fusion,
-    GatedFusion,
-    make_fusion,
-)
+from negbench.backbones._fusion import Fusion, GatedFusion, make_fusion
 
 DIM = 6
 
@@ -39,7 +35,7 @@ def _all_pairs(fusion: Fusion, image: Tensor, text: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["gated", "sum"])
 @pytest.mark.parametrize("chunk", [1, 3, 1024])
-def test_cross_equals_forward_on_every_pair(kind: str, chunk: int) -> None:
+def test_cross_equals_forward_on_every_pair(kind, chunk):
     fusion = _fusion(kind)
     image, text = _inputs(7, 5)
     torch.testing.assert_close(
@@ -48,14 +44,14 @@ def test_cross_equals_forward_on_every_pair(kind: str, chunk: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gated", "sum"])
-def test_gradcheck(kind: str) -> None:
+def test_gradcheck(kind):
     fusion = _fusion(kind, dim=3)
     image, text = (x.requires_grad_() for x in _inputs(4, 4, 3))
     assert torch.autograd.gradcheck(fusion, (image, text))
     assert torch.autograd.gradcheck(fusion.cross, (image[:2], text[:3]))
 
 
-def test_gated_is_the_formula() -> None:
+def test_gated_is_the_formula():
     fusion = _fusion("gated")
     assert isinstance(fusion, GatedFusion)
     image, text = _inputs(5, 5)
@@ -66,7 +62,7 @@ def test_gated_is_the_formula() -> None:
         torch.testing.assert_close(got, F.normalize(g * h + (1 - g) * x, dim=0))
 
 
-def test_sum_is_the_sum_and_has_no_parameters() -> None:
+def test_sum_is_the_sum_and_has_no_parameters():
     fusion = make_fusion("sum", DIM, _generator())
     image, text = _inputs(4, 4)
     torch.testing.assert_close(fusion(image, text), (image + text) / (image + text).norm(dim=1, keepdim=True))
@@ -74,21 +70,21 @@ def test_sum_is_the_sum_and_has_no_parameters() -> None:
 
 
 @pytest.mark.parametrize("dim", [64, 256])
-def test_untrained_gated_begins_near_the_sum_where_that_is_asked_for(dim: int) -> None:
+def test_untrained_gated_begins_near_the_sum_where_that_is_asked_for(dim):
     image, text = (x.float() for x in _inputs(50, 50, dim))
     near, plain = (make_fusion("gated", dim, _generator(), initial) for initial in ("sum", "xavier"))
     assert torch.cosine_similarity(near(image, text), image + text).min() > 0.95
     assert torch.cosine_similarity(plain(image, text), image + text).mean() < 0.9
 
 
-def test_gated_is_drawn_as_two_xavier_layers() -> None:
+def test_gated_is_drawn_as_two_xavier_layers():
     bound = (6 / (4 * 50 + 50)) ** 0.5
     weight = GatedFusion(50, _generator()).linear.weight
     assert 0.99 * bound < weight.abs().max() <= bound
 
 
 @pytest.mark.parametrize("enabled", [False, True], ids=["float32", "bf16"])
-def test_sums_in_place_keep_the_precision_of_the_formula(enabled: bool) -> None:
+def test_sums_in_place_keep_the_precision_of_the_formula(enabled):
     """`cross` equals the formula bit for bit, also under autocast, where bfloat16 products are added in float32."""
     generator = torch.Generator().manual_seed(0)
     fusion = GatedFusion(16, generator)

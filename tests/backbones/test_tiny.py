@@ -12,16 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from negbench.backbones import tiny
-from negbench.backbones.tiny import (
-    BUCKETS,
-    FORMAT,
-    MAX_WORDS,
-    SHIPPED,
-    Encoders,
-    Tiny,
-    load_encoders,
-    read_metadata,
-)
+from negbench.backbones.tiny import BUCKETS, FORMAT, MAX_WORDS, SHIPPED, Encoders, Tiny, load_encoders, read_metadata
 from negbench.datasets._garments import CATEGORIES, Garment, render, sample_attributes, sample_nuisance
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import VOCABULARY, describe
@@ -46,7 +37,7 @@ def example(load_file: Callable[[Path], ModuleType]) -> ModuleType:
 
 @cache
 def _tiny(**options: object) -> Tiny:
-    return build(Tiny, **options).eval()  # type: ignore[arg-type]
+    return build(Tiny, **options).eval()
 
 
 @cache
@@ -66,7 +57,7 @@ def _garments(count: int = 300) -> tuple[Tensor, list[str], list[str]]:
 # --- text ----------------------------------------------------------------------------------------------------------
 
 
-def test_ids_hand_table() -> None:
+def test_ids_hand_table():
     tokens = _tiny().tokenize(["Red, has 3/4 sleeves!", "quokka"])
     known = [VOCABULARY.index(word) + 1 for word in ("red", "has", "3/4", "sleeves")]
     assert tokens["ids"][0].tolist() == known
@@ -77,7 +68,7 @@ def test_ids_hand_table() -> None:
     assert tokens["shape"].tolist() == [[False, False, False, True], [False] * 4]
 
 
-def test_texts_of_any_length() -> None:
+def test_texts_of_any_length():
     tokens = _tiny().tokenize(["red " * 500])
     assert tokens["ids"].shape == (1, MAX_WORDS)
     assert torch.isfinite(_tiny().text_queries(["", "red " * 500, "¡qué!"])).all()
@@ -86,14 +77,14 @@ def test_texts_of_any_length() -> None:
 # --- identity and weights ------------------------------------------------------------------------------------------
 
 
-def test_what_is_trained_starts_alike_for_all_encoders() -> None:
+def test_what_is_trained_starts_alike_for_all_encoders():
     one, two = build(Tiny, seed=3), build(Tiny, seed=3, weights="random")
     for name, parameter in one.named_parameters():
         if parameter.requires_grad:
             assert torch.equal(parameter, two.get_parameter(name)), name
 
 
-def test_the_feature_key_follows_the_image_encoder_alone(tmp_path: Path, example: ModuleType) -> None:
+def test_the_feature_key_follows_the_image_encoder_alone(tmp_path, example):
     encoders = load_encoders(SHIPPED)
     metadata = read_metadata(SHIPPED)
     with torch.no_grad():
@@ -106,7 +97,7 @@ def test_the_feature_key_follows_the_image_encoder_alone(tmp_path: Path, example
     assert build(Tiny, weights=str(tmp_path / "image.safetensors")).feature_key != _tiny().feature_key
 
 
-def test_shipped_file_is_small_and_says_how_it_was_made() -> None:
+def test_shipped_file_is_small_and_says_how_it_was_made():
     assert SHIPPED.stat().st_size < 1.2e6
     metadata = read_metadata(SHIPPED)
     assert metadata["command"].startswith("python examples/pretrain_tiny.py --seed 1000000 ")
@@ -114,12 +105,12 @@ def test_shipped_file_is_small_and_says_how_it_was_made() -> None:
     assert json.loads(metadata["vocabulary"]) == list(VOCABULARY)
 
 
-def test_shipped_weights_were_made_with_todays_renderer(example: ModuleType) -> None:
+def test_shipped_weights_were_made_with_todays_renderer(example):
     # fails after every change to the garments: rerun the command in the file's metadata
     assert read_metadata(SHIPPED)["renderer"] == example.renderer_sha256()
 
 
-def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
+def test_weights_that_are_missing_or_do_not_fit(tmp_path):
     with pytest.raises(WeightsError, match=r"no weights at .*nowhere.*pretrain_tiny"):
         build(Tiny, weights=str(tmp_path / "nowhere"))
     broken = tmp_path / "broken.safetensors"
@@ -140,7 +131,7 @@ def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
         build(Tiny, weights=str(broken))
 
 
-def test_shipped_weights_of_another_content_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_weights_of_another_content_are_refused(tmp_path, monkeypatch):
     whole = SHIPPED.read_bytes()
     flipped = bytes([*whole[:-100], whole[-100] ^ 1, *whole[-99:]])  # valid tensors, but different weights
     for content in (flipped, whole[:-1], b""):
@@ -154,7 +145,7 @@ def test_shipped_weights_of_another_content_are_refused(tmp_path: Path, monkeypa
 # --- quality of the shipped encoders, on pictures of a stream that nothing else uses ---------------------------------
 
 
-def test_shipped_encoders_find_a_picture_by_its_description() -> None:
+def test_shipped_encoders_find_a_picture_by_its_description():
     pixels, texts, _ = _garments()
     encoders = _tiny().encoders
     with torch.no_grad():
@@ -168,9 +159,7 @@ def test_shipped_encoders_find_a_picture_by_its_description() -> None:
 # --- the command that made them --------------------------------------------------------------------------------------
 
 
-def test_pretraining_learns_and_repeats_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], example: ModuleType
-) -> None:
+def test_pretraining_learns_and_repeats_itself(tmp_path, capsys, example):
     state = torch.random.get_rng_state()
     made = [example.pretrain(1_000_007, 128, 2) for _ in range(2)]
     assert torch.equal(torch.random.get_rng_state(), state)

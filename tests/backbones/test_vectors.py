@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from negbench.backbones._fusion import WideFusion, make_fusion
+from negbench.backbones._fusion import make_fusion
 from negbench.backbones.vectors import Vectors
 from negbench.datasets._garments import ATTRIBUTES, values
 from negbench.datasets._wording import clauses, phrases
@@ -28,7 +28,7 @@ def features(ids: tuple[str, ...] = TWINS, **options: Any) -> torch.Tensor:
 # --- images --------------------------------------------------------------------------------------------------------
 
 
-def test_an_image_is_its_attributes_and_noise_of_its_own() -> None:
+def test_an_image_is_its_attributes_and_noise_of_its_own():
     clean = features((*TWINS, OTHER), noise=0.0)
     assert clean.shape == (3, 1, 64)
     assert torch.equal(clean[0], clean[1])
@@ -40,7 +40,7 @@ def test_an_image_is_its_attributes_and_noise_of_its_own() -> None:
     torch.testing.assert_close(features((*TWINS, OTHER), noise=1.0) - clean, 2 * own)
 
 
-def test_features_are_a_function_of_the_id() -> None:
+def test_features_are_a_function_of_the_id():
     whole, alone = features((*TWINS, OTHER)), features((OTHER,))
     assert torch.equal(whole[2], alone[0])
     assert torch.equal(features(seed=5), features(seed=0))
@@ -48,7 +48,7 @@ def test_features_are_a_function_of_the_id() -> None:
     assert features(()).shape == (0, 1, 64)
 
 
-def test_tokens_are_views_of_one_image() -> None:
+def test_tokens_are_views_of_one_image():
     one = features(tokens=8, noise=1.0)
     assert one.shape == (2, 8, 64)
     own = one - features(noise=0.0)
@@ -56,7 +56,7 @@ def test_tokens_are_views_of_one_image() -> None:
     assert (cosines - torch.eye(8)).abs().max() < 0.6
 
 
-def test_weights_of_the_attributes_fall() -> None:
+def test_weights_of_the_attributes_fall():
     ids = ("dress-val-0-000000-0", *(f"dress-val-0-{'0' * a}1{'0' * (5 - a)}-0" for a in range(6)))
     clean = features(ids, noise=0.0, dim=1024)[:, 0]
     moved = (clean[1:] - clean[0]).norm(dim=-1)  # sqrt 2 times the weight if random vectors are orthogonal
@@ -65,7 +65,7 @@ def test_weights_of_the_attributes_fall() -> None:
     assert clean[0].norm() == pytest.approx(1.0, abs=0.15)
 
 
-def test_a_look_is_the_lines() -> None:
+def test_a_look_is_the_lines():
     line, other = "dress-train-0-a31203-00017-4x0.6", "dress-train-0-a31202-00018-5x0.6"
     mate = "dress-train-0-a31202-00017-4x0.6"
     plain = features(tuple(image.rsplit("-", 1)[0] for image in (line, mate, other)), noise=0.0, dim=512)[:, 0]
@@ -80,7 +80,7 @@ def test_a_look_is_the_lines() -> None:
     assert abs((val - 0.8 * plain[0]) / 0.6 @ looks[0]) < 0.2
 
 
-def test_an_image_of_another_data_set() -> None:
+def test_an_image_of_another_data_set():
     with pytest.raises(DataError, match=r"'dress-train-3fa09b-0017' .* backbone 'vectors' works only with --dataset"):
         features(("dress-train-3fa09b-0017",))
 
@@ -88,7 +88,7 @@ def test_an_image_of_another_data_set() -> None:
 # --- texts ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_phrase_names_the_value_that_it_is_said_for() -> None:
+def test_every_phrase_names_the_value_that_it_is_said_for():
     named = phrases()
     for image in (*build(VectorWorld, train_images=80, twins=1.0, split="train").images,):
         shown = attributes_of(image)
@@ -99,7 +99,7 @@ def test_every_phrase_names_the_value_that_it_is_said_for() -> None:
     assert {value for value in named.values() if value} >= {(n, v) for n in ATTRIBUTES for v in values("dress", n)}
 
 
-def test_a_description_points_at_its_image() -> None:
+def test_a_description_points_at_its_image():
     world = build(VectorWorld, train_images=40, twins=1.0, train_queries=20, split="train")
     backbone = load(noise=0.0, dim=1024)
     images = backbone.candidates(backbone.features_of([str(query.target) for query in world.queries]))[:, 0]
@@ -108,7 +108,7 @@ def test_a_description_points_at_its_image() -> None:
     assert cosines.tolist() == pytest.approx([0.3] * 20, abs=0.15)
 
 
-def test_phrases_are_found_in_sentences() -> None:
+def test_phrases_are_found_in_sentences():
     backbone = load()
     texts = ["Is more red and has long sleeves.", "this gown has a red color, and long sleeved", "red, short sleeves"]
     one, other, third = backbone.text_queries(texts).detach()
@@ -120,7 +120,7 @@ def test_phrases_are_found_in_sentences() -> None:
     assert not torch.equal(backbone.text_queries(["is velvet"]), backbone.text_queries(["is denim"]))
 
 
-def test_words_of_aspects() -> None:
+def test_words_of_aspects():
     tokens = load().tokenize(["is royal blue, has no print and long sleeves", "is plain"])
     assert tokens["ids"].shape == (2, 3)
     assert tokens["colour"].tolist() == [[True, False, False], [False] * 3]
@@ -130,10 +130,9 @@ def test_words_of_aspects() -> None:
 # --- capacity ------------------------------------------------------------------------------------------------------
 
 
-def test_a_wide_fusion_is_its_formula() -> None:
+def test_a_wide_fusion_is_its_formula():
     generator = torch.Generator().manual_seed(0)
     fusion = make_fusion("gated", 6, generator, hidden=10)
-    assert isinstance(fusion, WideFusion)
     x, y = torch.randn(2, 5, 6, generator=generator)
     inner = fusion.inner
     before = inner._mix(x, y, inner._of_image(x), inner._of_text(y))

@@ -2,9 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,18 +43,17 @@ def loops(subject: Subject, row: int) -> tuple[Tensor, Tensor, int, set[int]]:
     task = subject.task
     columns = task.groups[int(task.group[row])]
     scores = relevance(task.queries[row : row + 1], task.candidates[columns])[0]
-    assert task.relevant is not None
     return scores, columns, int(task.target[row]), set(task.relevant.row(row).tolist())
 
 
-def test_the_sample_is_of_the_train_queries(subject: Subject) -> None:
+def test_the_sample_is_of_the_train_queries(subject):
     assert len(subject.rows) == 20
     assert subject.rows.tolist() == sorted(set(subject.rows.tolist()))
     targets = [subject.dataset.queries[row].target for row in subject.rows.tolist()]
     assert targets == [subject.dataset.images[column] for column in subject.task.target.tolist()]
 
 
-def test_rates_are_those_of_loops(subject: Subject) -> None:
+def test_rates_are_those_of_loops(subject):
     audited = audit(subject, {"top": make_strategy("top-k", k=5)}, OPTIONS)
     (row,) = audited.rows
     false, hardness = [], []
@@ -76,7 +73,7 @@ def test_rates_are_those_of_loops(subject: Subject) -> None:
     assert "FN pool %" in audit_frame(audited.rows)
 
 
-def test_likeness_is_the_judges_cosine_of_draws_and_target(config: RunConfig) -> None:
+def test_likeness_is_the_judges_cosine_of_draws_and_target(config):
     """The judge is the audited backbone, untrained, so its images are those of the task."""
     judged = config.model_copy(update={"mining": config.mining.model_copy(update={"judge": "tiny:weights=random"})})
     subject = open_subject(judged, "train", OPTIONS, Display(), reads={"judge"})
@@ -99,7 +96,7 @@ def test_likeness_is_the_judges_cosine_of_draws_and_target(config: RunConfig) ->
     )
 
 
-def test_diversity_is_the_mean_over_pairs() -> None:
+def test_diversity_is_the_mean_over_pairs():
     generator = torch.Generator().manual_seed(0)
     drawn = torch.nn.functional.normalize(torch.randn(3, 5, 4, generator=generator), dim=-1)
     for query, distance in enumerate(diversity(drawn).tolist()):
@@ -108,7 +105,7 @@ def test_diversity_is_the_mean_over_pairs() -> None:
     assert diversity(drawn[:, :1].expand(-1, 4, -1)).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-def test_fallbacks_are_counted(subject: Subject) -> None:
+def test_fallbacks_are_counted(subject):
     (row,) = audit(subject, {"never": Function(lambda view: torch.zeros_like(view.allowed))}, OPTIONS).rows
     lowest = sum(
         loops(subject, q)[0].min() == loops(subject, q)[0][loops(subject, q)[1] == loops(subject, q)[2]]
@@ -118,7 +115,7 @@ def test_fallbacks_are_counted(subject: Subject) -> None:
     assert row["fallback_below"] + row["fallback_any"] == 20
 
 
-def test_audits_are_reproducible_and_know_their_seed(subject: Subject, config: RunConfig) -> None:
+def test_audits_are_reproducible_and_know_their_seed(subject, config):
     strategies = {"all": make_strategy("all-corpus"), "top": make_strategy("top-k", k=5)}
     first, again = (audit(subject, strategies, OPTIONS).plain() for _ in range(2))
     assert json.dumps(first) == json.dumps(again)
@@ -128,7 +125,7 @@ def test_audits_are_reproducible_and_know_their_seed(subject: Subject, config: R
     assert json.dumps(other["rows"]) != json.dumps(first["rows"])
 
 
-def test_oracles_without_ground_truth(subject: Subject) -> None:
+def test_oracles_without_ground_truth(subject):
     from dataclasses import replace
 
     blind = replace(subject, task=replace(subject.task, relevant=None))
@@ -155,7 +152,7 @@ def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_command_prints_every_corpus_strategy(toy_sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_every_corpus_strategy(toy_sets, capsys):
     flags = command(toy_sets, "--strategy", "top-k:k=5,all-corpus")
     assert negbench(flags) == 0
     assert "top-k(k=5)" in capsys.readouterr().out
@@ -166,9 +163,7 @@ def test_the_command_prints_every_corpus_strategy(toy_sets: list[str], capsys: p
     assert not {"in-batch", "hycole"} & every
 
 
-def test_a_run_s_weights_are_audited(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
-) -> None:
+def test_a_run_s_weights_are_audited(vector_sets, tmp_path, capsys, refused):
     config = load_config(flags={"strategy": {"name": "after-target", "k": 7}}, sets=[*vector_sets, "train.epochs=1"])
     result = run_config(config, Bench.open(tmp_path, "none"))
     flags = ["audit", "--run", result.run_id, "--runs-dir", str(tmp_path)]
@@ -197,7 +192,7 @@ MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
 ]
 
 
-def test_mistakes_are_one_line(toy_sets: list[str], refused: Callable[..., str], tmp_path: Path) -> None:
+def test_mistakes_are_one_line(toy_sets, refused, tmp_path):
     for flags, message in MISTAKES_ARE_ONE_LINE:
         sets = [] if "--run" in flags else toy_sets
         refused(command(sets, *flags, "--runs-dir", str(tmp_path)), message)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from negbench.checks.forewarn import forewarnings
 from negbench.data.scene import Scenes
@@ -37,7 +36,7 @@ def warnings_of(folder: Path, margin: float, weight: float, texts: Any = None, *
     return forewarnings([build_config([layer])], margin, Display(), Scenes())
 
 
-def test_each_reason_is_one_line(tmp_path: Path) -> None:
+def test_each_reason_is_one_line(tmp_path):
     few, gallery, first = warnings_of(tmp_path, 0.01, weight=0.01)
     # by hand: 1.96 sqrt(0.05 / 19) = 10.1 points; 0.05 (1.96 / 0.01)^2 = 1,921
     assert few.startswith("19 val queries are few for a margin of 1 points")
@@ -50,7 +49,7 @@ def test_each_reason_is_one_line(tmp_path: Path) -> None:
     assert warnings_of(tmp_path, 0.2, 0.01, gallery=str(tmp_path / "i.npz"), exclude_reference=True) == []
 
 
-def test_a_metric_that_is_high_already_and_equal_images(tmp_path: Path) -> None:
+def test_a_metric_that_is_high_already_and_equal_images(tmp_path):
     def answers(images: Any) -> Any:
         unit = images / np.linalg.norm(images, axis=1, keepdims=True)
         return 3 * unit[1:] - unit[:-1]  # their sum with the reference is the target's direction
@@ -62,6 +61,6 @@ def test_a_metric_that_is_high_already_and_equal_images(tmp_path: Path) -> None:
     assert line.startswith("1 of 40 images in val have the same embedding as another")
 
 
-def test_what_cannot_be_loaded_is_left_to_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_loaded_is_left_to_the_runs(tmp_path, monkeypatch):
     layer = {"dataset": {"name": "triplets", "file": str(tmp_path / "none.jsonl")}, "strategy": "in-batch"}
     assert forewarnings([build_config([layer])], 0.01, Display(), Scenes()) == []

@@ -1,7 +1,5 @@
 """The table of claims: all 34 are present, complete, consistent and resolvable."""
 
-from pathlib import Path
-
 import pytest
 
 from negbench.claims.claim import Condition, all_claims, chosen, read_claims, settings
@@ -15,7 +13,7 @@ from negbench.settings.layers import set_layer
 from negbench.systems.system import systems
 
 
-def test_all_34_claims_are_there_and_fit_together() -> None:
+def test_all_34_claims_are_there_and_fit_together():
     assert [claim.number for claim in all_claims()] == list(range(1, 35))
     for claim in all_claims():
         assert claim.words.endswith(".")
@@ -33,7 +31,7 @@ def test_all_34_claims_are_there_and_fit_together() -> None:
     assert {str(layer["system"]) for layer in settings().values()} <= set(systems())
 
 
-def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: Path, tmp_path: Path) -> None:
+def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root, tmp_path):
     base = [set_layer(f"dataset.root='{toy_root}'"), set_layer("train.epochs=12")]
     plan = plan_claims(all_claims(), base, (0,), tmp_path, Display(), Scenes())
     assert set(plan.undefined) == {"hycole-slow", "hycole-still", "hycole-fast"}
@@ -58,7 +56,7 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
     assert config["hycole-no-text-composition"].hybrid.alpha == 0 < config["hycole-no-text-composition"].hybrid.beta
 
 
-def test_clip_can_move_slowly(toy_root: Path, tmp_path: Path) -> None:
+def test_clip_can_move_slowly(toy_root, tmp_path):
     sets = ["backbone.name=clip", "backbone.init=random", "backbone.size=toy", f"dataset.root='{toy_root}'"]
     plan = plan_claims(chosen("26,28,29"), list(map(set_layer, sets)), (0,), tmp_path, Display(), Scenes())
     assert plan.undefined == {}
@@ -72,7 +70,7 @@ def test_clip_can_move_slowly(toy_root: Path, tmp_path: Path) -> None:
     assert len({cell.hash for cell in plan.cells}) == len(plan.cells) == 7
 
 
-def test_a_list_stands_for_a_test_of_each(tmp_path: Path) -> None:
+def test_a_list_stands_for_a_test_of_each(tmp_path):
     test = 'statistic = "difference", of = ["a", "b"], against = "c", measure = "recall"'
     test += ', supports = "> 0", refutes = "< 0"'
     head = 'id = 1\nwords = "w"\nsource = "s"\npublished = "p"'
@@ -82,7 +80,7 @@ def test_a_list_stands_for_a_test_of_each(tmp_path: Path) -> None:
     assert listed.settings == ("a", "c", "b")
 
 
-def test_conditions() -> None:
+def test_conditions():
     above, below = Condition.parse("> 0.5"), Condition.parse("< -0.005")
     assert above.holds(0.6, 0.7)
     assert not above.holds(0.5, 0.7)
@@ -93,13 +91,13 @@ def test_conditions() -> None:
         Condition.parse(">= 0")
 
 
-def test_claims_are_chosen_by_number_and_measures_name_their_options() -> None:
+def test_claims_are_chosen_by_number_and_measures_name_their_options():
     assert [claim.number for claim in chosen("17, 5")] == [17, 5]  # test_command.py tests wrong numbers
     assert str(Measure("recall")) == "recall"
     assert str(Measure("false-negatives", (("band", "501-"),))) == "false-negatives (band 501-)"
 
 
-def test_the_list_shows_all_claims_in_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_shows_all_claims_in_80_columns(tmp_path, capsys):
     assert negbench(["claims", "--list", "--runs-dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) == 80

@@ -53,7 +53,7 @@ def trial(
 ) -> ClaimTest:
     values = {name: np.asarray(value, dtype=np.float64) for name, value in table.items()}
     conditions = Condition.parse(supports), Condition.parse(refutes)
-    return ClaimTest(statistic, tuple(table), Fixed(table=values), other, *conditions)  # type: ignore[arg-type]
+    return ClaimTest(statistic, tuple(table), Fixed(table=values), other, *conditions)
 
 
 def claim_of(*tests: ClaimTest) -> Claim:
@@ -68,7 +68,7 @@ def verdict(*tests: ClaimTest, **undefined: str) -> str:
 # --- estimates ---------------------------------------------------------------------------------------------------
 
 
-def test_values_of_whole_runs_have_students_interval() -> None:
+def test_values_of_whole_runs_have_students_interval():
     one, other = np.array([-0.2, 0.3, 0.1, 0.4]), np.array([-0.1, 0.1, 0.0, 0.1])
     estimate = estimate_of(one, other, None, 1)
     want = stats.ttest_rel(one, other).confidence_interval(0.95)
@@ -78,13 +78,13 @@ def test_values_of_whole_runs_have_students_interval() -> None:
     assert estimate.detectable == pytest.approx((stats.t.ppf(0.975, 3) + stats.t.ppf(0.8, 3)) * error)
 
 
-def test_one_seed_of_whole_runs_has_no_interval() -> None:
+def test_one_seed_of_whole_runs_has_no_interval():
     estimate = estimate_of(np.array([0.5]), np.array([0.25]), None, 1)
     assert estimate.value == 0.25
     assert all(math.isnan(value) for value in (estimate.low, estimate.high, estimate.detectable))
 
 
-def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missing() -> None:
+def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missing():
     generator = np.random.default_rng(0)
     one, other = generator.normal(0.2, 1, (2, 3, 40))
     strata, clusters = np.array(["x", "y"] * 20), np.array(list("abcdefgh") * 5)
@@ -103,7 +103,7 @@ def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missin
     assert effect.high - effect.low > estimate_of(one, other, labels, 1).high - estimate_of(one, other, labels, 1).low
 
 
-def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value() -> None:
+def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value():
     """Every query lacks a value in some seed: an error for shared queries, Student's interval for queries per seed."""
     one = np.random.default_rng(0).normal(0.2, 1, (8, 40))
     one[np.arange(40) % 8, np.arange(40)] = np.nan
@@ -116,7 +116,7 @@ def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value() -> None:
     assert estimate.high - estimate.low == pytest.approx(want.high - want.low, rel=0.2)
 
 
-def test_queries_of_one_world_are_no_new_queries_in_every_seed() -> None:
+def test_queries_of_one_world_are_no_new_queries_in_every_seed():
     """Differences by query repeat in all 8 seeds: they count as 40 queries if seeds share a world, else as 320."""
     generator = np.random.default_rng(0)
     one = generator.normal(size=(1, 40)) + 0.01 * generator.normal(size=(8, 40))
@@ -141,7 +141,7 @@ THE_WHOLE_INTERVAL_DECIDES: list[tuple[Any, ...]] = [
 ]
 
 
-def test_a_difference_inside_half_a_point_is_no_effect() -> None:
+def test_a_difference_inside_half_a_point_is_no_effect():
     for low, high, supports, want in (
         (0.001, 0.004, "> 0", "no effect"), (-0.004, 0.004, "> 0", "no effect"), (0.001, 0.006, "> 0", "supported"),
         (-0.004, 0.004, "> 0.005", "refuted"), (math.nan, math.nan, "> 0", "undecided"),
@@ -150,7 +150,7 @@ def test_a_difference_inside_half_a_point_is_no_effect() -> None:
         assert decide(test, ClaimEstimate(0.0, low, high, 0.1)) == want, (low, high)
 
 
-def test_a_premise_must_hold_before_anything_is_decided() -> None:
+def test_a_premise_must_hold_before_anything_is_decided():
     refuted, shares = trial({"a": [-1.0, -1.1, -0.9]}), Fixed(table={"p": np.array([0.2, 0.5, 0.5])})
     for bound, want in (("> 0.3", "refuted"), ("> 0.5", "premise absent"), ("< 0.3", "premise absent")):
         claim = dataclasses.replace(claim_of(refuted), premises=(Premise("p", shares, Condition.parse(bound)),))
@@ -163,7 +163,7 @@ def test_a_premise_must_hold_before_anything_is_decided() -> None:
     assert (lost.verdict, lost.reason) == ("not testable", "premise: no pools here")
 
 
-def test_two_lengths_are_one_verdict() -> None:
+def test_two_lengths_are_one_verdict():
     up = trial({"a": [1.0, 1.1, 0.9]})
 
     def found(verdict: str) -> Finding:
@@ -181,18 +181,17 @@ def test_two_lengths_are_one_verdict() -> None:
     assert both.reason == "why not testable"
     # each length spends half of the level
     one = judge(claim_of(up), evidence("a"), ONCE, lacking=None, undefined={}, lengths=2).answers[0].estimate
-    assert one is not None
     want_low = stats.ttest_1samp([1.0, 1.1, 0.9], 0).confidence_interval(0.975).low
     assert one.low == pytest.approx(want_low)
 
 
-def test_the_whole_interval_decides() -> None:
+def test_the_whole_interval_decides():
     for low, high, supports, refutes, want in THE_WHOLE_INTERVAL_DECIDES:
         decision = decide(trial({"a": []}, "level", supports, refutes), ClaimEstimate(0.0, low, high, 0.1))
         assert decision == want, (low, high, supports, refutes)
 
 
-def test_a_claim_is_as_good_as_its_weakest_test() -> None:
+def test_a_claim_is_as_good_as_its_weakest_test():
     up, down, open_ = ({"a": [1.0, 1.1, 0.9]}, {"b": [-1.0, -1.1, -0.9]}, {"c": [-1.0, 1.0, 0.5]})
     assert verdict(trial(up)) == "supported"
     assert verdict(trial(up), trial(down)) == "refuted"
@@ -201,7 +200,7 @@ def test_a_claim_is_as_good_as_its_weakest_test() -> None:
     assert verdict(trial(up), trial(down), a="no such option") == "refuted"
 
 
-def test_intervals_of_a_claim_are_simultaneous() -> None:
+def test_intervals_of_a_claim_are_simultaneous():
     values = {"a": [1.0, 0.6, 1.4]}
     alone = stats.ttest_1samp(values["a"], 0).confidence_interval(0.95)
     three = stats.ttest_1samp(values["a"], 0).confidence_interval(1 - 0.05 / 3)
@@ -210,7 +209,7 @@ def test_intervals_of_a_claim_are_simultaneous() -> None:
     assert verdict(*[trial(values)] * 3) == "undecided"
 
 
-def test_a_look_spends_its_share_and_what_it_decides_stays() -> None:
+def test_a_look_spends_its_share_and_what_it_decides_stays():
     looks, values = Looks(SEEDS, 5), {"a": [1.0, 1.01, 0.99, -9, -9], "b": [1.0, 0.5, 0.6, 0.8, 0.7]}
     tests = [trial({name: row}) for name, row in values.items()]
     complete = evidence("a", "b", seeds=(0, 1, 2, 3, 4))
@@ -218,20 +217,19 @@ def test_a_look_spends_its_share_and_what_it_decides_stays() -> None:
     assert [(answer.verdict, answer.seeds) for answer in finding.answers] == [("supported", 3), ("supported", 5)]
     for answer, count, share, row in zip(finding.answers, looks.counts, looks.shares, values.values(), strict=True):
         want = stats.ttest_1samp(row[:count], 0).confidence_interval(1 - 0.05 * share / 2)
-        assert answer.estimate is not None
         assert (answer.estimate.low, answer.estimate.high) == pytest.approx((want.low, want.high))
     stopped = Evidence({**complete.runs, "b": evidence("b").runs["b"]})
     (_, left) = judge(claim_of(*tests), stopped, looks, lacking=None, undefined={}).answers
     assert (left.verdict, left.seeds) == ("undecided", 3)
 
 
-def test_a_difference_is_paired_by_seed() -> None:
+def test_a_difference_is_paired_by_seed():
     pair = {"a": [0.5, -0.25, 0.75], "b": [0.4, -0.36, 0.66]}
     assert verdict(trial(pair, "difference")) == "supported"
     assert verdict(trial(dict(reversed(pair.items())), "difference")) == "refuted"
 
 
-def test_order_is_a_rank_correlation_seed_by_seed() -> None:
+def test_order_is_a_rank_correlation_seed_by_seed():
     table = {name: [[v, v], [v, v], [v, v]] for name, v in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", -4.0))}
     other = Fixed(table={name: -np.asarray(value) for name, value in table.items()})
     mixed = Fixed(table={name: np.array([[0.5, 0.5]] * 3) for name in table})
@@ -242,7 +240,7 @@ def test_order_is_a_rank_correlation_seed_by_seed() -> None:
     assert finding.reason == "needs at least three settings, and measures that differ between them"
 
 
-def test_reasons() -> None:
+def test_reasons():
     pair = trial({"a": [1.0] * 3, "b": [1.0] * 3}, "difference")
     one_run = judge(claim_of(pair), evidence("a", "b", same="x"), ONCE, lacking=None, undefined={})
     assert (one_run.verdict, one_run.reason[:29]) == ("not testable", "'a' and 'b' are the same run:")

@@ -1,7 +1,6 @@
 """`negbench data verify`, and files of triplets as `--dataset`."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_path_names_the_triplets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_names_the_triplets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     want = {"name": "triplets", "file": str(tmp_path / "sub/a.jsonl")}
     assert plugin_section("datasets", "sub/a.jsonl") == want
@@ -40,7 +39,7 @@ def test_a_path_names_the_triplets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert named("loss", None) == {}
 
 
-def test_verify_clean(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_clean(file, capsys):
     assert negbench(["data", "verify", str(file)]) == 0
     out = capsys.readouterr().out
     assert "val: triplets@file-" in out
@@ -49,7 +48,7 @@ def test_verify_clean(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.strip().endswith("clean")
 
 
-def test_verify_annotations_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_annotations_alone(file, capsys):
     for picture in file.parent.glob("*.png"):
         picture.unlink()
     assert negbench(["data", "verify", str(file)]) == 2
@@ -62,7 +61,7 @@ def test_verify_annotations_alone(file: Path, capsys: pytest.CaptureFixture[str]
     assert negbench(["data", "verify", str(file), "--annotations"]) == 2
 
 
-def test_verify_lists_problems(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_lists_problems(file, capsys):
     for n in range(12):
         (file.parent / f"i{n}.png").write_bytes(b"no picture")
     (file.parent / "i3.png").unlink()
@@ -88,6 +87,6 @@ VERIFY_MISTAKES: list[tuple[Any, ...]] = [
 ]
 
 
-def test_verify_mistakes(refused: Callable[..., str]) -> None:
+def test_verify_mistakes(refused):
     for arguments, message in VERIFY_MISTAKES:
         refused(["data", "verify", *arguments], message)

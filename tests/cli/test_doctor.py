@@ -1,7 +1,6 @@
 """`negbench doctor`: a healthy installation, leftovers, and damaged or missing files."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.systems.system import load_config
 
 
-def test_a_healthy_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_place(tmp_path, capsys):
     assert negbench(["doctor", "--runs-dir", str(tmp_path / "runs")]) == 0
     out = capsys.readouterr().out
     assert "PROBLEM" not in out
@@ -20,7 +19,7 @@ def test_a_healthy_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not (tmp_path / "runs").exists()  # doctor creates nothing
 
 
-def test_what_is_no_folder_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_folder_is_a_problem(tmp_path, capsys):
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for name in ("file", "dangling"):
@@ -28,9 +27,7 @@ def test_what_is_no_folder_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFi
         assert f"PROBLEM: {tmp_path / name} is not a folder" in capsys.readouterr().out
 
 
-def test_leftovers_go_and_damage_is_named(
-    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, capsys):
     config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=vector_sets)
     folder = run_config(config, Bench.open(tmp_path, "none")).folder
     deep = tmp_path / "study" / "report" / "figures"
@@ -62,9 +59,7 @@ def test_leftovers_go_and_damage_is_named(
     assert "found 1 problem" in output.err
 
 
-def test_files_that_are_gone_are_named(
-    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_gone_are_named(tmp_path, vector_sets, capsys):
     """Doctor and `load` name a run's missing files; only the weights may be deleted to save space."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
     folder = run_config(config, Bench.open(tmp_path, "none")).folder

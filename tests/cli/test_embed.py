@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,14 +146,12 @@ class Counting(nn.Module):
 
 def given(file: Path, encoder: Any) -> str:
     """Put the encoder into a module and return its specification FILE:given."""
-    import_file(file, "--encoder").given = encoder  # type: ignore[attr-defined]
+    import_file(file, "--encoder").given = encoder
     return f"{file}:given"
 
 
 @pytest.mark.slow
-def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
-    pictures: Path, module: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
-) -> None:
+def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(pictures, module, tmp_path, capsys, refused):
     """Run the commands of docs/howto/ten_minutes.md in order, on a file with other column names."""
     page = (Path(__file__).parents[2] / "docs" / "howto" / "ten_minutes.md").read_text(encoding="utf-8")
     printed = [shlex.split(line)[1:] for line in page.split("```sh\n")[1].split("```")[0].splitlines()]
@@ -201,7 +199,7 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
     refused(init, f'set name = "precomputed", images = "{pictures}')
 
 
-def test_vectors_are_those_of_each_item_alone(pictures: Path, module: Path) -> None:
+def test_vectors_are_those_of_each_item_alone(pictures, module):
     written = []
     for name in ("make", "made", "Mine"):
         saved = package.embed(package.Embed(folder=pictures, encoder=f"{module}:{name}", batch_size=5, overwrite=True))
@@ -229,7 +227,7 @@ def test_vectors_are_those_of_each_item_alone(pictures: Path, module: Path) -> N
         np.testing.assert_allclose(other[image], row, rtol=1e-5)
 
 
-def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures: Path, module: Path) -> None:
+def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures, module):
     encoder = Counting()
     embedded = package.embed(package.Embed(folder=pictures, encoder=given(module, encoder), batch_size=10))
     assert encoder.asked == [10, 10, 4, 3]
@@ -241,7 +239,7 @@ def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures: Path, modul
     assert rows[0]["pool_size"] > 0
 
 
-def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures: Path, module: Path) -> None:
+def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures, module):
     (pictures / "queries.jsonl").unlink()
     (pictures / "lists").mkdir()
     (pictures / "lists" / "t.csv").write_text(
@@ -280,9 +278,7 @@ ONE_LINE = {
 }
 
 
-def test_what_is_wrong_with_an_encoder_is_one_line(
-    pictures: Path, module: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
-) -> None:
+def test_what_is_wrong_with_an_encoder_is_one_line(pictures, module, monkeypatch, refused):
     monkeypatch.chdir(module.parent)
     (module.parent / "broken.py").write_text("x = (", encoding="utf-8")
     for spec, message in ONE_LINE.items():
@@ -290,9 +286,7 @@ def test_what_is_wrong_with_an_encoder_is_one_line(
         assert not list(pictures.glob("*.npz"))
 
 
-def test_what_is_wrong_with_the_folder_is_one_line(
-    pictures: Path, module: Path, tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_what_is_wrong_with_the_folder_is_one_line(pictures, module, tmp_path, refused):
     spec = ["--encoder", f"{module}:Arrays"]
 
     def fails(folder: Path, message: str, *more: str) -> None:
@@ -317,29 +311,25 @@ def test_what_is_wrong_with_the_folder_is_one_line(
     fails(pictures, "p7 (no file); put them there, or take their rows out of queries.jsonl", "--overwrite")
 
 
-def test_a_missing_library_is_named_with_its_extra(
-    pictures: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
-) -> None:
+def test_a_missing_library_is_named_with_its_extra(pictures, monkeypatch, refused):
     for spec, module in (("transformers:x/y", "transformers"), ("open_clip:x", "open_clip")):
         monkeypatch.setitem(sys.modules, module, None)
         refused(["embed", str(pictures), "--encoder", spec], f"this needs {module}: pip install 'negbench[full]'")
 
 
-def test_an_encoder_that_was_interrupted_leaves_no_file(pictures: Path, module: Path) -> None:
+def test_an_encoder_that_was_interrupted_leaves_no_file(pictures, module):
     encoder = Counting()
 
     def stop(texts: Sequence[str]) -> Tensor:
         raise KeyboardInterrupt
 
-    encoder.encode_text = stop  # type: ignore[method-assign]
+    encoder.encode_text = stop
     with pytest.raises(KeyboardInterrupt):
         package.embed(package.Embed(folder=pictures, encoder=given(module, encoder)))
     assert {file.name for file in pictures.iterdir()} == {"pictures", "queries.jsonl"}
 
 
-def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
-    pictures: Path, module: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
-) -> None:
+def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, module, monkeypatch, refused):
     package.embed(package.Embed(folder=pictures, encoder=given(module, Counting())))
     before = (pictures / "texts.npz").read_bytes()
     write = atomic_write
@@ -351,16 +341,14 @@ def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
 
     monkeypatch.setattr("negbench.own.embed.atomic_write", killed)
     encoder = Counting()
-    encoder.encode_text = lambda texts: torch.full((len(texts), 2), 0.5)  # type: ignore[method-assign]
+    encoder.encode_text = lambda texts: torch.full((len(texts), 2), 0.5)
     with pytest.raises(KeyboardInterrupt):
         package.embed(package.Embed(folder=pictures, encoder=given(module, encoder), overwrite=True))
     assert (pictures / "texts.npz").read_bytes() != before
     refused(["init", str(pictures)], "no embeddings of images: save them beside texts.npz")
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(
-    pictures: Path, module: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(pictures, module, monkeypatch):
     monkeypatch.setattr(os, "access", lambda place, mode: False)
     encoder = Counting()
     with pytest.raises(NegbenchError, match=r"cannot write .*my data"):

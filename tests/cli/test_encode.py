@@ -1,16 +1,9 @@
 """`negbench data encode`: the plan, encoding once, repairing damage."""
 
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
-
 from negbench.cli.main import run as negbench
 
 
-def test_fills_the_store_once(
-    toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fills_the_store_once(toy_root, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     command = ["data", "encode", "--dataset", "synthetic", "--data-root", str(toy_root)]
     assert negbench(command) == 0
@@ -23,6 +16,6 @@ def test_fills_the_store_once(
     assert "144 encoded" in capsys.readouterr().out
 
 
-def test_what_stores_nothing_is_one_line(toy_root: Path, refused: Callable[..., str]) -> None:
+def test_what_stores_nothing_is_one_line(toy_root, refused):
     sets = ["--set", "backbone.init=random", "--set", "backbone.size=toy", "--set", "backbone.frozen=false"]
     refused(["data", "encode", "--backbone", "clip", "--data-root", str(toy_root), *sets], "stores no features")

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.scoring import scorers as scoring
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
+from tests import standin
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> R
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, standin: Any) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a small hpfiq.json with stand-in images."""
     folder = tmp_path_factory.mktemp("data")
     standin.write_preferences(folder, users=4, judgements=6, images=40)
@@ -41,17 +41,14 @@ def cells(text: str, metric: str) -> list[str]:
 
 
 def printed_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return value
+    return json.loads(capsys.readouterr().out)
 
 
 # --- preferences -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.data
-def test_recall_at_5_of_the_real_file_needs_no_image(
-    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recall_at_5_of_the_real_file_needs_no_image(shared_data, tmp_path, capsys):
     arguments = ["--dataset", "hp-fashioniq", "--data-root", str(shared_data), "--scorer", "recall-at-5"]
     assert negbench(["evaluate", *arguments, "--json", "--out", str(tmp_path / "judged.parquet")]) == 0
     values = {key: math.nan if value is None else value for key, value in printed_json(capsys)["metrics"].items()}
@@ -63,9 +60,7 @@ def test_recall_at_5_of_the_real_file_needs_no_image(
     assert len(pd.read_parquet(tmp_path / "judged.parquet")) == 3050
 
 
-def test_a_run_is_judged_by_the_scores_of_its_model(
-    finished: RunFolder, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, capsys):
     out = tmp_path / "judged.parquet"
     arguments = ["evaluate", str(finished.path), "--dataset", "hp-fashioniq", "--data-root", str(root)]
     assert negbench([*arguments, "--out", str(out)]) == 0
@@ -87,9 +82,7 @@ def test_a_run_is_judged_by_the_scores_of_its_model(
     assert list(table["query"]) == [query.id for query in data.queries]
 
 
-def test_a_run_may_be_named_as_scorer(
-    finished: RunFolder, root: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
-) -> None:
+def test_a_run_may_be_named_as_scorer(finished, root, capsys, refused):
     place = ["--dataset", "hp-fashioniq", "--data-root", str(root)]
     printed = []
     for source in ([str(finished.path)], ["--scorer", str(finished.path)]):
@@ -100,7 +93,7 @@ def test_a_run_may_be_named_as_scorer(
     refused(["evaluate", "--scorer", "recall-at-5"], "--scorer: name its data set with --dataset")
 
 
-def test_training_on_preferences_is_told(tmp_path: Path, root: Path, refused: Callable[..., str]) -> None:
+def test_training_on_preferences_is_told(tmp_path, root, refused):
     arguments = ["run", "--strategy", "qure", "--dataset", "hp-fashioniq", "--data-root", str(root)]
     refused(
         [*arguments, "--set", "backbone.weights='random'", "--runs-dir", str(tmp_path)],

@@ -2,9 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +13,7 @@ from negbench.cli.main import run as negbench
 from negbench.machine.files import read_json
 from negbench.settings.layers import read_recipe
 from negbench.store.runfolder import RunFolder
+from tests import standin
 
 MANY = "reference,text,target\n" + "".join(f"p{n},more,p{n + 1}\n" for n in range(15))
 
@@ -34,7 +33,7 @@ def write_triplets(file: Path, images: list[str], texts: list[str], count: int) 
 
 
 @pytest.fixture
-def pictures(tmp_path: Path, standin: Any) -> Path:
+def pictures(tmp_path: Path) -> Path:
     """Write 30 stand-in images and 80 triplets."""
     names = [f"p{number}" for number in range(30)]
     standin.write_images(tmp_path / "data" / "pictures", names)
@@ -87,9 +86,7 @@ def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path) -> pd.D
 
 
 @pytest.mark.slow
-def test_a_folder_of_images_from_init_to_negatives(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
-) -> None:
+def test_a_folder_of_images_from_init_to_negatives(pictures, tmp_path, capsys, refused):
     mined = follow(pictures, capsys, tmp_path / "runs")
     images = {file.stem for file in (pictures / "pictures").iterdir()}
     for row in mined.itertuples():
@@ -112,7 +109,7 @@ def test_a_folder_of_images_from_init_to_negatives(
     assert kept == [file.read_bytes() for file in (pictures / "recipe.toml", pictures / "my_strategy.py")]
 
 
-def test_embeddings_make_a_recipe_of_precomputed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embeddings_make_a_recipe_of_precomputed(tmp_path, capsys):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
     assert negbench(["init", str(folder)]) == 0
     out = capsys.readouterr().out
@@ -138,7 +135,7 @@ MISSING: list[tuple[dict[str, str], str]] = [
 ]
 
 
-def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_one_line(tmp_path, capsys):
     for number, (files, message) in enumerate(MISSING):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -153,7 +150,7 @@ def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert {file.name for file in folder.iterdir()} == set(files)
 
 
-def test_embeddings_that_lack_a_text_name_it(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_embeddings_that_lack_a_text_name_it(tmp_path, refused):
     folder = embeddings(tmp_path / "w", 40, 30, 8)
     np.savez(folder / "words.npz", texts=np.array(["change 0"]), clip=np.zeros((1, 8), np.float32) + 1)
     refused(["init", str(folder)], "cannot start yet: words.npz lacks")
@@ -161,7 +158,7 @@ def test_embeddings_that_lack_a_text_name_it(tmp_path: Path, refused: Callable[.
     refused(["init", str(folder)], "no embeddings of texts: save them beside pictures.npz")
 
 
-def test_mine_wants_files_or_a_data_set(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_mine_wants_files_or_a_data_set(tmp_path, refused):
     base = ["mine", "--strategy", "qure", "--out", str(tmp_path / "n.parquet")]
     for more, message in (
         ([], "give --queries, --images and --targets, or a data set"),
@@ -173,9 +170,7 @@ def test_mine_wants_files_or_a_data_set(tmp_path: Path, refused: Callable[..., s
         refused([*base, *more], message)
 
 
-def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(
-    pictures: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(pictures, capsys):
     """A received folder may bring code; one that init wrote stays in the recipe, edited or not."""
     (pictures / "my_strategy.py").write_text("raise SystemExit('ran')\n", encoding="utf-8")
     for _ in range(2):  # the second time it finds its own recipe
@@ -192,9 +187,7 @@ def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(
             file.write("# edited\n")
 
 
-def test_control_characters_in_names_reach_neither_terminal_nor_recipe(
-    pictures: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
-) -> None:
+def test_control_characters_in_names_reach_neither_terminal_nor_recipe(pictures, capsys, refused):
     strange = pictures.rename(pictures.with_name("a\nb\x1b[31m\x7f"))
     (strange / "queries.jsonl").rename(strange / "q\x1b]0;x\x07\n.jsonl")
     assert negbench(["init", str(strange)]) == 0
@@ -205,9 +198,7 @@ def test_control_characters_in_names_reach_neither_terminal_nor_recipe(
     assert "\x1b" not in line
 
 
-def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(tmp_path, refused):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
     table = pd.read_csv(folder / "queries.csv")
     for column in ("reference", "target"):
@@ -221,7 +212,7 @@ def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(
     assert negbench(["init", str(folder)]) == 0
 
 
-def test_texts_saved_as_ids_are_named(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_texts_saved_as_ids_are_named(tmp_path, refused):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
     words = np.load(folder / "words.npz")
     np.savez(folder / "texts.npz", ids=words["texts"], embeddings=words["clip"])

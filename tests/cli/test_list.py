@@ -7,7 +7,7 @@ from negbench.cli.main import run as negbench
 from negbench.plugins.registry import KINDS, registry
 
 
-def test_every_option_that_a_user_sets_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_that_a_user_sets_is_printed_once(capsys):
     for kind, name in [(each, name) for each in KINDS for name in registry.plugins(each)]:
         assert negbench(["list", kind, name]) == 0
         out = capsys.readouterr().out
@@ -18,7 +18,7 @@ def test_every_option_that_a_user_sets_is_printed_once(capsys: pytest.CaptureFix
         assert printed == [option.name for option in options_of(kind, name) if option.name not in run]
 
 
-def test_one_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_option(capsys):
     assert negbench(["list", "backbones", "precomputed"]) == 0
     out = capsys.readouterr().out
     assert "options, as --set backbone.NAME=VALUE or --backbone precomputed:NAME=VALUE:\n" in out
@@ -28,9 +28,7 @@ def test_one_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["list", "backbones", "precomputed"]])
-def test_on_a_terminal_nothing_is_wider_than_that(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_nothing_is_wider_than_that(arguments, capsys, monkeypatch):
     assert negbench(arguments) == 0
     piped = capsys.readouterr().out
     assert max(map(len, piped.splitlines())) > 100  # one line per item, for grep

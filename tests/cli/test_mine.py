@@ -1,6 +1,5 @@
 """`negbench mine`: from input files to an output file, and one-line errors for faulty files."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def _command(folder: Path, **flags: object) -> list[str]:
 
 
 @pytest.mark.parametrize("targets", ["t.npy", "t.parquet"])
-def test_writes_what_the_miner_finds(folder: Path, targets: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_what_the_miner_finds(folder, targets, capsys):
     assert negbench(_command(folder, targets=folder / targets, seed=3, refresh=1)) == 0
     out = capsys.readouterr().out
     assert "20 queries, 5 negatives each, from pools of" in out
@@ -58,9 +57,7 @@ def test_writes_what_the_miner_finds(folder: Path, targets: str, capsys: pytest.
     assert frame["false_negative_rate_pool"].notna().any() == (targets != "t.npy")
 
 
-def test_formats_hold_the_same_negatives_each_once(
-    folder: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
-) -> None:
+def test_formats_hold_the_same_negatives_each_once(folder, capsys, refused):
     """Six draws from a pool of four repeat; every format lists each negative once, with its cosine."""
     queries, images = (np.load(folder / name) for name in ("q.npy", "i.npy"))
     unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, images)]
@@ -91,7 +88,7 @@ def test_formats_hold_the_same_negatives_each_once(
     assert np.array(pairs["score"].tolist()) == pytest.approx(np.take_along_axis(cosine, columns, 1), abs=1e-6)
 
 
-def test_the_command_of_the_page_on_other_trainers(folder: Path) -> None:
+def test_the_command_of_the_page_on_other_trainers(folder):
     page = Path(__file__).parents[2] / "docs" / "howto" / "other_trainers.md"
     (line,) = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("negbench mine --q")]
     files = ("q.npy", "i.npy", "t.npy", "pairs.jsonl")
@@ -100,7 +97,7 @@ def test_the_command_of_the_page_on_other_trainers(folder: Path) -> None:
     assert list(pd.read_json(folder / "pairs.jsonl", lines=True)) == ["anchor", "positive", "negative_1", "score"]
 
 
-def test_dot_products(folder: Path) -> None:
+def test_dot_products(folder):
     assert negbench([*_command(folder, strategy="top-k:k=1", draws=1), "--dot"]) == 0
     scores = np.load(folder / "q.npy") @ np.load(folder / "i.npy").T
     scores[np.arange(Q), np.load(folder / "t.npy")] = -np.inf
@@ -134,7 +131,7 @@ MISTAKES = [
 ]
 
 
-def test_mistakes_are_one_line(folder: Path, refused: Callable[..., str]) -> None:
+def test_mistakes_are_one_line(folder, refused):
     targets = np.load(folder / "t.npy")
     np.save(folder / "words.npy", np.array(["a"] * Q))
     np.save(folder / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
@@ -150,7 +147,7 @@ def test_mistakes_are_one_line(folder: Path, refused: Callable[..., str]) -> Non
 
 
 @pytest.mark.parametrize("cell", [[True, False], ["1"], [3.9], "12", b"12", [[1]]])
-def test_rows_are_whole_numbers_and_nothing_else(folder: Path, cell: Any, refused: Callable[..., str]) -> None:
+def test_rows_are_whole_numbers_and_nothing_else(folder, cell, refused):
     cells = [cell] * Q
     pd.DataFrame({"target": np.load(folder / "t.npy"), "excluded": cells}).to_parquet(folder / "t.parquet")
     refused(_command(folder, targets=folder / "t.parquet"), "excluded: query 0 must list rows of the images")
@@ -158,7 +155,7 @@ def test_rows_are_whole_numbers_and_nothing_else(folder: Path, cell: Any, refuse
         Miner("qure").refresh(np.eye(Q), np.eye(Q), np.arange(Q), relevant=cells)
 
 
-def test_filters_apply_to_embeddings_in_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_filters_apply_to_embeddings_in_files(folder, capsys):
     """Known relevant images and those above s+ - margin are never drawn; without filters the share is printed."""
     table = pd.read_parquet(folder / "t.parquet")
     arguments = _command(folder, strategy="all-corpus", draws=N, targets=folder / "t.parquet")
@@ -183,9 +180,7 @@ def test_filters_apply_to_embeddings_in_files(folder: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
-def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(
-    folder: Path, ending: str, refused: Callable[..., str]
-) -> None:
+def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, ending, refused):
     """Files as `embed` writes them, and parquet; ids may be written with either separator."""
     images, rows = np.load(folder / "i.npy"), np.load(folder / "t.npy")
     ids, named = [f"img\\{row}.jpg" for row in range(N)], folder / f"images.{ending}"

@@ -3,8 +3,6 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import typer
@@ -19,7 +17,7 @@ from negbench.machine.files import checked_name
 
 
 @pytest.mark.parametrize("arguments", [[], ["data"]])
-def test_a_command_is_missing_the_help_is_shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_is_missing_the_help_is_shown(arguments, capsys):
     assert negbench(arguments) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith(f"Usage: negbench {'data ' if arguments else ''}[OPTIONS] COMMAND")
@@ -27,9 +25,7 @@ def test_a_command_is_missing_the_help_is_shown(arguments: list[str], capsys: py
     assert shown.err.count("\n") > 7
 
 
-def test_the_help_of_compare_is_two_screens_in_groups(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_help_of_compare_is_two_screens_in_groups(capsys, monkeypatch):
     for width in (80, 100):
         monkeypatch.setenv("COLUMNS", str(width))
         assert negbench(["compare", "--help"]) == 0
@@ -45,9 +41,9 @@ def test_the_help_of_compare_is_two_screens_in_groups(
         assert len(examples) > 2
 
 
-def test_every_example_of_the_help_is_a_command_line() -> None:
+def test_every_example_of_the_help_is_a_command_line():
     root = typer.main.get_command(app)
-    commands = {**root.commands, **root.commands["data"].commands}  # type: ignore[attr-defined]
+    commands = {**root.commands, **root.commands["data"].commands}
     examples = [line for command in commands.values() for line in getattr(command, "examples", ())]
     assert len(examples) > 25
     for line in examples:
@@ -57,12 +53,12 @@ def test_every_example_of_the_help_is_a_command_line() -> None:
         commands[name].make_context(name, rest).close()  # raises for an unknown flag
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(capsys):
     assert negbench(["--version"]) == 0
     assert capsys.readouterr().out == f"negbench {__version__}\n"
 
 
-def test_options_of_a_plugin_reach_every_command(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_options_of_a_plugin_reach_every_command(refused, tmp_path):
     """The strategy itself rejects the value, so the option was passed on."""
     for command in ["run", "study", "audit"]:
         runs = [] if command == "audit" else ["--runs-dir", str(tmp_path)]
@@ -71,7 +67,7 @@ def test_options_of_a_plugin_reach_every_command(refused: Callable[..., str], tm
         refused([command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs], "did you mean 'fusion'")
 
 
-def test_a_path_that_no_disk_can_have_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_path_that_no_disk_can_have_is_one_line(capsys, tmp_path):
     path = tmp_path / ("x" * 300 + ".npz")
     vectors = ["--backbone", "precomputed", "--set", f"backbone.images='{path}'", "--set", f"backbone.texts='{path}'"]
     data = ["--dataset", "vectors", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
@@ -79,9 +75,7 @@ def test_a_path_that_no_disk_can_have_is_one_line(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == f"negbench: error: {path}: File name too long\n"
 
 
-def test_where_tasks_run_is_checked(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path):
     for flags, message in [
         (["--executor", "rai"], "unknown executor 'rai': did you mean 'ray'?"),
         (["--executor", "ray:cpu=1"], "unknown option 'cpu' in --executor ray: did you mean 'cpus'?"),
@@ -97,14 +91,12 @@ def test_where_tasks_run_is_checked(
         refused(["compare", *flags], message)
 
 
-def test_the_pool_is_what_there_is_without_a_word(tmp_path: Path) -> None:
+def test_the_pool_is_what_there_is_without_a_word(tmp_path):
     assert executor_of("pool", None, None, tmp_path) == Here()
     assert executor_of("pool", None, 3, tmp_path) == Processes(3)
 
 
-def test_names_cannot_leave_the_runs_folder(
-    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_cannot_leave_the_runs_folder(refused, tmp_path, monkeypatch):
     for name in ["a/b", "../out", "/abs", ".hidden", "", "a b", "a\nb", "-x", "x" * 101, "a\\b"]:
         monkeypatch.chdir(tmp_path)
         with pytest.raises(NegbenchError, match="expected a plain name"):
@@ -114,9 +106,7 @@ def test_names_cannot_leave_the_runs_folder(
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_help_groups_the_commands_in_whole_sentences(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_help_groups_the_commands_in_whole_sentences(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert negbench(["-h"]) == 0
     out = capsys.readouterr().out

@@ -78,10 +78,7 @@ def main(root: str, folder: str, shard_rows: str, pause: str) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     encoded = store.ensure(
-        images_of(Path(folder)),
-        backbone,
-        batch_size=2,
-        progress=lambda count: print(count, flush=True),
+        images_of(Path(folder)), backbone, batch_size=2, progress=lambda count: print(count, flush=True)
     )
     print(json.dumps({"encoded": encoded, "batches": backbone.batches}), flush=True)
 

@@ -1,4 +1,4 @@
-"""Write and damage files of a data set; the tests of the loaders use it through the fixture `flaws`."""
+"""Write and damage files of a data set."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -2,9 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +14,8 @@ from negbench.datasets.verify import verify
 from negbench.errors import OptionError
 from negbench.plugins.registry import build, registry
 from negbench.testing import DatasetTestCase
+from tests.datasets import toys
+from tests.standin import write_images
 
 PLUGIN = Path(__file__).with_name("pairs_plugin.py")
 JUDGED = ("hp-fashioniq",)  # evaluated by the scores of sets, not by ranks
@@ -43,10 +43,10 @@ class _OfAToy(DatasetTestCase):
         return registry.get("datasets", case[0])
 
     @pytest.fixture
-    def options(self, case: tuple[str, dict[str, Any]], toys: ModuleType, tmp_path: Path) -> dict[str, Any]:
+    def options(self, case: tuple[str, dict[str, Any]], tmp_path: Path) -> dict[str, Any]:
         return {**toys.TOYS[case[0]](tmp_path / "toy"), **case[1]}
 
-    def test_name(self, load: Callable[..., Dataset], case: tuple[str, dict[str, Any]]) -> None:
+    def test_name(self, load, case):
         assert load(images=False).card.name == case[0]
 
 
@@ -73,21 +73,21 @@ class TestPlugin(DatasetTestCase):
         return registry.get("datasets", "pairs-plugin")
 
     @pytest.fixture
-    def options(self, toys: ModuleType, tmp_path: Path) -> dict[str, Any]:
+    def options(self, tmp_path: Path) -> dict[str, Any]:
         names = [f"p{n}" for n in range(12)]
         entries = [{"from": names[n], "to": names[n + 1], "caption": f" is {n} "} for n in range(10)]
         for split in ("train", "val"):
             toys.put(tmp_path / f"toy/{split}.json", entries)
-        toys.pictures(tmp_path / "toy/images", names)
+        write_images(tmp_path / "toy/images", names)
         return {"root": tmp_path / "toy"}
 
 
-def test_every_data_set_is_here(toys: ModuleType) -> None:
+def test_every_data_set_is_here():
     names = {plugin.name for plugin in registry.plugins("datasets").values() if plugin.origin == "built-in"}
     assert names == set(toys.TOYS) == {name for name, _ in TRAINED} | {"circo", *JUDGED}
 
 
-def test_a_data_set_of_your_own_is_short_and_so_is_what_its_author_reads() -> None:
+def test_a_data_set_of_your_own_is_short_and_so_is_what_its_author_reads():
     assert len(PLUGIN.read_text().splitlines()) < 80
     read = [Path(str(sys.modules[kind.__module__].__file__)) for kind in (Dataset, DatasetCard)]
     assert sum(len(file.read_text().splitlines()) for file in read) < 300
@@ -96,7 +96,7 @@ def test_a_data_set_of_your_own_is_short_and_so_is_what_its_author_reads() -> No
 @pytest.mark.parametrize(
     "name", ["cirr", "emoji", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets", "vectors"]
 )
-def test_verify_finds_the_copies_clean(name: str, toys: ModuleType, tmp_path: Path) -> None:
+def test_verify_finds_the_copies_clean(name, tmp_path):
     report = verify(name, toys.TOYS[name](tmp_path / "toy"))
     assert {problem.kind for problem in report.problems} <= {"counts"}  # a copy is smaller than the published data
     assert [split.split for split in report.splits] == ["train", "val"]
@@ -161,7 +161,7 @@ WORLDS: dict[str, list[tuple[str, Any]]] = {
 }
 
 
-def test_a_value_out_of_range_is_one_line_that_quotes_it() -> None:
+def test_a_value_out_of_range_is_one_line_that_quotes_it():
     for name, mistakes in OUT_OF_RANGE.items():
         for option, value in mistakes:
             with pytest.raises(OptionError) as caught:
@@ -175,7 +175,7 @@ def test_a_value_out_of_range_is_one_line_that_quotes_it() -> None:
 
 
 @pytest.mark.parametrize("name", _flawed(object))
-def test_a_flaw_is_seen(name: str, toys: ModuleType, tmp_path: Path) -> None:
+def test_a_flaw_is_seen(name, tmp_path):
     registry.add_file(PLUGIN)
     cls = _flawed(registry.get("datasets", "pairs-plugin"))[name]
     for split in ("train", "val"):

@@ -4,7 +4,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +15,8 @@ from negbench.datasets.fashion200k import LANGUAGE, Fashion200K, modification
 from negbench.errors import DataError
 from negbench.plugins.registry import build
 from negbench.testing.datasets import SIGNS, toy_table
+from tests import standin
+from tests.datasets import flaws
 
 TRAIN = [
     ("a", "black biker jacket"), ("b", "blue biker jacket"), ("c", "black biker jacket"), ("d", "black denim jacket"),
@@ -48,9 +49,8 @@ def toy_files() -> Files:
 
 
 @pytest.fixture
-def root(tmp_path: Path, flaws: ModuleType) -> Path:
-    path: Path = flaws.write(tmp_path / "fashion200k", toy_files())
-    return path
+def root(tmp_path: Path) -> Path:
+    return flaws.write(tmp_path / "fashion200k", toy_files())
 
 
 def load(root: Path, **options: Any) -> Fashion200K:
@@ -64,7 +64,7 @@ def short(image: str | None) -> str:
 # --- the test split ----------------------------------------------------------------------------------------------
 
 
-def test_queries_of_the_toy(root: Path) -> None:
+def test_queries_of_the_toy(root):
     data = load(root)
     assert [short(i) for i in data.images] == list("pqrstu")
     assert {name: len(columns) for name, columns in data.groups.items()} == {"all": 6}
@@ -95,7 +95,7 @@ def tirg_hits(data: Fashion200K, scores: Tensor, k: int) -> float:
     return hits / len(data.queries)
 
 
-def test_metrics_against_loops(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_against_loops(root, monkeypatch):
     monkeypatch.setattr(Fashion200K, "cutoffs", (1, 2, 3))  # the toy has six images
     data = load(root)
     for seed, sign in itertools.product(range(5), SIGNS):
@@ -135,9 +135,8 @@ def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
     return {pair: weight / len(sources) for pair, weight in weights.items()}
 
 
-def test_pairs_are_drawn_as_tirg_draws_them(root: Path) -> None:
+def test_pairs_are_drawn_as_tirg_draws_them(root):
     data = load(root, split="train")
-    assert data.pairs is not None
     queries = data.pairs.draw(20_000, 4, 7)
     drawn = Counter((short(q.reference), short(q.target)) for q in queries)
     want = all_pairs(TRAIN)
@@ -162,7 +161,7 @@ def draws(data: Fashion200K, epochs: int) -> list[Query]:
     return [query for epoch in range(epochs) for query in data.at_epoch(epoch, 0).queries]
 
 
-def test_pairs_are_of_one_category(tmp_path: Path, flaws: ModuleType) -> None:
+def test_pairs_are_of_one_category(tmp_path):
     places = {"dresses/x/1/1_0": "red silk", "dresses/x/2/2_0": "blue silk", "tops/x/3/3_0": "pink silk"}
     lines = "".join(f"women/{place}.jpeg\t1\t{caption}\n" for place, caption in places.items())
     root = flaws.write(tmp_path, {"labels/train.txt": lines.encode()})
@@ -170,7 +169,7 @@ def test_pairs_are_of_one_category(tmp_path: Path, flaws: ModuleType) -> None:
     assert {q.text for q in pairs} == {"is not red, is blue.", "is not blue, is red."}
 
 
-def test_every_epoch_has_pairs_of_its_own(root: Path) -> None:
+def test_every_epoch_has_pairs_of_its_own(root):
     data = load(root, split="train")
     drawn = (data, data.at_epoch(0, 1), data.at_epoch(1, 1), data.at_epoch(0, 2))
     pairs = [[(q.reference, q.target) for q in each.queries] for each in drawn]
@@ -178,7 +177,7 @@ def test_every_epoch_has_pairs_of_its_own(root: Path) -> None:
     assert load(root).at_epoch(3, 0).queries == load(root).queries  # nothing is drawn for the test split
 
 
-def test_pairs_of_later_epochs_leave_the_dev_part_its_targets(root: Path) -> None:
+def test_pairs_of_later_epochs_leave_the_dev_part_its_targets(root):
     train, dev = load(root, split="train").split_dev(0.3, 0)
     held = {q.target for q in dev.queries}
     drawn = [train.at_epoch(epoch, 0) for epoch in range(40)]
@@ -191,7 +190,7 @@ def pairs_of(captions: list[str]) -> TrainingPairs:
     return TrainingPairs(Labels([f"{n}" for n in range(len(captions))], captions), LANGUAGE)
 
 
-def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
+def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs():
     sizes = (20, 20, 10)
     captions = [f"c{a} m{b} t{c}" for a in range(sizes[0]) for b in range(sizes[1]) for c in range(sizes[2])]
     pairs = pairs_of(captions * 2)
@@ -200,7 +199,7 @@ def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
     assert [sum(map(len, part.values())) for part in stored] == [8_000, 12_000, 12_000]
 
 
-def test_the_same_words_are_no_pair() -> None:
+def test_the_same_words_are_no_pair():
     captions = ["x x a", "x a", "a x", "b x"]
     drawn = {query.captions for query in pairs_of(captions).draw(500)}
     assert ("a x", "b x") in drawn
@@ -212,20 +211,20 @@ def test_the_same_words_are_no_pair() -> None:
 # --- images ------------------------------------------------------------------------------------------------------
 
 
-def with_images(root: Path, standin: ModuleType, images: list[tuple[str, str]], folder: str = "") -> Path:
+def with_images(root: Path, images: list[tuple[str, str]], folder: str = "") -> Path:
     for image, _ in images:
         standin.write_images((root / folder / name_of(image)).parent, [f"{image}_0"])
     return root
 
 
-def test_images_are_found_below_any_folder(root: Path, standin: ModuleType) -> None:
-    data = build(Fashion200K, root=with_images(root, standin, TEST, "a/b"))
+def test_images_are_found_below_any_folder(root):
+    data = build(Fashion200K, root=with_images(root, TEST, "a/b"))
     assert data.open_image(name_of("q")).tobytes() == bytes(standin.color_of("q_0")) * 64
     assert data.identity == load(root).identity
 
 
-def test_missing_images(root: Path, standin: ModuleType) -> None:
-    with_images(root, standin, TEST)
+def test_missing_images(root):
+    with_images(root, TEST)
     file = root / f"{name_of('q')}.png"
     file.write_bytes(b"")
     data = build(Fashion200K, root=root, allow_missing=True)
@@ -265,11 +264,11 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
 }  # fmt: skip
 
 
-def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaws: ModuleType) -> None:
+def test_a_flawed_file_is_one_clear_line(tmp_path):
     flaws.check(FLAWS, toy_files, tmp_path, load)
 
 
-def test_images_labelled_twice_are_one(tmp_path: Path, flaws: ModuleType) -> None:
+def test_images_labelled_twice_are_one(tmp_path):
     files = toy_files()
     files[LABELS] += label_file([("p", "black silk dress"), ("q", "something else")])
     data = load(flaws.write(tmp_path, files))

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.errors import DataError
 from negbench.plugins.registry import build, registry
+from tests.datasets import flaws
 
 QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961)}
 ORIGINAL = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373)}
@@ -36,8 +36,8 @@ def toy_files() -> Files:
 
 
 @pytest.fixture
-def root(tmp_path: Path, flaws: ModuleType) -> Path:
-    return flaws.write(tmp_path / "fashioniq", toy_files())  # type: ignore[no-any-return]
+def root(tmp_path: Path) -> Path:
+    return flaws.write(tmp_path / "fashioniq", toy_files())
 
 
 def load(root: Path, **options: Any) -> FashionIQ:
@@ -57,7 +57,7 @@ def per_group(data: FashionIQ) -> tuple[int, ...]:
 
 
 @pytest.mark.data
-def test_published_counts(shared_data: Path) -> None:
+def test_published_counts(shared_data):
     for split in ("train", "val"):
         data = load(shared_data / "fashioniq", split=split, corpus="images")
         assert per_group(data) == QUERIES[split]
@@ -72,7 +72,7 @@ def test_published_counts(shared_data: Path) -> None:
 
 
 @pytest.mark.data
-def test_val_protocol_is_the_union_of_references_and_targets(shared_data: Path) -> None:
+def test_val_protocol_is_the_union_of_references_and_targets(shared_data):
     data = load(shared_data, protocol="val")  # the parent folder works too
     assert sizes(data) == (2628, 3089, 2902)
     assert data.remarks == ()
@@ -87,7 +87,7 @@ def test_val_protocol_is_the_union_of_references_and_targets(shared_data: Path) 
 # --- toy files ---------------------------------------------------------------------------------------------------
 
 
-def test_queries_of_the_toy(root: Path) -> None:
+def test_queries_of_the_toy(root):
     data = load(root)
     first = data.queries[0]
     assert first.id == "dress-val-00000"
@@ -103,7 +103,7 @@ def test_queries_of_the_toy(root: Path) -> None:
     )
 
 
-def test_galleries_of_every_option(root: Path) -> None:
+def test_galleries_of_every_option(root):
     assert sizes(load(root, protocol="val")) == (3, 3, 3)
     targets = load(root, split="train")
     assert targets.images[:2] == ["Dtrain1", "Dtrain2"]
@@ -111,14 +111,14 @@ def test_galleries_of_every_option(root: Path) -> None:
     assert sizes(load(root, split="train", corpus="images")) == (4, 4, 4)
 
 
-def test_a_target_of_two_queries_is_once_in_the_corpus(root: Path, flaws: ModuleType) -> None:
+def test_a_target_of_two_queries_is_once_in_the_corpus(root):
     files = toy_files()
     files["captions/cap.dress.train.json"][1]["target"] = "Dtrain1"
     flaws.write(root, files)
     assert sizes(load(root, split="train")) == (1, 2, 2)
 
 
-def test_an_image_of_two_categories_is_one_column(root: Path, flaws: ModuleType) -> None:
+def test_an_image_of_two_categories_is_one_column(root):
     files = toy_files()
     files["image_splits/split.shirt.val.json"].append("Dval3")
     data = load(flaws.write(root, files))
@@ -126,13 +126,13 @@ def test_an_image_of_two_categories_is_one_column(root: Path, flaws: ModuleType)
     assert sizes(data) == (4, 5, 4)
 
 
-def test_caption_modes(root: Path) -> None:
+def test_caption_modes(root):
     comma = load(root, caption_mode="comma")
     assert [q.text for q in comma.queries[:2]] == ["is Darker, has no sleeves.", "is red, and shorter."]
     assert comma.identity != load(root).identity
 
 
-def test_attributes_are_privileged_texts_of_train(root: Path, flaws: ModuleType) -> None:
+def test_attributes_are_privileged_texts_of_train(root):
     words = {"Dtrain0": [["Red", "floral"], ["red ", "long sleeve"]], "Dtrain1": [[], []]}
     flaws.write(root, {"image_tag_dataset/tags/asin2attr.dress.train.json": words})
     flaws.write(root, {"tags/asin2attr.dress.val.json": {"Dval0": [["red"]]}})
@@ -146,14 +146,13 @@ def test_attributes_are_privileged_texts_of_train(root: Path, flaws: ModuleType)
         load(root, split="train")
 
 
-def test_relevance_is_read_and_kept_within_the_gallery(root: Path, flaws: ModuleType) -> None:
+def test_relevance_is_read_and_kept_within_the_gallery(root):
     rows = [["Dval1", "Dval3", "Dtrain0", "Dval3"], ["Dval0", "Dval2"]]
     flaws.write(root, {"relevance.json": {"val": {"dress": rows}}})
     data = load(root)
     assert data.queries[0].relevant == ("Dval1", "Dval3")
     assert data.queries[1].relevant == ("Dval2", "Dval0")
     assert data.queries[2].relevant == ()
-    assert data.relevant is not None
     assert data.relevant.row(2).tolist() == [int(data.target_columns[2])]
     flaws.write(root, {"relevance.json": {"val": {"dress": rows[:1]}}})
     with pytest.raises(DataError, match=r"1 rows in relevance\.json for 2 entries of cap\.dress\.val\.json"):
@@ -163,7 +162,7 @@ def test_relevance_is_read_and_kept_within_the_gallery(root: Path, flaws: Module
 # --- where the data are ------------------------------------------------------------------------------------------
 
 
-def test_root_from_the_environment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_from_the_environment(root, monkeypatch):
     monkeypatch.setenv("NEGBENCH_DATA", str(root.parent))
     want = load(root).identity
     assert build(FashionIQ, images=False).identity == want
@@ -212,5 +211,5 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
 }  # fmt: skip
 
 
-def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaws: ModuleType) -> None:
+def test_a_flawed_file_is_one_clear_line(tmp_path):
     flaws.check(FLAWS, toy_files, tmp_path, load)

@@ -58,7 +58,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_is_there_is_not_fetched_again_and_what_was_changed_is(npm: Path, tmp_path: Path) -> None:
+def test_what_is_there_is_not_fetched_again_and_what_was_changed_is(npm, tmp_path):
     out = tmp_path / "out"
     assert "Apache-2.0" in fetch(out)[0]
     assert {path.name: path.read_bytes() for path in (out / "noto").iterdir()} == FILES
@@ -72,14 +72,14 @@ def test_what_is_there_is_not_fetched_again_and_what_was_changed_is(npm: Path, t
     assert all(call[-1] == "@iconify-json/noto@1.2.9" for call in calls)
 
 
-def test_another_tarball_is_refused(npm: Path, tmp_path: Path) -> None:
+def test_another_tarball_is_refused(npm, tmp_path):
     packed(npm / "tarball.tgz", **{"icons.json": b'{"icons": {"x": 1}}'})
     with pytest.raises(DataError, match=r"has an unexpected SHA-256 \("):
         fetch(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_registry_that_does_not_answer_is_one_line_without_its_name(npm: Path, tmp_path: Path) -> None:
+def test_a_registry_that_does_not_answer_is_one_line_without_its_name(npm, tmp_path):
     for says, cause in (("npm error code ENOTFOUND\nnpm error host user:token@host.invalid", "ENOTFOUND"), ("?", "1")):
         (npm / "says").write_text(says)
         with pytest.raises(DataError, match=cause) as caught:
@@ -91,9 +91,7 @@ def test_a_registry_that_does_not_answer_is_one_line_without_its_name(npm: Path,
         assert "icons.json, chars.json, info.json" in line
 
 
-def test_npm_that_is_missing_hangs_or_brings_nothing(
-    npm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_npm_that_is_missing_hangs_or_brings_nothing(npm, tmp_path, monkeypatch, capsys):
     script = npm / "npm"
     whole = script.read_text()
     script.write_text(whole.split("to = next")[0])
@@ -110,7 +108,7 @@ def test_npm_that_is_missing_hangs_or_brings_nothing(
     assert said.count("\n") == 1
 
 
-def test_the_hashes_that_we_pin_are_hashes() -> None:
+def test_the_hashes_that_we_pin_are_hashes():
     pinned = [digest for package in PACKAGES.values() for digest in (package.tarball, package.icons, package.chars)]
     assert len(set(pinned)) == 12
     assert all(len(digest) == 64 and set(digest) <= set("0123456789abcdef") for digest in pinned)

@@ -15,7 +15,7 @@ def write(path: Path, color: tuple[int, int, int] = (200, 10, 10)) -> Path:
     return path
 
 
-def test_any_nesting_and_extension(tmp_path: Path) -> None:
+def test_any_nesting_and_extension(tmp_path):
     names = ["a.jpg", "dress/b.PNG", "x/y/z/c.JPEG", "d.webp", "e.v2.png"]
     for name in names:
         write(tmp_path / name)
@@ -27,7 +27,7 @@ def test_any_nesting_and_extension(tmp_path: Path) -> None:
     assert files.open("b").getpixel((0, 0)) == (200, 10, 10)
 
 
-def test_linked_folders_are_followed_and_a_loop_ends(tmp_path: Path) -> None:
+def test_linked_folders_are_followed_and_a_loop_ends(tmp_path):
     write(tmp_path / "elsewhere" / "a.png")
     root = tmp_path / "root"
     root.mkdir()
@@ -37,7 +37,7 @@ def test_linked_folders_are_followed_and_a_loop_ends(tmp_path: Path) -> None:
     assert len(ImageFiles.scan(root).paths["a"]) == 1
 
 
-def test_copies_are_one_image_but_different_files_are_an_error(tmp_path: Path) -> None:
+def test_copies_are_one_image_but_different_files_are_an_error(tmp_path):
     first, copy = write(tmp_path / "a" / "i.png"), write(tmp_path / "b" / "i.png")
     files = ImageFiles.scan(tmp_path)
     assert files.missing(["i"]) == {}
@@ -48,7 +48,7 @@ def test_copies_are_one_image_but_different_files_are_an_error(tmp_path: Path) -
     assert files.missing(["other"]) == {"other": "no file"}  # copies of an image that is not requested are not compared
 
 
-def test_missing_and_empty_are_listed(tmp_path: Path) -> None:
+def test_missing_and_empty_are_listed(tmp_path):
     write(tmp_path / "good.png")
     (tmp_path / "empty.png").write_bytes(b"")
     files = ImageFiles.scan(tmp_path)
@@ -66,7 +66,7 @@ def test_missing_and_empty_are_listed(tmp_path: Path) -> None:
     assert "\n" not in message
 
 
-def test_files_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
+def test_files_that_cannot_be_decoded_are_named(tmp_path):
     whole = write(tmp_path / "whole.png").read_bytes()
     contents = {"text": b"<html>404</html>", "half": whole[: len(whole) // 2], "empty": b""}
     for name, content in contents.items():
@@ -80,7 +80,7 @@ def test_files_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
         files.open("absent")
 
 
-def test_files_are_decoded_in_order_and_the_unreadable_ones_reported(tmp_path: Path) -> None:
+def test_files_are_decoded_in_order_and_the_unreadable_ones_reported(tmp_path):
     paths = [write(tmp_path / f"{number}.png", (number, 0, 0)) for number in range(150)]
     paths[70].write_bytes(b"")
     for threads in (1, 3):
@@ -93,12 +93,12 @@ def test_files_are_decoded_in_order_and_the_unreadable_ones_reported(tmp_path: P
         next(taken)
 
 
-def test_an_unreadable_root(tmp_path: Path) -> None:
+def test_an_unreadable_root(tmp_path):
     with pytest.raises(DataError, match=r"folder .*nowhere cannot be read: No such file"):
         ImageFiles.scan(tmp_path / "nowhere")
 
 
-def test_large_images_are_decoded_fewer_ahead(tmp_path: Path) -> None:
+def test_large_images_are_decoded_fewer_ahead(tmp_path):
     """Of 40 images of 30 kB of pixels, a bound of 300 kB lets 10 be decoded before they are taken."""
     paths = [tmp_path / f"{number}.png" for number in range(40)]
     for path in paths:

@@ -3,7 +3,6 @@
 import shutil
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from negbench.datasets.mit_states import TEST_NOUNS, MitStates
 from negbench.errors import DataError
 from negbench.plugins.registry import build, registry
 from negbench.testing.datasets import SIGNS, toy_table
+from tests import standin
 
 FOLDERS = {
     "ripe tomato": 3, "sliced tomato": 2, "mashed tomato": 1, "empty glass": 2, "full glass": 1, "lone sky": 1,
@@ -21,7 +21,7 @@ TEST = [name for name in FOLDERS if name.split()[1] in ("tomato", "glass", "sky"
 
 
 @pytest.fixture
-def root(tmp_path: Path, standin: ModuleType) -> Path:
+def root(tmp_path: Path) -> Path:
     path = tmp_path / "mit-states"
     for name, count in FOLDERS.items():
         standin.write_images(path / "images" / name, [str(n) for n in range(count)])
@@ -38,7 +38,7 @@ def class_of(image: str | None) -> str:
     return str(image).split("/")[0]
 
 
-def test_the_nouns_of_training_and_test_differ(root: Path) -> None:
+def test_the_nouns_of_training_and_test_differ(root):
     assert len(set(TEST_NOUNS)) == len(TEST_NOUNS) == 49
     train, test = load(root, split="train"), load(root)
     assert {class_of(i) for i in test.images} == set(TEST)
@@ -49,15 +49,10 @@ def test_the_nouns_of_training_and_test_differ(root: Path) -> None:
     assert test.open_image("ripe tomato/1").size == (8, 8)
 
 
-def test_test_queries_are_every_image_with_every_other_adjective(root: Path) -> None:
+def test_test_queries_are_every_image_with_every_other_adjective(root):
     data = load(root)
-    want = [
-        (f"{name}/{n}", other)
-        for name in TEST
-        for n in range(FOLDERS[name])
-        for other in TEST
-        if other != name and other.split()[1] == name.split()[1]
-    ]
+    pairs = ((name, other) for name in TEST for other in TEST if other != name and other.split()[1] == name.split()[1])
+    want = [(f"{name}/{n}", other) for name, other in pairs for n in range(FOLDERS[name])]
     assert sorted((q.reference, class_of(q.target)) for q in data.queries) == sorted(want)
     for query in data.queries:
         wanted = class_of(query.target)
@@ -69,7 +64,7 @@ def test_test_queries_are_every_image_with_every_other_adjective(root: Path) -> 
 
 
 @pytest.mark.parametrize("sign", SIGNS)
-def test_metrics_against_loops(root: Path, sign: str) -> None:
+def test_metrics_against_loops(root, sign):
     data = load(root)
     scores = toy_table(data, 1, sign)
     want, by_pair = {}, {}
@@ -94,9 +89,8 @@ def test_metrics_against_loops(root: Path, sign: str) -> None:
     assert metrics["pair/average"] != metrics["average"]
 
 
-def test_training_pairs_change_the_state_of_one_noun(root: Path) -> None:
+def test_training_pairs_change_the_state_of_one_noun(root):
     data = load(root, split="train")
-    assert data.pairs is not None
     drawn = Counter((q.reference, class_of(q.target)) for q in data.pairs.draw(12_000, 1, 0))
     expected = {}
     for image in data.images:
@@ -111,7 +105,7 @@ def test_training_pairs_change_the_state_of_one_noun(root: Path) -> None:
     assert first.target_text == f"{class_of(first.target)}."
 
 
-def test_weighting_chooses_main_metric_and_protocol(root: Path) -> None:
+def test_weighting_chooses_main_metric_and_protocol(root):
     one, pair = load(root), load(root, weighting="pair")
     assert (one.card.main, pair.card.main) == ("average", "pair/average")
     assert one.identity.startswith("mit-states@tirg-")
@@ -119,7 +113,7 @@ def test_weighting_chooses_main_metric_and_protocol(root: Path) -> None:
     assert one.queries == pair.queries
 
 
-def test_oddly_named_folders(root: Path, standin: ModuleType) -> None:
+def test_oddly_named_folders(root):
     standin.write_images(root / "images" / "very ripe tomato", ["0"])
     with pytest.raises(DataError, match="folder 'very ripe tomato' is not named ADJECTIVE NOUN: rename or remove it"):
         load(root)

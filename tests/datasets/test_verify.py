@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +10,8 @@ from PIL import Image
 from negbench.datasets.verify import Problem, Verification, verify
 from negbench.errors import DataError, OptionError, UnknownNameError
 from negbench.plugins.registry import registry
+from tests import standin
+from tests.datasets import toys
 
 
 def rows() -> list[dict[str, Any]]:
@@ -23,7 +24,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def file(tmp_path: Path, standin: ModuleType) -> Path:
+def file(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join(map(json.dumps, rows())))
     standin.write_images(tmp_path / "images", ["r0", "train0", "train1", "val0", "val1"])
@@ -38,7 +39,7 @@ def kinds(verification: Verification) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(problem.kind, problem.split, problem.images) for problem in verification.problems]
 
 
-def test_a_clean_data_set(file: Path) -> None:
+def test_a_clean_data_set(file):
     seen: list[tuple[int, int]] = []
     verification = check(file, progress=lambda done, total: seen.append((done, total)))
     assert verification.problems == []
@@ -50,7 +51,7 @@ def test_a_clean_data_set(file: Path) -> None:
     assert verification.images == 5
 
 
-def test_missing_empty_and_undecodable_images(file: Path) -> None:
+def test_missing_empty_and_undecodable_images(file):
     """train0 is missing, which drops its query; the query's other images are still checked."""
     images = file.parent / "images"
     (images / "train0.png").unlink()
@@ -76,7 +77,7 @@ def test_missing_empty_and_undecodable_images(file: Path) -> None:
     assert {("missing", "train", ("gone",)), ("missing", "val", ("gone",))} <= set(kinds(check(file)))
 
 
-def test_copies_are_found_by_their_pixels(file: Path) -> None:
+def test_copies_are_found_by_their_pixels(file):
     images = file.parent / "images"
     (images / "val1.png").write_bytes((images / "r0.png").read_bytes())
     Image.open(images / "r0.png").save(images / "train1.webp", lossless=True)  # other bytes, equal pixels
@@ -86,7 +87,7 @@ def test_copies_are_found_by_their_pixels(file: Path) -> None:
     assert kinds(verification) == [("duplicate", "", ("r0", "train1", "val1"))]
 
 
-def test_splits(file: Path) -> None:
+def test_splits(file):
     assert [s.split for s in check(file, splits=("val",)).splits] == ["val"]
     verification = check(file, splits=("val", "dev"))
     assert kinds(verification) == [("load", "dev", ())]
@@ -94,7 +95,7 @@ def test_splits(file: Path) -> None:
         check(file, splits=("dev",))
 
 
-def test_no_image_at_all(file: Path) -> None:
+def test_no_image_at_all(file):
     for path in (file.parent / "images").iterdir():
         path.unlink()
     verification = check(file)
@@ -102,7 +103,7 @@ def test_no_image_at_all(file: Path) -> None:
     assert "3 images missing" in verification.problems[0].detail
 
 
-def test_counts_against_the_card(tmp_path: Path, toys: ModuleType) -> None:
+def test_counts_against_the_card(tmp_path):
     toys.fashioniq(tmp_path)
     verification = verify("fashioniq", {"root": tmp_path})
     assert {problem.kind for problem in verification.problems} == {"counts"}
@@ -114,9 +115,7 @@ def test_counts_against_the_card(tmp_path: Path, toys: ModuleType) -> None:
     assert "target 'dress-val-1' of query dress-val-00000 is not in the gallery" in problem.detail
 
 
-def test_a_split_that_a_benchmark_does_not_have_is_left_out(
-    tmp_path: Path, toys: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_split_that_a_benchmark_does_not_have_is_left_out(tmp_path, monkeypatch):
     toys.mit_states(tmp_path)
     with pytest.raises(OptionError, match="split must be"):
         verify("mit-states", {"root": tmp_path}, splits=("val", "dev"))
@@ -127,7 +126,7 @@ def test_a_split_that_a_benchmark_does_not_have_is_left_out(
     assert verification.images == 12
 
 
-def test_options_are_checked(file: Path) -> None:
+def test_options_are_checked(file):
     with pytest.raises(UnknownNameError, match="unknown dataset 'triplet'"):
         verify("triplet", {})
     with pytest.raises(UnknownNameError, match="unknown option 'fil'"):

@@ -1,8 +1,7 @@
-"""Small copies of all registered data sets, with images; tests use them through the fixture `toys`."""
+"""Small copies of all registered data sets, with images."""
 
 import dataclasses
 import json
-import sys
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,16 +9,14 @@ from typing import Any
 
 import pytest
 
+from tests.standin import write_images, write_preferences
+
 COLOURS = ("black", "blue", "red", "green", "white", "pink")
 
 
 def put(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(value if isinstance(value, str) else json.dumps(value))
-
-
-def pictures(folder: Path, names: list[str]) -> None:
-    sys.modules["standin"].write_images(folder, names)
 
 
 def fashioniq(root: Path) -> dict[str, Any]:
@@ -33,7 +30,7 @@ def fashioniq(root: Path) -> dict[str, Any]:
             put(root / f"captions/cap.{category}.{split}.json", entries)
             put(root / f"image_splits/split.{category}.{split}.json", ids)
             put(root / f"asin2attr.{category}.{split}.json", {ids[0]: [["red"], ["short"]]})
-            pictures(root / "images", ids)
+            write_images(root / "images", ids)
     return {"root": root}
 
 
@@ -56,7 +53,7 @@ def cirr(root: Path) -> dict[str, Any]:
         ]  # fmt: skip
         put(root / f"captions/cap.rc2.{split}.json", entries)
         put(root / f"image_splits/split.rc2.{split}.json", {name: f"./{prefix}/{name}.png" for name in ids})
-        pictures(root / prefix, ids)
+        write_images(root / prefix, ids)
     return {"root": root}
 
 
@@ -71,7 +68,7 @@ def circo(root: Path) -> dict[str, Any]:
     put(root / "annotations/val.json", entries)
     info = {"images": [{"id": 100 + n} for n in range(12)]}
     put(root / "COCO2017_unlabeled/annotations/image_info_unlabeled2017.json", info)
-    pictures(root / "COCO2017_unlabeled/unlabeled2017", [f"{100 + n:012d}" for n in range(12)])
+    write_images(root / "COCO2017_unlabeled/unlabeled2017", [f"{100 + n:012d}" for n in range(12)])
     return {"root": root}
 
 
@@ -82,7 +79,7 @@ def fashion200k(root: Path) -> dict[str, Any]:
         lines = [f"{name}.jpeg\t1.0\t{caption}\n" for name, caption in zip(names, captions, strict=True)]
         put(root / f"labels/dress_{split}_detect_all.txt", "".join(lines))
         for name in names:
-            pictures((root / name).parent, [Path(name).name])
+            write_images((root / name).parent, [Path(name).name])
     put(root / "test_queries.txt", "".join(f"{names[n]}.jpeg {names[n + 1]}.jpeg\n" for n in range(5)))
     return {"root": root}
 
@@ -90,7 +87,7 @@ def fashion200k(root: Path) -> dict[str, Any]:
 def mit_states(root: Path) -> dict[str, Any]:
     for noun in ("tree", "dog", "tomato", "glass"):
         for adjective in ("old", "wet", "new"):
-            pictures(root / "images" / f"{adjective} {noun}", [f"{adjective}{noun}{n}" for n in range(2)])
+            write_images(root / "images" / f"{adjective} {noun}", [f"{adjective}{noun}{n}" for n in range(2)])
     return {"root": root}
 
 
@@ -101,7 +98,7 @@ def triplets(root: Path) -> dict[str, Any]:
         for s in ("train", "val") for n in range(6)
     ]  # fmt: skip
     put(root / "pairs.jsonl", "\n".join(map(json.dumps, rows)))
-    pictures(root / "images", [f"{s}{n}" for s in ("train", "val") for n in range(8)])
+    write_images(root / "images", [f"{s}{n}" for s in ("train", "val") for n in range(8)])
     return {"file": root / "pairs.jsonl"}
 
 
@@ -147,29 +144,14 @@ def emoji(root: Path) -> dict[str, Any]:
 
 
 def preferences(root: Path) -> dict[str, Any]:
-    names = [f"/-/image_data/shirt/B{n:02d}.jpg" for n in range(24)]
-    lists: dict[str, list[Any]] = {
-        "ref_img_paths": names[:3],
-        "targ_img_paths": names[3:6],
-        "sentences": ["is red"] * 3,
-    }
-    for side in (1, 2):
-        sets = [{"img_path": names[5 * side + n :][:5], "user_score": str(side + 1)} for n in range(3)]
-        lists[f"retrieved_set{side}"] = sets
-    put(root / "hpfiq.json", {"one": {"question_set_1": lists | {"preferred set": ["2", "1", "2"]}}})
-    pictures(root / "images", [Path(name).stem for name in names])
+    write_preferences(root, users=1, judgements=6, images=24)
     return {"root": root}
 
 
 TOYS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
-    "circo": circo,
-    "cirr": cirr,
-    "emoji": emoji,
-    "fashion200k": fashion200k,
-    "fashioniq": fashioniq,
     "hp-fashioniq": preferences,
-    "mit-states": mit_states,
-    "synthetic": synthetic,
-    "triplets": triplets,
-    "vectors": vectors,
+    **{
+        made.__name__.replace("_", "-"): made
+        for made in (circo, cirr, emoji, fashion200k, fashioniq, mit_states, synthetic, triplets, vectors)
+    },
 }

@@ -20,7 +20,7 @@ def modules() -> list[str]:
     ]
 
 
-def test_examples() -> None:
+def test_examples():
     names = modules()
     assert len([name for name in names if name.startswith("negbench.metrics.")]) >= 9
     for name in names:

@@ -28,9 +28,7 @@ NOTEBOOKS: dict[str, tuple[tuple[str, ...], tuple[str, str] | None]] = {
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_runs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_notebook_runs(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(HOWTO / f"{name}.py"))
     out = capsys.readouterr().out
@@ -41,7 +39,7 @@ def test_a_notebook_runs(
         assert comparison[1] in (tmp_path / "runs" / comparison[0] / "table.md").read_text(encoding="utf-8")
 
 
-def test_every_notebook_has_a_test() -> None:
+def test_every_notebook_has_a_test():
     assert {file.stem for file in HOWTO.glob("*.py")} == set(NOTEBOOKS)
 
 

@@ -44,13 +44,13 @@ DATA = [words for words in OURS if "DIR" in words]
 WHOLE = [words for words in OURS if words not in DATA and words[0] not in ("ui", "report", "doctor", "init", "embed")]
 
 
-def test_there_are_commands_of_every_sort() -> None:
+def test_there_are_commands_of_every_sort():
     assert {words[0] for words in COMMANDS} == {"make", "negbench"}
     assert len(DATA) >= 1
     assert len(WHOLE) >= 3
 
 
-def test_make() -> None:
+def test_make():
     begins = {"demo": "negbench compare", "test": "pytest", "docs": "mkdocs build", "pictures": "--recipe emoji"}
     for words in (words for words in COMMANDS if words[0] == "make"):
         done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -59,9 +59,7 @@ def test_make() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", WHOLE, ids=" ".join)
-def test_commands_run_whole(
-    words: list[str], toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_run_whole(words, toy_sets, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [words[0], *(FEWER.get(option, word) for option, word in itertools.pairwise(words))]
     if words[0] == "claims":
@@ -84,9 +82,7 @@ def test_commands_run_whole(
 
 
 @pytest.mark.parametrize("words", DATA, ids=" ".join)
-def test_commands_on_missing_data_end_there(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_on_missing_data_end_there(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     assert negbench([{"DIR": "empty"}.get(word, word) for word in words]) == 2
@@ -98,9 +94,7 @@ def test_commands_on_missing_data_end_there(
 
 
 @pytest.mark.slow
-def test_report_and_ui_of_a_comparison_named_as_in_the_readme(
-    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_and_ui_of_a_comparison_named_as_in_the_readme(toy_sets, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     sets = [part for text in (*toy_sets, "train.epochs=1") for part in ("--set", text)]
     grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", *sets]
@@ -116,7 +110,7 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(
     assert capsys.readouterr().out.startswith("http://127.0.0.1:5000/#/experiments/")
 
 
-def test_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if ["doctor"] in OURS:
         assert negbench(["doctor"]) == 0

@@ -1,7 +1,5 @@
 """The documentation site: no warnings when built, a page for every plug-in, no requests to the network."""
 
-from __future__ import annotations
-
 import html
 import re
 import subprocess
@@ -13,7 +11,6 @@ from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -23,20 +20,10 @@ from negbench.contracts import ScoreView, Strategy
 from negbench.plugins.registry import KINDS, registry
 from negbench.systems.system import systems
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
 ROOT = Path(__file__).parents[2]
 
-MAIN_PAGES = [
-    "index",
-    "concepts",
-    "statistics",
-    "howto/ten_minutes",
-    "howto/own_data",
-    "strategies/index",
-    "strategies/qure",
-]
+MAIN_PAGES = ["index", "concepts", "statistics", "howto/ten_minutes", "howto/own_data"]
+MAIN_PAGES += ["strategies/index", "strategies/qure"]
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +74,7 @@ def every(kind: str) -> Iterator[str]:
     return (name for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in")
 
 
-def test_every_plugin_and_system_has_a_page(site: Path) -> None:
+def test_every_plugin_and_system_has_a_page(site):
     for kind in KINDS:
         for name in every(kind):
             text = (site / kind / f"{name}.html").read_text(encoding="utf-8")
@@ -99,7 +86,7 @@ def test_every_plugin_and_system_has_a_page(site: Path) -> None:
         assert (site / f"{page}.html").exists(), page
 
 
-def test_options_stand_with_type_default_range_and_meaning(site: Path) -> None:
+def test_options_stand_with_type_default_range_and_meaning(site):
     text = (site / "strategies" / "qure.html").read_text(encoding="utf-8")
     cells = re.findall(r"<td>(.*?)</td>", text, flags=re.DOTALL)
     (row,) = [cells[at : at + 5] for at, cell in enumerate(cells) if cell == "<code>variant</code>"]
@@ -109,14 +96,14 @@ def test_options_stand_with_type_default_range_and_meaning(site: Path) -> None:
     assert "<strong>Departures of <code>variant" in text
 
 
-def test_every_corpus_strategy_has_a_picture_of_its_pool(site: Path) -> None:
+def test_every_corpus_strategy_has_a_picture_of_its_pool(site):
     for name in every("strategies"):
         cls = registry.get("strategies", name)
         drawn = '<figure class="pool"' in (site / "strategies" / f"{name}.html").read_text(encoding="utf-8")
         assert drawn == (cls.scope == "corpus"), name
 
 
-def test_a_picture_says_how_many_images_the_pool_has(build: ModuleType) -> None:
+def test_a_picture_says_how_many_images_the_pool_has(build):
     cls = registry.get("strategies", "top-k")
     view: ScoreView = build.score_row(cls)
     assert torch.equal(view.scores[0].sort(descending=True).values, view.scores[0])  # rank = column + 1
@@ -130,7 +117,7 @@ def test_a_picture_says_how_many_images_the_pool_has(build: ModuleType) -> None:
     assert f"{count} images are in the pool; larger dots are drawn more often" in build.pool_picture("own", Weighted)
 
 
-def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site: Path) -> None:
+def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 60
     for page in pages:
@@ -148,7 +135,7 @@ def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site: Path
         assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
 
 
-def test_every_public_name_is_in_the_api(site: Path) -> None:
+def test_every_public_name_is_in_the_api(site):
     text = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
     known = {place.rpartition(".")[2] for place in re.findall(r'id="([\w.-]+)"', text)}
     options = {"audit", "claims", "compare", "embed", "evaluate", "mine", "run", "study"}  # headings of api/options
@@ -157,14 +144,14 @@ def test_every_public_name_is_in_the_api(site: Path) -> None:
     assert {name for name in public if not isinstance(getattr(negbench, name), ModuleType)} <= known
 
 
-def test_doctests_are_code(site: Path) -> None:
+def test_doctests_are_code(site):
     page = (site / "api" / "commands.html").read_text(encoding="utf-8")
     assert re.search(r"<code>.*&gt;&gt;&gt; .*?make_strategy", re.sub(r"</?(span|a)\b[^>]*>", "", page))
     for file in site.rglob("*.html"):
         assert not re.search(r"<blockquote>\s*<blockquote>", file.read_text(encoding="utf-8")), file
 
 
-def test_examples_are_shown_as_code(site: Path) -> None:
+def test_examples_are_shown_as_code(site):
     trainers = ("open_clip_loop", "plain_pytorch", "sentence_transformers_mining")
     shown = {f"examples/{name}.py": "howto/other_trainers.html" for name in trainers}
     for name, page in {**shown, "tests/datasets/pairs_plugin.py": "api/data.html"}.items():
@@ -173,7 +160,7 @@ def test_examples_are_shown_as_code(site: Path) -> None:
 
 
 @pytest.mark.browser
-def test_a_search_finds_how_tos(site: Path, browser: Browser) -> None:
+def test_a_search_finds_how_tos(site, browser):
     wanted = {"exclude reference": "false_negatives", "false negatives": "false_negatives"}
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))  # a search needs a server
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -190,9 +177,7 @@ def test_a_search_finds_how_tos(site: Path, browser: Browser) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])  # each width and each scheme once
-def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(
-    site: Path, browser: Browser, axe: Callable[..., list[str]], width: int, scheme: Any
-) -> None:
+def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(site, browser, axe, width, scheme):
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme, offline=True)
     page, violations = context.new_page(), dict[str, list[str]]()
     for name in MAIN_PAGES:
@@ -201,7 +186,6 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(
         first = ("header .md-header__button", ".md-content h1", ".md-content p")
         for what in first if name in ("index", "strategies/qure") else ():  # other pages begin with a table or a figure
             box = page.locator(f"{what}:visible").first.bounding_box()
-            assert box is not None
             assert 0 <= box["y"] < 844 / 2, name
             assert 0 <= box["x"] < width, name
         violations[name] = axe(page)
@@ -218,15 +202,15 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(
         ("Inputs:\n| a | b |\n| c | d |\n\nEnd.", "**Inputs:**\n\n```text\n| a | b |\n| c | d |\n```\n\nEnd."),
     ],
 )
-def test_docstrings_become_markdown(build: ModuleType, text: str, page: str) -> None:
+def test_docstrings_become_markdown(build, text, page):
     assert build.prose(text) == page
 
 
-def test_the_section_of_arguments_goes_and_what_follows_stays(build: ModuleType) -> None:
+def test_the_section_of_arguments_goes_and_what_follows_stays(build):
     text = "Pool.\n\nArgs:\n    k: images,\n        many.\n\n    n: more.\n\nAfter."
     assert build.without_arguments(text).split() == ["Pool.", "After."]
 
 
-def test_a_script_in_percent_format_becomes_a_page(build: ModuleType) -> None:
+def test_a_script_in_percent_format_becomes_a_page(build):
     page = build.notebook('"""x"""\n# %% [markdown]\n# # Title\n#\n# text\n\n# %%\na = 1  # one\n', "x.py")
     assert page.startswith("# Title\n\ntext\n\n```python\na = 1  # one\n```\n")

@@ -1,9 +1,6 @@
 """The example that takes a gain apart, against the runs' own results."""
 
-from collections.abc import Callable
 from itertools import product
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,9 +11,7 @@ from negbench.store.runfolder import RunFolder
 FACTORS = ("negatives", "objective")
 
 
-def test_own_terms_interaction_and_shares_by_hand(
-    example: Callable[[str], ModuleType], vector_sets: list[str], tmp_path: Path
-) -> None:
+def test_own_terms_interaction_and_shares_by_hand(example, vector_sets, tmp_path):
     asked = negbench.Compare(
         strategies="own", dials=[f"system.{factor}=plain,qure" for factor in FACTORS], seeds=2, lr="fixed",
         sets=(*vector_sets, "train.epochs=2"), runs_dir=tmp_path, tracking_uri="none", report=False, name="p",

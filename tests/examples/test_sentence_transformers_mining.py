@@ -1,6 +1,4 @@
 import importlib.util
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -54,7 +52,7 @@ def _pairs(count: int, pairs: int) -> Any:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_same_negatives_as_the_original(example: Callable[[str], ModuleType], options: dict[str, Any]) -> None:
+def test_same_negatives_as_the_original(example, options):
     import sentence_transformers as st
 
     model, dataset = _Vectors(16, 150, 200), _pairs(150, 200)
@@ -66,7 +64,7 @@ def test_same_negatives_as_the_original(example: Callable[[str], ModuleType], op
     assert len(got) > 20
 
 
-def test_several_positives_are_never_drawn(example: Callable[[str], ModuleType]) -> None:
+def test_several_positives_are_never_drawn(example):
     from datasets import Dataset
 
     model = _Vectors(8, 20, 20)

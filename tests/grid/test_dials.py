@@ -1,7 +1,6 @@
 """Dials: their points, the cells at each point, and their record in comparison.json."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ def without(sets: list[str], *keys: str) -> tuple[str, ...]:
     return tuple(text for text in sets if not text.startswith(keys))
 
 
-def test_dials_are_read_as_set_reads() -> None:
+def test_dials_are_read_as_set_reads():
     assert parse_dial("dataset.twins=1, 2,4") == Dial("dataset.twins", (1, 2, 4))
     assert parse_dial("train.precision=fp32,bf16") == Dial("train.precision", ("fp32", "bf16"))
     for wrong in ("twins=1,2", "dataset.twins", "dataset.twins=", "dataset.twins=1,1", "a.b.c=1"):
@@ -27,7 +26,7 @@ def test_dials_are_read_as_set_reads() -> None:
             parse_dial(wrong)
 
 
-def test_points_are_all_combinations() -> None:
+def test_points_are_all_combinations():
     dials = Dials.parsed(["a.x=1,2", "a.y=s,t,u", "a.z=0.5,1.5"])
     assert dials.points == list(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
     assert Dials.of({"dials": dials.plain()}) == dials
@@ -40,7 +39,7 @@ def test_points_are_all_combinations() -> None:
         Dials.parsed(["a.x=1,2", "a.x=3"])
 
 
-def test_cells_lie_at_their_points(vector_sets: list[str], tmp_path: Path) -> None:
+def test_cells_lie_at_their_points(vector_sets, tmp_path):
     sets = without(vector_sets, "train.lr", "train.epochs")
     asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=DIALS, sets=sets, name="d")
     plan = plan_comparison(asked, tmp_path)
@@ -51,12 +50,12 @@ def test_cells_lie_at_their_points(vector_sets: list[str], tmp_path: Path) -> No
         assert cell.facts == {"plugin": cell.config.strategy.name, **varied}
     assert plan.folder.path == tmp_path / "d"
     assert plan.folder.about == {
-        "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],
+        "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}]
     }
     assert plan.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 already finished"
 
 
-def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets, tmp_path):
     """Labels keep the plain name of the loss, so that all points of the dial share a table and a line."""
     dials = ("loss.tau=0.05,0.1,0.2",)
     asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=dials, sets=tuple(vector_sets), name="d")
@@ -65,9 +64,7 @@ def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets: li
     assert {cell.config.loss.options["tau"] for cell in plan.cells} == {0.05, 0.1, 0.2}
 
 
-def test_a_point_that_cannot_be_computed_is_left_out_and_named(
-    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_point_that_cannot_be_computed_is_left_out_and_named(tmp_path, vector_sets, capsys):
     sets = without(vector_sets, "train.batch_size")
     asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=sets)
     plan = plan_comparison(asked, tmp_path)

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from negbench.cli.main import run as negbench
 from negbench.grid.compare import ComparisonPlan, plan_comparison
 from negbench.machine.files import read_json
@@ -28,7 +26,7 @@ def without_negatives(config: ResolvedConfig) -> dict[str, object]:
     }
 
 
-def test_all_else_is_untouched(vector_sets: list[str]) -> None:
+def test_all_else_is_untouched(vector_sets):
     matrix = matrix_of(vector_sets, "plain,qure,dqe", "all-corpus,in-batch,cirqrs,hycole")
     for system, own in (("plain", "in-batch"), ("qure", "qure"), ("dqe", "dqe")):
         cells = [cell for cell in matrix.cells if cell.labels["system"] == system]
@@ -40,21 +38,21 @@ def test_all_else_is_untouched(vector_sets: list[str]) -> None:
             assert without_negatives(config) == without_negatives(base)
 
 
-def test_negatives_per_query_are_the_systems_own(vector_sets: list[str]) -> None:
+def test_negatives_per_query_are_the_systems_own(vector_sets):
     matrix = matrix_of(vector_sets, "plain,qure", "all-corpus,in-batch,hycole,cirqrs")
     for strategy, plain, qure in (("all-corpus", 15, 1), ("in-batch", None, 1), ("hycole", None, 1), ("cirqrs", 15, 1)):
         assert config_of(matrix, "plain", strategy).train.num_negatives == plain  # the 15 others in a batch of 16
         assert config_of(matrix, "qure", strategy).train.num_negatives == qure
 
 
-def test_the_schedule_is_the_systems(vector_sets: list[str]) -> None:
+def test_the_schedule_is_the_systems(vector_sets):
     matrix = matrix_of([*vector_sets, "schedule.n_def=null", "train.epochs=12"], "qure,cirqrs", "qure,cirqrs")
     for system, refreshes in (("qure", (2, 4, 6, 8, 10)), ("cirqrs", (2, 4, 6, 8, 10))):
         for strategy in ("qure", "cirqrs"):
             assert config_of(matrix, system, strategy).schedule.refresh_epochs == refreshes
 
 
-def test_what_is_not_defined_says_why(vector_sets: list[str]) -> None:
+def test_what_is_not_defined_says_why(vector_sets):
     matrix = matrix_of(vector_sets, "plain,qure", "gist,all-corpus")  # gist needs a guide
     assert {cell.config.strategy.name for cell in matrix.cells} == {"in-batch", "qure", "all-corpus"}
     left_out = matrix.folder.about["left_out"]
@@ -64,9 +62,7 @@ def test_what_is_not_defined_says_why(vector_sets: list[str]) -> None:
         assert "\n" not in each["reason"]
 
 
-def test_the_command_keeps_the_matrix_for_its_readers(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_keeps_the_matrix_for_its_readers(vector_sets, tmp_path, capsys):
     sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
     command = ["compare", "--systems", "plain,qure", "--strategies", "all-corpus,in-batch", "--seeds", "2"]
     command += ["--name", "s", "--no-report", "--lr=fixed", "--runs-dir", str(tmp_path)]

@@ -32,7 +32,7 @@ def holder(runs: str, pipe: Connection, finishes: bool) -> None:
 
 
 @pytest.mark.parametrize("finishes", [True, False])
-def test_the_second_waits_for_the_first(tmp_path: Path, finishes: bool) -> None:
+def test_the_second_waits_for_the_first(tmp_path, finishes):
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=holder, args=(str(tmp_path), theirs, finishes))
     process.start()
@@ -55,7 +55,7 @@ def later(pipe: Connection) -> None:
     pipe.send("go on")
 
 
-def test_steps_of_a_claim(tmp_path: Path) -> None:
+def test_steps_of_a_claim(tmp_path):
     assert best_of(tmp_path, HASH) is None
     with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert step == "anew"

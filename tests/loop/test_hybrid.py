@@ -6,7 +6,6 @@ import itertools
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ class Plane(Backbone):
         return {"angle": torch.tensor([float(text or 0) for text in texts])}
 
     def _angle(self, text: TextBatch) -> Tensor:
-        return (text if isinstance(text, dict) else self.tokenize(text))["angle"]  # type: ignore[arg-type]
+        return (text if isinstance(text, dict) else self.tokenize(text))["angle"]
 
     def candidates(self, features: Tensor) -> Tensor:
         return features
@@ -69,7 +68,7 @@ def direction(degrees: Tensor) -> Tensor:
 
 
 class Textless(Plane):
-    compose_texts = None  # type: ignore[assignment]
+    compose_texts = None
 
 
 # reference text, modification, target text, angle of the reference image, angle of the target image
@@ -178,7 +177,7 @@ BOTH: tuple[Slot, ...] = ("target", "query")
 @pytest.mark.parametrize("slots", [("target",), ALL, BOTH])
 @pytest.mark.parametrize(("alpha", "beta"), [(0.4, 0.0), (0.0, 0.1), (0.4, 0.1)])
 @pytest.mark.parametrize("how", ["sum", "joint"])
-def test_terms_are_those_worked_out_by_loops(slots: tuple[Slot, ...], alpha: float, beta: float, how: str) -> None:
+def test_terms_are_those_worked_out_by_loops(slots, alpha, beta, how):
     """The terms equal those of loops; queries without a text take no part."""
     data = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0), (None, "5", None, 1.0, 2.0)]
     terms = terms_of(HybridConfig.model_validate({"alpha": alpha, "beta": beta, "slots": how}), slots, data)
@@ -189,7 +188,7 @@ def test_terms_are_those_worked_out_by_loops(slots: tuple[Slot, ...], alpha: flo
     assert float(terms(members([4, 6], slots, data), backbones).detach()) == 0.0  # no query has a partner
 
 
-def test_each_term_has_its_temperature() -> None:
+def test_each_term_has_its_temperature():
     """Eq. 5 by hand over rows 0 and 2, with a temperature for each of the three terms."""
     own = {"tcm": 0.2, "ritm": 0.4, "titm": 0.8}
     wanted = 0.0
@@ -206,7 +205,7 @@ def test_each_term_has_its_temperature() -> None:
 
 
 @pytest.mark.parametrize("k", [2, 60])
-def test_all_triples_of_texts_are_mined_by_the_strategy(k: int) -> None:
+def test_all_triples_of_texts_are_mined_by_the_strategy(k):
     """TCM under in-batch-cube uses the k best allowed (text a, modification b, target text c) that are no query's."""
     rows = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0)]
     everyone = range(len(rows))
@@ -236,7 +235,7 @@ def test_all_triples_of_texts_are_mined_by_the_strategy(k: int) -> None:
 # --- temperatures --------------------------------------------------------------------------------------------------
 
 
-def test_who_has_a_temperature_of_its_own() -> None:
+def test_who_has_a_temperature_of_its_own():
     loss, fixed = make_loss("info-nce"), make_loss("info-nce", tau=0.1)
     for config, wanted in (
         ({}, ()),
@@ -255,7 +254,7 @@ def test_who_has_a_temperature_of_its_own() -> None:
         Temperatures.of(HybridConfig(temperature="own"), fixed)
 
 
-def test_a_temperature_at_its_bound_can_rise_again() -> None:
+def test_a_temperature_at_its_bound_can_rise_again():
     own = Temperatures(("icm",))
     with torch.no_grad():
         own.log["icm"].fill_(-20.0)
@@ -267,7 +266,7 @@ def test_a_temperature_at_its_bound_can_rise_again() -> None:
 # --- mistakes ------------------------------------------------------------------------------------------------------
 
 
-def test_a_data_set_without_texts_is_one_line() -> None:
+def test_a_data_set_without_texts_is_one_line():
     bare = dataset([(None, "10", "60", 0.0, 0.0), ("5", "10", None, 0.0, 0.0)])
     with pytest.raises(DataError, match=r"^hybrid\.alpha and hybrid\.beta need texts .* toy train has none") as caught:
         HybridTerms(HybridConfig(beta=0.1), Plane(), make_loss("info-nce"), bare, make_strategy("in-batch"))
@@ -275,15 +274,13 @@ def test_a_data_set_without_texts_is_one_line() -> None:
     check_hybrid(HybridConfig(), Plane(), bare)  # switched off, it needs no texts
 
 
-def test_a_backbone_without_text_composition_is_named() -> None:
+def test_a_backbone_without_text_composition_is_named():
     with pytest.raises(NegbenchError, match=r"^backbone 'plane' has no text composition: set hybrid\.alpha=0"):
         check_hybrid(HybridConfig(alpha=0.4), Textless(), dataset())
     check_hybrid(HybridConfig(beta=0.1), Textless(), dataset())
 
 
-def test_texts_are_missed_before_anything_is_encoded(
-    toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_are_missed_before_anything_is_encoded(toy_root, tmp_path, monkeypatch):
     shutil.copytree(toy_root, tmp_path / "fashioniq", ignore=shutil.ignore_patterns("tags"))
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
     sets = [f"dataset.root='{tmp_path}'", "hybrid.beta=0.1"]
@@ -302,14 +299,11 @@ def step(cell: OpenRun, strategy: str, hybrid: HybridConfig | None, loss: str = 
     rows = torch.tensor([3, 40, 11, 25, 6])
     negatives = None if make_strategy(strategy).scope == "batch" else torch.tensor([[5], [70], [9], [1], [2]])
     objective = Objective(cell.backbone, make_strategy(strategy), make_loss(loss), cell.scene, MiningConfig(), hybrid)
-    loss_value: Tensor = objective(
-        Batch(rows, negatives, {k: v[rows] for k, v in cell.scene.train.tokens.items()})
-    ).loss
-    return loss_value
+    return objective(Batch(rows, negatives, {k: v[rows] for k, v in cell.scene.train.tokens.items()})).loss
 
 
 @pytest.mark.parametrize("strategy", ["hycole", "in-batch", "qure"])
-def test_weights_of_zero_are_exactly_the_plain_loss(cell: OpenRun, strategy: str) -> None:
+def test_weights_of_zero_are_exactly_the_plain_loss(cell, strategy):
     plain = step(cell, strategy, None)
     assert torch.equal(step(cell, strategy, HybridConfig()), plain)
     assert step(cell, strategy, HybridConfig(alpha=0.4)) != plain
@@ -317,7 +311,7 @@ def test_weights_of_zero_are_exactly_the_plain_loss(cell: OpenRun, strategy: str
 
 
 @pytest.mark.parametrize(("strategy", "slots"), [("hycole", ALL), ("qure", ("target",))])
-def test_a_step_adds_the_terms_of_its_own_texts(cell: OpenRun, strategy: str, slots: tuple[Slot, ...]) -> None:
+def test_a_step_adds_the_terms_of_its_own_texts(cell, strategy, slots):
     """A step adds the terms of its own texts, computed here from strings, embeddings and single scores."""
     rows, backbone, data = [3, 40, 11, 25, 6], cell.backbone, cell.scene.train.dataset
     queries = [data.queries[r] for r in rows]
@@ -366,15 +360,12 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell: OpenRun, strategy: str, sl
         ("hycole", HybridConfig(beta=1.0), ("project_image.weight", "project_text.weight")),
     ],
 )
-def test_terms_reach_what_they_are_made_of(
-    cell: OpenRun, strategy: str, hybrid: HybridConfig, reached: tuple[str, str]
-) -> None:
+def test_terms_reach_what_they_are_made_of(cell, strategy, hybrid, reached):
     backbone = cell.backbone
     backbone.zero_grad()
     (step(cell, strategy, hybrid) - step(cell, strategy, None)).backward()
     for name in reached:
         gradient = backbone.get_parameter(name).grad
-        assert gradient is not None
         assert gradient.abs().max() > 1e-6
     image = backbone.get_parameter("project_image.weight").grad
     if hybrid.alpha:  # composing texts needs no image: its gradients cancel

@@ -51,7 +51,7 @@ def batch_of(scene: Scene, rows: Tensor, negatives: Tensor | None) -> Batch:
 
 
 @torch.no_grad()
-def test_corpus_step_is_the_loss_of_the_drawn_negatives(cell: OpenRun) -> None:
+def test_corpus_step_is_the_loss_of_the_drawn_negatives(cell):
     rows = torch.tensor([3, 40, 11])
     negatives = torch.tensor([[5, 5], [70, 2], [9, 12]])
     objective = Objective(cell.backbone, make_strategy("qure"), make_loss("bradley-terry"), cell.scene, MiningConfig())
@@ -69,7 +69,7 @@ def test_corpus_step_is_the_loss_of_the_drawn_negatives(cell: OpenRun) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("slots", ["sum", "joint"])
-def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: OpenRun, slots: str) -> None:
+def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell, slots):
     scene, dataset = cell.scene, cell.scene.train.dataset
     repeated = next(  # two queries with one reference: exchanging it changes nothing
         (i, j)
@@ -127,9 +127,7 @@ def wanted_divergence(cell: OpenRun, rows: list[int], candidates: list[list[int]
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])
 @pytest.mark.parametrize("kl_over", ["batch", "corpus"])
 @pytest.mark.parametrize("exclude", [{}, {"exclude_relevant": True, "exclude_reference": True}], ids=["all", "strict"])
-def test_margin_kl_ranks_the_target_against_each_candidate_once(
-    cell: OpenRun, strategy: str, kl_over: str, exclude: dict[str, bool]
-) -> None:
+def test_margin_kl_ranks_the_target_against_each_candidate_once(cell, strategy, kl_over, exclude):
     dataset = cell.scene.train.dataset
     rows = [3, 40, 11, 5, 3]  # a target twice
     targets = dataset.target_columns[rows].tolist()
@@ -152,7 +150,7 @@ def test_margin_kl_ranks_the_target_against_each_candidate_once(
     assert float(result.loss) == pytest.approx(wanted_divergence(cell, rows, wanted), abs=2e-4)
 
 
-def test_a_corpus_embedded_in_parts_has_the_gradient_of_all_its_images() -> None:
+def test_a_corpus_embedded_in_parts_has_the_gradient_of_all_its_images():
     """700 images take two parts; the softmax of eq. 5 runs over all of them."""
     world = {"name": "vectors", "train_images": 700, "train_queries": 20, "val_images": 40, "val_queries": 20}
     flags = {"dataset": world, "backbone": {"name": "vectors", "dim": 16}, "strategy": {"name": "in-batch"}}
@@ -176,7 +174,7 @@ def test_a_corpus_embedded_in_parts_has_the_gradient_of_all_its_images() -> None
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
-def test_the_corpus_needs_stored_features(cell: OpenRun) -> None:
+def test_the_corpus_needs_stored_features(cell):
     loss, dataset = make_loss("margin-kl", kl_over="corpus"), cell.scene.train.dataset
     strategy = make_strategy("qure")
     check_objective(strategy, loss, HybridConfig(), cell.backbone, dataset)
@@ -195,7 +193,7 @@ def test_the_corpus_needs_stored_features(cell: OpenRun) -> None:
 
 
 @torch.no_grad()
-def test_rows_without_an_attribute_word_are_left_out(weighted: OpenRun) -> None:
+def test_rows_without_an_attribute_word_are_left_out(weighted):
     scene, backbone = weighted.scene, weighted.backbone
     tokens = scene.train.tokens
     has = tokens["colour"].any(1)
@@ -231,7 +229,7 @@ def test_rows_without_an_attribute_word_are_left_out(weighted: OpenRun) -> None:
 
 
 @torch.no_grad()
-def test_a_cube_that_would_not_fit_is_refused(cell: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cube_that_would_not_fit_is_refused(cell, monkeypatch):
     objective = Objective(
         cell.backbone, make_strategy("in-batch-cube", k=1), make_loss("info-nce"), cell.scene, MiningConfig()
     )
@@ -246,7 +244,7 @@ def test_a_cube_that_would_not_fit_is_refused(cell: OpenRun, monkeypatch: pytest
 @torch.no_grad()
 @pytest.mark.parametrize("k", [7, None])
 @pytest.mark.parametrize("exclude", [{}, {"exclude_relevant": True, "exclude_reference": True}], ids=["all", "strict"])
-def test_cube_step_is_info_nce_over_the_hardest_triples(cell: OpenRun, k: int | None, exclude: dict[str, bool]) -> None:
+def test_cube_step_is_info_nce_over_the_hardest_triples(cell, k, exclude):
     scene, dataset = cell.scene, cell.scene.train.dataset
     rows = [0, 1, 2, 3, 0]  # a query twice: its triple at the other position is its own as well
     targets = dataset.target_columns[rows].tolist()
@@ -278,7 +276,7 @@ def test_cube_step_is_info_nce_over_the_hardest_triples(cell: OpenRun, k: int | 
 @torch.no_grad()
 @pytest.mark.parametrize("strategy", ["in-batch", "hycole", "in-batch-cube"])
 @pytest.mark.parametrize("kept", [1, 4, 1000])
-def test_a_batch_strategy_is_thinned_to_its_budget(cell: OpenRun, strategy: str, kept: int) -> None:
+def test_a_batch_strategy_is_thinned_to_its_budget(cell, strategy, kept):
     rows = torch.arange(20)
     objective = Objective(cell.backbone, make_strategy(strategy), make_loss("info-nce"), cell.scene, MiningConfig())
     whole = objective(batch_of(cell.scene, rows, None))
@@ -301,7 +299,7 @@ def test_a_batch_strategy_is_thinned_to_its_budget(cell: OpenRun, strategy: str,
 
 @pytest.mark.parametrize("loss", ["bradley-terry", "info-nce", "margin-kl"])
 @pytest.mark.parametrize("strategy", ["qure", "in-batch", "hycole", "in-batch-cube"])
-def test_bf16_is_close_to_float32(weighted: OpenRun, strategy: str, loss: str) -> None:
+def test_bf16_is_close_to_float32(weighted, strategy, loss):
     """Loss and gradients under CPU autocast are close to float32, hybrid terms, sub-queries, temperatures included."""
     opened = weighted
     hybrid = HybridConfig(alpha=0.4, beta=0.1)
@@ -330,7 +328,7 @@ def test_bf16_is_close_to_float32(weighted: OpenRun, strategy: str, loss: str) -
 
 
 @torch.no_grad()
-def test_scores_are_float32_under_autocast(cell: OpenRun) -> None:
+def test_scores_are_float32_under_autocast(cell):
     """Under bfloat16 autocast only the embeddings are rounded, not the scores that a low temperature divides."""
     rows = torch.arange(12)
     objective = Objective(
@@ -346,7 +344,7 @@ def test_scores_are_float32_under_autocast(cell: OpenRun) -> None:
             seen.append(given.negatives)
             return real.evaluate(given)
 
-    objective.loss = Watched()  # type: ignore[assignment]
+    objective.loss = Watched()
     with torch.autocast("cpu", torch.bfloat16):
         objective(batch_of(cell.scene, rows, None))
     assert seen[0].dtype == torch.float32

@@ -44,14 +44,12 @@ def run(strategy: str, sets: list[str], runs: Path, *more: str) -> RunResult:
         ("cirqrs", ("schedule.n_def=3",), {0, 4, 8}),
     ],
 )
-def test_runs_of_one_length_are_looked_at_in_the_same_epochs(
-    strategy: str, more: tuple[str, ...], want: set[int]
-) -> None:
+def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, want):
     assert card_epochs(resolved(config_of(strategy, [], "train.epochs=12", *more))) == want
 
 
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])
-def test_the_cards_are_of_the_model_as_it_is(strategy: str, toy_sets: list[str], tmp_path: Path) -> None:
+def test_the_cards_are_of_the_model_as_it_is(strategy, toy_sets, tmp_path):
     finished = run(strategy, toy_sets, tmp_path, "schedule.refresh_epochs=[2]")
     result = finished.folder.result
     epochs = [0, 2] if strategy == "qure" else [0, 1, 2, 3]
@@ -76,7 +74,7 @@ def test_the_cards_are_of_the_model_as_it_is(strategy: str, toy_sets: list[str],
     assert len(ranks | {result["regime"]["target_rank_median"]}) > 1
 
 
-def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(toy_sets: list[str], tmp_path: Path) -> None:
+def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(toy_sets, tmp_path):
     every, some = (run("in-batch", toy_sets, tmp_path, f"eval.every={n}").folder.result for n in (1, 2))
     cards = [[*result["regime_by_refresh"], result["regime"]] for result in (every, some)]
     assert cards[0] == cards[1]
@@ -97,13 +95,13 @@ def losses(*values: float) -> list[dict[str, float]]:
     return [{"epoch": float(epoch), "train/loss": value} for epoch, value in enumerate(values)]
 
 
-def test_nothing_is_said_of_a_healthy_run(vector_sets: list[str]) -> None:
+def test_nothing_is_said_of_a_healthy_run(vector_sets):
     behaviour = [{"epoch": 1.0, "stale": 0.0, "fallback_below": 4.0, "fallback_any": 6.0}]
     points = [*losses(0.69, 0.6, 0.5, 0.4), {"epoch": 3.0, "val/query_concentration": 0.97}]
     assert remarks(vector_sets, behaviour=behaviour, points=points) == []
 
 
-def test_fallbacks_and_stale_pools(vector_sets: list[str]) -> None:
+def test_fallbacks_and_stale_pools(vector_sets):
     rows = [
         {"epoch": 1.0, "stale": 0.0, "fallback_below": 5.0, "fallback_any": 6.0},
         {"epoch": 3.0, "stale": 1.0, "fallback_below": math.nan},
@@ -117,13 +115,13 @@ def test_fallbacks_and_stale_pools(vector_sets: list[str]) -> None:
         assert counts == [0, 1]
 
 
-def test_collapsed_embeddings_once(vector_sets: list[str]) -> None:
+def test_collapsed_embeddings_once(vector_sets):
     points = [{"epoch": float(e), "val/query_concentration": v} for e, v in ((0, 0.9), (1, 0.99), (2, 1.0))]
     assert remarks(vector_sets, points=points) == ["epoch 2: collapsed, all queries point the same way (0.990)"]
 
 
 @pytest.mark.parametrize(("loss", "level"), [("bradley-terry", math.log(2)), ("triplet", 0.2)])
-def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets: list[str], loss: str, level: float) -> None:
+def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets, loss, level):
     """With one negative, equal scores give log 2 (logistic losses) or the margin (hinge): the remark appears there."""
     pinned = [level * 1.5, level * 1.1, level * 1.005, level * 0.995]
     (line,) = remarks(vector_sets, loss, points=losses(*pinned))
@@ -135,9 +133,7 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets: list[str], lo
     assert len(remarks(vector_sets, loss, points=losses(*[level * 1.1] * 9, level, level, level))) == 1  # a quarter
 
 
-def test_the_end_of_a_run_prints_them(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, capsys):
     """The remark on unchanged pools is printed for a model that does not move, also when its run is reused."""
     sets = [
         part for text in (*vector_sets, "train.lr=1e-12", "schedule.refresh_epochs=[1,2]") for part in ("--set", text)

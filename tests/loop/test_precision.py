@@ -4,7 +4,6 @@
 """
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,18 +62,18 @@ def sets(vector_sets: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("strategy", [*registry.plugins("strategies"), "in-batch+qure", "in-batch:1>qure"])
-def test_every_strategy(strategy: str, sets: list[str], scenes: Scenes, tmp_path: Path) -> None:
+def test_every_strategy(strategy, sets, scenes, tmp_path):
     check(outcomes(strategy, "bradley-terry", sets, tmp_path, scenes))
 
 
 @pytest.mark.parametrize("loss", registry.plugins("losses"))
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])
-def test_every_loss(strategy: str, loss: str, sets: list[str], scenes: Scenes, tmp_path: Path) -> None:
+def test_every_loss(strategy, loss, sets, scenes, tmp_path):
     check(outcomes(strategy, loss, sets, tmp_path, scenes))
 
 
 @pytest.mark.parametrize("slots", ["sum", "joint"])
-def test_the_terms_on_privileged_texts(slots: str, toy_sets: list[str], tmp_path: Path) -> None:
+def test_the_terms_on_privileged_texts(slots, toy_sets, tmp_path):
     """HyCoLe's terms with their own temperatures stay within the bounds."""
     terms = ["hybrid.alpha=0.4", "hybrid.beta=0.1", f"hybrid.slots={slots}", "train.epochs=1"]
     by_precision = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes())
@@ -82,9 +81,7 @@ def test_the_terms_on_privileged_texts(slots: str, toy_sets: list[str], tmp_path
     check(by_precision)
 
 
-def test_a_resumed_run_keeps_the_precision_that_it_started_in(
-    sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, interrupted, monkeypatch):
     """Started where "auto" is bf16, resumed where it is fp32; a manifest of earlier versions records neither."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*sets, "compute.device=cpu"])
     monkeypatch.setattr("negbench.loop.precision.automatic", lambda device: "bf16")
@@ -102,9 +99,7 @@ def test_a_resumed_run_keeps_the_precision_that_it_started_in(
 
 
 @pytest.mark.parametrize(("device", "computes"), [("cpu", True), ("cuda", True), ("cuda", False)])
-def test_auto_is_bf16_only_on_a_gpu_that_computes_in_it(
-    device: str, computes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_bf16_only_on_a_gpu_that_computes_in_it(device, computes, monkeypatch):
     """A GPU that only emulates bf16 says that it supports it, unless emulation is excluded."""
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or computes
@@ -112,7 +107,7 @@ def test_auto_is_bf16_only_on_a_gpu_that_computes_in_it(
     assert automatic(torch.device(device)) == ("bf16" if device == "cuda" and computes else "fp32")
 
 
-def test_fp16_without_a_gpu_is_refused(sets: list[str], tmp_path: Path) -> None:
+def test_fp16_without_a_gpu_is_refused(sets, tmp_path):
     """fp16 without a GPU is refused, because it would be computed in float32."""
     config = load_config(
         flags={"strategy": {"name": "qure"}}, sets=[*sets, "train.precision=fp16", "compute.device=cpu"]

@@ -150,7 +150,7 @@ class Oracle(Nearest):
 @dataclass(frozen=True)
 class Watched(BradleyTerry):
     def evaluate(self, given: LossInput) -> Tensor:
-        temperature = given.temperature.detach().clone()  # type: ignore[union-attr]
+        temperature = given.temperature.detach().clone()
         LOSSES.append((given.positive.detach().clone(), given.negatives.detach().clone(), given.mask, temperature))
         return super().evaluate(given)
 
@@ -273,7 +273,7 @@ def story(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> S
     return Story(config, tape, result, part_of(config, "train"), part_of(config, "val"))
 
 
-def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story: Story) -> None:
+def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story):
     refreshes = [(r.strategy, r.refresh, r.steps // STEPS, r.draws // DRAWS) for r in story.tape.refreshes]
     assert refreshes == [("AllCorpus", None, 0, 2), ("Nearest", 0, 2, 1), ("Nearest", 1, 3, 2), ("Nearest", 2, 5, 2)]
     assert [row["epoch"] for row in story.result.details["behaviour_by_refresh"]] == list(REFRESHES)
@@ -285,7 +285,7 @@ def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story: Story) -> N
     assert not list(story.result.path.glob("pools-*"))
 
 
-def test_the_warm_up_draws_from_all_of_the_corpus(story: Story) -> None:
+def test_the_warm_up_draws_from_all_of_the_corpus(story):
     drawn, dataset = story.tape.refreshes[0].mined.negatives, story.train
     for query, row in zip(dataset.queries, drawn.tolist(), strict=True):
         names = {dataset.images[column] for column in row}
@@ -296,7 +296,7 @@ def test_the_warm_up_draws_from_all_of_the_corpus(story: Story) -> None:
     assert int((used > 0).sum()) == len(dataset.images)  # not only the few images that score high
 
 
-def test_the_strategy_sees_the_model_as_it_is(story: Story) -> None:
+def test_the_strategy_sees_the_model_as_it_is(story):
     """The scores of each refresh equal those of loops over ids, with the weights of that moment."""
     seen = []
     for refresh in story.tape.refreshes[1:]:
@@ -314,18 +314,17 @@ def test_the_strategy_sees_the_model_as_it_is(story: Story) -> None:
     assert not torch.allclose(seen[0], seen[1], atol=1e-2)
 
 
-def test_an_epoch_uses_its_own_draws(story: Story) -> None:
+def test_an_epoch_uses_its_own_draws(story):
     ends = [*REFRESHES, EPOCHS]
     for refresh, end in zip(story.tape.refreshes, ends, strict=True):
         start = refresh.steps // STEPS
         for epoch in range(start, end):
             for step in story.tape.epochs(STEPS)[epoch]:
                 place = slice((epoch - start) * DRAWS, (epoch - start + 1) * DRAWS)
-                assert step.drawn is not None
                 assert torch.equal(step.drawn, refresh.mined.negatives[step.rows][:, place])
 
 
-def test_overlap_is_with_the_refresh_before(story: Story) -> None:
+def test_overlap_is_with_the_refresh_before(story):
     pools = []
     for refresh in story.tape.refreshes[1:]:
         rows: dict[int, set[int]] = {}
@@ -356,7 +355,7 @@ def rates() -> list[float]:
     return up + [LR * (FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * step / rest)) / 2) for step in range(rest)]
 
 
-def test_learning_rate_of_every_step(story: Story) -> None:
+def test_learning_rate_of_every_step(story):
     assert [step.lr for step in story.tape.steps] == pytest.approx(rates())
     logged = [p["train/lr"] for p in story.result.folder.metrics() if "train/lr" in p]
     assert logged == pytest.approx([*rates()[STEPS::STEPS], LR * FLOOR])  # the log has the rate of the next step
@@ -372,7 +371,7 @@ def test_learning_rate_of_every_step(story: Story) -> None:
         (("train.min_lr_ratio=0", "train.lr_warmup_epochs=9"), [1 / 9, 2 / 9, 3 / 9, 4 / 9, 5 / 9]),
     ],
 )
-def test_cosine_by_hand(vector_sets: list[str], sets: tuple[str, ...], want: list[float]) -> None:
+def test_cosine_by_hand(vector_sets, sets, want):
     """The schedule by hand: three epochs of one step each, and two steps beyond."""
     config = resolved(load_config(flags={"strategy": {"name": "top-k"}}, sets=[*vector_sets, "train.epochs=3", *sets]))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
@@ -385,7 +384,7 @@ def test_cosine_by_hand(vector_sets: list[str], sets: tuple[str, ...], want: lis
     assert factors == pytest.approx(want)
 
 
-def test_training_is_a_plain_loop(story: Story) -> None:
+def test_training_is_a_plain_loop(story):
     """A plain loop (the seed's batches, recorded draws, Bradley-Terry's formula, AdamW) ends with the same weights."""
     backbone = backbone_at(story.config)
     optimizer = torch.optim.AdamW(backbone.parameter_groups(LR, DECAY))
@@ -428,13 +427,13 @@ def test_training_is_a_plain_loop(story: Story) -> None:
         torch.testing.assert_close(value, backbone.state_dict()[name], atol=2e-4, rtol=1e-3)
 
 
-def test_what_is_counted(story: Story) -> None:
+def test_what_is_counted(story):
     assert story.result.details["steps"] == EPOCHS * STEPS
     assert story.result.details["negatives_seen"] == EPOCHS * 48 * DRAWS
     assert all(step.mask is None or bool(step.mask.all()) for step in story.tape.steps)
 
 
-def test_curves_are_kept_at_their_moments(story: Story, vector_sets: list[str], tmp_path: Path) -> None:
+def test_curves_are_kept_at_their_moments(story, vector_sets, tmp_path):
     kept = sorted(p.name for p in story.result.path.glob("curves-*"))
     assert kept == ["curves-start.npz", "curves-warm.npz"]
     for moment, refresh in (("start", 0), ("warm", 1)):
@@ -468,7 +467,7 @@ def baselines_of(backbone: Backbone, dataset: Dataset, name: str) -> dict[str, f
     return dataset.evaluate(table(queries, images))
 
 
-def test_baselines_are_those_of_loops(story: Story) -> None:
+def test_baselines_are_those_of_loops(story):
     baselines = story.result.details["baselines"]
     assert set(baselines) == {"untrained", "untrained_image_only", "untrained_text_only", "image_only", "text_only"}
     assert story.result.folder.manifest["backbone"]["tokens_per_image"] == 2
@@ -482,7 +481,7 @@ def test_baselines_are_those_of_loops(story: Story) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_scored_every_so_many_epochs_and_at_the_end(vector_sets: list[str], tmp_path: Path, every: int) -> None:
+def test_scored_every_so_many_epochs_and_at_the_end(vector_sets, tmp_path, every):
     config = config_of(vector_sets, "train.epochs=5", f"eval.every={every}", strategy="in-batch", loss="info-nce")
     result = run(config, tmp_path)
     points = [p for p in result.folder.metrics() if "val/recall_at_10" in p]
@@ -492,7 +491,7 @@ def test_scored_every_so_many_epochs_and_at_the_end(vector_sets: list[str], tmp_
     assert points[-1]["val/recall_at_10"] == result.metrics["recall_at_10"]
 
 
-def test_the_epoch_is_chosen_where_the_run_says(vector_sets: list[str], tmp_path: Path) -> None:
+def test_the_epoch_is_chosen_where_the_run_says(vector_sets, tmp_path):
     """Where dev, val and the last epoch disagree, each choice reports the model of its own epoch."""
     weights: dict[int, dict[str, Tensor]] = {}  # epoch -> weights after its last step
 
@@ -525,20 +524,18 @@ def test_the_epoch_is_chosen_where_the_run_says(vector_sets: list[str], tmp_path
     assert reported["dev"] != reported["last"]
 
 
-def test_of_equal_epochs_the_first_is_chosen(vector_sets: list[str], tmp_path: Path) -> None:
+def test_of_equal_epochs_the_first_is_chosen(vector_sets, tmp_path):
     config = config_of(vector_sets, "train.lr=1e-12", "eval.select=val", strategy="in-batch", loss="info-nce")
     result = run(config, tmp_path)
     assert len({p["val/recall_at_10"] for p in result.folder.metrics() if "val/recall_at_10" in p}) == 1
     assert result.details["reported_epoch"] == 1
 
 
-def test_dev_is_taken_from_train(vector_sets: list[str], tmp_path: Path) -> None:
+def test_dev_is_taken_from_train(vector_sets, tmp_path):
     config = config_of(vector_sets, "eval.select=dev", "eval.dev_fraction=0.25", "train.epochs=2")
     scenes = Scenes()
     opened = open_run(config, Display(), scenes)
     train, dev = opened.scene.train.dataset, opened.splits.dev
-    assert dev is not None
-    assert opened.scene.dev is not None
     assert opened.scene.dev.dataset is dev
     assert opened.scene.val.dataset.split == "val"
     assert {q.id for q in train.queries} | {q.id for q in dev.queries} == {
@@ -553,7 +550,7 @@ def test_dev_is_taken_from_train(vector_sets: list[str], tmp_path: Path) -> None
 # --- streams of the seed ---------------------------------------------------------------------------------------------
 
 
-def test_purposes_have_streams_of_their_own(story: Story) -> None:
+def test_purposes_have_streams_of_their_own(story):
     purposes = ("batches", "draws", "dropout")
     seeds = {stream(seed, purpose).initial_seed() for seed in range(3) for purpose in purposes}
     assert len(seeds) == 9
@@ -571,7 +568,7 @@ def test_purposes_have_streams_of_their_own(story: Story) -> None:
             assert torch.equal(refresh.mined.negatives[rows], want)
 
 
-def test_batches_know_nothing_of_strategy_draws_and_dropout(vector_sets: list[str], tmp_path: Path) -> None:
+def test_batches_know_nothing_of_strategy_draws_and_dropout(vector_sets, tmp_path):
     variants = {
         "one refresh": ([*vector_sets, "schedule.refresh_epochs=[2]"], "nearest"),
         "more refreshes": ([*vector_sets, "schedule.refresh_epochs=[1,2,3]"], "everything"),
@@ -586,7 +583,7 @@ def test_batches_know_nothing_of_strategy_draws_and_dropout(vector_sets: list[st
     assert [step.rows.tolist() for step in tape.steps] != batches_of(0, 4)
 
 
-def test_draws_know_nothing_of_batches_and_dropout(vector_sets: list[str], tmp_path: Path) -> None:
+def test_draws_know_nothing_of_batches_and_dropout(vector_sets, tmp_path):
     drawn = []
     for sets in (vector_sets, [*vector_sets, "train.batch_size=7"], with_plugin(vector_sets, "dropping")):
         tape, _ = recorded(config_of(sets, strategy="everything"), tmp_path)
@@ -597,7 +594,7 @@ def test_draws_know_nothing_of_batches_and_dropout(vector_sets: list[str], tmp_p
     assert not torch.equal(drawn[0][0], drawn[0][1])  # each refresh draws anew
 
 
-def test_mining_and_scoring_see_no_dropout(vector_sets: list[str], tmp_path: Path) -> None:
+def test_mining_and_scoring_see_no_dropout(vector_sets, tmp_path):
     config = config_of(with_plugin(vector_sets, "dropping"), "schedule.refresh_epochs=[0]", "train.epochs=1")
     tape, result = recorded(config, tmp_path)
     (refresh,) = tape.refreshes
@@ -618,20 +615,18 @@ def test_mining_and_scoring_see_no_dropout(vector_sets: list[str], tmp_path: Pat
 # --- what is mined, and what is not ----------------------------------------------------------------------------------
 
 
-def test_a_strategy_of_one_definition_is_mined_once_before_the_first_epoch(
-    vector_sets: list[str], tmp_path: Path
-) -> None:
+def test_a_strategy_of_one_definition_is_mined_once_before_the_first_epoch(vector_sets, tmp_path):
     tape, _ = recorded(config_of(vector_sets, "schedule.n_def=3", strategy="once"), tmp_path)
     assert [(r.strategy, r.refresh, r.steps, r.draws) for r in tape.refreshes] == [("Once", 0, 0, 4)]
 
 
-def test_a_refresh_at_epoch_0_leaves_no_warm_up(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_refresh_at_epoch_0_leaves_no_warm_up(vector_sets, tmp_path):
     tape, result = recorded(config_of(vector_sets, "schedule.refresh_epochs=[0,3]"), tmp_path)
     assert [(r.strategy, r.refresh, r.steps) for r in tape.refreshes] == [("Nearest", 0, 0), ("Nearest", 1, 9)]
     assert not (result.path / "curves-warm.npz").exists()
 
 
-def test_an_earlier_stage_counts_its_own_refreshes(vector_sets: list[str], tmp_path: Path) -> None:
+def test_an_earlier_stage_counts_its_own_refreshes(vector_sets, tmp_path):
     """Each stage counts its refreshes from 0, and the run reports those of the last stage."""
     sets = ("train.epochs=6", "schedule.refresh_epochs=[4,5]")
     tape, result = recorded(config_of(vector_sets, *sets, strategy="nearest:4>everything"), tmp_path)
@@ -640,7 +635,7 @@ def test_an_earlier_stage_counts_its_own_refreshes(vector_sets: list[str], tmp_p
     assert [row["epoch"] for row in result.details["behaviour_by_refresh"]] == [4, 5]
 
 
-def test_batch_strategies_are_never_mined(vector_sets: list[str], tmp_path: Path) -> None:
+def test_batch_strategies_are_never_mined(vector_sets, tmp_path):
     tape, result = recorded(config_of(vector_sets, strategy="in-batch"), tmp_path)
     assert tape.refreshes == []
     assert result.details["refresh_epochs"] == []
@@ -654,7 +649,7 @@ def test_batch_strategies_are_never_mined(vector_sets: list[str], tmp_path: Path
 
 
 @pytest.mark.parametrize("option", ["none", "exclude_relevant", "exclude_reference"])
-def test_only_an_oracle_is_shown_what_is_relevant(vector_sets: list[str], tmp_path: Path, option: str) -> None:
+def test_only_an_oracle_is_shown_what_is_relevant(vector_sets, tmp_path, option):
     more = () if option == "none" else (f"mining.{option}=true",)
     sets = ("schedule.refresh_epochs=[0]", "train.epochs=1", *more)
     tape, result = recorded(config_of(vector_sets, *sets, strategy="oracle"), tmp_path)
@@ -662,7 +657,6 @@ def test_only_an_oracle_is_shown_what_is_relevant(vector_sets: list[str], tmp_pa
     for view, (group, columns) in zip(tape.refreshes[0].views, dataset.groups.items(), strict=True):
         names = [dataset.images[column] for column in columns.tolist()]
         queries = [query for query in dataset.queries if query.group == group]
-        assert view.relevant is not None
         for row, query in enumerate(queries):
             shown = {name for name, there in zip(names, view.relevant[row].tolist(), strict=True) if there}
             assert shown == {query.target, *query.relevant}
@@ -674,7 +668,7 @@ def test_only_an_oracle_is_shown_what_is_relevant(vector_sets: list[str], tmp_pa
 # --- remarks and summaries of a run ----------------------------------------------------------------------------------
 
 
-def test_a_refresh_that_moves_no_pool_is_remarked(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_refresh_that_moves_no_pool_is_remarked(vector_sets, tmp_path):
     sets = ("train.epochs=3", "schedule.refresh_epochs=[0,1,2]")
     result = run(config_of(vector_sets, *sets, strategy="first"), tmp_path)
     remark = "the refresh changed no pool"
@@ -682,7 +676,7 @@ def test_a_refresh_that_moves_no_pool_is_remarked(vector_sets: list[str], tmp_pa
     assert [row["stale"] for row in result.details["behaviour_by_refresh"]] == [0, 1, 1]
 
 
-def test_query_concentration_is_the_length_of_the_mean_query(story: Story) -> None:
+def test_query_concentration_is_the_length_of_the_mean_query(story):
     """The logged value is the length of the mean query; tests/loop/test_observe.py tests the remark on it."""
     assert story.result.details["remarks"] == []
     points = [p["val/query_concentration"] for p in story.result.folder.metrics() if "val/query_concentration" in p]
@@ -692,7 +686,7 @@ def test_query_concentration_is_the_length_of_the_mean_query(story: Story) -> No
     assert points[-1] == pytest.approx(float(mean.norm()), rel=1e-4)
 
 
-def test_behaviour_of_an_epoch_is_the_mean_over_its_batches() -> None:
+def test_behaviour_of_an_epoch_is_the_mean_over_its_batches():
     """By rows: a batch without negatives has pools of size 0, but no hardness; a value that no batch has is NaN."""
     names = ("pool_size", "hardness", "false_negative_rate_pool", "empty")
     rows = [(4, (3.0, 0.5, math.nan, 0.0)), (4, (math.nan, math.nan, math.nan, 4.0)), (2, (1.0, 0.2, math.nan, 1.0))]
@@ -704,7 +698,7 @@ def test_behaviour_of_an_epoch_is_the_mean_over_its_batches() -> None:
 # --- texts, gradients ------------------------------------------------------------------------------------------------
 
 
-def test_each_epoch_has_its_own_texts(vector_sets: list[str], tmp_path: Path) -> None:
+def test_each_epoch_has_its_own_texts(vector_sets, tmp_path):
     config = config_of(with_plugin(vector_sets, "varied"), "seed=2", "train.epochs=3")
     tape, _ = recorded(config, tmp_path)
     dataset = part_of(resolved(config), "train")
@@ -715,7 +709,7 @@ def test_each_epoch_has_its_own_texts(vector_sets: list[str], tmp_path: Path) ->
             assert torch.equal(step.tokens["row"], want[step.rows])
 
 
-def test_gradients_are_clipped_only_where_asked(vector_sets: list[str], tmp_path: Path) -> None:
+def test_gradients_are_clipped_only_where_asked(vector_sets, tmp_path):
     norms = {}
     for limit in ("", "train.max_grad_norm=0.05"):
         tape, _ = recorded(config_of(vector_sets, *([limit] if limit else [])), tmp_path)
@@ -735,16 +729,11 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
     return result | {"points": folder.metrics(), "tables": tables, "files": files}
 
 
-@pytest.mark.parametrize(
-    ("strategy", "more"),
-    [
-        ("nearest", ("schedule.refresh_epochs=[1,3]", "train.num_negatives=2")),
-        ("hycole", ("eval.select=dev", "eval.dev_fraction=0.4")),
-    ],
-)
-def test_interrupted_and_resumed_gives_the_same_bits(
-    vector_sets: list[str], tmp_path: Path, strategy: str, more: tuple[str, ...]
-) -> None:
+HALVES = {"nearest": ("schedule.refresh_epochs=[1,3]", "train.num_negatives=2"), "hycole": ("eval.select=dev",)}
+
+
+@pytest.mark.parametrize(("strategy", "more"), HALVES.items())
+def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, strategy, more):
     """A run interrupted in any epoch or after the last gives the same bits when resumed, with global dropout."""
     sets = with_plugin(vector_sets, "dropping")
     config = config_of(sets, *more, "train.epochs=5", "eval.every=2", strategy=strategy)
@@ -775,9 +764,7 @@ def test_interrupted_and_resumed_gives_the_same_bits(
         assert not (resumed.path / "checkpoint.pt").exists()
 
 
-def test_checkpoints_pause_in_proportion_to_what_they_cost(
-    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_pause_in_proportion_to_what_they_cost(vector_sets, tmp_path, interrupted, monkeypatch):
     """The first epoch is always saved; what came after the last checkpoint is computed again, bit for bit."""
     sets = ("train.epochs=5", "schedule.refresh_epochs=[0,1,2,3,4]")
     config = config_of(vector_sets, *sets, strategy="qure", loss="info-nce")
@@ -787,21 +774,17 @@ def test_checkpoints_pause_in_proportion_to_what_they_cost(
         bench = interrupted(config, tmp_path / str(epoch), epoch)
         folder = RunFolder(tmp_path / str(epoch) / straight.run_id)
         saved = folder.checkpoint()
-        assert saved is not None
         assert saved["state"]["epoch"] == 1
         kept = {path.name for path in folder.path.glob("pools-*")}  # the checkpoint's and the last refresh's
         assert kept == {"pools-00.bits", f"pools-{epoch:02d}.bits"}
         assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
 
 
-def test_the_time_before_an_interruption_counts(
-    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
-) -> None:
+def test_the_time_before_an_interruption_counts(vector_sets, tmp_path, interrupted):
     config = config_of(vector_sets, "train.epochs=2", strategy="in-batch", loss="info-nce")
     bench = interrupted(config, tmp_path, 1)
     folder = RunFolder(next(tmp_path.glob("in-batch*")))
     saved = folder.checkpoint()
-    assert saved is not None
     assert 0 < saved["state"]["seconds"]["train"] < 1000
     saved["state"]["seconds"]["train"] += 1000
     folder.write_checkpoint(saved)
@@ -817,27 +800,18 @@ def test_the_time_before_an_interruption_counts(
         (lambda saved: saved["state"].update(negatives=saved["state"]["negatives"][:-1]), "other queries"),
     ],
 )
-def test_a_checkpoint_of_other_types_or_queries_is_refused(
-    change: Callable[[Any], None],
-    message: str,
-    vector_sets: list[str],
-    tmp_path: Path,
-    interrupted: Callable[..., Bench],
-) -> None:
+def test_a_checkpoint_of_other_types_or_queries_is_refused(change, message, vector_sets, tmp_path, interrupted):
     config = config_of(vector_sets, "train.epochs=2", strategy="qure", loss="info-nce")
     bench = interrupted(config, tmp_path, 1)
     folder = RunFolder(next(tmp_path.glob("qure*")))
     saved = folder.checkpoint()
-    assert saved is not None
     change(saved)
     folder.write_checkpoint(saved)
     with pytest.raises(NegbenchError, match=f"cannot read .*checkpoint.pt: (.|\n)*{message}"):
         run_config(config, bench)
 
 
-def test_a_loss_without_a_gradient_is_refused(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_without_a_gradient_is_refused(vector_sets, tmp_path, monkeypatch):
     monkeypatch.setattr(registry.get("losses", "info-nce"), "value", lambda *_: torch.tensor(1.0))
     with pytest.raises(NegbenchError, match="'info-nce' returned a number without a gradient"):
         run(config_of(vector_sets, strategy="in-batch", loss="info-nce"), tmp_path)
@@ -846,9 +820,7 @@ def test_a_loss_without_a_gradient_is_refused(
 # --- durability ------------------------------------------------------------------------------------------------------
 
 
-def test_every_file_reaches_the_disk_before_it_gets_its_name(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_file_reaches_the_disk_before_it_gets_its_name(vector_sets, tmp_path, monkeypatch):
     events: list[tuple[str, int, int]] = []  # event, inode, size in bytes
     named: list[tuple[str, int]] = []  # name, number of events before it
     replace = Path.replace

@@ -42,9 +42,7 @@ def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResu
 
 
 @pytest.mark.parametrize("more", [OWN, ("train.num_negatives=5",)], ids=["temperatures", "thinned"])
-def test_resumed_runs_go_on_with_their_temperatures_and_draws(
-    tmp_path: Path, toy_sets: list[str], interrupted: Callable[..., Bench], more: tuple[str, ...]
-) -> None:
+def test_resumed_runs_go_on_with_their_temperatures_and_draws(tmp_path, toy_sets, interrupted, more):
     config = config_of("hycole", toy_sets, *more)
     straight = run(config, tmp_path / "straight")
     resumed = runs.run_config(config, interrupted(config, tmp_path / "halves", 1))
@@ -53,14 +51,14 @@ def test_resumed_runs_go_on_with_their_temperatures_and_draws(
     assert resumed.folder.metrics() == straight.folder.metrics()
 
 
-def test_a_shrinking_pool_refreshed_more_often_shrinks_as_often(tmp_path: Path, vector_sets: list[str]) -> None:
+def test_a_shrinking_pool_refreshed_more_often_shrinks_as_often(tmp_path, vector_sets):
     sets = ("train.epochs=12", "schedule.n_def=3", "schedule.refresh_every=2", "strategy.n_neg=8")
     folder = run(config_of("cirqrs", vector_sets, *sets), tmp_path).folder
     sizes = [int(folder.table(f"mining-{number:02d}")["pool_size"].max()) for number in range(5)]
     assert sizes == [8, 8, 8, 4, 4]  # at epochs 2, 4, 6, 8, 10; n_def = 3 halves at 8
 
 
-def test_own_temperatures_are_trained_and_written_down(tmp_path: Path, toy_sets: list[str]) -> None:
+def test_own_temperatures_are_trained_and_written_down(tmp_path, toy_sets):
     result = run(config_of("hycole", toy_sets, *OWN), tmp_path)
     points = [p for p in result.folder.metrics() if "train/temperature" in p]
     for term in ("icm", "tcm", "ritm", "titm"):
@@ -75,7 +73,7 @@ def test_own_temperatures_are_trained_and_written_down(tmp_path: Path, toy_sets:
     assert len({p["train/temperature"] for p in plain.folder.metrics() if "train/temperature" in p}) == 3
 
 
-def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets: list[str]) -> None:
+def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
     config = resolved(config_of("hycole", toy_sets, *OWN))
     opened = runs.open_run(config, Display(), Scenes())
     strategy, loss = make_strategy("hycole"), make_loss("info-nce")
@@ -86,7 +84,7 @@ def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets: l
     assert len(group["params"]) == 4
 
 
-def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(tmp_path: Path, toy_sets: list[str]) -> None:
+def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(tmp_path, toy_sets):
     whole = run(config_of("in-batch", toy_sets), tmp_path)
     thinned = run(config_of("in-batch", toy_sets, "train.num_negatives=5"), tmp_path)
     corpus = run(config_of("all-corpus", toy_sets, "train.num_negatives=5"), tmp_path)
@@ -98,7 +96,7 @@ def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(tmp_path: Path, 
     assert thinned.folder.path != whole.folder.path
 
 
-def test_with_replacement_an_epoch_may_repeat_a_negative(tmp_path: Path, toy_sets: list[str]) -> None:
+def test_with_replacement_an_epoch_may_repeat_a_negative(tmp_path, toy_sets):
     repeats = {}
     for replacement in (False, True):
         sets = ("train.num_negatives=4", f"mining.replacement={str(replacement).lower()}")
@@ -112,7 +110,7 @@ def test_with_replacement_an_epoch_may_repeat_a_negative(tmp_path: Path, toy_set
     assert 60 < repeats[True] < 170
 
 
-def test_thinning_draws_from_the_runs_own_stream(tmp_path: Path, toy_sets: list[str]) -> None:
+def test_thinning_draws_from_the_runs_own_stream(tmp_path, toy_sets):
     """Thinning draws anew for each query and epoch, differs under another seed, and leaves the batches unchanged."""
     rows: dict[str, list[list[int]]] = {}
     streams: dict[str, list[tuple[int, int]]] = {}
@@ -135,13 +133,13 @@ def test_thinning_draws_from_the_runs_own_stream(tmp_path: Path, toy_sets: list[
 # --- what a run leaves behind ----------------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_the_global_generators_alone(tmp_path: Path, toy_sets: list[str]) -> None:
+def test_a_run_leaves_the_global_generators_alone(tmp_path, toy_sets):
     before = global_generators()
     run(config_of("qure", toy_sets), tmp_path)
     assert global_generators() == before
 
 
-def test_a_run_leaves_its_files(tmp_path: Path, toy_sets: list[str]) -> None:
+def test_a_run_leaves_its_files(tmp_path, toy_sets):
     result = run(config_of("qure", toy_sets), tmp_path)
     curve = [p["val/average/recall_at_10"] for p in result.folder.metrics() if "val/average/recall_at_10" in p]
     assert curve[0] == result.details["baselines"]["untrained"]["average/recall_at_10"]
@@ -153,7 +151,7 @@ def test_a_run_leaves_its_files(tmp_path: Path, toy_sets: list[str]) -> None:
     assert result.details["behaviour_by_refresh"]
 
 
-def test_a_diverged_model_is_one_line(tmp_path: Path, vector_sets: list[str]) -> None:
+def test_a_diverged_model_is_one_line(tmp_path, vector_sets):
     with pytest.raises(NegbenchError, match=r"loss is nan|NaN") as error:
         run(config_of("in-batch", vector_sets, "train.lr=1e6", loss="bradley-terry"), tmp_path)
     assert "\n" not in str(error.value)
@@ -162,7 +160,7 @@ def test_a_diverged_model_is_one_line(tmp_path: Path, vector_sets: list[str]) ->
     assert str(error.value) in (folder.path / "error.txt").read_text(encoding="utf-8")
 
 
-def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(tmp_path: Path, vector_sets: list[str]) -> None:
+def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(tmp_path, vector_sets):
     before, seen = torch.get_num_threads(), list[tuple[str, int]]()
 
     def stop(*_: object) -> None:
@@ -178,7 +176,7 @@ def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(tmp_path: Pat
     assert torch.get_num_threads() == before
 
 
-def test_a_bug_is_noted_and_the_run_computed_again(tmp_path: Path, vector_sets: list[str]) -> None:
+def test_a_bug_is_noted_and_the_run_computed_again(tmp_path, vector_sets):
     def odd(*_: object) -> None:
         raise ValueError("odd")
 
@@ -205,7 +203,7 @@ class Shown(Display):
         self.shown.append((name, total, sum(counts), note))
 
 
-def test_progress_reaches_its_total(tmp_path: Path, vector_sets: list[str]) -> None:
+def test_progress_reaches_its_total(tmp_path, vector_sets):
     config, display = (
         config_of("qure", vector_sets, "train.epochs=2", "train.batch_size=20", "schedule.refresh_epochs=[0,1]"),
         Shown(),
@@ -244,9 +242,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("strategy", "pairs_of_epoch"), [("in-batch", [0, 1, 2, 3, 4, 5]), ("after-target", [0, 0, 2, 2, 4, 4])]
 )
-def test_pairs_are_those_of_the_epoch_or_of_the_interval(
-    vector_sets: list[str], pairs: None, tmp_path: Path, strategy: str, pairs_of_epoch: list[int]
-) -> None:
+def test_pairs_are_those_of_the_epoch_or_of_the_interval(vector_sets, pairs, tmp_path, strategy, pairs_of_epoch):
     seen: list[Tensor] = []
     tokens: list[Tensor] = []
     mined: list[Tensor] = []

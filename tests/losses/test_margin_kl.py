@@ -9,7 +9,7 @@ from negbench.losses.margin_kl import MarginKL
 from negbench.testing import toy_scores
 
 
-def test_many_candidates_are_a_log_sum_exp() -> None:
+def test_many_candidates_are_a_log_sum_exp():
     """Eq. 5 in closed form: -s+/tau + log(exp(s+/tau) + sum exp(s_j/tau)), and torch's KL of the two distributions."""
     scores, tau = [0.6, 0.5, -0.2, 0.1], 0.25
     want = -scores[0] / tau + math.log(sum(math.exp(s / tau) for s in scores))
@@ -25,7 +25,7 @@ def test_many_candidates_are_a_log_sum_exp() -> None:
     assert pair == pytest.approx(sum(pairs) / 3, rel=1e-12)
 
 
-def test_against_loops() -> None:
+def test_against_loops():
     for seed in range(5):
         for kl_over in ["pair", "batch"]:
             toy, other, more = (toy_scores(seed=seed + offset) for offset in (0, 100, 200))
@@ -52,7 +52,7 @@ def test_against_loops() -> None:
                         hinges.append(sum(w[j] * max(0.0, 0.1 - q + o[j]) for j in valid) / weight)
             want = sum(divergences) / len(divergences)
             want += 0.7 * sum(margins) / len(margins) + 0.4 * sum(hinges) / len(hinges)
-            loss = MarginKL(tau=0.2, margin=0.3, margin_aspect=0.1, lambda_rank=0.7, kl_over=kl_over)  # type: ignore[arg-type]
+            loss = MarginKL(tau=0.2, margin=0.3, margin_aspect=0.1, lambda_rank=0.7, kl_over=kl_over)
             aspect = AspectScores(
                 "colour", other.positive, other.negatives, torch.tensor(0.4, dtype=torch.float64), present
             )
@@ -62,7 +62,7 @@ def test_against_loops() -> None:
             assert got.item() == pytest.approx(want, rel=1e-12)
 
 
-def test_gradients_of_aspects() -> None:
+def test_gradients_of_aspects():
     toy, other = toy_scores(3, 3, seed=2), toy_scores(3, 3, seed=3)
     weight, every = torch.tensor(0.4, dtype=torch.float64), torch.ones(3, dtype=torch.bool)
 
@@ -74,7 +74,7 @@ def test_gradients_of_aspects() -> None:
     assert torch.autograd.gradcheck(value, inputs)
 
 
-def test_an_aspect_that_does_not_fit_is_named() -> None:
+def test_an_aspect_that_does_not_fit_is_named():
     toy = toy_scores(3, 2)
     aspect = AspectScores("shape", toy.positive, toy.negatives[:, :1], torch.tensor(1.0), toy.positive > 0)
     with pytest.raises(ValueError, match=r"aspect 'shape' must be \(3,\) and \(3, 2\), got \(3,\) and \(3, 1\)"):

@@ -44,7 +44,7 @@ class Upside(Complement):
         return -super().value(given)
 
 
-def test_a_formula_that_is_not_monotone_may_say_so() -> None:
+def test_a_formula_that_is_not_monotone_may_say_so():
     LossTestCase().test_direction(Complement())
     with pytest.raises(AssertionError):
         LossTestCase().test_direction(Claimed())
@@ -64,7 +64,7 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
 ]
 
 
-def test_bad_options_are_quoted() -> None:
+def test_bad_options_are_quoted():
     """Bad options are quoted, beyond NaN and -1, which the suite tries."""
     for key, options, message in REFUSED:
         with pytest.raises(NegbenchError, match=message):

@@ -72,7 +72,7 @@ ROWS: list[tuple[Row, tuple[Loss, ...]]] = [
 ]
 
 
-def test_a_value_is_the_mean_over_rows_that_have_a_negative() -> None:
+def test_a_value_is_the_mean_over_rows_that_have_a_negative():
     for row, losses in ROWS:
         for loss in losses:
             for seed in range(10):
@@ -88,7 +88,7 @@ def test_a_value_is_the_mean_over_rows_that_have_a_negative() -> None:
                 assert got.item() == pytest.approx(sum(want) / len(want), rel=1e-12), loss
 
 
-def test_every_loss_is_tested() -> None:
+def test_every_loss_is_tested():
     """`margin-kl` has a file of its own."""
     names = {type(losses[0]) for _, losses in ROWS}
     assert {registry.get("losses", key) for key in registry.plugins("losses") if key != "margin-kl"} == names
@@ -114,11 +114,11 @@ def test_every_loss_is_tested() -> None:
     ],
     ids=str,
 )
-def test_by_hand(loss: Loss, positive: float, negatives: list[float], want: float) -> None:
+def test_by_hand(loss, positive, negatives, want):
     assert loss(torch.tensor([positive]), torch.tensor([negatives])).item() == pytest.approx(want, rel=1e-6)
 
 
-def test_libraries_compute_the_same() -> None:
+def test_libraries_compute_the_same():
     scores = 2 * torch.rand(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1
     mask = ~torch.eye(5, dtype=torch.bool)
     got = InfoNCE(tau=0.1)(scores.diagonal(), scores, mask)
@@ -129,7 +129,7 @@ def test_libraries_compute_the_same() -> None:
     torch.testing.assert_close(Triplet(margin=0.2)(toy.positive, toy.negatives), want)
 
 
-def test_gradients_of_hcl_flow_through_the_importance() -> None:
+def test_gradients_of_hcl_flow_through_the_importance():
     # with detached weights the easy negative's gradient could not be negative
     negatives = torch.tensor([[0.5, -0.5]], requires_grad=True)
     (gradient,) = torch.autograd.grad(HCL(tau=0.5, tau_plus=0.0)(torch.tensor([0.6]), negatives), negatives)

@@ -31,7 +31,7 @@ def case(seed: int, shift: float) -> tuple[Tensor, Tensor, Tensor]:
     return scores, target, torch.rand(12, 14, generator=generator) < 0.7
 
 
-def test_prominence_against_a_loop() -> None:
+def test_prominence_against_a_loop():
     for seed in range(5):
         for shift in [-4.0, 0.0]:
             scores, target, allowed = case(seed, shift)
@@ -51,7 +51,7 @@ def test_prominence_against_a_loop() -> None:
                         assert value == pytest.approx(top[0] / bottom[0])
 
 
-def test_steepest_by_hand() -> None:
+def test_steepest_by_hand():
     for drop, want in [
         ([0.1, 0.5, -1.0, 0.3], [1, 3]),
         ([0.3, 0.5, 0.5, 0.3], [1, 2]),  # the earlier of equal drops

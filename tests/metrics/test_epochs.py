@@ -8,7 +8,7 @@ import pytest
 from negbench.metrics.epochs import event_effect, falls, late_slope, slope
 
 
-def test_falls_by_hand() -> None:
+def test_falls_by_hand():
     for curves, want in [
         ([[0.25, 0.75, 0.5]], [0.25]),  # a single curve falls from its own best
         ([[0.0, 0.5, 1.0], [0.0, 0.25, 0.5]], [0.0, 0.0]),
@@ -18,13 +18,13 @@ def test_falls_by_hand() -> None:
         assert falls(curves).tolist() == want
 
 
-def test_a_curve_that_only_fluctuates_does_not_fall() -> None:
+def test_a_curve_that_only_fluctuates_does_not_fall():
     curves = np.random.default_rng(0).normal(size=(4000, 20))
     assert abs(falls(curves).mean()) < 0.05
     assert np.mean(curves.max(1) - curves[:, -1]) > 1.5  # measured from each curve's own best
 
 
-def test_late_slope_is_least_squares_of_the_last_third() -> None:
+def test_late_slope_is_least_squares_of_the_last_third():
     for count in range(3, 13):
         generator = np.random.default_rng(count)
         values, epochs = generator.normal(-1, 1, count), np.cumsum(generator.integers(1, 4, count))
@@ -36,20 +36,20 @@ def test_late_slope_is_least_squares_of_the_last_third() -> None:
         assert late_slope(list(values), list(epochs)) == pytest.approx(want)
 
 
-def test_late_slope_of_a_line_and_of_next_to_nothing() -> None:
+def test_late_slope_of_a_line_and_of_next_to_nothing():
     assert late_slope([-0.5 * epoch for epoch in range(9)], range(9)) == pytest.approx(-0.5)
     assert math.isnan(late_slope([1.0, 2.0], [0, 1]))
     assert math.isnan(late_slope([], []))
 
 
-def test_slope_of_several_curves_is_numpys() -> None:
+def test_slope_of_several_curves_is_numpys():
     generator = np.random.default_rng(0)
     values, at = generator.normal(-1, 1, (5, 3)), np.array([0.0, 2.0, 3.0, 7.0, 8.0])
     assert slope(values, at) == pytest.approx(np.polyfit(at, values, 1)[0])
     assert slope([3.0, 1.0, -1.0]) == -2
 
 
-def test_effect_of_events_by_hand() -> None:
+def test_effect_of_events_by_hand():
     for events, want in [
         ([2], 1.0 - (0.25 - 0.5) / 2),  # changes 0.25, 1, -0.5, 0.25
         ([2, 4], (1.0 - (0.25 - 0.5) / 2 + 0.25 + 0.5) / 2),

@@ -64,7 +64,7 @@ TABLES: dict[str, Table] = {
 }
 
 
-def test_hand_table() -> None:
+def test_hand_table():
     for name in TABLES:
         data: Any = registry.get("datasets", name)
         ranks = six(GROUPED) if name == "fashioniq" else six()
@@ -78,10 +78,10 @@ def test_hand_table() -> None:
             assert [ranks.query[row] for row in measured.rows] == list(queries), metric
             assert (measured.strata is not None) == macro
             if macro:
-                assert measured.strata.tolist() == list(ranks.group)  # type: ignore[union-attr]
+                assert measured.strata.tolist() == list(ranks.group)
 
 
-def test_groups_weigh_alike_and_one_group_has_no_strata() -> None:
+def test_groups_weigh_alike_and_one_group_has_no_strata():
     macro = Metric((hits(10),), over="groups")
     assert macro.mean(six(GROUPED)) == pytest.approx(2 / 3)
     assert Metric((hits(10),)).mean(six(("a", "b", "b", "b", "b", "b"))) == pytest.approx(4 / 6)
@@ -89,10 +89,10 @@ def test_groups_weigh_alike_and_one_group_has_no_strata() -> None:
     assert macro.of(six()).strata is None
     part = six(GROUPED).select([4, 0])
     assert macro.mean(part) == 1 / 2
-    assert macro.of(part).strata.tolist() == ["shirt", "dress"]  # type: ignore[union-attr]
+    assert macro.of(part).strata.tolist() == ["shirt", "dress"]
 
 
-def test_means_against_loops() -> None:
+def test_means_against_loops():
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         rank = torch.randint(60, (90,), generator=generator) + 1
@@ -115,7 +115,7 @@ def test_means_against_loops() -> None:
         np.testing.assert_allclose(values, (both[0] + both[1]) / 2)
 
 
-def test_what_cannot_be_scored() -> None:
+def test_what_cannot_be_scored():
     nobody = six().select([])
     for metric in (Metric((hits(5),)), Metric((precision(5),)), Metric((hits(5),), group="none")):
         with pytest.raises(NegbenchError, match="needs at least one query"):
@@ -125,11 +125,11 @@ def test_what_cannot_be_scored() -> None:
         Metric((subset_hits(1),)).mean(ranks)
 
 
-def test_a_number_that_is_no_mean_has_no_values() -> None:
+def test_a_number_that_is_no_mean_has_no_values():
     """Numbers that a data set reports without being means over queries have no values per query."""
     base: Any = registry.get("datasets", "cirr")
 
-    class WithMedian(base):  # type: ignore[misc]
+    class WithMedian(base):
         @classmethod
         def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
             return {**super().summarise(ranks), "median_rank": float(ranks.target_rank.double().median())}

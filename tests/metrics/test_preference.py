@@ -1,5 +1,6 @@
 """Preference metrics against loops with ties and negative scores, closed forms, and scipy where it is independent."""
 
+import itertools
 import math
 
 import pytest
@@ -7,13 +8,7 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError, OptionError
-from negbench.metrics.preference import (
-    agreement,
-    cirqrs_at_k,
-    preference_rate,
-    set_scores,
-    spearman,
-)
+from negbench.metrics.preference import agreement, cirqrs_at_k, preference_rate, set_scores, spearman
 
 
 def draw(seed: int, count: int = 60) -> tuple[Tensor, Tensor]:
@@ -26,18 +21,17 @@ def draw(seed: int, count: int = 60) -> tuple[Tensor, Tensor]:
 # --- scores of sets ----------------------------------------------------------------------------------------------
 
 
-def test_set_scores_against_a_loop() -> None:
+def test_set_scores_against_a_loop():
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(7, 20, generator=generator) - 2
     sets = torch.stack([torch.randperm(20, generator=generator)[:10].reshape(2, 5) for _ in range(7)])
     means = set_scores(scores, sets)
-    for row in range(7):
-        for side in (0, 1):
-            want = sum(float(scores[row, column]) for column in sets[row, side].tolist()) / 5
-            assert float(means[row, side]) == pytest.approx(want, abs=1e-12)
+    for row, side in itertools.product(range(7), (0, 1)):
+        want = sum(float(scores[row, column]) for column in sets[row, side].tolist()) / 5
+        assert float(means[row, side]) == pytest.approx(want, abs=1e-12)
 
 
-def test_sets_of_the_same_images_tie_exactly_in_any_order() -> None:
+def test_sets_of_the_same_images_tie_exactly_in_any_order():
     scores = torch.tensor([[1e16, 1.0, -1e16, 1.0, 0.5]]).double()
     assert scores[0, [0, 1, 2, 3, 4]].mean() != scores[0, [0, 2, 3, 1, 4]].mean()  # plain sums depend on the order
     for seed in range(20):
@@ -46,7 +40,7 @@ def test_sets_of_the_same_images_tie_exactly_in_any_order() -> None:
         assert means[0, 0] == means[0, 1]
 
 
-def test_a_score_that_is_not_finite_is_an_error_only_within_the_sets() -> None:
+def test_a_score_that_is_not_finite_is_an_error_only_within_the_sets():
     for value in [math.nan, math.inf, -math.inf]:
         scores = torch.zeros(2, 3)
         scores[1, 2] = value
@@ -68,18 +62,17 @@ def rate_loop(scores: Tensor, first: Tensor, ties: bool, among: Tensor | None) -
     return chosen / met
 
 
-def test_rates_against_a_loop() -> None:
-    for ties in [False, True]:
-        for seed in range(5):
-            scores, first = draw(seed)
-            among = torch.rand(len(first), generator=torch.Generator().manual_seed(seed)) < 0.5
-            assert preference_rate(scores, first, ties=ties) == pytest.approx(rate_loop(scores, first, ties, None))
-            assert preference_rate(scores, first, ties=ties, among=among) == pytest.approx(
-                rate_loop(scores, first, ties, among)
-            )
+def test_rates_against_a_loop():
+    for ties, seed in itertools.product((False, True), range(5)):
+        scores, first = draw(seed)
+        among = torch.rand(len(first), generator=torch.Generator().manual_seed(seed)) < 0.5
+        assert preference_rate(scores, first, ties=ties) == pytest.approx(rate_loop(scores, first, ties, None))
+        assert preference_rate(scores, first, ties=ties, among=among) == pytest.approx(
+            rate_loop(scores, first, ties, among)
+        )
 
 
-def test_accuracy_against_a_loop() -> None:
+def test_accuracy_against_a_loop():
     for seed in range(5):
         scores, first = draw(seed)
         want = []
@@ -88,7 +81,7 @@ def test_accuracy_against_a_loop() -> None:
         assert agreement(scores, first).tolist() == want
 
 
-def test_closed_forms() -> None:
+def test_closed_forms():
     _, first = draw(3)
     base = float(first.double().mean())
     tied = torch.full((len(first), 2), -0.25)
@@ -106,7 +99,7 @@ def mean_ranks(values: list[float]) -> list[float]:
     ]
 
 
-def test_spearman_is_pearson_of_mean_ranks() -> None:
+def test_spearman_is_pearson_of_mean_ranks():
     for seed in range(4):
         scores, _ = draw(seed, 40)
         ratings = torch.randint(1, 6, (40, 2), generator=torch.Generator().manual_seed(seed + 9))
@@ -117,7 +110,7 @@ def test_spearman_is_pearson_of_mean_ranks() -> None:
         assert spearman(scores, ratings) == pytest.approx(r)
 
 
-def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan() -> None:
+def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan():
     ratings = torch.tensor([[1, 2], [3, 4]])
     for scores, rated in ((torch.zeros(2, 2), ratings), (ratings.float(), torch.ones(2, 2)), (ratings[0], ratings[0])):
         assert math.isnan(spearman(scores, rated))
@@ -127,7 +120,7 @@ def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan() -> None:
 # --- CIRQRS ---
 
 
-def test_mean_of_the_first_k_against_a_loop() -> None:
+def test_mean_of_the_first_k_against_a_loop():
     scores = torch.randn(6, 9, generator=torch.Generator().manual_seed(0)) - 1
     scores[2, 4:] = torch.nan  # a gallery of four
     for k in (1, 3, 9, 50):
@@ -136,14 +129,14 @@ def test_mean_of_the_first_k_against_a_loop() -> None:
             assert mean == pytest.approx(sum(first) / len(first))
 
 
-def test_an_empty_ranking_and_a_wrong_k_are_told() -> None:
+def test_an_empty_ranking_and_a_wrong_k_are_told():
     with pytest.raises(NegbenchError, match="query 1 has none"):
         cirqrs_at_k(torch.tensor([[1.0], [torch.nan]]), 1)
     with pytest.raises(OptionError, match="k must be >= 1"):
         cirqrs_at_k(torch.zeros(1, 1), 0)
 
 
-def test_order_of_four_models_by_hand() -> None:
+def test_order_of_four_models_by_hand():
     """CIRQRS sec. 5.4 and table 6: the order by CIRQRS@10 is the order by preference rate."""
     rate = torch.tensor([0.7339, 0.7276, 0.6700, 0.6608])  # SPRC, CoVR-BLIP, Bi-BLIP4CIR, CLIP4CIR
     at_10 = torch.tensor([71.97, 71.62, 70.36, 68.07])

@@ -1,7 +1,6 @@
 """Stored ranks: selection, and a lossless round trip through a parquet file."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -39,20 +38,20 @@ def same(one: QueryRanks, other: QueryRanks) -> bool:
 
 
 @pytest.mark.parametrize("subset", [False, True])
-def test_through_parquet(tmp_path: Path, subset: bool) -> None:
+def test_through_parquet(tmp_path, subset):
     ranks = replace(sample(subset=subset), cluster=("x", "x", "y") if subset else None)
     ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
     assert same(QueryRanks.from_frame(pd.read_parquet(tmp_path / "ranks.parquet")), ranks)
     assert same(QueryRanks.from_frame(ranks.to_frame()), ranks)
 
 
-def test_no_queries_through_parquet(tmp_path: Path) -> None:
+def test_no_queries_through_parquet(tmp_path):
     ranks = sample(subset=True).select([])
     ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
     assert same(QueryRanks.from_frame(pd.read_parquet(tmp_path / "ranks.parquet")), ranks)
 
 
-def test_select() -> None:
+def test_select():
     ranks = sample(subset=True)
     picked = ranks.select([2, 0])
     assert (picked.query, picked.target_rank.tolist()) == (("c", "a"), [0, 3])
@@ -63,6 +62,6 @@ def test_select() -> None:
     assert len(ranks) == 3
 
 
-def test_a_table_of_something_else() -> None:
+def test_a_table_of_something_else():
     with pytest.raises(NegbenchError, match="no column group, relevant_ranks"):
         QueryRanks.from_frame(sample(subset=False).to_frame().drop(columns=["group", "relevant_ranks"]))

@@ -1,5 +1,7 @@
 """Ranks, recall and mAP at k against loops, scikit-learn, hand tables and ties; scores of both signs."""
 
+import itertools
+
 import pytest
 import torch
 from sklearn.metrics import average_precision_score, top_k_accuracy_score
@@ -36,47 +38,43 @@ def table(seed: int, rows: int, columns: int, *, levels: int | None = None, shif
     return torch.randn(rows, columns, generator=generator) + shift
 
 
-def test_target_ranks_against_loops() -> None:
-    for seed in range(5):
-        for shift in [0.0, -50.0, 50.0]:
-            for levels in [None, 2]:
-                scores = table(seed, 7, 11, levels=levels, shift=shift)
-                generator = torch.Generator().manual_seed(seed + 100)
-                target = torch.randint(0, 11, (7,), generator=generator)
-                allowed = torch.rand(7, 11, generator=generator) < 0.7
-                want = [loop_target_rank(scores[i].tolist(), int(target[i]), allowed[i].tolist()) for i in range(7)]
-                assert target_ranks(scores, target, allowed).tolist() == want
-                everything = [loop_target_rank(scores[i].tolist(), int(target[i]), [True] * 11) for i in range(7)]
-                assert target_ranks(scores, target).tolist() == everything
+def test_target_ranks_against_loops():
+    for seed, shift, levels in itertools.product(range(5), (0.0, -50.0, 50.0), (None, 2)):
+        scores = table(seed, 7, 11, levels=levels, shift=shift)
+        generator = torch.Generator().manual_seed(seed + 100)
+        target = torch.randint(0, 11, (7,), generator=generator)
+        allowed = torch.rand(7, 11, generator=generator) < 0.7
+        want = [loop_target_rank(scores[i].tolist(), int(target[i]), allowed[i].tolist()) for i in range(7)]
+        assert target_ranks(scores, target, allowed).tolist() == want
+        everything = [loop_target_rank(scores[i].tolist(), int(target[i]), [True] * 11) for i in range(7)]
+        assert target_ranks(scores, target).tolist() == everything
 
 
-def test_relevant_ranks_against_loops() -> None:
-    for seed in range(8):
-        for shift in [0.0, -50.0]:
-            for levels in [None, 2]:
-                scores = table(seed, 9, 30, levels=levels, shift=shift)
-                generator = torch.Generator().manual_seed(seed + 100)
-                lengths = torch.randint(0, 6 if seed < 4 else 21, (9,), generator=generator).tolist()
-                rows = [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
-                allowed = torch.rand(9, 30, generator=generator) < 0.7
-                for mask in (None, allowed):
-                    open_to = torch.ones(9, 30, dtype=torch.bool) if mask is None else mask
-                    got = relevant_ranks(scores, Ragged.of(rows), mask)
-                    for i, row in enumerate(rows):
-                        assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
+def test_relevant_ranks_against_loops():
+    for seed, shift, levels in itertools.product(range(8), (0.0, -50.0), (None, 2)):
+        scores = table(seed, 9, 30, levels=levels, shift=shift)
+        generator = torch.Generator().manual_seed(seed + 100)
+        lengths = torch.randint(0, 6 if seed < 4 else 21, (9,), generator=generator).tolist()
+        rows = [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
+        allowed = torch.rand(9, 30, generator=generator) < 0.7
+        for mask in (None, allowed):
+            open_to = torch.ones(9, 30, dtype=torch.bool) if mask is None else mask
+            got = relevant_ranks(scores, Ragged.of(rows), mask)
+            for i, row in enumerate(rows):
+                assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
 
 
-def test_infinite_scores_are_ranked() -> None:
+def test_infinite_scores_are_ranked():
     scores = torch.tensor([[float("-inf"), float("-inf"), 0.0, float("inf")]])
     assert relevant_ranks(scores, Ragged.of([[0, 2]])).values.tolist() == [4, 2]
     assert target_ranks(scores, torch.tensor([0])).tolist() == [4]
 
 
-def test_one_candidate_is_first_and_no_target_is_zero() -> None:
+def test_one_candidate_is_first_and_no_target_is_zero():
     assert target_ranks(torch.tensor([[-3.0], [2.0]]), torch.tensor([0, -1])).tolist() == [1, 0]
 
 
-def test_half_precision_is_compared_in_float32() -> None:
+def test_half_precision_is_compared_in_float32():
     scores = table(3, 20, 40).half()
     target = torch.arange(20)
     assert torch.equal(target_ranks(scores, target), target_ranks(scores.float(), target))
@@ -85,7 +83,7 @@ def test_half_precision_is_compared_in_float32() -> None:
     assert target_ranks(torch.tensor([[2048.0, 2049.0]]).half(), torch.tensor([1])).tolist() == [2]
 
 
-def test_nan_is_an_error_that_says_where() -> None:
+def test_nan_is_an_error_that_says_where():
     scores = torch.zeros(2, 3)
     scores[1, 2] = float("nan")
     with pytest.raises(NegbenchError, match="row 1, column 2"):
@@ -94,39 +92,38 @@ def test_nan_is_an_error_that_says_where() -> None:
         relevant_ranks(scores, Ragged.of([[0], [1]]))
 
 
-def test_sorted_rows_against_loop() -> None:
+def test_sorted_rows_against_loop():
     rows = [[5, 1, 3], [], [2], [9, 4]]
     got = sorted_rows(Ragged.of(rows))
     assert [got.row(i).tolist() for i in range(4)] == [sorted(row) for row in rows]
     assert len(sorted_rows(Ragged.of([[], []]))) == 2
 
 
-def test_descending_breaks_ties_by_index() -> None:
+def test_descending_breaks_ties_by_index():
     assert descending(torch.tensor([[-1.0, 2.0, -1.0, 2.0]])).tolist() == [[1, 3, 0, 2]]
 
 
-def test_top_columns_against_a_sorted_list() -> None:
-    for k in [1, 3, 9, 40]:
-        for levels in [None, 2]:
-            generator = torch.Generator().manual_seed(k)
-            if levels is None:
-                scores = torch.randn(30, 12, generator=generator) - 3
-            else:
-                scores = torch.randint(-levels, 1, (30, 12), generator=generator).float()
-            scores[0, 3], scores[1] = -torch.inf, -torch.inf
-            allowed = torch.rand(30, 12, generator=generator) < 0.6
-            allowed[2], allowed[3] = False, True
-            for mask in (None, allowed):
-                top = top_columns(scores, k, mask)
-                assert top.shape == (30, min(k, 12))
-                for row in range(30):
-                    pool = [c for c in range(12) if mask is None or mask[row, c]]
-                    best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
-                    assert top[row].tolist() == best + [-1] * (top.shape[1] - len(best))
-            assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
+def test_top_columns_against_a_sorted_list():
+    for k, levels in itertools.product((1, 3, 9, 40), (None, 2)):
+        generator = torch.Generator().manual_seed(k)
+        if levels is None:
+            scores = torch.randn(30, 12, generator=generator) - 3
+        else:
+            scores = torch.randint(-levels, 1, (30, 12), generator=generator).float()
+        scores[0, 3], scores[1] = -torch.inf, -torch.inf
+        allowed = torch.rand(30, 12, generator=generator) < 0.6
+        allowed[2], allowed[3] = False, True
+        for mask in (None, allowed):
+            top = top_columns(scores, k, mask)
+            assert top.shape == (30, min(k, 12))
+            for row in range(30):
+                pool = [c for c in range(12) if mask is None or mask[row, c]]
+                best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
+                assert top[row].tolist() == best + [-1] * (top.shape[1] - len(best))
+        assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
 
 
-def test_top_columns_of_nothing_and_of_nan() -> None:
+def test_top_columns_of_nothing_and_of_nan():
     assert top_columns(torch.zeros(0, 4), 3).shape == (0, 3)
     assert top_columns(torch.zeros(4, 0), 3).shape == (4, 0)
     with pytest.raises(NegbenchError, match="NaN"):
@@ -138,17 +135,16 @@ def test_top_columns_of_nothing_and_of_nan() -> None:
 # --- recall and mAP at k ---------------------------------------------------------------------------------------------
 
 
-def test_recall_against_scikit_learn() -> None:
-    for shift in [0.0, -9.0]:
-        for k in [1, 3, 10]:
-            generator = torch.Generator().manual_seed(0)
-            scores = torch.randn(200, 20, generator=generator) + shift  # no ties: the two tie rules differ
-            target = torch.randint(0, 20, (200,), generator=generator)
-            want = top_k_accuracy_score(target.numpy(), scores.numpy(), k=k, labels=range(20))
-            assert hits_at_k(target_ranks(scores, target), k).mean() == pytest.approx(want, abs=1e-6)
+def test_recall_against_scikit_learn():
+    for shift, k in itertools.product((0.0, -9.0), (1, 3, 10)):
+        generator = torch.Generator().manual_seed(0)
+        scores = torch.randn(200, 20, generator=generator) + shift  # no ties: the two tie rules differ
+        target = torch.randint(0, 20, (200,), generator=generator)
+        want = top_k_accuracy_score(target.numpy(), scores.numpy(), k=k, labels=range(20))
+        assert hits_at_k(target_ranks(scores, target), k).mean() == pytest.approx(want, abs=1e-6)
 
 
-def test_what_has_no_recall() -> None:
+def test_what_has_no_recall():
     with pytest.raises(OptionError, match="k must be >= 1, got 0"):
         hits_at_k(torch.tensor([1]), 0)
     with pytest.raises(OptionError, match="k must be >= 1, got 0"):
@@ -180,17 +176,15 @@ def sample(seed: int, levels: int | None) -> tuple[torch.Tensor, list[list[int]]
     return scores, [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
 
 
-def test_average_precision_against_a_loop() -> None:
-    for seed in range(4):
-        for levels in [None, 3]:
-            for k in [1, 3, 10, 30]:
-                scores, rows = sample(seed, levels)
-                got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
-                want = [loop_average_precision(scores[i].tolist(), rows[i], k) for i in range(12)]
-                assert got.tolist() == pytest.approx(want, abs=1e-12)
+def test_average_precision_against_a_loop():
+    for seed, levels, k in itertools.product(range(4), (None, 3), (1, 3, 10, 30)):
+        scores, rows = sample(seed, levels)
+        got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
+        want = [loop_average_precision(scores[i].tolist(), rows[i], k) for i in range(12)]
+        assert got.tolist() == pytest.approx(want, abs=1e-12)
 
 
-def test_uncut_average_precision_against_scikit_learn() -> None:
+def test_uncut_average_precision_against_scikit_learn():
     for seed in range(4):
         scores, rows = sample(seed, None)
         got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), 30)
@@ -199,7 +193,7 @@ def test_uncut_average_precision_against_scikit_learn() -> None:
             assert float(got[i]) == pytest.approx(average_precision_score(labels, scores[i].numpy()), abs=1e-9)
 
 
-def test_what_has_no_average_precision() -> None:
+def test_what_has_no_average_precision():
     with pytest.raises(OptionError, match="k must be >= 1, got -3"):
         average_precision_at_k(Ragged.of([[1]]), -3)
     with pytest.raises(NegbenchError, match="needs at least one query"):

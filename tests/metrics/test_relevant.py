@@ -8,10 +8,7 @@ import torch
 from negbench.errors import OptionError
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks
-from negbench.metrics.relevant import (
-    false_negative_rate,
-    other_recall_at_k,
-)
+from negbench.metrics.relevant import false_negative_rate, other_recall_at_k
 
 Case = tuple[list[list[int]], list[list[int]], Ragged, torch.Tensor]
 
@@ -35,7 +32,7 @@ def case(seed: int, rows: int = 8, columns: int = 30) -> Case:
     return orders, picks, relevant_ranks(scores, Ragged.of(picks), allowed), allowed.sum(1)
 
 
-def test_recall_of_the_others_against_a_loop() -> None:
+def test_recall_of_the_others_against_a_loop():
     for k in [1, 5, 28, 100]:
         for seed in range(4):
             orders, picks, ranks, _ = case(seed)
@@ -50,7 +47,7 @@ def test_recall_of_the_others_against_a_loop() -> None:
                     assert math.isnan(recall[row])
 
 
-def test_false_negatives_by_rank_against_a_loop() -> None:
+def test_false_negatives_by_rank_against_a_loop():
     for seed in range(4):
         orders, picks, ranks, sizes = case(seed)
         want = {band: [0, 0] for band in ("above the target", "1-3", "4-10", "11-40", "4-", "41-")}
@@ -68,6 +65,6 @@ def test_false_negatives_by_rank_against_a_loop() -> None:
             assert false_negative_rate(ranks, sizes, band) == pytest.approx(rate, nan_ok=True), band
 
 
-def test_what_cannot_be_told_is_an_error() -> None:
+def test_what_cannot_be_told_is_an_error():
     with pytest.raises(OptionError, match="k must be"):
         other_recall_at_k(Ragged.of([[1, 2]]), 0)

@@ -19,7 +19,7 @@ def dot(one: Tensor, two: Tensor) -> float:
     return sum(a * b for a, b in zip(one.tolist(), two.tolist(), strict=True))
 
 
-def test_separation_against_a_loop_over_pairs() -> None:
+def test_separation_against_a_loop_over_pairs():
     for seed in range(4):
         generator = torch.Generator().manual_seed(seed)
         rows = unit(30, 4, seed=seed)
@@ -33,6 +33,6 @@ def test_separation_against_a_loop_over_pairs() -> None:
         assert semantic_separation(rows, references, texts) == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
 
 
-def test_separation_needs_a_pair() -> None:
+def test_separation_needs_a_pair():
     assert math.isnan(semantic_separation(unit(3, 2), ["a", "a", "b"], ["x", "x", "x"]))
     assert semantic_separation(torch.tensor([[1.0, 0], [-1.0, 0]]), ["a", "a"], ["x", "y"]) == -1

@@ -1,6 +1,5 @@
 """Composite strategies: names, options, a union's step against loops, and a switch equal to the warm-up."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def run(config: RunConfig, where: Path) -> RunResult:
 # --- names and options -----------------------------------------------------------------------------------------------
 
 
-def test_options_are_those_of_the_parts() -> None:
+def test_options_are_those_of_the_parts():
     union = make_strategy("in-batch+qure", variant="release")
     assert union.pool(toy_view()).tolist() == make_strategy("qure", variant="release").pool(toy_view()).tolist()
     assert batch_rule(union) == make_strategy("in-batch")
@@ -51,10 +50,7 @@ def test_options_are_those_of_the_parts() -> None:
     assert union == make_strategy("in-batch+qure", variant="release")
     assert union != make_strategy("in-batch+qure")
     switch = make_strategy("top-k:2>after-target", top_k_k=3, after_target_k=4, halve=True)
-    assert stages(switch) == [
-        (0, make_strategy("top-k", k=3, halve=True)),
-        (2, make_strategy("after-target", k=4)),
-    ]
+    assert stages(switch) == [(0, make_strategy("top-k", k=3, halve=True)), (2, make_strategy("after-target", k=4))]
     assert set(tunable_ranges(type(switch))) == {"top_k_k", "after_target_k"}
     assert tunable_ranges(registry.get("strategies", "in-batch+dqe"))["alpha"].below == "beta"
     shared = registry.get("strategies", "distance-weighted:2>top-k-abs")
@@ -71,7 +67,7 @@ def test_options_are_those_of_the_parts() -> None:
     )
 
 
-def test_a_composite_is_named_wherever_a_strategy_is(vector_sets: list[str]) -> None:
+def test_a_composite_is_named_wherever_a_strategy_is(vector_sets):
     assert expand("strategies", "in-batch+qure:variant=release,all-corpus:2>cirqrs") == (
         {"name": "in-batch+qure", "variant": "release"},
         {"name": "all-corpus:2>cirqrs"},
@@ -104,7 +100,7 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets: list[str]) -> 
         ("top-k:2>after-target:after_target_k=0", "after_target_k = 0: a whole number >= 1, or a share"),
     ],
 )
-def test_names_that_mean_nothing_are_one_line(name: str, message: str, vector_sets: list[str]) -> None:
+def test_names_that_mean_nothing_are_one_line(name, message, vector_sets):
     with pytest.raises(NegbenchError) as caught:
         resolved(config_of(vector_sets, name))
     assert message in str(caught.value)
@@ -136,7 +132,7 @@ def step_of(
     )
 
 
-def test_a_union_is_the_draws_and_the_other_targets_in_one_softmax(vector_sets: list[str]) -> None:
+def test_a_union_is_the_draws_and_the_other_targets_in_one_softmax(vector_sets):
     rows = torch.tensor([0, 7, 30, 41])
     drawn = torch.tensor([[1, 5], [2, 2], [33, 21], [25, 36]])
     loss, count, scores, targets = step_of(vector_sets, "in-batch+qure", "info-nce", rows, drawn)
@@ -150,17 +146,17 @@ def test_a_union_is_the_draws_and_the_other_targets_in_one_softmax(vector_sets: 
     assert loss == pytest.approx(want, abs=1e-5)
 
 
-def test_a_union_with_three_slots_adds_the_other_slots(vector_sets: list[str]) -> None:
+def test_a_union_with_three_slots_adds_the_other_slots(vector_sets):
     rows, drawn = torch.tensor([0, 7, 30, 41]), torch.tensor([[1, 5], [2, 2], [33, 21], [25, 36]])
     whole, count, *_ = step_of(vector_sets, "hycole+qure", "info-nce", rows, drawn)
     union, *_ = step_of(vector_sets, "in-batch+qure", "info-nce", rows, drawn)
-    slots, all_three, *_ = step_of(vector_sets, "hycole", "info-nce", rows, None)  # type: ignore[arg-type]
-    target, *_ = step_of(vector_sets, "in-batch", "info-nce", rows, None)  # type: ignore[arg-type]
+    slots, all_three, *_ = step_of(vector_sets, "hycole", "info-nce", rows, None)
+    target, *_ = step_of(vector_sets, "in-batch", "info-nce", rows, None)
     assert whole == pytest.approx(union + slots - target, abs=1e-5)
     assert count == all_three + 4 * 2
 
 
-def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(vector_sets: list[str]) -> None:
+def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(vector_sets):
     """margin-kl over the corpus leaves out images that already are negatives, by loops."""
     rows = torch.tensor([0, 7])
     targets = open_run(config_of(vector_sets, "qure"), Display(), Scenes()).scene.train.dataset.target_columns[rows]
@@ -178,7 +174,7 @@ def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(v
 # --- switches --------------------------------------------------------------------------------------------------------
 
 
-def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets: list[str], tmp_path: Path) -> None:
+def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets, tmp_path):
     """`schedule.warmup=3` and the switch `all-corpus:3>cirqrs` give the same run."""
     sets = [*vector_sets, "train.epochs=6"]
     by_option = run(config_of(sets, "cirqrs", "schedule.warmup=3", "schedule.n_def=4"), tmp_path)
@@ -189,7 +185,7 @@ def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets: list[str], 
     assert named.run_id.startswith("all-corpus_3_cirqrs-")
 
 
-def test_stages_of_a_run(vector_sets: list[str]) -> None:
+def test_stages_of_a_run(vector_sets):
     def planned(name: str, *more: str) -> list[tuple[int, str, tuple[int, ...], bool]]:
         bare = [text for text in vector_sets if not text.startswith("schedule")]
         full = resolved(config_of(bare, name, "train.epochs=12", *more))
@@ -215,9 +211,7 @@ def test_stages_of_a_run(vector_sets: list[str]) -> None:
         planned("all-corpus:5>qure", "schedule.refresh_epochs=[4,6]")
 
 
-def test_a_switch_goes_on_with_what_came_before(
-    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
-) -> None:
+def test_a_switch_goes_on_with_what_came_before(vector_sets, tmp_path, interrupted):
     """The first two epochs equal the first strategy bit for bit, the third does not; resumed, the run is the same."""
     name = "in-batch:2>top-k:k=5"
     whole = run(config_of(vector_sets, name), tmp_path / "whole")

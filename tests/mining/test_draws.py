@@ -15,7 +15,7 @@ def seeds(rows: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("per_epoch", [1, 2])
-def test_with_replacement_epochs_are_independent(weighted: bool, per_epoch: int) -> None:
+def test_with_replacement_epochs_are_independent(weighted, per_epoch):
     """No image repeats within an epoch; between epochs they repeat as by chance: (pairs of epochs) M^2 / n."""
     rows, size, epochs = 4000, 6, 3
     pool = torch.zeros(rows, 9, dtype=torch.bool)
@@ -36,7 +36,7 @@ def test_with_replacement_epochs_are_independent(weighted: bool, per_epoch: int)
         assert abs(counts[column] - drawn.numel() / size) < 5 * math.sqrt(drawn.numel() / size)
 
 
-def test_an_epoch_draws_the_same_however_many_follow() -> None:
+def test_an_epoch_draws_the_same_however_many_follow():
     pool = torch.ones(5, 20, dtype=torch.bool)
     long = draw(pool, seeds(5), 9, per_epoch=3)
     assert torch.equal(draw(pool, seeds(5), 6, per_epoch=3), long[:, :6])
@@ -44,7 +44,7 @@ def test_an_epoch_draws_the_same_however_many_follow() -> None:
     assert not torch.equal(long[:, :3], long[:, 3:6])
 
 
-def test_keep_takes_each_set_of_members_as_often() -> None:
+def test_keep_takes_each_set_of_members_as_often():
     rows = 6000
     pool = torch.tensor([[True, False, True, True, True]]).expand(rows, -1)
     kept = keep(pool, seeds(rows), 2)
@@ -57,7 +57,7 @@ def test_keep_takes_each_set_of_members_as_often() -> None:
     assert not torch.equal(keep(pool, seeds(rows, seed=1), 2), kept)
 
 
-def test_keep_leaves_small_pools_as_they_are() -> None:
+def test_keep_leaves_small_pools_as_they_are():
     pool = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
     assert torch.equal(keep(pool, seeds(3), 2)[:2], pool[:2])
     assert keep(pool, seeds(3), 2)[2].sum() == 2

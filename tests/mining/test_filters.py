@@ -51,7 +51,7 @@ def dropped(view: ScoreView, row: int, column: int, settings: dict[str, float]) 
     return any(rules[name](value) for name, value in settings.items())
 
 
-def test_filters_against_loops() -> None:
+def test_filters_against_loops():
     for settings in SETTINGS:
         filters = Filters.of(MiningConfig.model_validate(settings))
         assert filters.active
@@ -65,7 +65,7 @@ def test_filters_against_loops() -> None:
         assert set(filters.reads) <= {"guide", "judge", "target", "reference"}
 
 
-def test_what_nobody_scored_is_not_dropped() -> None:
+def test_what_nobody_scored_is_not_dropped():
     view = toy_view(4, 6)
     hole = torch.full_like(view.scores, math.nan)
     blind = ScoreView(view.scores, view.target, planes={"guide": hole, "judge": hole})
@@ -73,7 +73,7 @@ def test_what_nobody_scored_is_not_dropped() -> None:
     assert not Filters().active
 
 
-def test_every_strategy_draws_from_what_is_left() -> None:
+def test_every_strategy_draws_from_what_is_left():
     """s+ = 0.5, margin 0.2: 0.45 and 0.6 are dropped, so that the hardest two are 0.25 and -0.1."""
     task = scored_task([[0.5, 0.45, 0.6, 0.25, -0.1, -0.8]], [0], filters=Filters(margin=0.2))
     for name, want in (("top-k", {3, 4}), ("after-target", {3, 4}), ("all-corpus", {3, 4, 5})):
@@ -84,7 +84,7 @@ def test_every_strategy_draws_from_what_is_left() -> None:
         assert mined.band_start.item() == pytest.approx(2 / 4)
 
 
-def test_a_query_without_anything_left_falls_back_as_without_a_filter() -> None:
+def test_a_query_without_anything_left_falls_back_as_without_a_filter():
     task = scored_task([[-0.5, -0.4, -0.6, -0.7], [-0.9, -0.5, -0.6, -0.7]], [0, 0], filters=Filters(margin=1.5))
     mined = mine(task, make_strategy("top-k", k=2), refresh=0, draws=3, generator=torch.Generator().manual_seed(0))
     assert mined.fallback.tolist() == [BELOW_TARGET, ANY_ALLOWED]
@@ -92,7 +92,7 @@ def test_a_query_without_anything_left_falls_back_as_without_a_filter() -> None:
     assert set(mined.negatives[1].tolist()) == {1, 2, 3}
 
 
-def test_fallbacks_take_what_the_filters_leave() -> None:
+def test_fallbacks_take_what_the_filters_leave():
     """Take the nearest unfiltered image below the target, else all unfiltered images."""
     nothing = Function(lambda view: torch.zeros_like(view.allowed))
     for margin, row, code, want in (
@@ -109,7 +109,7 @@ def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:
     return load_config(flags={"strategy": parse_plugin(strategy)}, sets=[*sets, *more])
 
 
-def test_a_batch_is_filtered_by_its_own_scores(vector_sets: list[str]) -> None:
+def test_a_batch_is_filtered_by_its_own_scores(vector_sets):
     opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
     opened.backbone.eval()
     rows, mining = torch.arange(0, 48, 4), MiningConfig(margin=0.1, max_target=0.6)
@@ -141,7 +141,7 @@ def test_a_batch_is_filtered_by_its_own_scores(vector_sets: list[str]) -> None:
     assert task.filters == Filters(margin=0.1, max_target=0.6)
 
 
-def test_a_filter_makes_any_pool_one_of_scores(vector_sets: list[str]) -> None:
+def test_a_filter_makes_any_pool_one_of_scores(vector_sets):
     """With a filter on scores, all-corpus is refreshed like other strategies."""
     plain = resolved(config_of(vector_sets, "all-corpus"))
     assert plain.schedule.refresh_epochs == (0,)
@@ -151,7 +151,7 @@ def test_a_filter_makes_any_pool_one_of_scores(vector_sets: list[str]) -> None:
     assert resolved(config_of(vector_sets, "in-batch", "mining.margin=0.2")).schedule.refresh_epochs == ()
 
 
-def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets: list[str]) -> None:
+def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets):
     before = resolved(config_of(vector_sets, "qure")).identity()["mining"]
     assert before == {}
     filtered = resolved(config_of(vector_sets, "qure", "mining.margin=0")).identity()["mining"]
@@ -162,7 +162,7 @@ def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets: list[str]) -> No
         config_of(vector_sets, "qure", "mining.relative_margin=-1")
 
 
-def test_known_groups_are_left_out(vector_sets: list[str]) -> None:
+def test_known_groups_are_left_out(vector_sets):
     """`exclude_subset` removes the query's own image group (CIRR) from the negatives, in the corpus and in a batch."""
     opened = open_run(config_of(vector_sets, "qure"), Display(), Scenes())
     train = opened.scene.train
@@ -172,7 +172,6 @@ def test_known_groups_are_left_out(vector_sets: list[str]) -> None:
     object.__setattr__(data.queries[0], "subset", group)
     try:
         excluded = train.excluded(mining)
-        assert excluded is not None
         assert [excluded.row(i).tolist() for i in (0, 1)] == [[3, 8], []]
         columns = torch.tensor([2, 3, 8, 9])
         free = train.allowed_images(torch.tensor([0, 1]), columns, MiningConfig())

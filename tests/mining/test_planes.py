@@ -106,7 +106,7 @@ def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) 
     return max(float(vector @ token) for token in tokens(image))
 
 
-def test_planes_of_a_task_are_those_of_loops(sets: list[str]) -> None:
+def test_planes_of_a_task_are_those_of_loops(sets):
     opened = open_run(config_of(sets, "watching"), Display(), Scenes())
     offline = offline_planes(PLANES, opened.config, opened.scene, Display())
     guide, data = guide_of(opened.config), opened.scene.train.dataset
@@ -130,7 +130,7 @@ def test_planes_of_a_task_are_those_of_loops(sets: list[str]) -> None:
     assert sum(len(view.scores) for view in SEEN) == 3
 
 
-def test_planes_of_a_batch_are_those_of_the_corpus(sets: list[str]) -> None:
+def test_planes_of_a_batch_are_those_of_the_corpus(sets):
     """Row i, column j of the target slot is query i and target j; the query slot is its transpose."""
     opened = open_run(config_of(sets, "watchingbatch"), Display(), Scenes())
     opened.backbone.eval()
@@ -150,13 +150,13 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets: list[str]) -> None:
         torch.testing.assert_close(back.plane(name), want.T, equal_nan=True)
 
 
-def test_a_fixed_tau_is_what_the_strategy_is_told(sets: list[str]) -> None:
+def test_a_fixed_tau_is_what_the_strategy_is_told(sets):
     opened = open_run(config_of(sets, "plain"), Display(), Scenes())
     loss = make_loss("info-nce", tau=0.5)
     assert Objective(opened.backbone, Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
 
 
-def test_only_what_is_declared_is_computed_and_shown(sets: list[str]) -> None:
+def test_only_what_is_declared_is_computed_and_shown(sets):
     opened = open_run(config_of(sets, "plain"), Display(), Scenes())
     assert offline_planes((), opened.config, opened.scene, Display()) == {}
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=("text",))
@@ -167,7 +167,7 @@ def test_only_what_is_declared_is_computed_and_shown(sets: list[str]) -> None:
         SEEN[0].plane("guide")
 
 
-def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(vector_sets, tmp_path):
     files = {name: next(s for s in vector_sets if s.startswith(f"backbone.{name}=")) for name in ("images", "texts")}
     own = "precomputed:" + ":".join(text.partition("=")[2].strip("'").join((f"{n}=", "")) for n, text in files.items())
     other = f"mining.judge='{tmp_path / 'j.trec'}'"
@@ -183,7 +183,7 @@ def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(vector_sets: list[str
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
+def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets, sets, tmp_path):
     with pytest.raises(OptionError, match=r"Watching reads the plane 'guide', but the run has none: --set mining.gu"):
         plan_run(config_of(vector_sets, "watching"), Scenes())
     with pytest.raises(NegbenchError, match="did you mean 'tiny'"):
@@ -200,7 +200,7 @@ def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets: list[str], s
             offline_planes(("judge",), config, opened.scene, Display())
 
 
-def test_files_that_are_no_scores(tmp_path: Path) -> None:
+def test_files_that_are_no_scores(tmp_path):
     file = tmp_path / "x.trec"
     with pytest.raises(NegbenchError, match="cannot read"):
         read_trec(file)
@@ -216,14 +216,14 @@ def test_files_that_are_no_scores(tmp_path: Path) -> None:
             read_trec(file)
 
 
-def test_pairs_that_change_have_no_plane_that_stays(sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_that_change_have_no_plane_that_stays(sets, monkeypatch):
     opened = open_run(config_of(sets, "watching"), Display(), Scenes())
     monkeypatch.setattr(type(opened.scene.train.dataset), "redraws", True)
     with pytest.raises(DataError, match="draws new pairs in each epoch, but plane 'guide' is computed once"):
         offline_planes(PLANES, opened.config, opened.scene, Display())
 
 
-def test_guide_and_judge_are_part_of_what_a_run_is(sets: list[str], tmp_path: Path) -> None:
+def test_guide_and_judge_are_part_of_what_a_run_is(sets, tmp_path):
     def hash_of(*more: str) -> str:
         return plan_run(config_of(sets, "watching", *more), Scenes()).hash
 
@@ -238,7 +238,7 @@ def test_guide_and_judge_are_part_of_what_a_run_is(sets: list[str], tmp_path: Pa
     assert resolved(config_of(sets, "plain")).identity()["mining"].keys() <= {"guide"}
 
 
-def test_planes_read_by_a_partner_are_read_by_the_run() -> None:
+def test_planes_read_by_a_partner_are_read_by_the_run():
     mining = MiningConfig(guide="tiny", judge="tiny")
     assert planes_read(registry.make("strategies", "watchingbatch+plain"), mining) == set(PLANES)
     assert planes_read(Plain(), mining) == set()

@@ -51,7 +51,6 @@ def ranks_of(ranks: list[int], sizes: list[int]) -> QueryRanks:
 
 def rows_of(task: MiningTask) -> list[tuple[int, list[tuple[float, int]], float]]:
     """Return each query, its allowed images as (score, column) by descending score, and its target's score."""
-    assert task.excluded is not None
     scores, rows = relevance(task.queries, task.candidates), []
     for i in range(len(task.queries)):
         target, gone = int(task.target[i]), set(task.excluded.row(i).tolist())
@@ -65,7 +64,7 @@ CASES = pytest.mark.parametrize(("shift", "ties"), [(0.0, False), (-1.0, False),
 
 
 @CASES
-def test_ranks_and_shape_against_loops_and_scipy(shift: float, ties: bool) -> None:
+def test_ranks_and_shape_against_loops_and_scipy(shift, ties):
     task = task_of(1, shift=shift, ties=ties)
     card, rows = regime(task), rows_of(task)
     ranks = [1 + sum(score >= positive for score, _ in row) for _, row, positive in rows]
@@ -81,7 +80,7 @@ def test_ranks_and_shape_against_loops_and_scipy(shift: float, ties: bool) -> No
 
 
 @CASES
-def test_drops_and_bands_against_loops_and_the_strategy(shift: float, ties: bool) -> None:
+def test_drops_and_bands_against_loops_and_the_strategy(shift, ties):
     task = task_of(2, shift=shift, ties=ties)
     card = regime(task)
     largest, second = [], []
@@ -102,9 +101,8 @@ def test_drops_and_bands_against_loops_and_the_strategy(shift: float, ties: bool
 
 
 @CASES
-def test_false_negatives_against_loops(shift: float, ties: bool) -> None:
+def test_false_negatives_against_loops(shift, ties):
     task = task_of(3, shift=shift, ties=ties)
-    assert task.relevant is not None
     counts = {"": [0, 0], "_above": [0, 0], "_below": [0, 0]}
     for i, row, positive in rows_of(task):
         relevant = set(task.relevant.row(i).tolist())
@@ -125,7 +123,7 @@ def test_false_negatives_against_loops(shift: float, ties: bool) -> None:
     assert not math.isnan(unknown["target_rank_median"])
 
 
-def test_the_fit_gap_is_in_galleries_of_one_size() -> None:
+def test_the_fit_gap_is_in_galleries_of_one_size():
     task = task_of(4)
     ranks = [1 + sum(score >= positive for score, _ in row) for _, row, positive in rows_of(task)]
     sizes = [len(row) + 1 for _, row, _ in rows_of(task)]
@@ -147,7 +145,7 @@ def test_the_fit_gap_is_in_galleries_of_one_size() -> None:
     assert all(math.isnan(value) for value in (narrow.recall_train, narrow.recall_val, narrow.fit_gap))
 
 
-def test_expected_hits_against_every_smaller_gallery() -> None:
+def test_expected_hits_against_every_smaller_gallery():
     for images, rank, k, size in itertools.product((6, 7), (1, 3, 6), (1, 2), (2, 4, 6)):
         ahead = [True] * (rank - 1) + [False] * (images - rank)
         kept = list(itertools.combinations(ahead, size - 1))
@@ -161,7 +159,7 @@ def test_expected_hits_against_every_smaller_gallery() -> None:
     assert torch.equal(expected_hits_at_k(ranks, sizes, 10, 50), hits_at_k(ranks, 10).double())
 
 
-def test_the_sample_is_seeded_and_takes_nothing_from_global_streams() -> None:
+def test_the_sample_is_seeded_and_takes_nothing_from_global_streams():
     task, val = task_of(5), ranks_of([3], [40])
     state = torch.get_rng_state()
     assert regime(task, val, sample=10) == regime(task, val, sample=10) != regime(task, val, sample=11)
@@ -175,7 +173,7 @@ def single(scores: list[float], target: int) -> Regime:
     return regime(MiningTask(torch.ones(1, 1), tokens, column, torch.zeros_like(column), [torch.arange(len(scores))]))
 
 
-def test_what_is_not_there_is_nan() -> None:
+def test_what_is_not_there_is_nan():
     flat = single([0.5] * 12, 3)
     assert flat.target_rank_median == 12  # ties count against the model
     for name in ("tail", "drop_prominence", "band_start_median", "band_start_top"):

@@ -6,7 +6,6 @@ Tested with torch alone, and with the compiled passes where numba is installed.
 import importlib.util
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,16 +14,7 @@ from torch import Tensor
 from negbench.contracts import ScoreView, Strategy
 from negbench.metrics import compiled
 from negbench.metrics.drops import between_drops
-from negbench.metrics.ranks import (
-    at_most,
-    descending,
-    less,
-    places,
-    ranked_scores,
-    tally,
-    top_columns,
-    window,
-)
+from negbench.metrics.ranks import at_most, descending, less, places, ranked_scores, tally, top_columns, window
 from negbench.strategies.after_target import AfterTarget
 from negbench.strategies.cirqrs import Cirqrs
 from negbench.strategies.dqe import Dqe
@@ -122,14 +112,12 @@ def sorted_shares(strategy: Dqe, view: ScoreView) -> Tensor:
     others = view.allowed.sum(1, keepdim=True) - 1
     share = places(view.scores, view.allowed).float() / others.clamp(min=1)
     inside = (share >= strategy.alpha) & (share <= strategy.beta)
-    pool: Tensor = inside & view.allowed & (view.scores <= view.positive[:, None])
-    return pool
+    return inside & view.allowed & (view.scores <= view.positive[:, None])
 
 
 def sorted_shift(strategy: ShiftedTopK, view: ScoreView) -> Tensor:
     place = places(view.scores, view.allowed.scatter(1, view.target[:, None], True))
-    pool: Tensor = view.allowed & (place >= strategy.start) & (place < strategy.stop)
-    return pool
+    return view.allowed & (place >= strategy.start) & (place < strategy.stop)
 
 
 SORTED: list[tuple[Strategy, Callable[[ScoreView], Tensor]]] = [
@@ -150,7 +138,7 @@ SORTED: list[tuple[Strategy, Callable[[ScoreView], Tensor]]] = [
 
 
 @pytest.mark.usefixtures("path")
-def test_pools_are_those_of_sorted_rows() -> None:
+def test_pools_are_those_of_sorted_rows():
     for kind in KINDS:
         view = view_of(kind, refresh=2)
         for strategy, oracle in SORTED:
@@ -158,7 +146,7 @@ def test_pools_are_those_of_sorted_rows() -> None:
 
 
 @pytest.mark.usefixtures("path")
-def test_windows_are_those_of_sorted_rows() -> None:
+def test_windows_are_those_of_sorted_rows():
     for kind in KINDS:
         view, generator = view_of(kind), torch.Generator().manual_seed(9)
         place, ranked = places(view.scores, view.allowed), ranked_scores(view.scores, view.allowed)
@@ -172,14 +160,14 @@ def test_windows_are_those_of_sorted_rows() -> None:
 
 
 @pytest.mark.usefixtures("path")
-def test_the_best_columns_are_those_of_sorted_rows() -> None:
+def test_the_best_columns_are_those_of_sorted_rows():
     for kind in KINDS:
         scores = rows_of(kind).float()
         for k in (1, 20, 300, COLUMNS):
             assert torch.equal(top_columns(scores, k), descending(scores)[:, :k])
 
 
-def test_ranked_scores() -> None:
+def test_ranked_scores():
     for kind in KINDS:
         view = view_of(kind)
         order = descending(view.scores)
@@ -190,9 +178,7 @@ def test_ranked_scores() -> None:
 
 
 @needs_numba
-def test_without_a_folder_for_machine_code_torch_does_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_without_a_folder_for_machine_code_torch_does_it(tmp_path, monkeypatch, request):
     (tmp_path / "file").write_bytes(b"")
     by("compiled", monkeypatch)
     request.addfinalizer(compiled._loaded.cache_clear)
@@ -202,7 +188,7 @@ def test_without_a_folder_for_machine_code_torch_does_it(
         assert (compiled.kernels(torch.zeros(2, 3)) is not None) == fits
 
 
-def test_the_compiled_passes_are_what_runs(path: str) -> None:
+def test_the_compiled_passes_are_what_runs(path):
     assert (compiled.kernels(torch.zeros(2, 3)) is None) == (path == "torch")
     assert compiled.kernels(torch.zeros(2, 3).double()) is None
     assert compiled.kernels(torch.zeros(3, 2).T) is None
@@ -210,7 +196,7 @@ def test_the_compiled_passes_are_what_runs(path: str) -> None:
 
 @needs_numba
 @pytest.mark.parametrize("kind", KINDS)
-def test_drops_are_those_of_torch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drops_are_those_of_torch(kind, monkeypatch):
     """Compiled drops equal torch's on many rows, because drops that differ in the last bit only are rare."""
     generator = torch.Generator().manual_seed(10)
     for width in (1, 2, 3, 17, 3000):
@@ -227,7 +213,7 @@ def test_drops_are_those_of_torch(kind: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @needs_numba
 @pytest.mark.parametrize("apart", [0, 1, 3, 10])
-def test_drops_that_hardly_differ(apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drops_that_hardly_differ(apart, monkeypatch):
     """Compiled drops equal torch's where a walk follows slowly falling drops, beyond what bins separate at once."""
     generator = torch.Generator().manual_seed(15)
     for spread in (0.001, 0.01, 0.03, 0.1):
@@ -240,7 +226,7 @@ def test_drops_that_hardly_differ(apart: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_comparisons_are_those_of_torch(dtype: torch.dtype) -> None:
+def test_comparisons_are_those_of_torch(dtype):
     one = torch.tensor([[0.2, 0.0, torch.nan], [-1.0, torch.inf, 0.3]]).to(dtype)
     other = torch.tensor([[-0.0], [0.3]]).to(dtype)
     for compared, plain in ((less, torch.lt), (at_most, torch.le)):
@@ -251,7 +237,7 @@ def test_comparisons_are_those_of_torch(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("path")
-def test_counts_of_a_pool() -> None:
+def test_counts_of_a_pool():
     for kind in KINDS:
         view, generator = view_of(kind), torch.Generator().manual_seed(11)
         pool = view.allowed & (torch.rand(ROWS, COLUMNS, generator=generator) > 0.5)

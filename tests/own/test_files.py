@@ -23,7 +23,7 @@ def triples(file: Path, columns: str = "") -> list[tuple[str, str, str | None]]:
     return sorted((query.reference, query.text, query.target) for each in data for query in each.queries)
 
 
-def test_files_are_read_as_people_have_them(tmp_path: Path) -> None:
+def test_files_are_read_as_people_have_them(tmp_path):
     want = sorted((one, text, other.replace("\\", "/")) for one, text, other in ROWS)
     for separator in (",", ";", "\t"):
         assert triples(written(tmp_path / "a.csv", separator)) == want
@@ -37,7 +37,7 @@ def test_files_are_read_as_people_have_them(tmp_path: Path) -> None:
             triples(other, columns)
 
 
-def test_likely_mistakes_are_remarked(tmp_path: Path) -> None:
+def test_likely_mistakes_are_remarked(tmp_path):
     file = written(tmp_path / "a.csv")
     splits = ["split", "val", "val", "val", "val", "val", "trian", "trian", "dev"]
     lines = [*file.read_text().split("\n"), "a,b,c", "a,b,c", "a,b,c"]
@@ -52,7 +52,7 @@ def test_likely_mistakes_are_remarked(tmp_path: Path) -> None:
     assert dev.remarks[0].endswith("in none of train, val and test: 'trian' (2)")
 
 
-def test_other_columns_are_named_by_an_option(tmp_path: Path) -> None:
+def test_other_columns_are_named_by_an_option(tmp_path):
     """Missing columns are named, and `--columns` maps them; tests/cli/test_embed.py covers the rest."""
     written(tmp_path / "mine.csv", ";", "ref;caption;target")
     assert "name other columns with --columns reference=NAME" in look(tmp_path).missing[0]

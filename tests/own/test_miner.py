@@ -28,7 +28,7 @@ def _unit(values: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("strategy", ["top-k:k=7", "qure:variant=release", "simans:k=9", "all-corpus"])
-def test_it_is_the_engines_mining(strategy: str) -> None:
+def test_it_is_the_engines_mining(strategy):
     queries, images, targets = _world()
     excluded = [[int(t) - int(t) % 2] for t in targets]
     relevant = [[(int(t) + 2) % N] if i % 2 else [] for i, t in enumerate(targets)]
@@ -56,7 +56,7 @@ def test_it_is_the_engines_mining(strategy: str) -> None:
     assert not any(set(row) & set(out) for row, out in zip(mined.negatives.tolist(), excluded, strict=True))
 
 
-def test_numpy_torch_and_precision_agree() -> None:
+def test_numpy_torch_and_precision_agree():
     queries, images, targets = _world()
     want = Miner("top-k:k=5", draws=3).refresh(queries, images, targets).negatives
     of_numpy = Miner("top-k:k=5", draws=3).refresh(queries.numpy(), images.numpy(), targets.numpy().astype(np.int32))
@@ -69,7 +69,7 @@ def test_numpy_torch_and_precision_agree() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_device_gives_the_same() -> None:
+def test_a_device_gives_the_same():
     queries, images, targets = _world()
     want = Miner("top-k:k=5", draws=3).refresh(queries, images, targets).negatives
     assert torch.equal(
@@ -78,7 +78,7 @@ def test_a_device_gives_the_same() -> None:
     assert torch.equal(Miner("top-k:k=5", draws=3, device="cuda").refresh(queries, images, targets).negatives, want)
 
 
-def test_state() -> None:
+def test_state():
     queries, images, targets = _world()
     first = Miner("top-k:k=8", draws=2, seed=3)
     mined = [first.refresh(queries, images, targets)]
@@ -103,7 +103,7 @@ def test_state() -> None:
     assert first.refreshes == 4
 
 
-def test_the_count_of_refreshes_reaches_the_strategy() -> None:
+def test_the_count_of_refreshes_reaches_the_strategy():
     queries, images, targets = _world()
     miner = Miner("cirqrs:n_neg=16")
     with warnings.catch_warnings():
@@ -142,7 +142,7 @@ MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
 ]
 
 
-def test_mistakes_are_one_line() -> None:
+def test_mistakes_are_one_line():
     for changes, message in MISTAKES_ARE_ONE_LINE:
         given = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
         with pytest.raises(NegbenchError, match=message) as caught:
@@ -162,7 +162,7 @@ BAD_OPTIONS_ARE_ONE_LINE: list[tuple[Any, ...]] = [
 ]
 
 
-def test_bad_options_are_one_line() -> None:
+def test_bad_options_are_one_line():
     for options, message in BAD_OPTIONS_ARE_ONE_LINE:
         with pytest.raises(NegbenchError, match=message):
             Miner(**options)

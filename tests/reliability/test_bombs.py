@@ -5,11 +5,9 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.machine.room import machine_memory
@@ -32,7 +30,7 @@ def bomb(path: Path, names: list[str]) -> None:
     path.write_bytes(content)
 
 
-def test_zip_bombs_are_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_zip_bombs_are_refused(tmp_path, refused):
     sets = write_vectors(tmp_path)
     flags = [word for text in sets for word in ("--set", text)]
     np.save(tmp_path / "q.npy", np.eye(4))
@@ -46,7 +44,7 @@ def test_zip_bombs_are_refused(tmp_path: Path, refused: Callable[..., str]) -> N
     refused(["init", str(tmp_path)], "images.npz")
 
 
-def test_an_image_bomb_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_an_image_bomb_is_refused(tmp_path, refused):
     """A picture of 100 bytes that claims 60,000 x 60,000 pixels, among those to embed."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
@@ -64,9 +62,7 @@ def test_an_image_bomb_is_refused(tmp_path: Path, refused: Callable[..., str]) -
     assert "3600000000 pixels" in line
 
 
-def test_a_clock_that_goes_back_changes_nothing(
-    vector_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_goes_back_changes_nothing(vector_flags, tmp_path, monkeypatch):
     """Every file of the first run lies a day in the future of the second command, which reuses it."""
     command = ["run", "--strategy", "qure", *vector_flags, "--runs-dir", str(tmp_path)]
     assert negbench(command) == 0

@@ -97,7 +97,7 @@ READERS: dict[str, Callable[[RunFolder], Any]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_damaged_file_of_a_run_is_named(finished: RunFolder, name: str) -> None:
+def test_a_damaged_file_of_a_run_is_named(finished, name):
     read = READERS[name]
     read(finished)
     for _ in damaged(finished.path / name):
@@ -107,7 +107,7 @@ def test_a_damaged_file_of_a_run_is_named(finished: RunFolder, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in READERS if name != "config.json"])
-def test_without_the_list_of_hashes_there_is_no_traceback(finished: RunFolder, tmp_path: Path, name: str) -> None:
+def test_without_the_list_of_hashes_there_is_no_traceback(finished, tmp_path, name):
     """In a folder of an older version, without hashes, what is readable is read and damaged files are named."""
     copy = RunFolder(tmp_path / finished.run_id)
     shutil.copytree(finished.path, copy.path)
@@ -123,7 +123,7 @@ def test_without_the_list_of_hashes_there_is_no_traceback(finished: RunFolder, t
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "statistics.json"])
-def test_a_damaged_file_of_a_comparison_is_named(bench: Path, name: str) -> None:
+def test_a_damaged_file_of_a_comparison_is_named(bench, name):
     folder = bench / "duel"
     read: dict[str, Callable[[], Any]] = {
         "comparison.json": lambda: ComparisonFolder(folder).cells(),
@@ -134,7 +134,7 @@ def test_a_damaged_file_of_a_comparison_is_named(bench: Path, name: str) -> None
             read[name]()
 
 
-def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished: RunFolder) -> None:
+def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished):
     """Files whose lines it lost are refused, and the others are still read."""
     want = finished.result
     refused = 0
@@ -147,9 +147,7 @@ def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished: RunFolder) -> 
 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "pools-00.bits"])
-def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(
-    halfway: RunFolder, vector_flags: list[str], name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_flags, name, capsys):
     for _ in damaged(halfway.path / name):
         (halfway.path / "error.txt").unlink(missing_ok=True)  # it is interrupted, not failed
         assert negbench(again(vector_flags, halfway.path.parent)) == 2
@@ -172,15 +170,14 @@ def again(vector_flags: list[str], runs: Path) -> list[str]:
 Features = Callable[..., tuple[Any, dict[str, Path]]]
 
 
-def test_damaged_features_are_encoded_anew(features: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_features_are_encoded_anew(features, tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "SETTLED", -(10**18))  # files written just now are cached
     _, images = features(tmp_path, 12, fill=False)
     for path in images.values():
         os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**10))  # a recent file is read again and not looked up
 
     def encoded() -> torch.Tensor:
-        vectors: torch.Tensor = features(tmp_path, 12)[0].load(list(images))[torch.arange(12)]
-        return vectors
+        return features(tmp_path, 12)[0].load(list(images))[torch.arange(12)]
 
     want = encoded()
     files = [next(tmp_path.rglob("*.safetensors")), tmp_path / "features" / "hashes.json"]
@@ -195,7 +192,7 @@ def test_damaged_features_are_encoded_anew(features: Features, tmp_path: Path, m
             assert all(path.read_bytes() != wrong for path in tmp_path.rglob("*.safetensors"))
 
 
-def test_every_bit_of_a_shards_header_is_checked(features: Features, tmp_path: Path) -> None:
+def test_every_bit_of_a_shards_header_is_checked(features, tmp_path):
     _, images = features(tmp_path, 2)
     (shard,) = tmp_path.rglob("*.safetensors")
     content = shard.read_bytes()
@@ -208,7 +205,7 @@ def test_every_bit_of_a_shards_header_is_checked(features: Features, tmp_path: P
         assert len(left) == 2, f"bit {at % 8} of {content[:header]!r}[{at // 8}]"
 
 
-def test_a_shard_that_changed_within_a_tick_is_read_again(features: Features, tmp_path: Path) -> None:
+def test_a_shard_that_changed_within_a_tick_is_read_again(features, tmp_path):
     """Damage in place is seen though size, inode and modification time are those of the shard just checked."""
     _, images = features(tmp_path, 4)
     assert features(tmp_path, 4, fill=False)[0].missing(images) == []
@@ -235,7 +232,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize("name", [*READERS, "checkpoint.pt", "pools-00.bits"])
-def test_a_pickle_in_the_place_of_any_file_is_not_run(finished: RunFolder, tmp_path: Path, name: str) -> None:
+def test_a_pickle_in_the_place_of_any_file_is_not_run(finished, tmp_path, name):
     """Pickled code never runs, even without the list of hashes, which would refuse the file."""
     copy, marker = RunFolder(tmp_path / finished.run_id), tmp_path / "marker"
     shutil.copytree(finished.path, copy.path)
@@ -274,7 +271,7 @@ def array_of(value: object) -> bytes:
 @pytest.mark.parametrize(
     "error", [MemoryError("12 GiB"), UnicodeEncodeError("ascii", "é", 0, 1, "no"), ValueError("another version")]
 )
-def test_no_file_is_to_be_deleted_unless_its_hash_differs(finished: RunFolder, error: Exception) -> None:
+def test_no_file_is_to_be_deleted_unless_its_hash_differs(finished, error):
     path = finished.path / "ranks.parquet"
     with (
         pytest.raises(NegbenchError, match=r"cannot read .*; its content is as it was written") as refusal,
@@ -296,7 +293,7 @@ TABLES: dict[str, Callable[[Comparison], Any]] = {
 }
 
 
-def test_a_changed_digit_in_a_table_is_refused_and_a_rerun_repairs_it(bench: Path, vector_flags: list[str]) -> None:
+def test_a_changed_digit_in_a_table_is_refused_and_a_rerun_repairs_it(bench, vector_flags):
     contents = {name: (bench / "duel" / name).read_bytes() for name in TABLES}
     for name, read in TABLES.items():
         at = next(place for place, byte in enumerate(contents[name]) if chr(byte).isdigit())

@@ -35,9 +35,7 @@ def result(config: RunConfig, runs: Path) -> tuple[Any, ...]:
 # --- the disk ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_is_full_at_any_write(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_at_any_write(vector_sets, tmp_path, monkeypatch):
     """Nothing can be written from the n-th flush on; rerun with room, the command gives the same numbers."""
     config, calls = config_of(vector_sets), 0
 
@@ -84,7 +82,7 @@ def as_nobody(action: Callable[[], object]) -> str:
     return os.read(ours, 4096).decode()
 
 
-def test_a_folder_that_cannot_be_written(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(vector_sets, tmp_path):
     done = run_config(config_of(vector_sets), Bench.open(tmp_path / "runs", "none"))
     vectors = Path(next(text for text in vector_sets if text.startswith("dataset.file=")).split("'")[1]).parent
     for folder in (vectors, tmp_path, *tmp_path.parents):
@@ -102,7 +100,7 @@ def test_a_folder_that_cannot_be_written(vector_sets: list[str], tmp_path: Path)
         folder.chmod(0o755)
 
 
-def test_a_writer_is_not_swept_and_a_dead_one_is(tmp_path: Path) -> None:
+def test_a_writer_is_not_swept_and_a_dead_one_is(tmp_path):
     with atomic_write(tmp_path / "a.txt") as file:
         file.write("x")
         (tmp_path / ".b.txt.zzz.partial").write_bytes(b"half")
@@ -116,9 +114,7 @@ def test_a_writer_is_not_swept_and_a_dead_one_is(tmp_path: Path) -> None:
 # --- the MLflow store -------------------------------------------------------------------------------------------------
 
 
-def test_a_store_that_goes_away_midway_costs_the_copy(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Callable[..., None]
-) -> None:
+def test_a_store_that_goes_away_midway_costs_the_copy(vector_sets, tmp_path, monkeypatch, watched):
     from mlflow.tracking import MlflowClient
 
     config, want = config_of(vector_sets), result(config_of(vector_sets), tmp_path / "straight")
@@ -139,7 +135,7 @@ def test_a_store_that_goes_away_midway_costs_the_copy(
 # --- the data ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_gallery_of_one_image(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_gallery_of_one_image(vector_sets, tmp_path):
     """One image is reference, target and gallery: the main metric is 1 and every metric is finite."""
     by_key = dict(text.split("=", 1) for text in vector_sets)
     lines = Path(by_key["dataset.file"].strip("'")).read_text(encoding="utf-8").splitlines()

@@ -5,7 +5,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,7 @@ def leftovers(disk: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("room", [0, 100, 1000, 5000, 12_000, 20_000, 100_000, 800_000, 812_000, 813_000])
-def test_a_checkpoint_for_which_there_is_no_room(room: int, tmp_path: Path) -> None:
+def test_a_checkpoint_for_which_there_is_no_room(room, tmp_path):
     """A checkpoint cut off anywhere by a limit on file sizes is a one-line error; the old one stays."""
     state = {"a": torch.zeros(3000), "b": {"x": torch.zeros(200_000)}, "c": "text"}
     folder, limits = RunFolder(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -69,7 +69,7 @@ def test_a_checkpoint_for_which_there_is_no_room(room: int, tmp_path: Path) -> N
     assert folder.checkpoint() == {"a": 1}
 
 
-def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None]) -> None:
+def test_a_run(vector_sets, disk, watched):
     """If the disk fills up in the second epoch, the error is one line; with room again the numbers are undisturbed."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
     straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
@@ -101,7 +101,7 @@ def test_a_run(vector_sets: list[str], disk: Path, watched: Callable[..., None])
     )
 
 
-def test_the_report(vector_flags: list[str], disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report(vector_flags, disk, capsys):
     place = ["--runs-dir", str(disk / "runs")]
     grid = ["compare", "--lr=fixed", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, *place, "--tracking-uri", "none"]) == 0

@@ -35,6 +35,7 @@ from negbench.plugins.registry import KINDS, registry
 from negbench.settings.config import RunConfig, flattened
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
+from tests.datasets import toys
 
 KINDS_OF_INPUT = 8
 CASES = int(os.environ.get("NEGBENCH_FUZZ", "250"))
@@ -52,7 +53,7 @@ def fuzzed(*arguments: st.SearchStrategy[Any]) -> Callable[[Function], Function]
         phases=(Phase.explicit, Phase.generate),  # failing cases are short already
         suppress_health_check=list(HealthCheck),
     )
-    return lambda function: chosen(given(*arguments)(function))  # type: ignore[return-value]
+    return lambda function: chosen(given(*arguments)(function))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -177,7 +178,7 @@ def _changed(draw: st.DrawFn, source: Source, parts: st.SearchStrategy[Any]) -> 
 
 def keys() -> list[str]:
     """Return every key of a run's configuration, and the options of some plug-ins."""
-    plain = [key for key, _ in flattened(RunConfig(strategy={"name": "qure"}).model_dump())]  # type: ignore[arg-type]
+    plain = [key for key, _ in flattened(RunConfig(strategy={"name": "qure"}).model_dump())]
     options = [
         f"{s}.{o}" for s, o in (("strategy", "k"), ("strategy", "variant"), ("loss", "tau"), ("backbone", "hidden"))
     ]
@@ -197,7 +198,7 @@ def sources(vector_sets: list[str]) -> dict[str, Path]:
     return {name: Path(by_key[key].strip("'")) for name, key in keys.items()}
 
 
-def test_options(vector_flags: list[str], place: list[object]) -> None:
+def test_options(vector_flags, place):
 
     @fuzzed(
         st.sampled_from(("qure", "in-batch", "dqe", "hycole", "xbm", "uniform-bins")),
@@ -211,7 +212,7 @@ def test_options(vector_flags: list[str], place: list[object]) -> None:
     trial()
 
 
-def test_recipes(vector_sets: list[str], place: list[object], tmp_path: Path) -> None:
+def test_recipes(vector_sets, place, tmp_path):
     tables: dict[str, list[str]] = {"strategy": ["name = 'qure'"]}
     more = ("train.precision='fp32'", "eval.select='dev'", "mining.margin=0.5", "loss.name='info-nce'")
     for text in (*vector_sets, *more):
@@ -237,9 +238,7 @@ def test_recipes(vector_sets: list[str], place: list[object], tmp_path: Path) ->
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
-def test_annotation_files(
-    sources: dict[str, Path], vector_flags: list[str], place: list[object], toys: Any, tmp_path: Path
-) -> None:
+def test_annotation_files(sources, vector_flags, place, tmp_path):
     """Files of triplets are used in a whole run; those of benchmarks are read and score random numbers."""
     triplets = sources["triplets"].read_bytes()
     rows = [json.loads(line) for line in triplets.splitlines()]
@@ -267,9 +266,7 @@ def test_annotation_files(
         name, path = data.draw(st.sampled_from(files))
         before = path.read_bytes()
         value = json.loads(before)
-        path.write_bytes(
-            data.draw(spoilt(before) | changed(value, JSONS).map(lambda v: json.dumps(v).encode()))  # type: ignore[arg-type]
-        )
+        path.write_bytes(data.draw(spoilt(before) | changed(value, JSONS).map(lambda v: json.dumps(v).encode())))
         try:
             split = negbench.load_dataset(name, split="val", images=False, **options[name])
             scores = torch.rand(len(split.queries), len(split.images))
@@ -283,7 +280,7 @@ def test_annotation_files(
     trial()
 
 
-def test_embeddings(sources: dict[str, Path], vector_flags: list[str], place: list[object], tmp_path: Path) -> None:
+def test_embeddings(sources, vector_flags, place, tmp_path):
     def saved(**arrays: Any) -> bytes:
         np.savez(buffer := io.BytesIO(), **arrays)
         return buffer.getvalue()
@@ -338,7 +335,7 @@ FLAGS = ("--draws", "--refresh", "--seed", "--device", "--format", "--strategy",
 SET = ("mining.margin=0.1", "mining.margin=nan", "mining.exclude_relevant=true", "mining.bogus=1", "train.lr=1")
 
 
-def test_own_data(sources: dict[str, Path], tmp_path: Path) -> None:
+def test_own_data(sources, tmp_path):
     """A folder for `init`; and for `mine`, embeddings in files with odd targets, lists and options."""
     folder, file = tmp_path / "own", tmp_path / "t.parquet"
     shutil.copytree(sources["triplets"].parent, folder)
@@ -395,6 +392,8 @@ LOSS = '''"""Mine."""
 from dataclasses import dataclass
 import torch
 from negbench.contracts import Loss
+from tests.datasets import toys
+from tests.datasets import toys
 
 @dataclass(frozen=True)
 class Mine(Loss):
@@ -434,9 +433,7 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return again
 
 
-def test_plugin_files(
-    vector_flags: list[str], place: list[object], clean_registry: Callable[[], None], tmp_path: Path
-) -> None:
+def test_plugin_files(vector_flags, place, clean_registry, tmp_path):
     plain = STRATEGY.format(scope="corpus", default=1, more="", first="pass", answer="view.allowed")
     numbers = itertools.count()
 
@@ -477,7 +474,7 @@ PARTS = st.one_of(
 )
 
 
-def test_checkpoints(vector_sets: list[str], vector_flags: list[str], place: list[object], tmp_path: Path) -> None:
+def test_checkpoints(vector_sets, vector_flags, place, tmp_path):
     """Damaged checkpoints in folders without hashes (older versions); with hashes each is refused at once."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     with pytest.raises(NegbenchError, match="enough"):
@@ -515,9 +512,7 @@ def test_checkpoints(vector_sets: list[str], vector_flags: list[str], place: lis
     trial()
 
 
-def test_ranks(
-    sources: dict[str, Path], vector_sets: list[str], vector_flags: list[str], place: list[object], tmp_path: Path
-) -> None:
+def test_ranks(sources, vector_sets, vector_flags, place, tmp_path):
     """Damaged rankings for `evaluate`, and damaged scores of a guide."""
     split = negbench.load_dataset("triplets", file=sources["triplets"], split="val", images=False)
     lists = {query.id: split.images[:5] for query in split.queries}

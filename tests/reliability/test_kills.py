@@ -35,14 +35,9 @@ def contents(runs: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("strategy", "more"),
-    [
-        ("qure", ("schedule.refresh_epochs=[1,2,3]",)),
-        ("in-batch", ("eval.select=dev", "eval.dev_fraction=0.4")),
-    ],
+    [("qure", ("schedule.refresh_epochs=[1,2,3]",)), ("in-batch", ("eval.select=dev", "eval.dev_fraction=0.4"))],
 )
-def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(
-    vector_sets: list[str], tmp_path: Path, strategy: str, more: tuple[str, ...]
-) -> None:
+def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(vector_sets, tmp_path, strategy, more):
     config = load_config(flags={"strategy": {"name": strategy}}, sets=[*vector_sets, *more])
 
     def run_in(place: Path, config: RunConfig = config) -> None:

@@ -130,9 +130,9 @@ def received(made: tuple[Path, list[str]], tmp_path: Path, visited: tuple[str, A
 
 @pytest.mark.slow
 def test_the_rows_of_the_table_of_received_folders(
-    received: Path, made: tuple[Path, list[str]], visited: tuple[str, Callable[[], bool]], own_registry: None,
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    received, made, visited, own_registry,
+    tmp_path, own_cache, monkeypatch,
+):  # fmt: skip
     """Secrets of the environment would show as a connection, as no row may connect to anything."""
     for name in ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "secret")
@@ -152,7 +152,7 @@ def test_the_rows_of_the_table_of_received_folders(
 
     def refused() -> None:
         with pytest.raises(Exception, match="opened only if you name it"):
-            _ = api.load("elsewhere", runs).trials  # type: ignore[union-attr]
+            _ = api.load("elsewhere", runs).trials
 
     rows: dict[str, Callable[[], Any]] = {
         "listing": command("doctor", *place, code=0),
@@ -176,7 +176,7 @@ def test_the_rows_of_the_table_of_received_folders(
     assert not (tmp_path / "outside.db").exists()
 
 
-def test_the_watch_sees_each_kind_of_deed(tmp_path: Path, visited: tuple[str, Any]) -> None:
+def test_the_watch_sees_each_kind_of_deed(tmp_path, visited):
     """The oracle itself: connecting, writing outside, running a file of the folder, opening a database, a program."""
     (tmp_path / "code.py").write_text("x = 1\n", encoding="utf-8")
     host, port = visited[0].split(":")

@@ -95,9 +95,7 @@ def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str
     return {case: (code, *texts) for case, code, texts in zip(CASES, codes, outputs, strict=True)}
 
 
-def test_exit_codes_and_a_second_signal(
-    ended: dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str, str]],
-) -> None:
+def test_exit_codes_and_a_second_signal(ended):
     for (number, again), (code, out, errors) in ended.items():
         assert (code, out) == (FIRST[number], "closed\n"), (number, again)
         (line,) = errors.splitlines()
@@ -124,9 +122,7 @@ def listening() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(
-    statuses: Statuses, listening: None, vector_sets: list[str], tmp_path: Path, watched: Callable[..., None]
-) -> None:
+def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening, vector_sets, tmp_path, watched):
     epochs = list[int]()
 
     def watch(epoch: int) -> None:
@@ -152,7 +148,7 @@ def heard_late(task: None, report: Report) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_got_lost_ends_the_executor(listening: None) -> None:
+def test_a_signal_that_got_lost_ends_the_executor(listening):
     events = Processes(1).run(asleep, [600])
     assert next(events).value == "asleep"
     Deaf()
@@ -162,7 +158,7 @@ def test_a_signal_that_got_lost_ends_the_executor(listening: None) -> None:
     assert time.monotonic() - begun < GRACE
 
 
-def test_a_worker_that_lost_a_signal_ends_after_its_task() -> None:
+def test_a_worker_that_lost_a_signal_ends_after_its_task():
     with Processes(1, retries=0) as worker:
         events = list(worker.run(heard_late, [None, None]))
     assert [event.kind for event in events] == ["done", "failed"]
@@ -189,7 +185,7 @@ main.main([])
 """
 
 
-def test_a_later_signal_ends_the_process_whatever_it_does() -> None:
+def test_a_later_signal_ends_the_process_whatever_it_does():
     process = spawned(DEAF)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
@@ -212,9 +208,7 @@ def living(group: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_workers_end_with_a_comparison_and_nothing_stays_running(
-    statuses: Statuses, start: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_workers_end_with_a_comparison_and_nothing_stays_running(statuses, start, tmp_path):
     process = start(*GRID, "--seeds", "2", "--workers", "2")
     wait_for_checkpoints(tmp_path, 2, process)
     os.kill(process.pid, signal.SIGTERM)
@@ -228,9 +222,7 @@ def test_workers_end_with_a_comparison_and_nothing_stays_running(
     assert statuses(tmp_path) == {"KILLED": 3}  # two cells and their parent
 
 
-def test_what_kill_9_left_running_is_ended_by_the_next_command(
-    statuses: Statuses, start: Callable[..., Any], vector_flags: list[str], tmp_path: Path
-) -> None:
+def test_what_kill_9_left_running_is_ended_by_the_next_command(statuses, start, vector_flags, tmp_path):
     process = start(*GRID, "--seeds", "1")
     (folder,) = wait_for_checkpoints(tmp_path, 1, process)
     process.kill()
@@ -243,7 +235,7 @@ def test_what_kill_9_left_running_is_ended_by_the_next_command(
     assert statuses(tmp_path) == {"KILLED": 2, "FINISHED": 1}
 
 
-def test_a_copy_that_was_cut_off_is_made_again(statuses: Statuses, vector_flags: list[str], tmp_path: Path) -> None:
+def test_a_copy_that_was_cut_off_is_made_again(statuses, vector_flags, tmp_path):
     assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
     tracker, folder = Tracker.open(tmp_path), RunFolder(next(tmp_path.glob("all-corpus-*")))
     client = tracker.client()
@@ -257,9 +249,7 @@ def test_a_copy_that_was_cut_off_is_made_again(statuses: Statuses, vector_flags:
     assert tracker.export(folder)
 
 
-def test_a_signal_while_the_copy_is_made_ends_it(
-    statuses: Statuses, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_while_the_copy_is_made_ends_it(statuses, vector_sets, tmp_path, monkeypatch):
     def cut_off(*_: Any) -> None:
         raise Stopped(signal.SIGTERM)
 
@@ -270,9 +260,7 @@ def test_a_signal_while_the_copy_is_made_ends_it(
 
 
 @pytest.mark.parametrize("kind", ["cell", "comparison", "summary"])
-def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(
-    statuses: Statuses, kind: str, vector_flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(statuses, kind, vector_flags, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -294,9 +282,7 @@ def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), Stopped(signal.SIGTERM)])
-def test_a_signal_while_a_checkpoint_is_written_is_no_failure(
-    stop: BaseException, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_while_a_checkpoint_is_written_is_no_failure(stop, vector_sets, tmp_path, monkeypatch):
     """The run is interrupted, not failed, though torch's cut-off zip writer hides the signal behind its own error."""
 
     def broken(self: RunFolder, state: Any) -> None:

@@ -37,7 +37,7 @@ CHART = Chart(
 )
 
 
-def test_a_chart_is_one_picture_of_all_panels_with_one_legend() -> None:
+def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
     root = ElementTree.fromstring(saved(CHART, "svg"))
     words = [e.text for e in root.iter() if e.tag.endswith("text")]
     assert {"one", "two", "x", "y (%)"} <= set(words)  # text stays text
@@ -49,7 +49,7 @@ def test_a_chart_is_one_picture_of_all_panels_with_one_legend() -> None:
     assert {(0x00, 0x72, 0xB2), (0xC8, 0x52, 0x00)} <= colours
 
 
-def test_names_at_the_ends_of_lines_are_in_order_and_apart() -> None:
+def test_names_at_the_ends_of_lines_are_in_order_and_apart():
     from matplotlib.figure import Figure
 
     axes = Figure().add_subplot()
@@ -65,7 +65,7 @@ def test_names_at_the_ends_of_lines_are_in_order_and_apart() -> None:
     assert all(tall_enough(count) >= 0.15 * count for count in (1, 20, 40))
 
 
-def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was() -> None:
+def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was():
     import matplotlib as mpl
 
     before = dict(mpl.rcParams)
@@ -74,7 +74,7 @@ def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was() -
     assert dict(mpl.rcParams) == before
 
 
-def test_heat_map_cells() -> None:
+def test_heat_map_cells():
     from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
 
@@ -94,11 +94,11 @@ def test_heat_map_cells() -> None:
     assert min(to_rgb(shade(0.0, 3.0))) > 0.95
 
 
-def test_beyond_the_palette_dashes_separate_series() -> None:
+def test_beyond_the_palette_dashes_separate_series():
     styles = [tuple(line_style(index).items()) for index in range(25)]
     assert len(set(styles)) == 25
 
 
-def test_markdown_escapes() -> None:
+def test_markdown_escapes():
     frame = pd.DataFrame([{"a": 1, "c": "p|q"}])
     assert markdown(frame).splitlines()[-1] == r"| 1 | p\|q |"

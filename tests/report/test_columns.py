@@ -7,7 +7,7 @@ from negbench.analysis.columns import BEHAVIOUR, TESTS, Column, constant, logged
 from negbench.analysis.words import label_of, listed
 
 
-def test_a_value_is_written_by_its_unit() -> None:
+def test_a_value_is_written_by_its_unit():
     line: dict[str, Any] = {"share": 0.1234, "low": 0.1, "high": 0.2, "gain": 0.01, "p": 0.0004, "plain": 1234.5}
     line |= {"who": ("a", "b"), "none": (), "gap": math.nan, "runs": [0.1, 0.3], "absence": None}
     for column, text in (
@@ -29,7 +29,7 @@ def test_a_value_is_written_by_its_unit() -> None:
     assert [listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdefgh"))] == ["a", "a, b and c", "8 strategies"]
 
 
-def test_a_column_reaches_every_output_from_its_declaration() -> None:
+def test_a_column_reaches_every_output_from_its_declaration():
     lines = [{"strategy": "a", "x": 0.5, "y": None}, {"strategy": "b", "x": 0.25, "y": None}]
     columns = [Column("x", "X %", "%", 1), Column("y", "Y", optional=True)]
     shown, stored = texts(columns, lines, ["strategy"]), numbers(columns, lines, ["strategy"])
@@ -43,7 +43,7 @@ def test_a_column_reaches_every_output_from_its_declaration() -> None:
     assert constant(shown.head(1), ("strategy", "absent")) == {"strategy": "a"}
 
 
-def test_titles_and_keys_are_unique_in_a_table() -> None:
+def test_titles_and_keys_are_unique_in_a_table():
     for table in (BEHAVIOUR, TESTS):
         assert len({column.title for column in table}) == len({column.key for column in table}) == len(table)
     assert metric_column("average/recall_at_10").title == "R@10"

@@ -34,7 +34,7 @@ def hits(seed: int, rate: float, shape: tuple[int, int] = (5, 1500)) -> np.ndarr
 RATES = {"a": 0.2, "b": 0.6, "c": 0.3}
 
 
-def test_the_best_and_those_that_share_first_place() -> None:
+def test_the_best_and_those_that_share_first_place():
     dials = of(x=[1, 2])
     tables = [
         table("x=1", a=hits(0, 0.5), b=hits(1, 0.2), c=hits(2, 0.5)),
@@ -60,7 +60,7 @@ def test_the_best_and_those_that_share_first_place() -> None:
     assert len({frame.loc[1, name].split()[1] for name in "abc"}) == 3
 
 
-def test_equal_means_and_losses_to_others_than_the_best() -> None:
+def test_equal_means_and_losses_to_others_than_the_best():
     """Means that round to one stored number share the lead; b beats c, a beats nobody."""
     rows = rows_of(table("x=1", a=np.full((2, 9), 0.3), b=np.full((2, 9), 0.3 + 1e-12)), Rules())
     read = [VerdictRow.read(row.plain()) for row in rows]
@@ -69,7 +69,7 @@ def test_equal_means_and_losses_to_others_than_the_best() -> None:
     assert unbeaten([a, b, replace(b, strategy="c", beaten_by=("b",))]) == ["a", "b"]
 
 
-def test_dials_of_one_name_in_two_sections() -> None:
+def test_dials_of_one_name_in_two_sections():
     dials = Dials((Dial("dataset.world", (1, 2)), Dial("backbone.world", (3, 4)), Dial("train.lr", (0.1,))))
     labels = [dials.label(place) for place in dials.points]
     assert labels[0] == "dataset.world=1, backbone.world=3, lr=0.1"

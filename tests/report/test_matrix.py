@@ -18,7 +18,7 @@ def table(system: str, own: str = "", **means: float) -> VerdictTable:
     return VerdictTable({**LABELS, "system": system}, "recall_at_10", {"recall_at_10": values}, {}, facts)
 
 
-def test_other_negatives_against_the_systems_own() -> None:
+def test_other_negatives_against_the_systems_own():
     tables = [
         table("plain", "in-batch", in_batch=0.30, qure=0.35),
         table("s", "qure", in_batch=0.30, qure=0.40, twin=0.40),

@@ -17,7 +17,7 @@ def find(source: str, row: str, dataset: str = "fashioniq") -> PublishedRow:
     return published
 
 
-def test_rows_as_printed() -> None:
+def test_rows_as_printed():
     """One row of every table equals the printed numbers, typed in again."""
     qure = find("QuRe table 2", "QuRe")
     assert (qure.backbone, qure.split, qure.protocol, qure.secondary) == ("BLIP-2 ViT-L", "val", "original", False)
@@ -69,7 +69,7 @@ def sums(row: PublishedRow) -> dict[str, tuple[str, ...]]:
     return {whole: parts for whole, parts in by_mean.items() if {whole, *parts} <= set(row.metrics)}
 
 
-def test_what_does_not_add_up_has_a_note_and_all_else_adds_up() -> None:
+def test_what_does_not_add_up_has_a_note_and_all_else_adds_up():
     """Exactly these rows (section 8 of the collection) differ from their means by more than 0.015 and say so."""
     wrong = set()
     for row in published_rows():
@@ -91,7 +91,7 @@ def test_what_does_not_add_up_has_a_note_and_all_else_adds_up() -> None:
     assert "55.55" in find("HyCoLe-HNM table 4", "full").note
 
 
-def test_rows_name_benchmarks_metrics_and_strategies_that_exist() -> None:
+def test_rows_name_benchmarks_metrics_and_strategies_that_exist():
     cards = {
         "fashioniq": fashioniq.card(FashionIQOptions(), "val"),
         "cirr": cirr.card("val"),
@@ -109,7 +109,7 @@ def test_rows_name_benchmarks_metrics_and_strategies_that_exist() -> None:
     assert find("DQE-CIR table 4", "0.30-0.70", "cirr").negatives == "dqe:alpha=0.3:beta=0.7"
 
 
-def test_a_row_stands_beside_its_own_split_and_protocol_only() -> None:
+def test_a_row_stands_beside_its_own_split_and_protocol_only():
     def sources(dataset: str, split: str, protocol: str, metrics: Any) -> set[str]:
         known = {"val": f"{dataset}@{protocol}-12345678", "partial": False, "split": split}
         return {row.source for row in rows_beside({"dataset": known}, metrics)}
@@ -134,7 +134,7 @@ def sums_of_cirqrs() -> list[str]:
     ]
 
 
-def test_rows_beside_a_run() -> None:
+def test_rows_beside_a_run():
     def manifest(identity: str, partial: bool = False, **split: str) -> dict[str, Any]:
         return {"dataset": {"val": identity, "partial": partial, **split}}
 
@@ -145,7 +145,7 @@ def test_rows_beside_a_run() -> None:
     assert not rows_beside(manifest("synthetic@twins4.5-seed0-12345678"), FASHIONIQ)
 
 
-def test_tables_are_whole() -> None:
+def test_tables_are_whole():
     """Column names are unique, and every percentage lies between 0 and 100."""
     for table in json.loads(PATH.read_text(encoding="utf-8"))["tables"]:
         assert len(set(table["columns"])) == len(table["columns"])

@@ -67,14 +67,14 @@ def regime_frame(*groups: Group) -> pd.DataFrame:
     return texts(REGIME, [group.labels | regime_of(group) for group in groups], ["strategy"])
 
 
-def test_every_number_of_the_card_has_a_column(tmp_path: Path) -> None:
+def test_every_number_of_the_card_has_a_column(tmp_path):
     assert set(Regime.__dataclass_fields__) == {column.key for column in REGIME}
     means = regime_of(group_of(tmp_path, "qure", 4, 8))
     assert means["target_rank_median"] == 6  # of the last refresh, mean over seeds
     assert means["fit_gap"] == 0.07
 
 
-def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(tmp_path: Path) -> None:
+def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(tmp_path):
     groups = [group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)]
     frame = regime_frame(*groups)
     assert list(frame["strategy"]) == ["qure", "in-batch"]
@@ -90,7 +90,7 @@ def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(tmp_path: P
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_unknown_numbers_are_gaps(tmp_path: Path) -> None:
+def test_unknown_numbers_are_gaps(tmp_path):
     real = dict.fromkeys(UNKNOWN)
     frame = regime_frame(group_of(tmp_path, "qure", 4, 8, **real))
     gaps = ["gap", "FN above %", "FN below %", "FN random %", "R@10 val", "relevant"]
@@ -101,7 +101,7 @@ def test_unknown_numbers_are_gaps(tmp_path: Path) -> None:
     assert "the fit gap is unknown" in text
 
 
-def test_in_words() -> None:
+def test_in_words():
     one = in_words([CARD])
     assert one == (
         "the training target's median rank is 14 of 1,000, 6.0 % are first; QuRe's negatives (between the two steepest "
@@ -114,7 +114,7 @@ def test_in_words() -> None:
     assert two.endswith("is -1.0 to 7.0 points")
 
 
-def test_the_answer_ends_with_the_regime_of_the_last_refresh(tmp_path: Path) -> None:
+def test_the_answer_ends_with_the_regime_of_the_last_refresh(tmp_path):
     groups = [group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)]
     (line,) = _regime(groups)
     assert line.startswith("Regime: the training target's median rank is 3 to 8 of 1,000, ")

@@ -24,10 +24,9 @@ def windows(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) ->
     return runs
 
 
-def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows: Path) -> None:
+def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows):
     findings = stored(windows, "zone")
     chart = zone_chart(findings.groups, findings.main)
-    assert chart is not None
     assert [panel.title for panel in chart.panels] == ["1 negative per query and step"]
     axes = Figure().add_subplot()
     chart.panels[0].draw(axes)
@@ -42,7 +41,7 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows:
     assert {*line[0].get_ydata()} == {value for name, value in by_name.items() if name.startswith("shifted")}
 
 
-def test_there_is_no_zone_without_two_windows(windows: Path) -> None:
+def test_there_is_no_zone_without_two_windows(windows):
     findings = stored(windows, "zone")
     few = [row for row in findings.main if "start=2" not in row.strategy and "start=6" not in row.strategy]
     assert zone_chart(findings.groups, few) is None

@@ -16,7 +16,7 @@ from negbench.systems.system import load_config
 
 @torch.no_grad()
 @pytest.mark.parametrize("slots", ["sum", "joint"])
-def test_a_step_goes_both_ways(slots: str, vector_sets: list[str]) -> None:
+def test_a_step_goes_both_ways(slots, vector_sets):
     config = load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets)
     opened = open_run(config, Display(), Scenes())
     opened.backbone.eval()
@@ -43,7 +43,7 @@ def test_a_step_goes_both_ways(slots: str, vector_sets: list[str]) -> None:
     assert float(result.loss) == pytest.approx(float(want), abs=1e-5)
 
 
-def test_a_query_of_the_same_target_is_no_negative_either_way(vector_sets: list[str]) -> None:
+def test_a_query_of_the_same_target_is_no_negative_either_way(vector_sets):
     config = load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets)
     train = open_run(config, Display(), Scenes()).scene.train
     rows, mining = torch.arange(48), MiningConfig(exclude_relevant=True)

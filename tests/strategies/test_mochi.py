@@ -23,7 +23,7 @@ class Answers(Mochi):
 
     def synthetic(self, step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:
         answer = type(self).answer
-        return answer(step) if callable(answer) else answer  # type: ignore[no-any-return, return-value]
+        return answer(step) if callable(answer) else answer
 
 
 def wrote(step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,13 +58,13 @@ def there(rows: int = 4) -> torch.Tensor:
         (wrote, "modified its inputs"),
     ],
 )
-def test_what_no_plug_in_may_answer(answer: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_plug_in_may_answer(answer, message, monkeypatch):
     monkeypatch.setattr(Answers, "answer", answer)
     with pytest.raises(NegbenchError, match=f"^Answers.synthetic.*{message}"):
         synthetic_of(Answers(), toy_bank_step(Mochi(), bank_view()))
 
 
-def test_half_precision_and_absent_zeros_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision_and_absent_zeros_are_taken(monkeypatch):
     for answer in ((one().half(), there()), (one(value=0.0), ~there()), (one()[:, :0], there()[:, :0])):
         monkeypatch.setattr(Answers, "answer", answer)
         assert synthetic_of(Answers(), toy_bank_step(Mochi(), bank_view())) is answer

@@ -35,13 +35,8 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "rocketqa": {"k": (0,), "n": (0,), "limit": ("x",)},
     "semi-hard": {"margin": (0,), "triplets": ("semihard",)},
     "sentence-transformers": {
-        "range_min": (-1,),
-        "range_max": (2, 3.5),
-        "max_score": ("high",),
-        "absolute_margin": (-0.1,),
-        "relative_margin": (math.nan,),
-        "num_negatives": (0,),
-        "sampling_strategy": ("best",),
+        **{"range_min": (-1,), "range_max": (2, 3.5), "max_score": ("high",), "absolute_margin": (-0.1,)},
+        **{"relative_margin": (math.nan,), "num_negatives": (0,), "sampling_strategy": ("best",)},
     },
     "shifted-top-k": {"start": (-1, 210, "101%", "x"), "stop": (0, "0%")},
     "simans": {"a": (-1,), "b": ("x",), "k": (0,), "variant": ("code",)},
@@ -62,7 +57,7 @@ TOLD: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_bad_options_are_quoted() -> None:
+def test_bad_options_are_quoted():
     bad = [(key, {n: v}, f"^{n} must be .* got ") for key, o in REFUSED.items() for n, vs in o.items() for v in vs]
     for key, options, message in [*bad, *TOLD]:
         with pytest.raises(NegbenchError) as caught:
@@ -87,7 +82,7 @@ def view_of(gallery: int, refresh: int = 0) -> ScoreView:
 
 
 @pytest.mark.parametrize("key", SIZED)
-def test_a_share_is_that_count(key: str) -> None:
+def test_a_share_is_that_count(key):
     for share, gallery, count in [("0.6%", 500, 3), ("2%", 500, 10), ("100%", 40, 40), ("0.5 %", 1000, 5)]:
         view = view_of(gallery)
         by_share, by_count = (registry.make("strategies", key, **{SIZED[key]: size}) for size in (share, count))
@@ -95,7 +90,7 @@ def test_a_share_is_that_count(key: str) -> None:
         assert by_share != by_count  # records and tables keep the given value
 
 
-def test_nearest_whole_number_of_images() -> None:
+def test_nearest_whole_number_of_images():
     for percent in ("0.01", "0.6", "1", "12.5", "33.3", "99.9", "100"):
         for gallery in (1, 7, 40, 100, 6_016, 25_136):
             exact = Fraction(percent) * gallery / 100
@@ -104,7 +99,7 @@ def test_nearest_whole_number_of_images() -> None:
             assert images(f"{percent}%", ScoreView(torch.zeros(1, gallery), torch.tensor([0]))) == max(1, nearest)
 
 
-def test_a_share_is_halved_as_a_count() -> None:
+def test_a_share_is_halved_as_a_count():
     for refresh, count in enumerate([50, 25, 12, 6, 3, 1, 1]):
         assert images("10%", view_of(500), refresh) == images(50, view_of(500), refresh) == count
         for key in ("cirqrs", "top-k"):
@@ -114,7 +109,7 @@ def test_a_share_is_halved_as_a_count() -> None:
             assert int(strategy.pool(view_of(500, refresh))[3].sum()) <= max(1, 20 >> refresh)
 
 
-def test_flags_and_recipes_say_it() -> None:
+def test_flags_and_recipes_say_it():
     given = parse_plugin("top-k:k=0.6%")
     assert given == {"name": "top-k", "k": "0.6%"}
     assert registry.make("strategies", "top-k", k="0.6%").k == "0.6%"

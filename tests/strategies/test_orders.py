@@ -17,7 +17,7 @@ def epoch(target: torch.Tensor, size: int, seed: int, queries: torch.Tensor | No
     return Epoch(0, target, size, torch.Generator().manual_seed(seed), read)
 
 
-def test_batches_of_ngame_are_clusters_of_like_queries() -> None:
+def test_batches_of_ngame_are_clusters_of_like_queries():
     """With eight groups of four similar queries, at least 30 of 40 clusters of 4 are one whole group."""
     generator = torch.Generator().manual_seed(0)
     centres = normalize(torch.randn(8, 16, generator=generator), dim=1)
@@ -32,7 +32,7 @@ def test_batches_of_ngame_are_clusters_of_like_queries() -> None:
     assert sum(len(set(group[part].tolist())) == 1 for part in alone.split(4)) == 0
 
 
-def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange() -> None:
+def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange():
     """The split is a fixed point of balanced 2-means: no exchange of two queries would suit both better."""
     for count in [2, 3, 9, 16, 40, 41]:
         generator = torch.Generator().manual_seed(count)
@@ -46,7 +46,7 @@ def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange() -> None:
         )
 
 
-def test_no_batch_repeats_a_target() -> None:
+def test_no_batch_repeats_a_target():
     """No batch repeats a target if every target has fewer queries than there are batches."""
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
@@ -63,7 +63,7 @@ def test_no_batch_repeats_a_target() -> None:
         assert order.tolist() != NoDuplicates().order(epoch(target, size, seed + 100)).tolist()
 
 
-def test_the_most_frequent_target_may_fill_all_batches_but_one() -> None:
+def test_the_most_frequent_target_may_fill_all_batches_but_one():
     target = torch.tensor([7] * 4 + list(range(10, 29)))  # 23 queries, batches of 5, 5, 5, 5, 3
     for seed in range(30):
         order = NoDuplicates().order(epoch(target, 5, seed))

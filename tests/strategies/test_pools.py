@@ -75,7 +75,6 @@ def cirqrs(view: ScoreView, row: int, strategy: Cirqrs) -> set[int]:
 
 
 def oracle_all(view: ScoreView, row: int, strategy: Any) -> set[int]:
-    assert view.relevant is not None
     return {j for j in allowed(view, row) if not view.relevant[row, j]}
 
 
@@ -282,7 +281,7 @@ LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(LOOPS)), ids=lambda number: LOOPS[number][0])
-def test_a_pool_is_that_of_a_loop(number: int) -> None:
+def test_a_pool_is_that_of_a_loop(number):
     name, loop, variants = LOOPS[number]
     for options in variants:
         strategy, sizes = make_strategy(name, **options), set()
@@ -333,7 +332,7 @@ class TestEveryStrategy(StrategyTestCase):
 
 
 @pytest.mark.parametrize("case", range(len(VARIANTS)), ids=lambda case: str(VARIANTS[case]))
-def test_options(case: int) -> None:
+def test_options(case):
     key, options = VARIANTS[case]
     suite, strategy = StrategyTestCase(), registry.make("strategies", key, **options)
     rules = list(RULES)
@@ -345,7 +344,7 @@ def test_options(case: int) -> None:
         getattr(suite, f"test_{rule}")(strategy)
 
 
-def test_every_strategy_is_tested() -> None:
+def test_every_strategy_is_tested():
     assert set(registry.plugins("strategies")) == {name for name, *_ in LOOPS} | {"qure"}
 
 
@@ -361,12 +360,12 @@ SLOTS: dict[str, tuple[str, ...] | None] = {
 }
 
 
-def test_what_is_corrupted() -> None:
+def test_what_is_corrupted():
     made = {name: make_strategy(name) for name in SLOTS}
     assert {name: s.corrupts if isinstance(s, BatchStrategy) else None for name, s in made.items()} == SLOTS
 
 
-def test_no_weight_underflows() -> None:
+def test_no_weight_underflows():
     view = ScoreView(torch.tensor([[0.0, 0.96875, 0.5, 0.0625, 0.0]]), torch.tensor([0]))
     assert as_sets(DistanceWeighted(width=100_000).pool(view)) == [{1, 2, 3}]  # sqrt(2) is beyond 1.4
     weights = Simans(a=1e6).pool(ScoreView(torch.tensor([[1.0, -0.5, -0.75, -1.0]]), torch.tensor([0])))
@@ -374,7 +373,7 @@ def test_no_weight_underflows() -> None:
     assert weights[0, 1] == 1
 
 
-def test_the_width_is_that_of_the_embeddings() -> None:
+def test_the_width_is_that_of_the_embeddings():
     by_hand = ScoreView(torch.tensor([[0.0, -0.5, 0.5]]), torch.tensor([0]))
     with pytest.raises(NegbenchError, match="width must be given: the width of the embeddings is unknown or"):
         DistanceWeighted().pool(by_hand)

@@ -33,12 +33,12 @@ def _row(*sixteenths: int) -> torch.Tensor:
 HAND = _row(13, 11, 12, 6, 1, -4, 0, -5, 16)
 
 
-def test_hand_table_paper() -> None:
+def test_hand_table_paper():
     # the two largest drops are the fives at places 1 and 2: the pool is place 2
     assert as_sets(Qure().pool(ScoreView(HAND, torch.tensor([0])))) == [{3}]
 
 
-def test_hand_table_release() -> None:
+def test_hand_table_release():
     # walk: places 1, 2, 4, 0, 3, 5. (1, 2) are next to each other, (2, 4) differ by 2: the pool is places 3 and 4
     assert as_sets(Qure(variant="release").pool(ScoreView(HAND, torch.tensor([0])))) == [{4, 6}]
     # by more than 2: (4, 0) is the first, so places 1 to 4
@@ -47,24 +47,24 @@ def test_hand_table_release() -> None:
     assert as_sets(Qure(variant="release", consecutive_threshold=0).pool(ScoreView(HAND, torch.tensor([0])))) == [{3}]
 
 
-def test_disallowed_images_leave_no_gap() -> None:
+def test_disallowed_images_leave_no_gap():
     allowed = torch.ones(1, 9, dtype=torch.bool)
     allowed[0, 3] = False  # now 11 is followed by 1: drops 1, 10, 1, 4, 1
     assert as_sets(Qure().pool(ScoreView(HAND, torch.tensor([0]), allowed))) == [{4, 6}]
 
 
-def test_the_drop_after_the_target_does_not_count() -> None:
+def test_the_drop_after_the_target_does_not_count():
     # target 15, far above the rest: drops below it are 1, 1, 3
     assert as_sets(Qure().pool(ScoreView(_row(15, 4, 3, 2, -1), torch.tensor([0])))) == [{2, 3}]
 
 
-def test_equal_drops_take_the_earlier_place() -> None:
+def test_equal_drops_take_the_earlier_place():
     view = ScoreView(_row(9, 8, 7, 6, 5, 4), torch.tensor([0]))
     assert as_sets(Qure().pool(view)) == [{2}]  # places 0 and 1
     assert as_sets(Qure(variant="release").pool(view)) == [set()]  # the walk 0, 1, 2, 3 never jumps
 
 
-def test_fewer_than_three_below_the_target_is_an_empty_pool() -> None:
+def test_fewer_than_three_below_the_target_is_an_empty_pool():
     for below in [0, 1, 2]:
         for variant in ["paper", "release"]:
             scores = _row(0, *range(-1, -1 - below, -1), *range(1, 7 - below))
@@ -78,7 +78,7 @@ def test_fewer_than_three_below_the_target_is_an_empty_pool() -> None:
     draw.sampled_from(["paper", "release"]),
     draw.integers(0, 4),
 )
-def test_any_row_against_loops(row: list[tuple[int, bool]], target: int, variant: Variant, threshold: int) -> None:
+def test_any_row_against_loops(row, target, variant, threshold):
     view = ScoreView(
         torch.tensor([[score for score, _ in row]]) / 32,
         torch.tensor([target % len(row)]),
@@ -88,7 +88,7 @@ def test_any_row_against_loops(row: list[tuple[int, bool]], target: int, variant
     assert as_sets(strategy.pool(view)) == [_naive(view, 0, variant, threshold)]
 
 
-def test_half_precision_drops_are_exact() -> None:
+def test_half_precision_drops_are_exact():
     # drops 1 - 2**-13, 1 + 2**-13, 1: in float16 all three would round to 1, and places 0 and 1 would win
     scores = torch.tensor([[2.0, 1.0, 2.0**-13, -1.0, -2.0]], dtype=torch.float16)
     assert as_sets(Qure().pool(ScoreView(scores, torch.tensor([0])))) == [{3}]

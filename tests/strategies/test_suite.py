@@ -84,7 +84,7 @@ def _near_the_best(view: ScoreView) -> Tensor:
 
 
 def _by_plane(name: str) -> Rule:
-    return lambda view: view.allowed & (view.plane(name) < view.positive[:, None])  # type: ignore[arg-type]
+    return lambda view: view.allowed & (view.plane(name) < view.positive[:, None])
 
 
 BROKEN: list[tuple[Strategy, str]] = [
@@ -114,13 +114,13 @@ BROKEN: list[tuple[Strategy, str]] = [
 ]
 
 
-def test_a_broken_rule_is_caught() -> None:
+def test_a_broken_rule_is_caught():
     for strategy, test in BROKEN:
         with pytest.raises(AssertionError):
             getattr(StrategyTestCase(), test)(strategy)
 
 
-def test_a_plane_must_be_declared() -> None:
+def test_a_plane_must_be_declared():
     case = StrategyTestCase()
     case.test_form(Reader(_by_plane("guide")))
     case.test_planes_may_be_partial(Reader(_by_plane("guide")))
@@ -129,6 +129,6 @@ def test_a_plane_must_be_declared() -> None:
             case.test_form(strategy)
 
 
-def test_an_unchecked_option_is_caught() -> None:
+def test_an_unchecked_option_is_caught():
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         StrategyTestCase().test_bad_options_are_quoted(Unchecked())

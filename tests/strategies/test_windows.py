@@ -8,7 +8,7 @@ from negbench.loop.runs import plan_run
 from negbench.systems.system import load_config
 
 
-def test_a_window_outside_the_training_gallery_is_refused_before_training() -> None:
+def test_a_window_outside_the_training_gallery_is_refused_before_training():
     def plan(start: int | str, stop: int | str, name: str = "shifted-top-k") -> None:
         flags = {"strategy": {"name": name, "start": start, "stop": stop}, "backbone": "vectors", "dataset": "vectors"}
         sets = ("dataset.train_images=100", "dataset.twins=2", "dataset.train_queries=20", "dataset.val_queries=20")

@@ -11,6 +11,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.settings.config import build_config
 from negbench.settings.layers import set_layer
 from negbench.systems.system import with_system
+from tests import standin
 
 pytestmark = pytest.mark.data
 
@@ -24,7 +25,7 @@ NO_TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory, standin: Any) -> Path:
+def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the first entries of each real caption file, the list of their images, and a picture for each."""
     real, cut, out = shared_data / "fashioniq", tmp_path_factory.mktemp("cut"), tmp_path_factory.mktemp("standin")
     for folder in ("captions", "image_splits"):
@@ -50,7 +51,7 @@ def run_two_steps(name: str, sets: list[str], folder: Path) -> tuple[dict[str, A
 
 @pytest.mark.parametrize("backbone", ["blip2", "clip"])
 @pytest.mark.parametrize("name", ["qure", "cirqrs", "dqe"])
-def test_a_corpus_system_runs(name: str, backbone: str, fashioniq: Path, tmp_path: Path) -> None:
+def test_a_corpus_system_runs(name, backbone, fashioniq, tmp_path):
     sets = [f"backbone.name={backbone}", "dataset.name=fashioniq", f"dataset.root='{fashioniq}'", *TOY]
     details, remarks = run_two_steps(name, sets, tmp_path)
     assert remarks == ()
@@ -59,7 +60,7 @@ def test_a_corpus_system_runs(name: str, backbone: str, fashioniq: Path, tmp_pat
 
 
 @pytest.mark.parametrize("texts", [False, True])
-def test_hycole_runs(texts: bool, fashioniq: Path, tmp_path: Path) -> None:
+def test_hycole_runs(texts, fashioniq, tmp_path):
     """Terms on attributes are left out on the real files, which have none, and present where they are added."""
     root = tmp_path / "root"
     root.mkdir()

@@ -1,6 +1,5 @@
 """Systems: what each consists of, one base for all, and what a backbone or a data set does not support."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from negbench.systems.system import FACTORS, PLAIN, systems, with_system
 NAMES = (PLAIN, "cirqrs", "dqe", "hycole", "qure")  # tests/test_recipes.py has the papers' settings
 
 
-def test_all_systems_are_named_here() -> None:
+def test_all_systems_are_named_here():
     assert tuple(systems()) == NAMES
 
 
-def test_the_plain_system_is_info_nce_over_the_batch(toy_root: Path) -> None:
+def test_the_plain_system_is_info_nce_over_the_batch(toy_root):
     base = [{"dataset": {"name": "synthetic", "root": str(toy_root)}}]
     layer, remarks = with_system([*base, {"system": PLAIN}], Scenes())
     flat = resolved(build_config([layer, *base])).flat()
@@ -26,7 +25,7 @@ def test_the_plain_system_is_info_nce_over_the_batch(toy_root: Path) -> None:
     assert list(remarks) == []
 
 
-def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
+def test_what_cannot_be_carried_is_said(vector_sets):
     from negbench.settings.layers import set_layer
 
     base = [*map(set_layer, vector_sets)]
@@ -41,7 +40,7 @@ def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
         resolved(build_config([layer, *base]))  # what is left can run
 
 
-def test_dqe_takes_its_kl_over_the_batch_where_the_image_tower_is_trained() -> None:
+def test_dqe_takes_its_kl_over_the_batch_where_the_image_tower_is_trained():
     for options, candidates in (({}, "corpus"), ({"frozen": False}, "batch")):
         base = [{"dataset": "fashioniq", "backbone": {"name": "clip", **options}}]
         layer, remarks = with_system([*base, {"system": "dqe"}], Scenes())
@@ -52,7 +51,7 @@ def test_dqe_takes_its_kl_over_the_batch_where_the_image_tower_is_trained() -> N
         assert [r.startswith(wanted) for r in remarks] == [True] * (candidates == "batch")
 
 
-def test_factors_are_ordinary_settings() -> None:
+def test_factors_are_ordinary_settings():
     """Each factor is that of the system named for it, else the plain one's; the named ones give the whole system."""
     base = [{"dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}]
 
@@ -80,7 +79,7 @@ def test_factors_are_ordinary_settings() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_system_starts_from_one_base(name: str) -> None:
+def test_every_system_starts_from_one_base(name):
     base = [{"dataset": "vectors", "backbone": {"name": "vectors", "dim": 16}}]
     layer, _ = with_system([*base, {"system": name}], Scenes())
     options = resolved(build_config([layer, *base])).backbone.options
@@ -93,9 +92,7 @@ def test_every_system_starts_from_one_base(name: str) -> None:
     assert (whole["backbone"]["fusion"], whole["backbone"]["hidden"]) == (other, 8)
 
 
-def test_a_run_of_a_system_says_what_it_leaves_out(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_a_system_says_what_it_leaves_out(vector_sets, tmp_path, capsys):
     sets = [part for text in [*vector_sets, "train.epochs=1"] for part in ("--set", text)]
     command = ["run", "--system", "dqe", "--runs-dir", str(tmp_path), "--tracking-uri", "none", *sets]
     assert negbench(command) == 0
@@ -104,14 +101,14 @@ def test_a_run_of_a_system_says_what_it_leaves_out(
     assert len(list(tmp_path.glob("dqe-margin-kl-*"))) == 1
 
 
-def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_them(capsys):
     assert negbench(["list", "systems", "hycole"]) == 0
     out = capsys.readouterr().out
     assert '{ fusion = "gated" }' in out
     assert negbench(["list", "systems", "nosuch"]) == 2
 
 
-def test_the_strategies_of_the_papers_are_there() -> None:
+def test_the_strategies_of_the_papers_are_there():
     """`cir` names the papers' own strategies and their opponents, the negatives of all systems among them."""
     from negbench.grid.axes import CIR, expand
     from negbench.plugins.registry import registry

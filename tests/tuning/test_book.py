@@ -113,7 +113,7 @@ def points(book: Book) -> list[dict[str, Any]]:
     return [trial.params for trial in book.frozen()]
 
 
-def test_a_study_keeps_its_settings_and_its_storage(tmp_path: Path) -> None:
+def test_a_study_keeps_its_settings_and_its_storage(tmp_path):
     folder = tmp_path / "toy"
     toy_book(folder)
     with pytest.raises(RunError, match="was started with different sampler, seed; its trials"):
@@ -127,7 +127,7 @@ def test_a_study_keeps_its_settings_and_its_storage(tmp_path: Path) -> None:
         Book(folder, None)
 
 
-def test_a_storage_by_url_serves_one_runs_folder(tmp_path: Path) -> None:
+def test_a_storage_by_url_serves_one_runs_folder(tmp_path):
     url = f"sqlite:///file:{tmp_path}/s.db?uri=true&password=hidden"
     book = Book(tmp_path / "toy", toy_spec(), url, 3)
     assert book.work(at_once, silent) == 3
@@ -141,7 +141,7 @@ def test_a_storage_by_url_serves_one_runs_folder(tmp_path: Path) -> None:
     assert "hidden" not in str(error.value)
 
 
-def test_a_storage_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+def test_a_storage_that_cannot_be_opened_is_one_line(tmp_path):
     toy_book(tmp_path / "toy")
     (tmp_path / "toy" / "optuna.journal").write_text("[1\n{}\n")
     with pytest.raises(OptionError, match=r"optuna\.journal cannot be opened"):
@@ -155,7 +155,7 @@ def test_a_storage_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
 # --- trials ----------------------------------------------------------------------------------------------------------
 
 
-def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path: Path) -> None:
+def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path):
     book = toy_book(tmp_path, 12)
     assert book.work(at_once, silent) == 12
     assert points(book)[0] == {ALPHA: 0.2, DRAWN: 1}
@@ -171,7 +171,7 @@ def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path: Path) -> None:
     assert points(other)[1:] != points(book)[1:]
 
 
-def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path: Path) -> None:
+def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path):
     book = toy_book(tmp_path, 4, toy_spec("random", seed=7))
     book.work(at_once, silent)
     seed = int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big")
@@ -181,7 +181,7 @@ def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path: Path)
     assert points(book)[3] == trial.params
 
 
-def test_a_failing_trial_counts_and_is_not_queued_again(tmp_path: Path) -> None:
+def test_a_failing_trial_counts_and_is_not_queued_again(tmp_path):
     def objective(trial: optuna.Trial) -> float:
         if trial.number in (2, 3):
             raise ValueError("odd") if trial.number == 2 else NegbenchError("mend this")
@@ -197,7 +197,7 @@ def test_a_failing_trial_counts_and_is_not_queued_again(tmp_path: Path) -> None:
     assert said[4].startswith("trial 4: FAILED: its value is not a number")
 
 
-def test_a_default_that_fails_stops_the_study(tmp_path: Path) -> None:
+def test_a_default_that_fails_stops_the_study(tmp_path):
     def failing(error: Exception, trial: optuna.Trial) -> float:
         raise error
 
@@ -207,7 +207,7 @@ def test_a_default_that_fails_stops_the_study(tmp_path: Path) -> None:
         toy_book(tmp_path / "b").work(partial(failing, ValueError("odd")), silent)
 
 
-def test_an_interrupted_trial_goes_on_under_its_number(tmp_path: Path) -> None:
+def test_an_interrupted_trial_goes_on_under_its_number(tmp_path):
     straight = toy_book(tmp_path / "straight", 6)
     straight.work(at_once, silent)
     asked = list[int]()
@@ -229,7 +229,7 @@ def test_an_interrupted_trial_goes_on_under_its_number(tmp_path: Path) -> None:
     assert "deaths" not in book.frozen()[3].user_attrs
 
 
-def test_a_trial_is_held_until_its_end(tmp_path: Path) -> None:
+def test_a_trial_is_held_until_its_end(tmp_path):
     book, other = toy_book(tmp_path, 2), toy_book(tmp_path, 2)
 
     def objective(trial: optuna.Trial) -> float:
@@ -279,9 +279,7 @@ def rerun(job: Job) -> int:
     ("sampler", "pruner"),
     [("tpe", "median"), ("tpe", "hyperband"), ("gp", "none"), ("random", "none"), ("cmaes", "none"), ("grid", "none")],
 )
-def test_a_killed_study_tries_the_same_points(
-    sampler: str, pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_study_tries_the_same_points(sampler, pruner, tmp_path, monkeypatch):
     """A study killed (-9) in trials, while sampling, or before a trial's end tries the points of an unkilled one."""
     objective, short = (at_once if pruner == "none" else in_steps), {**BASE.model_dump(), "train": {"epochs": 4}}
     spec = toy_spec(sampler, pruner=pruner, base=short)
@@ -307,7 +305,7 @@ def test_a_killed_study_tries_the_same_points(
     assert len({json.dumps(point) for point in points(killed)}) == 20  # every trial has its own point
 
 
-def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path: Path) -> None:
+def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path):
     folder = tmp_path / "toy"
     book = toy_book(folder, 3)
     assert rerun(toy_job(folder, 3, partial(deadly, at=(1,), times=9))) == 5
@@ -339,7 +337,7 @@ def none_lost_none_twice(book: Book, trials: int, hit: set[int]) -> None:
 
 
 @pytest.mark.slow
-def test_workers_of_a_journal_of_which_one_is_killed(tmp_path: Path) -> None:
+def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
     """With a random sampler, whose points do not depend on other trials, they try the points of one worker."""
     folder, spec = tmp_path / "toy", toy_spec("random")
     book = toy_book(folder, 16, spec)
@@ -354,7 +352,7 @@ def test_workers_of_a_journal_of_which_one_is_killed(tmp_path: Path) -> None:
     assert points(book) == points(straight)
 
 
-def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path: Path) -> None:
+def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path):
     """A received study.json may name any database or file; only the journal beside it is read."""
     folder, elsewhere = tmp_path / "toy", tmp_path / "elsewhere"
     toy_book(folder, trials=2).work(at_once, silent)
@@ -376,6 +374,6 @@ def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path: Path) -
         open_book(tmp_path, "toy")
 
 
-def test_a_recipe_cannot_name_a_storage(tmp_path: Path) -> None:
+def test_a_recipe_cannot_name_a_storage(tmp_path):
     with pytest.raises(NegbenchError, match=r"unknown key 'study\.storage'"):
         Study(strategy="dqe").over({"storage": f"sqlite:///{tmp_path}/s.db"}, "study")

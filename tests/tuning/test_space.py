@@ -1,7 +1,6 @@
 """The search space, its options, and the settings of a study."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,7 @@ def knobs_of(space: Space) -> dict[str, Any]:
     return {knob.key: knob.choices or (knob.low, knob.high, knob.log) for knob in space.knobs}
 
 
-SCHEDULE = {
-    "schedule.n_def": (2, 3, 4, 6, 12),
-    "schedule.warmup": (1, 4, False),
-}
+SCHEDULE = {"schedule.n_def": (2, 3, 4, 6, 12), "schedule.warmup": (1, 4, False)}
 
 
 SPACES: dict[str, dict[str, Any]] = {
@@ -38,13 +34,11 @@ SPACES: dict[str, dict[str, Any]] = {
     "qure": {"strategy.variant": ("paper", "release"), **SCHEDULE},
     "cirqrs": {"strategy.n_neg": (10, 500, True), **SCHEDULE, "schedule.n_def": (2, 3, 4, 5, 12)},
     "top-k": {"strategy.k": (10, 1000, True), **SCHEDULE},
-    "shifted-top-k": {
-        "strategy.start+1": (1, 501, True), "strategy.stop-start": (2, 1000, True), **SCHEDULE,
-    },
-}  # fmt: skip
+    "shifted-top-k": {"strategy.start+1": (1, 501, True), "strategy.stop-start": (2, 1000, True), **SCHEDULE},
+}
 
 
-def test_the_space_of_a_strategy_and_trial_0_is_its_default() -> None:
+def test_the_space_of_a_strategy_and_trial_0_is_its_default():
     for strategy, expected in SPACES.items():
         assert knobs_of(build_space(base_of(strategy))) == expected
         for epochs in (2, 4, 7, 12, 30, 50):
@@ -53,13 +47,13 @@ def test_the_space_of_a_strategy_and_trial_0_is_its_default() -> None:
             assert resolved(space.config(base, space.default, 0, closed=False)) == resolved(base)
 
 
-def test_a_share_of_the_gallery_stays_as_it_is() -> None:
+def test_a_share_of_the_gallery_stays_as_it_is():
     assert knobs_of(build_space(base_of("top-k", "strategy.k=0.6%"))) == SCHEDULE
     with pytest.raises(NegbenchError, match="is not a number; set one first"):
         build_space(base_of("top-k", "strategy.k=0.6%"), search=["strategy.k=10:100"])
 
 
-def test_every_number_of_definitions_gives_another_schedule() -> None:
+def test_every_number_of_definitions_gives_another_schedule():
     for epochs in (4, 7, 12, 30, 50):
         base = base_of("qure", f"train.epochs={epochs}")
         choices = knobs_of(build_space(base))["schedule.n_def"]
@@ -69,7 +63,7 @@ def test_every_number_of_definitions_gives_another_schedule() -> None:
         assert 6 in choices
 
 
-def test_start_and_width_become_the_band() -> None:
+def test_start_and_width_become_the_band():
     base = base_of("dqe")
     space = build_space(base)
 
@@ -89,7 +83,7 @@ def test_start_and_width_become_the_band() -> None:
     assert build_space(wide).config(wide, point, 0).strategy.options["stop"] == 2000  # a default beyond its range
 
 
-def test_a_window_is_searched_on_a_log_scale_from_rank_0() -> None:
+def test_a_window_is_searched_on_a_log_scale_from_rank_0():
     base = base_of("shifted-top-k")
     first = {"strategy.start+1": 1, "strategy.stop-start": 2}
     for search in ([], ["strategy.start=0:200:log"], ["strategy.start=0|7", "strategy.stop-start=2|16"]):
@@ -107,7 +101,7 @@ def test_a_window_is_searched_on_a_log_scale_from_rank_0() -> None:
     assert knobs_of(build_space(shares)) == SCHEDULE
 
 
-def test_every_strategys_own_range_makes_strategies() -> None:
+def test_every_strategys_own_range_makes_strategies():
     """Strategies accept every knob at its ends and a third of the way between; integer knobs stay integers."""
     for name in registry.plugins("strategies"):
         base = base_of(name)
@@ -127,7 +121,7 @@ def test_every_strategys_own_range_makes_strategies() -> None:
                 registry.make("strategies", name, **config.strategy.options)
 
 
-def test_ranges_from_the_command_line() -> None:
+def test_ranges_from_the_command_line():
     space = build_space(
         base_of("dqe"),
         search=["strategy.alpha=0:0.5", "schedule.warmup=1|2", "train.lr=1e-4:1e-2:log"],
@@ -162,7 +156,7 @@ CANNOT_BE = [
 ]
 
 
-def test_ranges_that_cannot_be() -> None:
+def test_ranges_that_cannot_be():
     base = base_of("dqe")
     assert build_space(base, search=["strategy.alpha=0.3:0.4"]).default["strategy.alpha"] == 0.3  # the nearest end
     with pytest.raises(OptionError, match="has nothing left to tune"):
@@ -173,7 +167,7 @@ def test_ranges_that_cannot_be() -> None:
         assert "\n" not in str(error.value)
 
 
-def test_what_is_fixed_keeps_its_value_and_is_no_knob() -> None:
+def test_what_is_fixed_keeps_its_value_and_is_no_knob():
     plan = plan_study(Study(strategy="dqe", sets=("strategy.beta=0.7",), fix=("strategy.beta", "schedule.n_def")))
     assert plan.spec.config.strategy.options["beta"] == 0.7
     assert set(knobs_of(plan.spec.space)) == {"strategy.alpha", "schedule.warmup"}
@@ -181,7 +175,7 @@ def test_what_is_fixed_keeps_its_value_and_is_no_knob() -> None:
         build_space(base_of("dqe"), fix=["strategy.alhpa"])
 
 
-def test_a_grid_lists_every_combination_once_and_the_default_first() -> None:
+def test_a_grid_lists_every_combination_once_and_the_default_first():
     base = base_of("qure")
     space = build_space(base, search=["strategy.variant=release|paper", "train.num_negatives=1|3"], grid=True)
     points = space.grid()
@@ -196,7 +190,7 @@ def test_a_grid_lists_every_combination_once_and_the_default_first() -> None:
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_a_spec_survives_json() -> None:
+def test_a_spec_survives_json():
     base = base_of("dqe")
     for space in (build_space(base), build_space(base, search=["strategy.alpha=0.2|0.3"], grid=True)):
         spec = StudySpec.of(base, space, seeds=2)
@@ -211,7 +205,7 @@ def recipe_of(folder: Path, text: str) -> Path:
     return path
 
 
-def test_recipes_are_overridden_by_flags(tmp_path: Path) -> None:
+def test_recipes_are_overridden_by_flags(tmp_path):
     table = '[study]\nseeds = 3\nfix = ["schedule.n_def"]\ntrials = 5\n'
     recipe = recipe_of(tmp_path, f'[strategy]\nname = "dqe"\n[schedule]\nn_def = 3\n{table}')
     plan = plan_study(Study(trials=9, recipe=recipe))
@@ -224,7 +218,7 @@ def test_recipes_are_overridden_by_flags(tmp_path: Path) -> None:
     assert (plan.trials, plan.spec.sampler, plan.spec.pruner) == (2, "grid", "none")
 
 
-def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_values_of_the_wrong_type_are_one_line(tmp_path, refused):
     """In recipes and flags, values of wrong types end the command with code 2 and one line."""
     recipes = {
         "study = 5": "recipe's study = 5: expected a table, [study]",
@@ -247,6 +241,6 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, refused: Callable
         refused(["study", "--strategy", "dqe", flag, "--runs-dir", str(tmp_path)], message)
 
 
-def test_a_closed_val_cannot_be_selected_on() -> None:
+def test_a_closed_val_cannot_be_selected_on():
     with pytest.raises(OptionError, match="selects on the reported split"):
         resolved(base_of("qure", "eval.reported=false", "eval.select=val"))

@@ -31,30 +31,25 @@ OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # the knobs of top-k'
 # --- what is searched ----------------------------------------------------------------------------------------------
 
 
-def test_every_strategy_has_its_own_knobs_and_none_its_number_of_negatives(
-    vector_sets: list[str], tmp_path: Path
-) -> None:
+def test_every_strategy_has_its_own_knobs_and_none_its_number_of_negatives(vector_sets, tmp_path):
     plans = {each.labels["strategy"]: each for each in combined(tmp_path, vector_sets, "top-k,all-corpus,in-batch,dqe")}
     specs = {name: each.spec for name, each in plans.items()}
     assert specs["all-corpus"] is None
     assert specs["in-batch"] is None
-    assert {k.key for k in specs["top-k"].space.knobs} == OWN  # type: ignore[union-attr]
-    assert "train.num_negatives" not in {k.key for k in specs["dqe"].space.knobs}  # type: ignore[union-attr]
+    assert {k.key for k in specs["top-k"].space.knobs} == OWN
+    assert "train.num_negatives" not in {k.key for k in specs["dqe"].space.knobs}
     assert [config.seed for config in plans["dqe"].configs] == [0, 1]
 
 
-def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets: list[str], tmp_path: Path) -> None:
+def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets, tmp_path):
     (one,) = combined(tmp_path, vector_sets, "top-k")
-    assert one.spec is not None
     assert one.spec.seeds == (SEED,)
     assert one.spec.config.eval.dev_fraction == DEV_FRACTION
     (trial,) = {one.spec.space.config(one.spec.config, one.spec.space.default, SEED)}
     assert not trial.eval.reported
     (far,) = combined(tmp_path, vector_sets, "top-k", seeds=f"3,{SEED + 5}")
-    assert far.spec is not None
     assert far.spec.seeds == (SEED + 6,)
     (combination,) = combined(tmp_path, [*vector_sets, "eval.dev_fraction=0.4"], "top-k")
-    assert combination.spec is not None
     assert combination.spec.config.eval.dev_fraction == 0.4
 
 
@@ -62,9 +57,7 @@ def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets: list[s
 
 
 @pytest.mark.slow
-def test_a_comparison_at_equal_tuning(
-    vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, capsys, monkeypatch):
     listed, write = list[int](), ComparisonFolder.write
 
     def counted(self: ComparisonFolder, outcomes: Iterable[Any]) -> None:
@@ -138,9 +131,7 @@ def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
     assert {cell["hash"] for cell in tuned if cell["strategy"] == "all-corpus"} < plain
 
 
-def test_a_search_that_fails_is_told_and_the_others_go_on(
-    vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_fails_is_told_and_the_others_go_on(vector_flags, tmp_path, capsys, monkeypatch):
     from negbench.errors import NegbenchError
     from negbench.tuning import trials
 
