@@ -7,6 +7,7 @@ Name a plug-in as on the command line ("qure", "qure:variant=release"), or by a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,8 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     """
     from negbench.analysis.deciding import open_strategies
     from negbench.checks.forewarn import forewarn
-    from negbench.grid.compute import Execution, computed, raise_failed
+    from negbench.grid.cells import SCENES, Outcome
+    from negbench.grid.compute import Execution, raise_failed
     from negbench.grid.until import Until, computed_until
 
     asked, console = asked or Compare(), console or _silent()
@@ -146,8 +148,10 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     path, errors = planned.folder.path, list[str]()
     with planned.folder.hold():
         with execution.open():
-            trials = [] if planned.rates is None else computed(planned.trials, planned.rates.cells, execution)
-            planned = planned.at_best_rates()
+            trials = list[Outcome]()
+            if planned.rates is not None:
+                rates, trials = planned.rates.computed(planned.trials, execution, SCENES)
+                planned = replace(planned, rates=rates).at_best_rates()
             if not execution.executor.elsewhere:
                 forewarn(planned.cells, path.parent, rules.margin)
             outcomes = computed_until(planned.folder, planned.cells, planned.more, until, execution)

@@ -9,6 +9,7 @@ from typing import Any
 
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, listed, percent
+from negbench.datasets.dataset import DEV_QUERIES
 from negbench.grid.comparison import AXES, KEY, Group, place_of
 from negbench.grid.rates import ChosenRate
 
@@ -86,14 +87,32 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
             failed.append(name)
             continue
         of_rate.setdefault(each.lr, []).append(name)
-        ends += [name] * each.at_an_end
+        ends += [name] * (each.beyond is not None)
     rates = "; ".join(f"{rate:g} for {listed(members, _NAMED)}" for rate, members in of_rate.items())
-    text = f"Learning rates, each the best of its grid on a part of train with seed {chosen[0].seed}: {rates}."
-    parts = [text] * bool(rates)
+    parts = [f"Learning rates, chosen on {_dev_part(chosen)} with seed {chosen[0].seed}: {rates}."] * bool(rates)
+    errors = [
+        percent(each.error) for each in sorted(chosen, key=lambda each: each.error or 0) if each.error is not None
+    ]
+    if errors:
+        between = " to ".join(dict.fromkeys((errors[0], errors[-1])))
+        parts.append(
+            f"Within one standard error of the best ({between} points), the one nearest to the configured is taken."
+        )
     end = f"The best rate of {listed(ends, _NAMED)} is the highest or the lowest tried; a better one may lie beyond."
     lost = f"All trials of {listed(failed, _NAMED)} failed, so the configured rate was used."
     parts += [end] * bool(ends) + [lost] * bool(failed)
     return [" ".join(parts)]
+
+
+def _dev_part(chosen: Sequence[ChosenRate]) -> str:
+    """Say how many queries the rates were chosen on, and whether these are fewer than they should be."""
+    sizes = sorted({each.queries for each in chosen if each.queries})
+    if not sizes:
+        return "queries that are not reported"
+    count = " to ".join(dict.fromkeys((f"{sizes[0]:,}", f"{sizes[-1]:,}")))
+    if chosen[0].generated:
+        return f"{count} queries generated for it"
+    return f"{count} queries carved from train" + f" (fewer than {DEV_QUERIES:,})" * (sizes[0] < DEV_QUERIES)
 
 
 def with_plateaus(groups: Sequence[Group], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -121,27 +140,31 @@ def with_plateaus(groups: Sequence[Group], lines: Sequence[Mapping[str, Any]]) -
 
 
 def trained_out(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
-    """Write one line on the groups whose curve still rises by more than the margin; none if all are trained out.
+    """Say whether a curve still rises by more than the margin at the longest budget; nothing where no rise is known.
 
     Args:
         groups: of a comparison.
         rows: their verdicts on the main metric.
     """
     tested = {place_of(vars(row)): row for row in rows}
-    names, rising = names_of([group.labels for group in groups]), []
-    for name, group in zip(names, groups, strict=True):
+    longest = max((int(group.labels.get("epochs", 0)) for group in groups), default=0)
+    known = list[tuple[float, str, VerdictRow]]()
+    for name, group in zip(names_of([group.labels for group in groups]), groups, strict=True):
         row = tested.get(place_of(group.labels))
         rise = Plateau.of(group, row.metric).rise if row is not None else math.nan
-        if row is not None and rise > row.margin:
-            rising.append((rise, name, row))
-    if not rising:
+        if row is not None and not math.isnan(rise) and int(group.labels.get("epochs", 0)) == longest:
+            known.append((rise, name, row))
+    if not known:
         return []
-    rising.sort(key=lambda each: -each[0])
-    row = rising[0][2]
+    rising = sorted((each for each in known if each[0] > each[2].margin), key=lambda each: -each[0])
+    row = (rising or known)[0][2]
     points = f"{100 * row.margin:g} point{'s' * (row.margin != 0.01)}"
+    third = f"the last third of the {longest or ''} epochs".replace("  ", " ")
+    if not rising:
+        return [f"Trained out: no curve of {label_of(row.metric)} rises by more than {points} in {third}."]
     named = ", ".join(f"{name} by {percent(rise)}" for rise, name, _ in rising[:_NAMED])
     named += f" and {len(rising) - _NAMED} more" * (len(rising) > _NAMED)
     return [
-        f"Training is unfinished: {label_of(row.metric)} still rises by more than {points} in the last third "
-        f"of the epochs ({named}). More epochs may change the order."
+        f"Training is unfinished: {label_of(row.metric)} still rises by more than {points} in {third} ({named}). "
+        "More epochs may change the order."
     ]

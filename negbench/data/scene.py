@@ -20,7 +20,7 @@ from torch import Tensor
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
-from negbench.errors import DataError, NegbenchError
+from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.machine.contents import content_hashes, digest
 from negbench.machine.files import cache_dir
 from negbench.machine.room import Need, check_memory
@@ -45,7 +45,7 @@ FeatureSource = Callable[[Tensor], Tensor]  # int64 rows -> [len, L, C] features
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The data sets of a run. `dev` is carved from train if an epoch is selected on it or val must not be read.
+    """The data sets of a run. `dev` is there if an epoch is selected on it or val must not be read (`eval.dev`).
 
     If the reported split must not be read (`eval.reported` false), `val` is the dev part itself.
     """
@@ -71,8 +71,8 @@ class Splits:
         return digest(files, cache_dir())
 
 
-def carves_dev(config: RunConfig) -> bool:
-    """Whether a dev part is carved from train."""
+def needs_dev(config: RunConfig) -> bool:
+    """Whether a run has a dev part, carved from train or generated."""
     return config.eval.select == "dev" or not config.eval.reported
 
 
@@ -377,8 +377,12 @@ class Scenes:
         train = self.dataset(config.dataset, "train", images=images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
-        dev = None
-        if carves_dev(config):
+        dev, generated = None, config.eval.dev == "generated"
+        if generated and not train.generates_dev:
+            raise OptionError(f"eval.dev = 'generated': data set {config.dataset.name} cannot generate queries")
+        if needs_dev(config) and generated:
+            dev = self.dataset(config.dataset, "dev", images=images)
+        elif needs_dev(config):
             seed = config.eval.dev_seed
             key = f"{config.dataset.model_dump_json()} {images} {config.eval.dev_fraction} {seed}"
             whole = train

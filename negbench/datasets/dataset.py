@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of"]
 
+DEV_QUERIES = 1000  # least number of a generated dev split: paired rates then differ by about a point of error
+
 
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions:
@@ -65,6 +67,7 @@ class Dataset(Galleries, ABC):
 
     extensions: ClassVar[tuple[str, ...]] = ()  # that the option `file` reads: such a path can replace the name
     exchangeable: ClassVar[bool] = False  # True: a query's target is a random one of its relevant images
+    generates_dev: ClassVar[bool] = False  # True: `load` makes a split "dev": val once more, of `DEV_QUERIES` or more
     set_apart: ClassVar[str] = "target"  # what is never in both parts of `split_dev`
     has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses `images=True`
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,6 +18,7 @@ from negbench.datasets._fashioniq_files import (
 )
 from negbench.datasets._synthesis import GENERATOR, SPLITS, Manifest, Spec, check, ensure
 from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import DEV_QUERIES
 from negbench.errors import OptionError
 from negbench.machine.files import cache_dir
 from negbench.metrics.metric import Metric, precision
@@ -27,6 +29,7 @@ __all__ = ["Manifest", "Spec", "Synthetic"]
 PAPER = "ours; in the format of Fashion IQ (Wu et al., CVPR 2021), with CIRCO's density of ground truths (ICCV 2023)"
 
 _CUTOFF = 10  # of mAP
+_DEV_WORLDS = 2**63  # added to a world's number: above all seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +78,25 @@ class Synthetic(FashionIQFormat):
     """Rendered garments; an image is relevant to a query exactly when all its attributes are the target's."""
 
     exchangeable: ClassVar[bool] = True
+    generates_dev: ClassVar[bool] = True
 
     @classmethod
     def load(cls, options: SyntheticOptions, split: str = "val", images: bool = True) -> Self:
-        """Read one split, train or val; without `root` the data set is built under the cache when first needed.
+        """Read one split, train, val or dev; without `root` the data set is built under the cache when first needed.
+
+        As worlds differ only in what is drawn, dev is the val split of a world of its own.
 
         Raises:
             DataError: the folder is not a synthetic data set, is damaged, or cannot be written.
             OptionError: another split, or an option that contradicts the folder at `root`.
         """
-        check_option("split", split, split in SPLITS, "train or val (there is no test split)")
+        check_option("split", split, split in (*SPLITS, "dev"), "train, val or dev (there is no test split)")
         folder, spec = _find(options)
+        if split == "dev":
+            split, queries = "val", max(spec.val_queries, -(-DEV_QUERIES // len(CATEGORIES)))
+            least = {"train_images": max(8, math.ceil(4 * spec.twins)), "train_queries": 1}
+            spec = replace(spec, world=spec.world + _DEV_WORLDS, val_queries=queries, **least)
+            folder = ensure(cache_dir(), spec)
         return cls.from_files(card(spec, options, split), replace(options, root=folder), split, images)
 
     @classmethod

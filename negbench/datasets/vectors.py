@@ -19,10 +19,10 @@ from pydantic import Field
 from negbench.contracts import Query, check_option
 from negbench.datasets._fashioniq_files import TEMPLATES, joined
 from negbench.datasets._garments import ATTRIBUTES, Attributes, codes_of, of_codes
-from negbench.datasets._synthesis import GENERATOR, SPLITS, Spec, WorldPart, plan
+from negbench.datasets._synthesis import GENERATOR, Spec, WorldPart, plan
 from negbench.datasets._wording import attribute_words
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
+from negbench.datasets.dataset import DEV_QUERIES, Dataset, FolderOptions, columns_of
 from negbench.errors import DataError, OptionError
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
@@ -35,7 +35,7 @@ CUTOFF = 10  # of mAP
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID = re.compile(
-    rf"(?P<category>{GROUP})-(train|val)-\d+-(?P<codes>[0-9a-z]{{{len(ATTRIBUTES)}}})-\d+(?P<look>-\d+x0\.\d+)?"
+    rf"(?P<category>{GROUP})-(train|val|dev)-\d+-(?P<codes>[0-9a-z]{{{len(ATTRIBUTES)}}})-\d+(?P<look>-\d+x0\.\d+)?"
 )
 _METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 
@@ -107,21 +107,23 @@ class VectorWorld(Dataset):
 
     has_images: ClassVar[bool] = False
     exchangeable: ClassVar[bool] = True
+    generates_dev: ClassVar[bool] = True
 
     @classmethod
     def load(cls, options: VectorWorldOptions, split: str = "val", images: bool = False) -> Self:
-        """Make one split, train or val; nothing is read or written.
+        """Make one split, train, val or dev; nothing is read or written.
 
         Raises:
             OptionError: another split, or images are asked for.
         """
-        check_option("split", split, split in SPLITS, "train or val (there is no test split)")
+        check_option("split", split, split in ("train", "val", "dev"), "train, val or dev (there is no test split)")
         if images:
             raise OptionError(
                 "data set 'vectors' has no images to encode: use --backbone vectors or --dataset synthetic"
             )
         spec, look = options.spec(), options.look
-        part = plan(spec, split, GROUP, in_lines=look > 0)
+        many = replace(spec, val_queries=max(spec.val_queries, DEV_QUERIES)) if split == "dev" else spec
+        part = plan(many, split, GROUP, in_lines=look > 0)
         names = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]
         names = [f"{name}-{line}x{look}" for name, line in zip(names, part.lines, strict=True)] if look else names
         queries = _queries(replace(part, images=names))
@@ -159,7 +161,7 @@ def _id(split: str, world: int, number: int, attributes: Attributes) -> str:
 
 def _queries(part: WorldPart) -> list[Query]:
     """Make the queries of a part, on train with descriptions of reference and target (HyCoLe's privileged texts)."""
-    texts = [None if part.split == "val" else _description(attributes) for attributes in part.attributes]
+    texts = [_description(attributes) if part.split == "train" else None for attributes in part.attributes]
     return [
         Query(
             id=f"{part.split}-{number:05}",

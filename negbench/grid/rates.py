@@ -1,24 +1,34 @@
-"""Choose each group's learning rate on a part of train, with the first seed.
+"""Choose each group's learning rate on queries that are not reported, with the first seed.
 
 A rate that suits one strategy or loss may handicap another. Unless `--lr` says otherwise, every group gets the same
-small grid around its configured rate. The trials are ordinary runs in a comparison of their own, found again by their
-hashes; the choice depends only on the finished ones.
+small grid around its configured rate, which goes on while the best rate is at an end. The trials are ordinary runs in a
+comparison of their own, found again by their hashes; the choice depends only on the finished ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from negbench.data.scene import Scenes
-from negbench.grid.cells import Cell
-from negbench.grid.comparison import place_of
+from negbench.datasets.dataset import DEV_QUERIES
+from negbench.grid.cells import Cell, Outcome
+from negbench.grid.comparison import ComparisonFolder, place_of
+from negbench.grid.compute import Execution, computed
+from negbench.plugins.registry import registry
+from negbench.scoring.stored import Values, values_of
 from negbench.settings.config import ResolvedConfig
 from negbench.store.runfolder import best_of
 
-FACTORS = (1.0, 0.3, 3.0)  # multiples of the configured rate, which wins ties
+FACTORS = (1.0, 0.3, 3.0)  # multiples of the configured rate
+STEP, MORE = 3.0, 2  # beyond an end the grid goes on by this factor, at most so often
 DEV_FRACTION = 0.2  # of train, or more if configured: a tenth would rank trials by chance
+_MOST = 0.3  # of train that `DEV_QUERIES` may take: trials on much smaller data would prefer other rates
 Place = tuple[str, ...]
 
 
@@ -29,19 +39,29 @@ class ChosenRate:
     Attributes:
         labels: labels of the group.
         seed: seed of the trials.
-        lr: the rate of the best trial, or the configured one if no trial is finished.
+        lr: the chosen rate, or the configured one if no trial is finished.
         tried: (rate, main metric on the dev part) of each trial, lowest rate first; None if it is not finished.
+        error: standard error of the difference between the best two rates, paired over queries; None if fewer are
+            finished.
+        queries: size of the dev part.
+        generated: whether the dev part was generated, instead of carved from train.
     """
 
     labels: Mapping[str, str]
     seed: int
     lr: float
     tried: tuple[tuple[float, float | None], ...]
+    error: float | None = None
+    queries: int = 0
+    generated: bool = False
 
     @property
-    def at_an_end(self) -> bool:
-        """Whether the best rate is the lowest or highest of the grid, so that a better one may lie outside."""
-        return self.lr in (self.tried[0][0], self.tried[-1][0])
+    def beyond(self) -> float | None:
+        """The next rate if the best one is the lowest or the highest that was tried; None if it lies between."""
+        known = {rate: value for rate, value in self.tried if value is not None}
+        best = [rate for rate, value in known.items() if value == max(known.values())]
+        (low, *_), (high, *_) = self.tried[0], self.tried[-1]
+        return low / STEP if best == [low] else high * STEP if best == [high] else None
 
 
 @dataclass(frozen=True)
@@ -49,7 +69,7 @@ class Rates:
     """Learning-rate trials of a comparison.
 
     Args:
-        trials: trials of each group, in the order of `FACTORS`; their label `settings` names the rate.
+        trials: trials of each group, that of the configured rate first; their label `settings` names the rate.
         labels: labels of each group.
     """
 
@@ -58,12 +78,36 @@ class Rates:
 
     @classmethod
     def of(cls, cells: Sequence[Cell], runs: Path, scenes: Scenes) -> Rates:
-        """Plan each group's trials from its first cell."""
+        """Plan each group's trials from its first cell, with those that finished ones ask for."""
         first = dict[Place, Cell]()
         for cell in cells:
             first.setdefault(place_of(cell.labels), cell)
-        trials = {place: tuple(_trial(cell, by, runs, scenes) for by in FACTORS) for place, cell in first.items()}
-        return cls(trials, {place: cell.labels for place, cell in first.items()})
+        trials = {
+            place: tuple(_trial(cell, cell.config.train.lr * by, runs, scenes) for by in FACTORS)
+            for place, cell in first.items()
+        }
+        return cls(trials, {place: cell.labels for place, cell in first.items()}).grown(runs, scenes)
+
+    def grown(self, runs: Path, scenes: Scenes) -> Rates:
+        """Add the next trial of each group whose trials are finished while its best rate is at an end."""
+        trials = dict(self.trials)
+        for place, cells in self.trials.items():
+            while len(cells) < len(FACTORS) + MORE:
+                chosen = self._chosen(place, cells, runs)
+                beyond = chosen.beyond if all(value is not None for _, value in chosen.tried) else None
+                if beyond is None:
+                    break
+                cells = (*cells, replace(_trial(cells[0], beyond, runs, scenes), remarks=()))  # told before
+            trials[place] = cells
+        return replace(self, trials=trials)
+
+    def computed(self, folder: ComparisonFolder, execution: Execution, scenes: Scenes) -> tuple[Rates, list[Outcome]]:
+        """Compute the trials and those that they ask for."""
+        rates, outcomes = self, list[Outcome]()
+        while new := [cell for cell in rates.cells if cell.hash not in {each.cell.hash for each in outcomes}]:
+            outcomes += computed(folder, new, execution, outcomes)
+            rates = rates.grown(folder.path.parent, scenes)
+        return rates, outcomes
 
     @property
     def cells(self) -> list[Cell]:
@@ -72,13 +116,37 @@ class Rates:
 
     def chosen(self, runs: Path) -> dict[Place, ChosenRate]:
         """Return each group's rate, chosen from the trials finished so far."""
-        rates = {}
-        for place, trials in self.trials.items():
-            tried = [(cell.config.train.lr, _score(runs, cell)) for cell in trials]
-            known = [(value, rate) for rate, value in tried if value is not None]
-            best = max(known, key=lambda each: each[0], default=(0.0, tried[0][0]))[1]
-            rates[place] = ChosenRate(self.labels[place], trials[0].seed, best, tuple(sorted(tried)))
-        return rates
+        return {place: self._chosen(place, trials, runs) for place, trials in self.trials.items()}
+
+    def _chosen(self, place: Place, trials: Sequence[Cell], runs: Path) -> ChosenRate:
+        """Of the rates within one standard error of the best, take the one nearest to the configured rate."""
+        by_rate = {cell.config.train.lr: _values(runs, cell) for cell in trials}
+        configured = trials[0].config.train.lr
+        known = {rate: values for rate, values in by_rate.items() if values is not None}
+        best, *rest = sorted(known, key=lambda rate: -known[rate].mean) or [configured]
+        near = [best, *(r for r in rest if known[best].mean - known[r].mean <= paired_error(known[best], known[r]))]
+        tried = [(rate, None if values is None else values.mean) for rate, values in by_rate.items()]
+        return ChosenRate(
+            self.labels[place],
+            trials[0].seed,
+            min(near, key=lambda rate: round(abs(math.log(rate / configured)), 3)),  # of two as near, the better
+            tuple(sorted(tried)),
+            paired_error(known[best], known[rest[0]]) if rest else None,
+            known[best].values.size if known else 0,
+            trials[0].config.eval.dev == "generated",
+        )
+
+
+def paired_error(first: Values, second: Values) -> float:
+    """Return the standard error of the difference of two runs' means, paired over queries and by cluster of queries."""
+    gaps = (first.values - second.values)[0]
+    strata = np.zeros(len(gaps)) if first.strata is None else first.strata
+    names, of = np.unique(strata, return_inverse=True)
+    sizes = np.bincount(of)
+    residuals = (gaps - (np.bincount(of, gaps) / sizes)[of]) / sizes[of] / len(names)
+    clusters = np.arange(len(gaps)) if first.clusters is None else np.unique(first.clusters, return_inverse=True)[1]
+    sums = np.bincount(clusters, residuals)
+    return float(np.sqrt((sums**2).sum() * len(sums) / max(1, len(sums) - 1)))
 
 
 def at_rates(cells: Sequence[Cell], chosen: Mapping[Place, ChosenRate], runs: Path, scenes: Scenes) -> list[Cell]:
@@ -92,14 +160,21 @@ def at_rates(cells: Sequence[Cell], chosen: Mapping[Place, ChosenRate], runs: Pa
     return with_rates
 
 
-def _trial(cell: Cell, factor: float, runs: Path, scenes: Scenes) -> Cell:
-    """Return a cell at another rate, scored on a part of train."""
-    rate = float(f"{factor * cell.config.train.lr:.6g}")  # so that 0.3 x 0.003 is the same run as 0.0009
+def _trial(cell: Cell, rate: float, runs: Path, scenes: Scenes) -> Cell:
+    """Return a cell at another rate, scored on generated queries of the same world, or else on a part of train."""
+    rate = float(f"{rate:.6g}")  # so that 0.3 x 0.003 is the same run as 0.0009
     chosen = cell.config.eval
-    fraction = max(chosen.dev_fraction, DEV_FRACTION)
-    select = "dev" if chosen.select == "val" else chosen.select
-    closed = chosen.model_copy(update={"reported": False, "dev_fraction": fraction, "select": select})
-    config = _with_rate(cell.config, rate).model_copy(update={"eval": closed})
+    data: Any = registry.get("datasets", cell.config.dataset.name)
+    closed: dict[str, Any] = {"reported": False, "select": "dev" if chosen.select == "val" else chosen.select}
+    if data.generates_dev:
+        closed["dev"] = "generated"
+    elif chosen.reported:
+        plain = cell.config.model_copy(update={"eval": chosen.model_copy(update={"select": "last"})})
+        enough = DEV_QUERIES / len(scenes.splits(plain, scenes.outline(plain)).train.queries)
+        closed["dev_fraction"] = max(chosen.dev_fraction, DEV_FRACTION, min(_MOST, float(f"{enough:.3g}")))
+    if closed["select"] == "last":
+        closed["every"] = cell.config.train.epochs  # only the last epoch is compared
+    config = _with_rate(cell.config, rate).model_copy(update={"eval": chosen.model_copy(update=closed)})
     return cell.with_config(config, runs, scenes, settings=f"lr={rate:g}")
 
 
@@ -107,8 +182,10 @@ def _with_rate(config: ResolvedConfig, rate: float) -> ResolvedConfig:
     return config.model_copy(update={"train": config.train.model_copy(update={"lr": rate})})
 
 
-def _score(runs: Path, cell: Cell) -> float | None:
+def _values(runs: Path, cell: Cell) -> Values | None:
+    """Return the per-query values of a finished trial on its main metric."""
     held = best_of(runs, cell.hash)
     if held is None or held.status != "finished":
         return None
-    return float(held.result["metrics"][held.result["main_metric"]])
+    metric = held.result["main_metric"]
+    return values_of([held], [metric])[metric]

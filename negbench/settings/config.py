@@ -142,6 +142,7 @@ class EvalConfig(Section):
     select: Literal["last", "dev", "val"] = "last"  # dev: best epoch on a part carved from train; val: for paper parity
     dev_fraction: float = Field(0.1, gt=0, lt=1)  # share of the train queries carved off for the dev part
     dev_seed: int | None = Field(None, ge=0, le=_SEEDS)  # which queries those are; None: the run's seed decides
+    dev: Literal["carved", "generated"] = "carved"  # generated (vectors, synthetic): fresh queries; train stays whole
     reported: bool = True  # false (a study's trials): val is neither loaded nor scored, the dev part replaces it
 
 
@@ -225,6 +226,8 @@ class ResolvedConfig(RunConfig):
             for name, value in settings["mining"].items()
             if not (value is None or value is False or (isinstance(value, str) and is_score_file(value)))
         }
+        if self.eval.dev == "carved":
+            del settings["eval"]["dev"]
         schedule = {"refresh_epochs": list(self.schedule.refresh_epochs)}
         if (counts := list(self.schedule.refresh_counts)) != [*range(len(counts))]:
             schedule["refresh_counts"] = counts

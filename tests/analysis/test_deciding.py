@@ -231,7 +231,7 @@ def test_who_is_beaten_gets_no_more_seeds_where_first_place_is_the_question(tmp_
     """In this world dqe is far behind, and the other two are within three points of each other."""
     sets = ("dataset.train_images=300", "dataset.train_queries=150", "dataset.val_images=300", "backbone.dim=32")
     asked = Compare(
-        strategies="cirqrs,after-target,dqe", recipe=Path("world"), sets=(*sets, "eval.every=20"), seeds=3,
+        strategies="cirqrs,after-target,dqe", recipe=Path("world-small"), sets=(*sets, "eval.every=20"), seeds=3,
         until="decided", max_seeds=4, lr="fixed", name="c", runs_dir=tmp_path, tracking_uri="none", report=False,
     )  # fmt: skip
     compare(asked)

@@ -98,7 +98,12 @@ def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path: Path) -> N
     rises = "average recall still rises by more than 1 point in the last third of the epochs"
     assert line.startswith(f"Training is unfinished: {rises}")
     assert "(qure by 20.0)" in line
-    assert remarks(0.25) == []
+    third = "in the last third of the epochs."
+    assert remarks(0.25) == [f"Trained out: no curve of average recall rises by more than 25 points {third}"]
+    groups[0] = Group({**groups[0].labels, "epochs": "9"}, groups[0].runs)
+    groups[1] = Group({**groups[1].labels, "epochs": "20"}, groups[1].runs)  # of which the longer is trained out
+    (line,) = remarks(0.01)
+    assert line.endswith("more than 1 point in the last third of the 20 epochs.")
 
 
 def test_names_tell_groups_apart_by_what_differs() -> None:
@@ -111,16 +116,24 @@ def test_names_tell_groups_apart_by_what_differs() -> None:
 
 
 def test_rates_are_told_with_those_at_an_end() -> None:
-    def of(strategy: str, lr: float, scores: Sequence[float | None] = (0.5, 0.6, None)) -> dict[str, Any]:
+    def of(strategy: str, lr: float, scores: Sequence[float | None] = (0.5, 0.6, None), **more: Any) -> dict[str, Any]:
         labels = {"strategy": strategy, "loss": "l", "backbone": "b", "dataset": "d"}
-        return {"labels": labels, "seed": 4, "lr": lr, "tried": list(zip((0.001, 0.003, 0.01), scores, strict=True))}
+        tried = list(zip((0.001, 0.003, 0.01), scores, strict=True))
+        return {"labels": labels, "seed": 4, "lr": lr, "tried": tried, "queries": 1200, "generated": True, **more}
 
     assert rates_answer({}) == []
-    (line,) = rates_answer({"rates": [of("qure", 0.001), of("dqe", 0.003), of("top-k", 0.003)]})
-    assert "with seed 4: 0.003 for dqe and top-k; 0.001 for qure." in line
+    (line,) = rates_answer({"rates": [of("qure", 0.001, (0.7, 0.6, 0.1)), of("dqe", 0.003), of("top-k", 0.003)]})
+    assert "chosen on 1,200 queries generated for it with seed 4: 0.003 for dqe and top-k; 0.001 for qure." in line
     assert line.endswith("The best rate of qure is the highest or the lowest tried; a better one may lie beyond.")
-    (line,) = rates_answer({"rates": [of("dqe", 0.003)]})
-    assert "lie beyond" not in line
+    few = [
+        of("dqe", 0.003, error=error, queries=number, generated=False)
+        for error, number in ((0.012, 150), (0.006, 1100))
+    ]
+    (line,) = rates_answer({"rates": few})
+    assert "on 150 to 1,100 queries carved from train (fewer than 1,000) with" in line
+    assert line.endswith(
+        "Within one standard error of the best (0.6 to 1.2 points), the one nearest to the configured is taken."
+    )
     (line,) = rates_answer({"rates": [of("dqe", 0.003), of("lost", 0.003, [None] * 3)]})
     assert line.endswith("0.003 for dqe. All trials of lost failed, so the configured rate was used.")
     (line,) = rates_answer({"rates": [of("lost", 0.003, [None] * 3)]})

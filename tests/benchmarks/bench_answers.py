@@ -82,7 +82,8 @@ def main() -> None:
         path = chosen.stored or Path(temporary) / "answers"
         if chosen.stored is None:
             asked = negbench.Compare(
-                strategies=chosen.strategies, recipe="world", seeds=chosen.most, sets=("eval.every=20", *chosen.set),
+                strategies=chosen.strategies, recipe="world-small", seeds=chosen.most,
+                sets=("eval.every=20", *chosen.set),
                 runs_dir=path.parent, tracking_uri="none", name=path.name, lr="fixed", report=False,
             )  # fmt: skip
             negbench.compare(asked)
