@@ -6,11 +6,12 @@ attributes, scaled to unit length together, token l of an image is::
     x_l = sum_a w_a e(a, value) + noise * g_l / sqrt(C)          g_l ~ N(0, I), of the image's id alone
 
 so the tokens of an image are separate noisy views of its attributes, and no two images are equal, not even twins.
-Where the data set's garments come in lines, the sum is sqrt(1 - look^2) times itself plus look times a random unit
-vector of the line. A text is the sum over the phrases in it that name a value of w_a t(a, value), where the cosine of t
-and e is 0.3. Words that name no value (hints such as "darker", or what the captions never say) have vectors of
-their own. All of this is frozen. Trained on top: a projection of each side, the fusion with any hidden layer, the
-temperature and, optionally, DQE-CIR's attribute weights (see `_given.GivenFeatures`).
+In worlds of three categories the sum of the second and third is sqrt(1 - 0.5^2) times itself plus 0.5 times a random
+unit vector of the category. Where the data set's garments come in lines, the sum is sqrt(1 - look^2) times itself plus
+look times a random unit vector of the line. A text is the sum over the phrases in it that name a value of w_a t(a,
+value), where the cosine of t and e is 0.3. Words that name no value (hints such as "darker", or what the captions never
+say) have vectors of their own. All of this is frozen. Trained on top: a projection of each side, the fusion with any
+hidden layer, the temperature and, optionally, DQE-CIR's attribute weights (see `_given.GivenFeatures`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ PAPER = "ours"
 BUCKETS = 64  # vectors shared by the words that no caption holds
 MAX_TOKENS = 32  # BLIP-2's number of queries
 DECAY = 0.9  # weight of each attribute over that of the one before
+KIND = 0.5  # weight of the vector of a second and third category, in worlds that have them
 ALIGNMENT = 0.3  # cosine of the text's and the images' vector of a value: how well untrained encoders agree
 
 _PHRASES = phrases()
@@ -125,11 +127,17 @@ class Vectors(GivenFeatures):
             DataError: an id of another data set.
         """
         try:
-            codes = torch.tensor([codes_of(attributes_of(image)) for image in ids], dtype=torch.int64)
+            shown = [attributes_of(image) for image in ids]
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' works only with --dataset vectors") from error
+        codes = torch.tensor([codes_of(each) for each in shown], dtype=torch.int64)
         signal = self._values[torch.arange(len(ATTRIBUTES)), codes.reshape(-1, len(ATTRIBUTES))].sum(1)
         shape = (self.options.tokens, signal.shape[-1])
+        kinds = [each.category for each in shown]
+        if others := {*kinds} - {CATEGORIES[0]}:  # other categories lie apart, by a vector of their own
+            apart = {kind: unit(torch.randn(shape[1], generator=self._generator(kind))) for kind in sorted(others)}
+            none = torch.zeros(shape[1])
+            signal = (1 - KIND**2) ** 0.5 * signal + KIND * torch.stack([apart.get(kind, none) for kind in kinds])
         looks = [look_of(image) for image in ids]
         if any(weight for _, weight in looks):
             drawn = {line: torch.randn(shape[1], generator=self._generator(line)) for line, _ in {*looks}}

@@ -150,6 +150,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
         with execution.open():
             trials = list[Outcome]()
             if planned.rates is not None:
+                execution.estimate.later = planned.epochs_after_trials(rules.looks)
                 rates, trials = planned.rates.computed(planned.trials, execution, SCENES)
                 planned = replace(planned, rates=rates).at_best_rates()
             if not execution.executor.elsewhere:

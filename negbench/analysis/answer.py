@@ -12,7 +12,7 @@ from negbench.analysis.pivots import at_point, size_of, unbeaten
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import in_words, last_card
 from negbench.analysis.tuned_gain import TUNED, tuned_answer, tunings_of
-from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow
+from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, rounded
 from negbench.analysis.words import bracket, label_of, listed, percent, signed
 from negbench.display import duration
 from negbench.grid.comparison import Group, place_of
@@ -109,32 +109,59 @@ def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
 
 
 def _order(rows: Sequence[VerdictRow], steps: int | None) -> list[str]:
-    """Describe a table: who is best with equally many negatives, or, where no two have equally many, the verdicts."""
-    blocks = equally_many(rows)
-    (count, usual), *others = blocks.items()
-    if len(usual) == 1 or rows[0].system:  # a system's question: which negatives are better than its own?
-        counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in rows)
-        alone = len(rows) > 1 and len(usual) == 1
-        return [_verdicts(rows), *([f"Negatives per query and step: {counts}."] if alone else [])]
-    names = {row.strategy for row in usual}
-    best, *rest = sorted([row for row in usual if not row.collapsed] or usual, key=lambda row: -row.mean)
-    losers = [row for row in rest if names & set(row.beaten_by)]
+    """Describe a table: who is best with equally many negatives, then numbers of negatives, then a chosen baseline."""
+    blocks, lines = equally_many(rows), list[str]()
     after = f", after {steps:,} steps" if steps else ""
-    text = f"{label_of(best.metric)} with {negatives_words(count)} per query and step{after}: {_mean(best)} is "
-    text += "; ".join(["best" if len(losers) == len(rest) else "highest", *_beside(best, rest, losers)])
-    above = max((row for _, theirs in others for row in theirs), key=lambda row: row.mean, default=best)
-    if above.mean > best.mean:
-        more = negatives_words(negatives_text(above.negatives))
-        text += f". With {more}, {above.strategy} reaches {percent(above.mean)} %"
-    lines = [f"{text}."]
+    if not rows[0].system:  # a system's question: which negatives are better than its own?
+        for count, members in blocks.items():
+            lines += _block(members, f"{negatives_words(count)} per query and step{after}") * (
+                len(members) > 1 or len(blocks) == 1
+            )
+        lines += [_numbers(blocks, "" if lines else after)] * (len(blocks) > 1)
+    elif len(blocks) > 1:
+        counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in rows)
+        lines.append(f"Negatives per query and step: {counts}.")
+    return [*[_verdicts(rows)] * bool(rows[0].system), *lines, *_against(rows), *_ends(rows)]
+
+
+def _block(rows: Sequence[VerdictRow], where: str) -> list[str]:
+    """Say who is best of the strategies with one number of negatives, and how far each other one is behind."""
+    best, *rest = sorted([row for row in rows if row.standing != "collapsed"] or rows, key=lambda row: -row.mean)
+    losers = [row for row in rest if row.standing == "worse"]
+    text = f"{label_of(best.metric)} with {where}: {_mean(best)} is "
+    if not rest:
+        return [f"{text}the only strategy."]
+    lines = [f"{text}{'; '.join([best.standing, *_beside(best, rest, losers)])}."]
     if losers:
         behind = ", ".join(_loss(row, best) for row in losers[:_NAMED])
         behind += f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
         lines.append(f"Behind {best.strategy}: {behind}.")
-    for other, theirs in others:
-        top = sorted(theirs, key=lambda row: -row.mean)[:_NAMED]
-        lines.append(f"With {negatives_words(other)}: {', '.join(map(_against, top))}.")
-    return [*lines, *_ends(rows)]
+    return lines
+
+
+def _numbers(blocks: Mapping[str, Sequence[VerdictRow]], after: str) -> str:
+    """Compare the highest of each number of negatives with the highest of all."""
+    highest = [max(members, key=lambda row: row.mean) for members in blocks.values()]
+    first, *rest = sorted(highest, key=lambda row: -row.mean)
+    others = (f"{_with(row)} {signed(row.behind, row.behind_low, row.behind_high, sign=False)} behind" for row in rest)
+    text = f"Between numbers of negatives{after}: {_with(first)} has the highest {label_of(first.metric)}"
+    return f"{text}; {', '.join(others)}."
+
+
+def _with(row: VerdictRow) -> str:
+    return f"{row.named} with {negatives_text(row.negatives)} ({percent(row.mean)} %)"
+
+
+def _against(rows: Sequence[VerdictRow]) -> list[str]:
+    """Compare the strategies with a baseline that was asked for; say whose numbers of negatives differ from its."""
+    if rows[0].system or not rows[0].against or len(rows) < 2:
+        return []
+    unlike = [row for row in rows if row.compared and rounded(row.negatives) != rounded(row.baseline_negatives)]
+    text = f"Against {rows[0].baseline}: {_verdicts(rows)}"
+    if unlike:
+        counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in unlike)
+        text += f" Not with its {negatives_text(unlike[0].baseline_negatives)} negatives per query and step: {counts}."
+    return [text]
 
 
 def _ends(rows: Sequence[VerdictRow]) -> list[str]:
@@ -158,8 +185,8 @@ def _beside(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[Verdi
     near = [row for row in rest if row not in [*alike, *losers]]
     parts = [f"{_names(alike)} score{'s' * (len(alike) == 1)} exactly the same"] if alike else []
     for verdict, members in (
-        ("equal", [row for row in near if row.to_best == "equal"]),
-        ("undecided", [row for row in near if row.to_best != "equal"]),
+        ("equal", [row for row in near if row.standing == "equal"]),
+        ("undecided", [row for row in near if row.standing != "equal"]),
     ):
         if members:
             words = _WORDS[verdict].format("it", f"{100 * best.margin:g}")
@@ -181,7 +208,7 @@ def _verdicts(rows: Sequence[VerdictRow]) -> str:
     parts = list[str]()
     for verdict, words in _WORDS.items():
         members = [row for row in by_negatives(rows) if row.verdict == verdict]
-        names = [f"{row.strategy} {signed(row.difference, row.diff_low, row.diff_high)}" for row in members]
+        names = [f"{row.named} {signed(row.difference, row.diff_low, row.diff_high)}" for row in members]
         if members:
             other = "it" if parts else f"{own.strategy} ({percent(own.mean)} %)"
             parts.append(f"{listed(names, 9)} {_is(members)} {words.format(other, f'{100 * own.margin:g}')}")
@@ -189,7 +216,7 @@ def _verdicts(rows: Sequence[VerdictRow]) -> str:
 
 
 def _names(rows: Sequence[VerdictRow]) -> str:
-    return listed([row.strategy for row in rows], _NAMED)
+    return listed([row.named for row in rows], _NAMED)
 
 
 def _is(rows: Sequence[VerdictRow]) -> str:
@@ -204,20 +231,12 @@ def _range(values: Sequence[float]) -> str:
 def _loss(row: VerdictRow, best: VerdictRow) -> str:
     """Say by how much a strategy loses to the best with equally many negatives."""
     if math.isnan(row.gap):  # no seed in common
-        return f"{row.strategy} by {100 * (best.mean - row.mean):.2f} points"
-    return f"{row.strategy} by {100 * row.gap:.2f} {bracket(row.gap_low, row.gap_high)} points"
+        return f"{row.named} by {100 * (best.mean - row.mean):.2f} points"
+    return f"{row.named} by {100 * row.gap:.2f} {bracket(row.gap_low, row.gap_high)} points"
 
 
 def _mean(row: VerdictRow) -> str:
-    return f"{row.strategy} ({percent(row.mean)} %)"
-
-
-def _against(row: VerdictRow) -> str:
-    """Write a strategy's mean and its difference to the baseline."""
-    if not row.compared:
-        return f"{row.strategy} {percent(row.mean)} %" + " (the baseline)" * (row.verdict == "baseline")
-    difference = signed(row.difference, row.diff_low, row.diff_high)
-    return f"{row.strategy} {percent(row.mean)} % ({difference} against {row.baseline}: {row.verdict})"
+    return f"{row.named} ({percent(row.mean)} %)"
 
 
 # --- many points -------------------------------------------------------------------------------------------------
@@ -232,7 +251,7 @@ def _points(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
         f"at {len(alone)}; at {len(points) - len(alone)} several are not beaten."
     ]
     for name in sorted(set(alone), key=lambda each: -alone.count(each)):
-        where = [point[0].point for point in points if unbeaten(point) == [name]]
+        where = [point[0].where for point in points if unbeaten(point) == [name]]
         more = f" and {len(where) - _NAMED} more" * (len(where) > _NAMED)
         lines.append(f"{name} is best at {'; '.join(where[:_NAMED])}{more}.")
     held = {row.strategy: sum(row.strategy in unbeaten(point) for point in points) for row in rows}
@@ -266,19 +285,21 @@ def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
 
 
 def _covers(rows: Sequence[VerdictRow]) -> list[str]:
-    """Count the verdicts against the baseline, and say what the intervals cover."""
-    compared = [row for row in rows if row.compared]
-    if not compared:
+    """Count the verdicts against the best, or against a baseline that was asked for; say what the intervals cover."""
+    against = any(row.against for row in rows)
+    words = [row.verdict if against else row.standing for row in rows if row.compared or not against]
+    counts = {word: words.count(word) for word in _WORDS if word in words}
+    if not counts:
         return []
     level = f"{100 * (1 - rows[0].alpha):g} %"
-    counts: Mapping[str, int] = {word: sum(row.verdict == word for row in compared) for word in _WORDS}
-    text = f"Against the baseline: {', '.join(f'{n} {word}' for word, n in counts.items() if n)}. "
+    text = f"Against {'the baseline' if against else 'the best with as many negatives'}: "
+    text += f"{', '.join(f'{n} {word}' for word, n in counts.items())}. "
     if max(row.seeds for row in rows) == 1:
         text += (
             f"With one seed, the {level} intervals hold for other queries of these trained models, not for training "
         )
         return [f"{text}again: use {_ENOUGH_SEEDS} seeds."]
-    covered = " or ".join(dict.fromkeys(row.covers for row in compared))
+    covered = " or ".join(dict.fromkeys(row.covers for row in rows if row.covers))
     return [f"{text}The simultaneous {level} intervals hold for {covered}, not for other models, data or settings."]
 
 

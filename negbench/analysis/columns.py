@@ -67,6 +67,7 @@ def metric_column(name: str) -> Column:
 # --- one run's behaviour, by the names of result.json; means over seeds ----------------------------------------------
 
 NEGATIVES = Column("negatives", "negatives", "word")  # per query and step
+DISTINCT = Column("distinct", "distinct", digits=1)  # different images among them
 FALSE_DRAWS = Column("false_negative_rate_draws", "FN draws %", "%", 2)
 FALSE_POOL = Column("false_negative_rate_pool", "FN pool %", "%", 2)
 POOL = Column("pool_size", "pool")
@@ -145,6 +146,8 @@ REGIME = (
 
 # --- verdicts, by the names of `VerdictRow` ------------------------------------------------------------------------
 
+STANDING = Column("standing", "against the best", "word")  # with as many negatives
+GAP = Column("gap", "behind the best", "points", 2, ("gap_low", "gap_high"))
 VERDICT = Column("verdict", "verdict", "word")
 DIFFERENCE = Column("difference", "difference", "points", 2, ("diff_low", "diff_high"), logged=True)
 P_VALUE = Column("p_adjusted", "p", "p", logged=True)
@@ -153,17 +156,21 @@ RANKS = Column("ranks", "ranks", "word")
 DETECTABLE = Column("minimum_detectable", "detectable", "points", 2, logged=True)
 MEAN = Column("mean", "mean", "%", 2, ("low", "high"), logged=True)
 
-BEFORE_METRICS = (VERDICT, DIFFERENCE)
-AFTER_METRICS = (P_VALUE, RANKS, BEATEN_BY, DETECTABLE, MEAN)
+LEADERS = (STANDING, GAP)
+AGAINST = (VERDICT, DIFFERENCE, P_VALUE, DETECTABLE)  # the baseline, where one was asked for
+AFTER_METRICS = (RANKS, BEATEN_BY, MEAN)
 TESTS = (
+    STANDING,
+    GAP,
     VERDICT,
     DIFFERENCE,
     P_VALUE,
     MEAN,
     NEGATIVES,
+    DISTINCT,
     RANKS,
     BEATEN_BY,
-    Column("behind", "behind the best", "points", 2, ("behind_low", "behind_high"), logged=True),
+    Column("behind", "behind the highest", "points", 2, ("behind_low", "behind_high"), logged=True),
     DETECTABLE,
     Column("baseline", "baseline", "word"),
     Column("seeds", "seeds"),

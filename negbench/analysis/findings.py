@@ -19,7 +19,7 @@ from negbench.analysis.tuned_gain import (
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
 from negbench.grid.comparison import ComparisonFolder, Group, grouped, groups_of, place_of
-from negbench.grid.dials import Dials
+from negbench.grid.dials import Dial, Dials
 from negbench.machine.files import read_json, write_json
 
 FILE = "statistics.json"
@@ -43,8 +43,12 @@ class Findings:
 
     @cached_property
     def dials(self) -> Dials:
-        """The comparison's dials; without axes if it has none."""
-        return Dials.of(self.document)
+        """The comparison's dials, its budgets and numbers of negatives as further ones; without axes if it has none."""
+        dials = Dials.of(self.document)
+        budgets = {int(group.labels["epochs"]) for group in self.groups if "epochs" in group.labels}
+        counts = {group.facts["num_negatives"] for group in self.groups if "num_negatives" in group.facts}
+        more = (Dial(key, tuple(sorted(values))) for key, values in (("epochs", budgets), ("num_negatives", counts)))
+        return Dials((*dials.axes, *(dial for dial in more if dial.values))) if dials.axes else dials
 
     @property
     def systems(self) -> bool:

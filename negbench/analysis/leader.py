@@ -18,7 +18,7 @@ from negbench.analysis import columns
 from negbench.analysis.columns import metric_column, numbers, texts
 from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_card
-from negbench.analysis.verdicts import OVER_ALL, VerdictRow, headline_metrics, negatives_of, rounded
+from negbench.analysis.verdicts import OVER_ALL, VerdictRow, distinct_of, headline_metrics, negatives_of, rounded
 from negbench.grid.comparison import AXES, Group, place_of
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs")  # shown above a table if all rows agree
@@ -56,9 +56,10 @@ def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> Le
     )
     metrics = [metric_column(name) for name in names]
     rates = [columns.LR] * (len({line["lr"] for line in lines}) > 1)
-    quality = [*metrics, *rates, columns.NEGATIVES, columns.FALSE_DRAWS]
+    quality = [*metrics, *rates, columns.NEGATIVES, columns.DISTINCT, columns.FALSE_DRAWS]
     if rows:
-        quality = [*columns.BEFORE_METRICS, *quality, *columns.AFTER_METRICS]
+        against = columns.AGAINST * any(row.against for row in rows)
+        quality = [*columns.LEADERS, *quality, *against, *columns.AFTER_METRICS]
     return LeaderTable(texts(quality, [*over_all, *lines], axes), **_others(texts, groups, lines, axes))
 
 
@@ -128,12 +129,18 @@ def line_of(group: Group, row: VerdictRow | None = None) -> dict[str, object]:
     line |= {"lr": group.configs[0].train.lr, "epochs_trained": group.configs[0].train.epochs}
     line |= {} if row is None else row_line(row)
     line |= {metric_column(name).key: group.values("metrics", name) for name in _headline(group, row)}
-    return line | {"seeds": len(results), "negatives": negatives_text(negatives_of(group))}
+    numbers = {"negatives": negatives_text(negatives_of(group)), "distinct": distinct_of(group)}
+    return line | {"seeds": len(results), **numbers}
 
 
 def row_line(row: VerdictRow) -> dict[str, object]:
-    """Return a verdict's values by column key."""
+    """Return a verdict's values by column key; verdicts say where numbers of negatives differ or images are too few."""
+    few, words = row.named.removeprefix(row.strategy), row.verdict
+    if row.compared and rounded(row.negatives) != rounded(row.baseline_negatives):
+        words += f" ({negatives_text(row.negatives)} against {negatives_text(row.baseline_negatives)} negatives)"
     return dict(vars(row)) | {
+        "standing": row.standing + few,
+        "verdict": words + few * row.compared,
         "ranks": row.ranks,
         "negatives": negatives_text(row.negatives),
         metric_column(row.metric).key: row.mean,

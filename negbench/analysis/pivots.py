@@ -16,12 +16,21 @@ READ_SIGNS = "▲ better, ▼ worse, = equal within the margin, ? undecided"
 
 def at_point(rows: Sequence[VerdictRow], label: str) -> list[VerdictRow]:
     """Return the strategies of a point, best first."""
-    return sorted((row for row in rows if row.main and row.point == label), key=lambda row: -row.mean)
+    return sorted((row for row in rows if row.main and row.where == label), key=lambda row: -row.mean)
 
 
 def unbeaten(point: Sequence[VerdictRow]) -> list[str]:
-    """Return the strategies of a point that no other beats, best first."""
-    return [row.strategy for row in point if not row.beaten_by]
+    """Return the strategies of a point that no other one there beats, best first."""
+    names = {row.strategy for row in point}
+    return [row.strategy for row in point if not names & {*row.beaten_by}]
+
+
+def lead(point: Sequence[VerdictRow]) -> tuple[float, float, float]:
+    """Return how far a point's second strategy is behind the first, with the ends of the interval."""
+    row = point[1]
+    if "num_negatives" in row.facts:  # a point of its own for each number, in one table
+        return row.gap, row.gap_low, row.gap_high
+    return row.behind, row.behind_low, row.behind_high
 
 
 def size_of(rows: Sequence[VerdictRow]) -> str:
@@ -43,7 +52,7 @@ def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
         line = {name: str(value) for name, value in zip(dials.names, place, strict=True)}
         line |= {"best": point[0].strategy, "next behind by": "-"}
         if len(point) > 1:
-            line["next behind by"] = signed(point[1].behind, point[1].behind_low, point[1].behind_high)
+            line["next behind by"] = signed(*lead(point))
         shown.append(line | {"not beaten": listed(unbeaten(point)), **{name: means.get(name, "-") for name in names}})
     return pd.DataFrame(shown)
 

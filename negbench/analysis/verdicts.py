@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from negbench.analysis.collapse import Ends, ends_of
 from negbench.analysis.differences import Differences, decided
 from negbench.analysis.prices import more_seeds
-from negbench.analysis.statistics import Design, Interval
 from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, Group
@@ -27,6 +26,7 @@ from negbench.scoring.stored import Seen, Values, values_of
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy
 OVER_ALL = "over all"  # in place of a data set or a backbone
+FEW = 0.9  # of the number asked for: with fewer different images, a row is marked
 PLACE = tuple(axis for axis in AXES if axis != "strategy")  # axes whose values a table's strategies share
 
 
@@ -102,7 +102,10 @@ class VerdictRow:
     `difference` to `paired_seeds` from its `Difference` to the baseline; the following from all pairs of the table:
     `beaten_by` names the strategies that beat it; `rank_low` and `rank_high` are the ranks that the pairs allow (1 is
     best); `behind` is the mean of the best strategy minus this one's, `gap` that of the best with equally many
-    negatives. `negatives`: per query and step. `system`, `point` and `settings` are empty if the comparison has no such
+    negatives, and `standing` the verdict on it: 'best' (ahead of all others with as many), 'highest', 'worse', 'equal',
+    'undecided', 'collapsed', 'only' or 'not compared'. `negatives` is the number asked for per query and step,
+    `distinct` how many different images these are. `against` says whether tables show the difference to the baseline,
+    which has `baseline_negatives`. `system`, `point` and `settings` are empty if the comparison has no such
     axis. `undecided` names the strategies against which it is undecided, among the pairs to decide; `more_seeds` is how
     many more seeds would decide all of them (-1: no number would; NaN: one seed, or none to decide). `covers` says what
     else the intervals cover, such as other seeds. `collapsed` is the number of its runs that collapsed, `lowest` and
@@ -134,7 +137,11 @@ class VerdictRow:
     gap: float = math.nan
     gap_low: float = math.nan
     gap_high: float = math.nan
+    standing: str = "not compared"
     negatives: float = math.nan
+    distinct: float = math.nan
+    against: bool = False
+    baseline_negatives: float = math.nan
     difference: float = math.nan
     diff_low: float = math.nan
     diff_high: float = math.nan
@@ -168,16 +175,22 @@ class VerdictRow:
         return tuple(getattr(self, axis) for axis in PLACE)
 
     @property
+    def where(self) -> str:
+        """Its point on the dials, with its training budget and its number of negatives where these are axes, too."""
+        also = {"epochs": self.epochs, "num_negatives": self.facts.get("num_negatives", "")}
+        return ", ".join([self.point, *(f"{name}={value}" for name, value in also.items() if value)])
+
+    @property
     def ranks(self) -> str:
         """'1-3', or '2' where the pairs leave one rank."""
         return f"{self.rank_low}" + f"-{self.rank_high}" * (self.rank_high > self.rank_low)
 
     @property
-    def to_best(self) -> str:
-        """The verdict on `gap`, 'better' where the best beats this one; '' where there is none."""
-        if math.isnan(self.gap):
-            return ""
-        return Design(margin=self.margin).verdict(Interval(self.gap_low, self.gap_high, 1 - self.alpha))
+    def named(self) -> str:
+        """The strategy, marked if it trains against fewer than 90 % as many different images as were asked for."""
+        return (
+            f"{self.strategy} ({self.distinct:.3g} distinct)" if self.distinct < FEW * self.negatives else self.strategy
+        )
 
     def plain(self) -> dict[str, Any]:
         """Return the fields and facts for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
@@ -206,7 +219,8 @@ class VerdictTable:
         labels: axis -> value that all its strategies have in common.
         main: the metric that verdicts are about.
         values: metric -> strategy -> per-query values.
-        negatives: strategy -> negatives per query and step.
+        negatives: strategy -> negatives per query and step, as asked for.
+        distinct: strategy -> how many different images these are.
         facts: strategy -> typed columns of its cells.
         ends: strategy -> how its runs ended on the main metric.
     """
@@ -215,6 +229,7 @@ class VerdictTable:
     main: str
     values: Mapping[str, Mapping[str, Values]]
     negatives: Mapping[str, float] = field(default_factory=dict)
+    distinct: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ends: Mapping[str, Ends] = field(default_factory=dict)
 
@@ -245,12 +260,21 @@ def headline_metrics(metrics: Sequence[str]) -> list[str]:
 
 
 def negatives_of(group: Group) -> float:
-    """Return the negatives per query and step, averaged over the runs; NaN if no run records them.
+    """Return the negatives per query and step: the number asked for, or those of a whole batch, averaged over the runs.
 
-    For drawn negatives, the number of draws; for a batch, its other members (times the slots that are corrupted).
+    A whole batch counts its other members, times the slots that are corrupted; a union counts draws and members. NaN if
+    no run records them.
     """
-    negatives = group.values("negatives_per_query")
+    asked, negatives = group.configs[0].train.num_negatives, group.values("negatives_per_query")
+    if asked is not None and "+" not in group.configs[0].strategy.name:
+        return float(asked)
     return float(np.mean(negatives)) if negatives else math.nan
+
+
+def distinct_of(group: Group) -> float:
+    """Return the different images per query and step, averaged over refreshes and runs; of a batch, its members."""
+    numbers = group.values("behaviour", "distinct") or group.values("negatives_per_query")
+    return float(np.mean(numbers)) if numbers else math.nan
 
 
 def rounded(negatives: float) -> float:
@@ -286,8 +310,9 @@ def tables_of(groups: Sequence[Group], rules: Rules = Rules(), *, main_only: boo
             for name, metric_values in values_of(group.runs, metrics, seen.setdefault(dataset, {})).items():
                 values.setdefault(name, {})[group.labels["strategy"]] = metric_values
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
+        different = {group.labels["strategy"]: distinct_of(group) for group in members}
         facts = {group.labels["strategy"]: {"plugin": group.plugin, **group.facts} for group in members}
-        tables.append(VerdictTable(labels, main, values, negatives, facts, ends_of(members, main)))
+        tables.append(VerdictTable(labels, main, values, negatives, different, facts, ends_of(members, main)))
     return tables
 
 
@@ -319,8 +344,12 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         for axis, value in tables[0].labels.items()
     }
     metric = " and ".join(dict.fromkeys(table.main for table in tables))
-    negatives = {name: float(np.mean([table.negatives.get(name, math.nan) for table in tables])) for name in values}
-    return VerdictTable(labels, metric, {metric: values}, negatives, tables[0].facts, _joined_ends(tables, values))
+    negatives, distinct = (
+        {name: float(np.mean([of_table.get(name, math.nan) for of_table in each])) for name in values}
+        for each in ([table.negatives for table in tables], [table.distinct for table in tables])
+    )
+    ends = _joined_ends(tables, values)
+    return VerdictTable(labels, metric, {metric: values}, negatives, distinct, tables[0].facts, ends)
 
 
 def _joined_ends(tables: Sequence[VerdictTable], values: Mapping[str, Values]) -> dict[str, Ends]:
@@ -391,15 +420,21 @@ def _row(
     first, last = tests.pairs.ranks()[name]
     columns |= {"beaten_by": tests.pairs.beaten()[name], "rank_low": first, "rank_high": last}
     counts = {each: rounded(table.negatives.get(each, math.nan)) for each in tests.means}
-    for key, among in (("behind", list(counts)), ("gap", [each for each in counts if counts[each] == counts[name]])):
-        if (test := tests.pairs.of(tests.best(among), name)) is not None:
+    fallen = [each for each, ends in table.ends.items() if ends.collapsed]
+    block = [each for each in counts if counts[each] == counts[name]]
+    best = tests.best([each for each in block if each not in fallen] or block)
+    for key, first_of in (("behind", tests.best(counts)), ("gap", best)):
+        if (test := tests.pairs.of(first_of, name)) is not None:
             columns |= {key: test.value, f"{key}_low": test.interval.low, f"{key}_high": test.interval.high}
+    columns["standing"] = _standing(tests, name, best, [each for each in block if each not in fallen])
     if against is not None:
         columns |= {"difference": against.value, "p_adjusted": against.p_adjusted}
         columns |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
         columns |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
     pairs = "baseline" if rules.looks is None else rules.looks.pairs
-    fallen = [each for each, ends in table.ends.items() if ends.collapsed]
+    shown = (
+        rules.baseline is not None or "own" in table.facts.get(name, {}) or (bool(rules.looks) and pairs == "baseline")
+    )
     left = {pair: each for pair, each in tests.undecided(pairs, baseline, counts, fallen).items() if name in pair}
     prices = [more_seeds(each, rules.margin, nested=table.values[metric][name].nested) for each in left.values()]
     columns["undecided"] = tuple(a if b == name else b for a, b in left)
@@ -422,11 +457,27 @@ def _row(
         baseline=baseline or "",
         verdict="baseline" if name == baseline else verdict,
         negatives=table.negatives.get(name, math.nan),
+        distinct=table.distinct.get(name, math.nan),
+        against=shown,
+        baseline_negatives=table.negatives.get(baseline or "", math.nan),
         margin=rules.margin,
         alpha=rules.alpha,
         facts=table.facts.get(name, {}),
         **columns,
     )
+
+
+def _standing(tests: Differences, name: str, best: str, block: Sequence[str]) -> str:
+    """Return the verdict on a strategy against the best with equally many negatives; `block` omits collapsed ones."""
+    if name not in block:
+        return "collapsed"
+    if name != best:
+        test = tests.pairs.of(name, best)
+        return "not compared" if test is None else test.verdict
+    others = [tests.pairs.of(name, other) for other in block if other != name]
+    if not others:
+        return "only"
+    return "best" if all(test is not None and test.verdict == "better" for test in others) else "highest"
 
 
 def _covers(values: Values) -> str:

@@ -208,9 +208,22 @@ def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
     return sizes
 
 
+def fits_one(spec: Spec, category: str) -> bool:
+    """Whether one category has enough different garments for each split."""
+    most = _MOST * _possible(category)
+    large = [split for split in SPLITS if spec.images(split) > most]
+    streams = (Stream(spec.world, "plan", split, category) for split in large)
+    return all(
+        len(_group_sizes(s, spec.images(split), spec.twins)) <= most for s, split in zip(streams, large, strict=True)
+    )
+
+
+def _possible(category: str) -> int:
+    return prod(len(values(category, name)) for name in ATTRIBUTES)
+
+
 def _check_possible(category: str, count: int) -> None:
-    possible = prod(len(values(category, name)) for name in ATTRIBUTES)
-    if count > _MOST * possible:
+    if count > _MOST * (possible := _possible(category)):
         raise OptionError(
             f"{count:,} different garments of category {category} are needed, but only {_MOST:.0%} of the {possible:,} "
             "possible ones may be used: ask for fewer images or more twins"

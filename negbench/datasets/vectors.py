@@ -18,8 +18,8 @@ from pydantic import Field
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._fashioniq_files import TEMPLATES, joined
-from negbench.datasets._garments import ATTRIBUTES, Attributes, codes_of, of_codes
-from negbench.datasets._synthesis import GENERATOR, Spec, WorldPart, plan
+from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, of_codes
+from negbench.datasets._synthesis import GENERATOR, Spec, WorldPart, fits_one, plan
 from negbench.datasets._wording import attribute_words
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import DEV_QUERIES, Dataset, FolderOptions, columns_of
@@ -29,13 +29,14 @@ from negbench.metrics.query_ranks import QueryRanks
 
 PAPER = "ours; the garments of `synthetic`, with CIRCO's density of ground truths (ICCV 2023)"
 
-GROUP = "dress"  # the only category
+GROUP = "dress"  # the only gallery, and the only category unless one has too few garments
 RECALLS = (1, 5, 10, 50)
 CUTOFF = 10  # of mAP
+_SIZES = ("train_images", "train_queries", "val_images", "val_queries")
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID = re.compile(
-    rf"(?P<category>{GROUP})-(train|val|dev)-\d+-(?P<codes>[0-9a-z]{{{len(ATTRIBUTES)}}})-\d+(?P<look>-\d+x0\.\d+)?"
+    rf"(?P<category>{'|'.join(CATEGORIES)})-(train|val|dev)-\d+-(?P<codes>[0-9a-z]{{{len(ATTRIBUTES)}}})-\d+(?P<look>-\d+x0\.\d+)?"
 )
 _METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 
@@ -48,7 +49,9 @@ def attributes_of(image: str) -> Attributes:
     """
     match = _ID.fullmatch(image)
     try:
-        return of_codes(GROUP, [_DIGITS.index(digit) for digit in match["codes"]] if match else [])
+        if match is None:
+            raise ValueError
+        return of_codes(match["category"], [_DIGITS.index(digit) for digit in match["codes"]])
     except (IndexError, ValueError) as error:
         raise DataError(f"'{image}' is not an image of data set 'vectors': its id does not name attributes") from error
 
@@ -74,7 +77,8 @@ class VectorWorldOptions(FolderOptions):
         look: weight of what the garments of a line share besides their attributes, 0 .. 0.95. Above 0
             garments come in lines of two, three attributes apart, and a query turns one into the other. A score row
             then has two cliffs, below the right images and below the rest of their line; 0: no lines.
-        train_images: size of the mining corpus, at least 8; 20,000 need twins of 3 or more.
+        train_images: size of the mining corpus, at least 8. If one category has too few different garments (10,000
+            images with twins of 1, 20,000 with 3), the world has three, and queries stay within theirs.
         train_queries: number of training queries, >= 1.
         val_images: size of the gallery, as `train_images`.
         val_queries: number of validation queries, >= 1.
@@ -123,10 +127,12 @@ class VectorWorld(Dataset):
             )
         spec, look = options.spec(), options.look
         many = replace(spec, val_queries=max(spec.val_queries, DEV_QUERIES)) if split == "dev" else spec
-        part = plan(many, split, GROUP, in_lines=look > 0)
-        names = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]
-        names = [f"{name}-{line}x{look}" for name, line in zip(names, part.lines, strict=True)] if look else names
-        queries = _queries(replace(part, images=names))
+        names, queries = list[str](), list[Query]()
+        for part in _parts(many, split, in_lines=look > 0):
+            own = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]
+            own = [f"{name}-{line}x{look}" for name, line in zip(own, part.lines, strict=True)] if look else own
+            names += own
+            queries += _queries(replace(part, images=own), len(queries))
         content = hashlib.sha256("\n".join([*names, *map(repr, queries)]).encode()).hexdigest()
         ids, groups = columns_of({GROUP: names})
         return cls(card(spec, look), split, queries, ids, groups, content)
@@ -155,12 +161,25 @@ def card(spec: Spec, look: float = 0.0) -> DatasetCard:
     )
 
 
+def _parts(spec: Spec, split: str, *, in_lines: bool) -> list[WorldPart]:
+    """Plan a split in one category, or in equal shares of all where one has too few garments for either split."""
+    kinds = (GROUP,) if fits_one(spec, GROUP) else CATEGORIES
+    shares = [
+        {name: (getattr(spec, name) + place) // len(kinds) for name in _SIZES} for place in reversed(range(len(kinds)))
+    ]
+    return [
+        plan(replace(spec, **share), split, kind, in_lines=in_lines) for kind, share in zip(kinds, shares, strict=True)
+    ]
+
+
 def _id(split: str, world: int, number: int, attributes: Attributes) -> str:
-    return f"{GROUP}-{split}-{world}-{''.join(_DIGITS[code] for code in codes_of(attributes))}-{number:05}"
+    return (
+        f"{attributes.category}-{split}-{world}-{''.join(_DIGITS[code] for code in codes_of(attributes))}-{number:05}"
+    )
 
 
-def _queries(part: WorldPart) -> list[Query]:
-    """Make the queries of a part, on train with descriptions of reference and target (HyCoLe's privileged texts)."""
+def _queries(part: WorldPart, start: int) -> list[Query]:
+    """Number the queries of a part from `start`; on train they have descriptions of reference and target (HyCoLe)."""
     texts = [_description(attributes) if part.split == "train" else None for attributes in part.attributes]
     return [
         Query(
@@ -168,14 +187,14 @@ def _queries(part: WorldPart) -> list[Query]:
             reference=part.images[reference],
             text=joined(*captions),
             target=part.images[target],
-            group=part.category,
+            group=GROUP,
             relevant=tuple(relevant),
             captions=captions,
             reference_text=texts[reference],
             target_text=texts[target],
         )
         for number, ((reference, target), captions, relevant) in enumerate(
-            zip(part.queries, part.captions, part.relevant(), strict=True)
+            zip(part.queries, part.captions, part.relevant(), strict=True), start
         )
     ]
 

@@ -15,8 +15,10 @@ from negbench.grid.axes import Axes, Choice, joined, listed
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_place, default_name
 from negbench.grid.dials import Dials, dial_choices, parse_dial
-from negbench.grid.rates import Rates, at_rates
+from negbench.grid.looks import Looks
+from negbench.grid.rates import FACTORS, MORE, Rates, at_rates
 from negbench.grid.systems import system_choices
+from negbench.grid.until import epochs_of_looks
 from negbench.settings.layers import merged, read_recipe
 from negbench.settings.options import Compare
 from negbench.systems.system import system, systems
@@ -52,6 +54,15 @@ class ComparisonPlan:
         trials = {cell.hash: cell.step(runs) for cell in self.rates.cells}
         done = list(trials.values()).count("reuse")
         return f"{summary}; first {len(trials)} trials of the learning rate, {done} already finished"
+
+    def epochs_after_trials(self, looks: Looks | None) -> tuple[float, float]:
+        """Return the epochs of all runs that follow the planned trials, at least and at most."""
+        runs = self.folder.path.parent
+        left = {cell.hash: cell.config.train.epochs for cell in self.cells if cell.step(runs) != "reuse"}
+        most = 0.0 if looks is None else epochs_of_looks(self.cells, looks, len(looks.first))
+        for trials in () if self.rates is None else tuple(self.rates.trials.values()):
+            most += (len(FACTORS) + MORE - len(trials)) * trials[0].config.train.epochs
+        return sum(left.values()), sum(left.values()) + most
 
     @property
     def trials(self) -> ComparisonFolder:
@@ -173,15 +184,14 @@ def _check(asked: Compare) -> None:
         "--dial": bool(asked.dials),
         "--tuned": asked.tuned is not None,
         "--negatives": bool(asked.negatives),
+        "--epochs": bool(asked.epochs),
     }
-    if asked.tuned is not None and asked.epochs:
-        raise OptionError("--tuned and --epochs cannot be combined: use one at a time")
     if asked.lr not in (None, "fixed") and _searches_rates(asked):
         raise OptionError("--tuned and --dial train.lr already search the learning rate: leave out --lr")
-    first = next((flag for flag in ("--systems", "--dial") if used[flag]), None)
-    others = [flag for flag, given in used.items() if given and flag != first]
-    if first is not None and others:
-        raise OptionError(f"{first} and {others[0]} cannot be combined: use one at a time")
+    alone = {"--systems": ("--dial", "--tuned", "--negatives"), "--dial": ("--tuned",), "--tuned": ("--epochs",)}
+    for flag, other in ((flag, other) for flag, others in alone.items() for other in others):
+        if used[flag] and used[other]:
+            raise OptionError(f"{flag} and {other} cannot be combined: use one at a time")
 
 
 def _searches_rates(asked: Compare) -> bool:

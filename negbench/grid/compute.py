@@ -6,26 +6,25 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from negbench.contracts import HoldsFeatures
-from negbench.display import Advance, Display, duration, log, notes, progress_console, stages
+from negbench.display import Advance, Display, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.grid.cells import SCENES, Cell, Outcome, Task, compute_task, this_process, title_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.estimate import Estimate
 from negbench.grid.executors import Executor, Here, Processes
 from negbench.loop.runs import open_run
 from negbench.machine import files
-from negbench.machine.room import size
 from negbench.machine.signals import Stopped
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Claims
 from negbench.settings.layers import parse_plugin
 from negbench.settings.options import Compare, Study
-from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
 
 
@@ -36,10 +35,12 @@ class Execution:
     Args:
         executor: computes them.
         tracking_uri: MLflow store.
+        estimate: what the command still needs; its parts refine it.
     """
 
     executor: Executor
     tracking_uri: str | None = None
+    estimate: Estimate = field(default_factory=Estimate, compare=False)
 
     @classmethod
     def of(cls, asked: Compare | Study | Claims) -> Self:
@@ -88,7 +89,7 @@ def computed(
         SCENES.clear()  # free a large backbone here, as the workers load their own
     try:
         with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
-            progress = _progress(runs, cells, todo, executor, advance)
+            progress = _progress(runs, cells, todo, execution, advance)
             outcomes = compute(folder, cells, execution, progress, before)
     except (KeyboardInterrupt, Stopped):
         rows = folder.cells()
@@ -184,36 +185,24 @@ def raise_failed(outcomes: Sequence[Outcome]) -> None:
 
 
 def _progress(
-    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], executor: Executor, advance: Advance
+    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], execution: Execution, advance: Advance
 ) -> Callable[[Outcome, int], None]:
-    """Return a callback for every cell: it moves the bar or logs a line, and estimates the rest after the first."""
-    drawn, started, estimated = progress_console().is_terminal, time.monotonic(), False
-    total = len({cell.hash for cell in cells})
+    """Return a callback for every cell: it moves the bar or logs a line, and estimates the rest now and then."""
+    drawn, started, executor = progress_console().is_terminal, time.monotonic(), execution.executor
+    total, left = len({cell.hash for cell in cells}), {cell.hash: cell.config.train.epochs for cell in todo}
 
     def progress(outcome: Outcome, done: int) -> None:
-        nonlocal estimated
         advance(1)
         if outcome.reused:
             return
         if not drawn:
             what = title_of(outcome.cell, cells) + (f" FAILED: {outcome.error}" if outcome.error else "")
             log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
-        if not estimated and outcome.run_id is not None and done < total:
-            estimated = True
-            log.info(_estimate(runs / outcome.run_id, outcome.cell, todo, executor))
+        epochs, estimate = left.pop(outcome.cell.hash), execution.estimate
+        if outcome.run_id is not None and estimate.add(runs / outcome.run_id, epochs) and (left or estimate.later[1]):
+            log.info(estimate.text(left.values(), executor.workers, elsewhere=executor.elsewhere))
 
     return progress
-
-
-def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executor) -> str:
-    """Estimate time and disk space of the remaining cells from the first one computed."""
-    rest = sum(cell.hash != first.hash for cell in todo)
-    seconds, workers = sum(RunFolder(folder).result["seconds"].values()), executor.workers
-    left = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    used = max(1, min(workers if executor.elsewhere else min(workers, os.cpu_count() or 1), rest))
-    many = f"{workers} worker{'s' * (workers > 1)}"
-    took = f"about {duration(seconds * rest / used)} with {many}, {size(left * rest)}"
-    return f"{rest} more to compute: {took} (estimated from the first one)"
 
 
 def executor_of(given: str | Executor, address: str | None, workers: int | None, runs: Path | None = None) -> Executor:

@@ -119,22 +119,35 @@ class Rates:
         return {place: self._chosen(place, trials, runs) for place, trials in self.trials.items()}
 
     def _chosen(self, place: Place, trials: Sequence[Cell], runs: Path) -> ChosenRate:
-        """Of the rates within one standard error of the best, take the one nearest to the configured rate."""
         by_rate = {cell.config.train.lr: _values(runs, cell) for cell in trials}
         configured = trials[0].config.train.lr
         known = {rate: values for rate, values in by_rate.items() if values is not None}
-        best, *rest = sorted(known, key=lambda rate: -known[rate].mean) or [configured]
-        near = [best, *(r for r in rest if known[best].mean - known[r].mean <= paired_error(known[best], known[r]))]
+        lr, error = choose(known, configured)
         tried = [(rate, None if values is None else values.mean) for rate, values in by_rate.items()]
         return ChosenRate(
             self.labels[place],
             trials[0].seed,
-            min(near, key=lambda rate: round(abs(math.log(rate / configured)), 3)),  # of two as near, the better
+            lr,
             tuple(sorted(tried)),
-            paired_error(known[best], known[rest[0]]) if rest else None,
-            known[best].values.size if known else 0,
+            error,
+            max((values.values.size for values in known.values()), default=0),
             trials[0].config.eval.dev == "generated",
         )
+
+
+def choose(known: Mapping[float, Values], configured: float) -> tuple[float, float | None]:
+    """Return the rate nearest to the configured one of those within one standard error of the best.
+
+    Args:
+        known: rate -> per-query values of its trial.
+        configured: the configured rate; returned if no trial is known.
+
+    Returns the rate, and the standard error of the difference between the best two; None if fewer are known.
+    """
+    best, *rest = sorted(known, key=lambda rate: -known[rate].mean) or [configured]
+    near = [best, *(r for r in rest if known[best].mean - known[r].mean <= paired_error(known[best], known[r]))]
+    nearest = min(near, key=lambda rate: round(abs(math.log(rate / configured)), 3))  # of two as near, the better
+    return nearest, paired_error(known[best], known[rest[0]]) if rest else None
 
 
 def paired_error(first: Values, second: Values) -> float:

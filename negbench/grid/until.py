@@ -57,6 +57,7 @@ def computed_until(
         The outcomes of these cells and of those added.
     """
     looks, started = until.looks, time.monotonic()
+    execution.estimate.later = (0.0, 0.0 if looks is None else epochs_of_looks(cells, looks, len(looks.first)))
     outcomes = computed(folder, cells, execution, before)
     if looks is None or not any(outcome.run_id for outcome in outcomes):
         return outcomes
@@ -72,5 +73,12 @@ def computed_until(
         cells = list(more(seeds))
         wanted = {cell.hash for cell in cells if place_of(cell.labels) in running}
         cells = [cell for cell in cells if cell.hash in wanted]  # all places of a run have the same seeds
+        execution.estimate.later = (0.0, epochs_of_looks(cells, looks, looks.counts[number]))
         outcomes += computed(folder, cells, execution, [*before, *outcomes])
     return outcomes
+
+
+def epochs_of_looks(cells: Sequence[Cell], looks: Looks, count: int) -> float:
+    """Return the epochs that the looks after `count` seeds compute at most, if all groups of these cells go on."""
+    seeds = {cell.seed for cell in cells}
+    return sum(cell.config.train.epochs for cell in cells) / max(1, len(seeds)) * (looks.most - count)

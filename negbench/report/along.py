@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, size_of, unbeaten
+from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, size_of, unbeaten
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of
-from negbench.grid.dials import Dials, Point
+from negbench.grid.dials import Dial, Dials, Point
 from negbench.report.charts import Chart, Panel, Square, heat, label_ends, line_style, shade, tall_enough
 
 if TYPE_CHECKING:
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 def dial_charts(dials: Dials, rows: Sequence[VerdictRow]) -> list[Chart]:
     """Draw the best strategy at every point, and the metric along each dial."""
-    return [_best(dials, rows), *(_along(dials, rows, i) for i, axis in enumerate(dials.axes) if len(axis.values) > 1)]
+    return [_best(dials, rows), *(_along(dials, rows, i) for i, axis in enumerate(dials.axes) if _drawn(axis))]
+
+
+def _drawn(dial: Dial) -> bool:
+    """Whether strategies have lines along a dial; where the number of negatives is an axis, their names end with it."""
+    return len(dial.values) > 1 and dial.key != "num_negatives"
 
 
 def _styles(rows: Sequence[VerdictRow]) -> dict[str, dict[str, Any]]:
@@ -53,7 +58,7 @@ def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
 
 
 def _winner(x: int, y: int, point: Sequence[VerdictRow], color: str) -> Square:
-    text = point[0].strategy + (f"\n+{100 * point[1].behind:.1f}" if len(point) > 1 else "")
+    text = point[0].strategy + (f"\n+{100 * lead(point)[0]:.1f}" if len(point) > 1 else "")
     return Square(x, y, text, color, hatched=len(unbeaten(point)) > 1)
 
 

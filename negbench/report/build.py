@@ -81,7 +81,7 @@ def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
                 section("matrix", "Effect of other negatives on each system", *matrix),
                 section("budgets", "After how many steps", *([budgets] if budgets else [])),
                 section("zone", "Where in the ranking", *([zone] if zone else [])),
-                section("leader", "Against the baseline", *_leader(findings, parts, runs)),
+                section("leader", "Who is best", *_leader(findings, parts, runs)),
                 section("tuned", "At equal tuning"),
             ],
             why=[*_charts(parts), section("behaviour", "Behaviour, cost and regime")],
@@ -109,7 +109,7 @@ def _leader(findings: Findings, parts: Sequence[Runs], finished: Container[str])
     if not findings.rows:
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
     shown += [Note(f"{text[0].upper()}{text[1:]}.", missing=True) for text in findings.mixed()]
-    return [*shown, *(chart for runs in parts if (chart := figures.forest(runs)) is not None)]
+    return [*shown, *(chart for runs in parts for chart in figures.forests(runs))]
 
 
 def _read_tests(rows: Sequence[VerdictRow]) -> str:
@@ -117,9 +117,10 @@ def _read_tests(rows: Sequence[VerdictRow]) -> str:
     if not rows:
         return ""
     return (
-        "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
-        "account for queries and seeds, and are simultaneous over the rows of a table: `better` and `worse` if the "
-        "interval excludes 0; `equal` if it is inside the margin, where a difference does not matter; `undecided` "
+        "Every strategy against the best with as many negatives, and against the baseline of its data set, loss and "
+        "backbone, in points. Intervals and p-values account for queries and seeds, and are simultaneous over all "
+        "pairs or over the rows of a table: `better` and `worse` if the interval excludes 0; `equal` if it is inside "
+        "the margin, where a difference does not matter; `undecided` "
         f"otherwise. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 VERDICTS = {  # colour and marker, distinguishable without colours too
+    "best": (PALETTE[2], "D"),
+    "highest": (PALETTE[2], "D"),
     "better": (PALETTE[2], "^"),
     "worse": (PALETTE[1], "v"),
     "equal": (PALETTE[0], "s"),
@@ -100,55 +103,87 @@ def parts_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[R
 # --- the answer --------------------------------------------------------------------------------------------------
 
 
-def forest(runs: Runs) -> Chart | None:
-    """Draw differences to the baseline with intervals, beside columns of numbers; None without a baseline."""
+@dataclass(frozen=True)
+class _Question:
+    """What a forest shows of a row: its verdict, and its difference with the ends of the interval; NaN for none."""
+
+    title: str
+    verdict: Callable[[VerdictRow], str]
+    ends: Callable[[VerdictRow], tuple[float, float, float]]
+    column: str
+
+
+_BEST = _Question(
+    "behind the best with as many negatives",
+    lambda row: row.standing,
+    lambda row: (-row.gap, -row.gap_high, -row.gap_low),
+    "behind",
+)
+
+
+def forests(runs: Runs) -> list[Chart]:
+    """Draw every row against the best with as many negatives and, if one was asked for, against the baseline."""
     rows = [row for row in runs.rows if row.main]
-    if not any(row.compared for row in rows):
+    asked = listed(sorted({row.baseline for row in rows if row.compared and row.against}))
+    baseline = _Question(
+        f"against {asked}",
+        lambda row: row.verdict,
+        lambda row: (row.difference, row.diff_low, row.diff_high),
+        "difference",
+    )
+    drawn = [(runs.key("forest"), _BEST)] + [(runs.key("forest-baseline"), baseline)] * bool(asked)
+    charts = (_forest_chart(runs, rows, key, question) for key, question in drawn)
+    return [chart for chart in charts if chart is not None]
+
+
+def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], key: str, question: _Question) -> Chart | None:
+    """Draw differences with intervals, beside columns of numbers; None where no row has any."""
+    if all(math.isnan(question.ends(row)[0]) for row in rows):
         return None
     lines = list[VerdictRow | str]()
     for loss in runs.losses:
         of_loss = sorted((row for row in rows if row.loss == loss), key=lambda row: runs.strategies.index(row.strategy))
         lines += [f"under {loss}"] * (len(runs.losses) > 1)
         lines += [row for block in equally_many(of_loss).values() for row in block]
-    name, first, baselines = label_of(runs.main), rows[0], listed(sorted({row.baseline for row in rows}))
-    counts = {word: sum(row.verdict == word for row in rows) for word in VERDICTS}
+    name, first = label_of(runs.main), rows[0]
+    words = [question.verdict(row) for row in rows]
+    counts = {word: words.count(word) for word in VERDICTS if word in words}
     text = (
-        f"Difference of {name} from {baselines} in points, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) are "
+        f"{name}, points {question.title}, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) are "
         f"simultaneous over the rows of a loss; the shaded range is the margin of {100 * first.margin:g} points. "
         "Negatives: per query and step. FN: share of false negatives among the draws. "
-        f"{', '.join(f'{count} {word}' for word, count in counts.items() if count)}."
+        f"{', '.join(f'{count} {word}' for word, count in counts.items())}."
     )
-    legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if counts[word])
-    panel = Panel("", _forest(lines, _forest_columns(runs), f"points against {baselines}"), 0.2 * len(lines) + 0.3)
-    return Chart(runs.key("forest"), f"{name} against the baseline", text, (panel,), 1, legend, full=True)
+    legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
+    panel = Panel("", _forest(lines, question, _forest_columns(runs, question)), 0.2 * len(lines) + 0.3)
+    return Chart(key, f"{name} {question.title}", text, (panel,), 1, legend, full=True)
 
 
 _Column = tuple[str, int, int, Callable[[VerdictRow], str]]  # title, its right edge in wide, in narrow figures, text
 
 
-def _forest_columns(runs: Runs) -> list[_Column]:
+def _forest_columns(runs: Runs, question: _Question) -> list[_Column]:
     """Return the columns beside the forest; those with right edge 0 in narrow figures are left out there."""
     rates = {(g.labels["strategy"], g.labels["loss"]): _false_negative_rate(g) for g in runs.groups}
 
     def rate(row: VerdictRow) -> str:
         return number(rates.get((row.strategy, row.loss)), 2)
 
-    def difference(row: VerdictRow) -> str:
-        return signed(row.difference, row.diff_low, row.diff_high) if row.compared else "-"
-
     return [
         (f"{label_of(runs.main).removeprefix('average ')} %", 50, 0, lambda row: percent(row.mean, 1)),
-        ("difference", 160, 0, difference),
+        (question.column, 160, 0, lambda row: signed(*question.ends(row))),
         ("negatives", 215, 48, lambda row: negatives_text(row.negatives)),
         ("FN %", 252, 82, rate),
     ]
 
 
-def _forest(lines: Sequence[VerdictRow | str], columns: Sequence[_Column], xlabel: str) -> Callable[[Axes], None]:
+def _forest(
+    lines: Sequence[VerdictRow | str], question: _Question, columns: Sequence[_Column]
+) -> Callable[[Axes], None]:
     """Draw lines from the top: each loss's name, if given, above its rows. The best mean under a loss is bold."""
     rows = [line for line in lines if not isinstance(line, str)]
     margin = 100 * rows[0].margin
-    ends = [100 * end for row in rows if row.compared for end in (row.diff_low, row.diff_high)] + [margin, -margin]
+    ends = [100 * end for row in rows for end in question.ends(row)[1:] if not math.isnan(end)] + [margin, -margin]
     room = 0.05 * (max(ends) - min(ends))
     best = {loss: max(row.mean for row in rows if row.loss == loss) for loss in {row.loss for row in rows}}
 
@@ -172,17 +207,23 @@ def _forest(lines: Sequence[VerdictRow | str], columns: Sequence[_Column], xlabe
             before = lines[y - 1] if y else ""
             if not isinstance(before, str) and negatives_text(before.negatives) != negatives_text(row.negatives):
                 axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
-            color, marker = VERDICTS.get(row.verdict, (GREY, "o"))
+            color, marker = VERDICTS.get(question.verdict(row), (GREY, "o"))
             for title, end, text in shown:
                 weight = "bold" if title == columns[0][0] and row.mean == best[row.loss] else "normal"
-                write(text(row), y, end, fontsize=8, weight=weight, color=color if title == "difference" else "black")
-            if row.compared:
-                axes.plot([100 * row.diff_low, 100 * row.diff_high], [y, y], color=color, linewidth=1.6)
-                axes.plot([100 * row.difference], [y], marker, color=color, markersize=5.5)
+                write(
+                    text(row), y, end, fontsize=8, weight=weight, color=color if title == question.column else "black"
+                )
+            middle, low, high = (100 * each for each in question.ends(row))
+            if question.verdict(row) in ("best", "highest"):
+                middle = low = high = 0.0
+            if not math.isnan(middle):
+                axes.plot([low, high], [y, y], color=color, linewidth=1.6)
+                axes.plot([middle], [y], marker, color=color, markersize=5.5)
         named = {y: row for y, row in enumerate(lines) if not isinstance(row, str)}
-        baseline = [" (baseline)" * (row.verdict == "baseline") for row in named.values()]
-        axes.set_yticks(list(named), [row.strategy + more for row, more in zip(named.values(), baseline, strict=True)])
-        axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room), xlabel=xlabel)
+        baseline = [" (baseline)" * (row.verdict == "baseline" and question is not _BEST) for row in named.values()]
+        axes.set_yticks(list(named), [row.named + more for row, more in zip(named.values(), baseline, strict=True)])
+        axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room))
+        axes.set_xlabel(f"points {question.title}")
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)

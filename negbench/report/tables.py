@@ -103,9 +103,12 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
     text = "Rows are grouped by the number of negatives per query and step, the best first. FN: share known to be "
     text += "relevant."
     if findings.rows:
-        text += " Intervals and p-values hold for the whole table. Beaten by: from tests of all pairs. Detectable: the "
-        text += "true difference that the tests find with 80 % power. Over all: data sets and backbones have equal "
-        text += "weights."
+        text += " Distinct: different images among these negatives. Behind the best: of those with as many negatives, "
+        text += "with intervals that hold for all pairs of a table at once, as do ranks and beaten by. Over all: data "
+        text += "sets and backbones have equal weights."
+    if any(row.against for row in findings.rows):
+        text += " Differences and p-values hold for the whole table. Detectable: the true difference that the tests "
+        text += "find with 80 % power."
     behaviour = (
         "Band: position of the pool in the ranking (0 %: highest score). FN: share known to be relevant, of the pool "
         "and of the draws. Hardness: the target's score minus the negative's; small or below 0 is hard."
@@ -134,11 +137,12 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
 def _units(rows: Sequence[VerdictRow]) -> str:
     """Say what a leader table's cells hold."""
     text = "percent, mean ± standard deviation over seeds"
-    tested = [row for row in rows if row.baseline]
-    if not tested:
+    if not rows:
         return text
-    first, baselines = tested[0], {row.baseline for row in tested}
-    text += f"; difference of {label_of(first.metric)} from {first.baseline if len(baselines) == 1 else 'the baseline'}"
+    first, baselines = rows[0], {row.baseline for row in rows if row.baseline and row.against}
+    text += f"; {label_of(first.metric)} behind the best with as many negatives"
+    if baselines:
+        text += f", and its difference from {first.baseline if len(baselines) == 1 else 'the baseline'},"
     level = f"{100 * (1 - first.alpha):g} %"
     return f"{text} in points, with simultaneous {level} intervals and a margin of {100 * first.margin:g}"
 

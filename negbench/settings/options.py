@@ -363,15 +363,15 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     )
     lr: LearningRate | None = option(
         None,
-        "grid: choose each strategy's learning rate among 0.3, 1 and 3 times train.lr, with the first seed, on a part "
-        "of train; fixed: train.lr for all; VALUE: this rate for all [default: grid; fixed with --tuned or --dial "
-        "train.lr].",
+        "grid: choose each strategy's learning rate among 0.3, 1 and 3 times train.lr, with the first seed, on queries "
+        "that are not reported; fixed: train.lr for all; VALUE: this rate for all [default: grid; fixed with --tuned "
+        "or --dial train.lr].",
         metavar="grid|fixed|VALUE",
         cli=str,
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
     baseline: str | None = option(
-        None, "Strategy that all others are compared with [default: in-batch, else all-corpus]."
+        None, "Also show each difference from this strategy [with --pairs baseline: in-batch, else all-corpus]."
     )
     metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
     margin: float = option(1.0, "Differences within this many points count as equal.", ge=0, lt=100)
@@ -387,6 +387,8 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
                 raise OptionError(f"{flag}: {key} is where runs are computed, not part of them: use --set {key}=VALUE")
         if self.epochs and "train.epochs" in keys:
             raise OptionError(f"{keys['train.epochs']} and --epochs set the same key: leave one of them out")
+        if self.negatives and "train.num_negatives" in keys:
+            raise OptionError(f"{keys['train.num_negatives']} and --negatives set the same key: leave one of them out")
         if isinstance(self.lr, float):
             keys["train.lr"] = f"--lr {self.lr:g}"
         for text in self.sets:

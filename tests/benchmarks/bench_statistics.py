@@ -1,17 +1,18 @@
-"""Calibration of negbench.analysis: bench_statistics.py [--full] [--looks | --best] [--tables N] [--part I N]
+"""Calibration of negbench.analysis: bench_statistics.py [--full] [--looks | --best | --rates] [--tables N] [--part I N]
 
 For each setting, simulates tables of hits and misses in which a third of the strategies is truly 3 points better than
 the rest. A verdict is false if it calls a difference of 0, has the wrong sign, or says "equal" at a true difference of
 the margin or more; the rate is the share of tables with any false verdict. Power is the share of true differences that
 are called. `--looks` simulates all of `--until decided`: strategies that are 0, 0.5, 1 and 3 points better, looks after
 3, 5, 8, ... seeds, decided strategies that stop. `--best` does so for `--pairs best` and other orders of strategies; in
-the first tenth of the tables it also counts the runs of `--pairs all`. `--full` prints the table of docs/statistics.md
+the first tenth of the tables it also counts the runs of `--pairs all`. `--rates` simulates choices among three learning
+rates. `--full` prints the table of docs/statistics.md
 (1,000 tables per setting; hours of one core); the default of 40 tables takes a few minutes.
 """
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ import scipy
 from negbench.analysis.differences import differences
 from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
 from negbench.grid.looks import Looks
+from negbench.grid.rates import choose
 from negbench.scoring.stored import Values
 from negbench.settings.options import PairsToDecide
 
@@ -174,6 +176,38 @@ def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[flo
     return false / tables, [float(np.mean(ended[round(gap, 3)])) for gap in EFFECTS], used
 
 
+def rates_chosen(gains: Sequence[float], queries: int, tables: int, seed: int) -> tuple[float, float, float]:
+    """Choose among rates of 0.3, 1 and 3 times the configured one, whose true recalls are 50 % plus these gains.
+
+    A run moves all its queries by a normal term of 0.5 points. Return how often the choice is truly more than a margin
+    below the best, how often the highest mean would be, and how often the configured rate is kept.
+    """
+    rng, slope = np.random.default_rng(seed), (logit_of(0.501, DIFFICULTY) - logit_of(0.499, DIFFICULTY)) / 0.002
+    lost = highest = kept = 0
+    for _ in range(tables):
+        difficulty, known = DIFFICULTY * rng.standard_normal(queries), dict[float, Values]()
+        for rate, gain in zip((0.3, 1.0, 3.0), gains, strict=True):
+            level = logit_of(0.5 + gain, DIFFICULTY) + slope * 0.005 * rng.standard_normal()
+            hits = (scipy.special.logit(rng.random(queries)) < level + difficulty).astype(float)
+            known[rate] = Values(hits[None], (0,), None)
+        true = dict(zip(known, gains, strict=True))
+        chosen, _ = choose(known, 1.0)
+        lost += true[chosen] < max(gains) - MARGIN
+        highest += true[max(known, key=lambda rate: known[rate].mean)] < max(gains) - MARGIN
+        kept += chosen == 1.0
+    return lost / tables, highest / tables, kept / tables
+
+
+def print_rates(tables: int) -> None:
+    head = ("true gains of 0.3, 1 and 3 times", "queries", "chosen below the margin", "highest mean", "configured kept")
+    print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    for gains in ((0.0, 0.0, 0.0), (-0.02, 0.0, 0.005), (-0.02, 0.0, 0.02), (0.04, 0.0, -0.1)):
+        for queries in (60, 1000, 2000):
+            shares = rates_chosen(gains, queries, tables, queries)
+            row = (", ".join(f"{100 * gain:+g}" for gain in gains), queries, *(f"{share:.1%}" for share in shares))
+            print("| " + " | ".join(map(str, row)) + " |", flush=True)
+
+
 def best_settings(full: bool) -> Iterator[Setting]:
     quick = (("equal", False), ("log-normal", True), ("log-normal", False), ("equal", True))
     for order, alone in zip(ORDERS, quick, strict=True):
@@ -211,11 +245,14 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--looks", action="store_true")
     parser.add_argument("--best", action="store_true")
+    parser.add_argument("--rates", action="store_true")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="this one of so many parts of the settings")
     parser.add_argument("--tables", type=int)
     chosen = parser.parse_args()
     tables = chosen.tables or (1000 if chosen.full else 40)
     print(f"{tables} tables a setting, effect {100 * EFFECT:g} points, margin {100 * MARGIN:g} point, alpha 5 %\n")
+    if chosen.rates:
+        return print_rates(tables)
     head = ("family", "seeds", "rows", "queries", "sds", "by query", "false verdicts", "power", "seconds a table")
     if chosen.looks:
         decided = [f"decided of {100 * gap:g} points" for gap in EFFECTS]

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from negbench.datasets._garments import ATTRIBUTES, codes_of
 from negbench.datasets._synthesis import Spec, plan
 from negbench.datasets._wording import clauses
 from negbench.datasets.vectors import VectorWorld, attributes_of, look_of
 from negbench.errors import DataError, OptionError
-from negbench.plugins.registry import build
+from negbench.plugins.registry import build, registry
 
 SMALL = {"train_images": 160, "train_queries": 120, "val_images": 120, "val_queries": 80}
 
@@ -93,8 +94,31 @@ def test_twenty_thousand_images() -> None:
     data = load(train_images=20_000, twins=3.0)
     assert len(set(data.images)) == 20_000
     assert np.mean([len(query.relevant) for query in data.queries]) == pytest.approx(3, rel=0.1)
+    assert {shown_kind(image) for image in data.images} == {"dress"}
     with pytest.raises(OptionError, match=r"90% of the 10,560 possible ones may be used: ask for fewer"):
-        load(train_images=20_000, twins=2.0)
+        load(train_images=60_000, twins=2.0)
+
+
+def test_a_world_too_large_for_one_category_has_three() -> None:
+    """10,000 images without twins need more than 9,504 garments."""
+    sizes = {"train_images": 10_000, "twins": 1.0}
+    train, val = load(**sizes), load(split="val", **sizes)
+    for data in (train, val):
+        assert {shown_kind(image) for image in data.images} == {"dress", "shirt", "toptee"}
+        assert list(data.groups) == ["dress"]
+        assert len({query.id for query in data.queries}) == len(data.queries)
+        for query in data.queries:
+            assert shown_kind(query.reference) == shown_kind(str(query.target))
+            assert query.relevant == (query.target,)
+    assert (len(train.images), len(train.queries), len(val.images), len(val.queries)) == (10_000, 120, 120, 80)
+    features = registry.make("backbones", "vectors", dim=512, tokens=1, noise=0.0, seed=0).features_of(train.images)[
+        :, 0
+    ]
+    assert len(torch.unique(features.round(decimals=4), dim=0)) == 10_000  # also garments of equal attributes
+
+
+def shown_kind(image: str) -> str:
+    return attributes_of(image).category
 
 
 def test_the_world_is_the_golden_one() -> None:

@@ -1,15 +1,18 @@
 """Training budgets as an axis: tables, schedules and rates of their own; orders that turn."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from negbench.analysis.answer import _turns
+from negbench.analysis.answer import _turns, say
 from negbench.analysis.findings import stored
+from negbench.analysis.pivots import at_point, points_frame
 from negbench.api import compare
 from negbench.errors import OptionError
 from negbench.grid.compare import over_recipe, plan_comparison
+from negbench.report.along import dial_charts
 from negbench.report.budgets import budgets_chart
 from negbench.settings.options import Compare
 
@@ -39,6 +42,33 @@ def test_each_budget_has_tables_schedules_and_rates_of_its_own(runs: Path) -> No
     assert len(chart.panels) == 1
 
 
+def test_dials_times_budgets_times_numbers_of_negatives(vector_sets: list[str], tmp_path: Path) -> None:
+    """Every point is a value of each; strategies are compared within it."""
+    sets = tuple(text for text in vector_sets if not text.startswith("train.epochs="))
+    asked = {
+        "strategies": "qure,in-batch",
+        "seeds": 2,
+        "sets": sets,
+        "epochs": "1,2",
+        "negatives": "1,3",
+        "lr": "fixed",
+    }
+    given = {"dials": ("train.weight_decay=0.1,0.2",), "name": "c", "tracking_uri": "none", "report": False}
+    compare(Compare(runs_dir=tmp_path, **asked, **given))
+    findings = stored(tmp_path, "c")
+    assert len(findings.groups) == 2 * 2 * 2 * 2
+    frame = points_frame(findings.dials, findings.main)
+    columns = ["weight_decay", "epochs", "num_negatives"]
+    assert sorted(map(tuple, frame[columns].to_numpy())) == sorted(product(("0.1", "0.2"), "12", "13"))
+    for _, line in frame.iterrows():
+        assert line["best"].endswith(f" x{line['num_negatives']}")
+        rows = at_point(findings.main, f"weight_decay={line['weight_decay']}, epochs={line['epochs']}, num_negatives=3")
+        assert {row.strategy for row in rows} == {"qure x3", "in-batch x3"}
+    assert say(findings)[0].startswith("8 points (")
+    keys = {chart.key for chart in dial_charts(findings.dials, findings.main)}
+    assert keys == {"best", "along-weight_decay", "along-epochs"}
+
+
 def test_turns_are_decided_at_both_budgets(runs: Path) -> None:
     rows = [row for row in stored(runs, "budgets").main if row.strategy.endswith(" x1")]
     beaten = {("2", "in-batch x1"): ("qure x1",), ("4", "qure x1"): ("in-batch x1",)}
@@ -59,5 +89,7 @@ def test_flags_replace_a_recipes_budgets(tmp_path: Path) -> None:
         assert over_recipe(Compare(recipe=recipe, **given)).epochs == ()
     with pytest.raises(OptionError, match=r"--dial train\.epochs=5,6 and --epochs set the same key"):
         Compare(epochs="2,4", dials=("train.epochs=5,6",))
+    with pytest.raises(OptionError, match=r"--dial train\.num_negatives=1,2 and --negatives set the same key"):
+        Compare(negatives="2,4", dials=("train.num_negatives=1,2",))
     with pytest.raises(OptionError, match="--tuned and --epochs cannot be combined"):
         plan_comparison(Compare(epochs="2,4", tuned=2), tmp_path)

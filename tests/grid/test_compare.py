@@ -309,7 +309,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
     out = output.out
     assert "4 cells" in out
     assert "R@10" in out
-    assert "difference of R@10 from in-batch in points" in " ".join(out.split())
+    assert "R@10 behind the best with as many negatives in points" in " ".join(out.split())
     assert "3 more to compute: about" in output.err
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0

@@ -144,7 +144,8 @@ def test_the_report_answers_on_the_first_screen_without_network(
         report.set_viewport_size({"width": wide, "height": 900})
         assert report.evaluate("document.documentElement.scrollWidth") == wide
         box, head = (
-            report.locator(f"#table-table {part}").bounding_box() for part in (".scroll", "th:has-text('verdict')")
+            report.locator(f"#table-table {part}").bounding_box()
+            for part in (".scroll", "th:has-text('against the best')")
         )
         assert box is not None
         assert head is not None

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_the_best_numbers_are_bold(page: Parsed, compared: Path) -> None:
         if means[name][row] == means[name].max() != means[name].min()
     ]
     assert bold == want
-    assert page.tables["table-table"][0][:4] == ["strategy", "loss", "verdict", "difference"]
+    assert page.tables["table-table"][0][:4] == ["strategy", "loss", "against the best", "behind the best"]
 
 
 def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_sent_alone(
@@ -204,7 +205,7 @@ def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
         dropped = [column for column in frame.columns if column not in head]
         assert all(frame[column].nunique() == 1 for column in dropped)
         assert "negatives" in frame
-    assert {"verdict", "difference", "p", "beaten by", "detectable", "mean"} <= set(want.quality.columns)
+    assert {"against the best", "behind the best", "distinct", "beaten by", "mean"} <= set(want.quality.columns)
     counts = [float(text) for text in want.quality["negatives"]]
     assert counts == sorted(counts)
     assert set(want.quality["strategy"][:4]) == {"qure", "top-k"}
@@ -269,19 +270,21 @@ def test_a_caption_says_at_which_epochs_points_lie() -> None:
         assert figures._at(epochs) == words
 
 
-def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(drawn_runs: figures.Runs) -> None:
-    runs = drawn_runs
-    chart = figures.forest(runs)
-    assert chart is not None
+@pytest.mark.parametrize("title", ["behind", "difference"])
+def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs: figures.Runs, title: str) -> None:
+    asked = tuple(replace(row, against=True) for row in drawn_runs.rows)
+    against, runs = title == "difference", replace(drawn_runs, rows=asked)
+    assert len(figures.forests(drawn_runs)) == 1
+    chart = figures.forests(runs)[against]
     (panel,) = chart.panels
     axes = drawn(panel)
     losses = {t.get_position()[1]: t.get_text().removeprefix("under ") for t in axes.texts if "under" in t.get_text()}
     assert list(losses.values()) == ["bradley-terry", "info-nce"]
     places = list(zip([t.get_text() for t in axes.get_yticklabels()], axes.get_yticks(), strict=True))
-    assert [name for name, _ in places] == 2 * ["top-k", "qure", "in-batch (baseline)"]
+    assert [name for name, _ in places] == 2 * ["top-k", "qure", "in-batch" + " (baseline)" * against]
     words = {(t.xyann[0], t.xy[1]): t.get_text() for t in axes.texts if hasattr(t, "xyann")}
     columns = {text: x for (x, y), text in words.items() if y == -1}
-    assert list(columns) == ["recall %", "difference", "negatives", "FN %"]
+    assert list(columns) == ["recall %", title, "negatives", "FN %"]
     for name, y in places:
         loss = losses[max(height for height in losses if height < y)]
         row = next(r for r in runs.rows if r.main and r.loss == loss and r.strategy == name.split()[0])
@@ -290,12 +293,15 @@ def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(drawn_runs
         group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == (row.strategy, loss))
         rates = [result["behaviour"]["false_negative_rate_draws"] for result in group.results]
         assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}"
-        if not row.compared:
+        wanted = (row.difference, row.diff_low, row.diff_high) if against else (-row.gap, -row.gap_high, -row.gap_low)
+        verdict = row.verdict if against else row.standing
+        if verdict in ("best", "highest", "only"):
+            wanted = (0.0, 0.0, 0.0)
+        elif verdict == "baseline":
             continue
         bar, point = (line for line in axes.lines if len(line.get_ydata()) and set(line.get_ydata()) == {y})
-        assert list(bar.get_xdata()) == [100 * row.diff_low, 100 * row.diff_high]
-        assert list(point.get_xdata()) == [100 * row.difference]
-        assert (point.get_color(), point.get_marker()) == figures.VERDICTS[row.verdict]
+        assert [*point.get_xdata(), *bar.get_xdata()] == [100 * each for each in wanted]
+        assert (point.get_color(), point.get_marker()) == figures.VERDICTS[verdict]
     assert any(word in chart.text for word in figures.VERDICTS)
     assert figures.VERDICTS["undecided"][0] == GREY
 

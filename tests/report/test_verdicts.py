@@ -190,9 +190,15 @@ def test_one_query_in_a_category_leaves_no_statistics(tmp_path: Path) -> None:
 
 def test_leader_table_has_interval_and_verdict(tmp_path: Path) -> None:
     groups = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.8)]
-    rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
+    by_default = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
+    rows = [row for table in tables_of(groups) for row in rows_of(table, Rules(baseline="in-batch"))]
     quality = leader_table(groups, rows).quality.set_index("strategy")
     main = {row.strategy: row for row in rows if row.main}
+    assert quality["against the best"].to_dict() == {"a": "best", "in-batch": "worse"}
+    gap = main["in-batch"]
+    behind = f"{100 * gap.gap:+.2f} [{100 * gap.gap_low:.2f}, {100 * gap.gap_high:.2f}]"
+    assert quality["behind the best"].to_dict() == {"a": "-", "in-batch": behind}
+    assert {"verdict", "difference"}.isdisjoint(leader_table(groups, by_default).quality)  # no baseline was asked for
     assert quality.loc["a", "verdict"] == "better"
     ends = f"[{100 * main['a'].low:.2f}, {100 * main['a'].high:.2f}]"
     assert quality.loc["a", "mean"] == f"{100 * main['a'].mean:.2f} {ends}"
@@ -212,11 +218,19 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path: Path,
     for i in range(4):
         count = int(draw.integers(1, 4))
         groups.append(group_of(tmp_path, f"s{'x' * i}", float(draw.normal(0, 0.4)), seeds=tuple(range(count))))
-    rules = Rules(alpha=float(draw.choice([0.05, 0.2])), margin=float(draw.choice([0.005, 0.1])))
+    rules = Rules("in-batch", alpha=float(draw.choice([0.05, 0.2])), margin=float(draw.choice([0.005, 0.1])))
     rows = [row for table in tables_of(groups) for row in rows_of(table, rules)]
     seen = [*leader_table(groups, rows).quality.to_dict("records"), *verdict_frame(rows).to_dict("records")]
     assert len(seen) == 5 + 15
     for line in seen:
+        if "[" in str(line["behind the best"]):
+            low, high = (float(end) for end in str(line["behind the best"]).split("[")[1].rstrip("]").split(","))
+            assert (line["against the best"] == "worse") == (low > 0)
+            assert (line["against the best"] == "equal") == (
+                -100 * rules.margin <= low <= 0 <= high <= 100 * rules.margin
+            )
+        else:
+            assert line["against the best"] in ("best", "highest")
         if line["verdict"] == "baseline":
             assert line["difference"] == "-"
             continue
@@ -264,50 +278,78 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
     assert list(table.quality["strategy"]) == ["strong", "weak", "in-batch"]
     for frame in (table.quality, table.behaviour, table.cost, verdict_frame([r for r in rows if r.main])):
         assert list(frame["negatives"]) == ["1", "1", "63"]
-    order, losers, more, *_, sure = answer_of(groups, rows)
+    order, losers, numbers, *_, sure = answer_of(groups, rows)
     assert order.startswith("average recall with 1 negative per query and step: strong (")
     assert " %) is best; weak loses " in order
-    assert " With 63 negatives, in-batch reaches " in order
     values, key = tables_of(groups)[0].values["average/recall"], "/".join([*rows[0].place, "average/recall"])
     test = differences(values, "in-batch", key=key).pairs.of("strong", "weak")  # though in-batch is ahead of both
     assert test is not None
     assert losers == f"Behind strong: weak by {signed(test.value, test.interval.low, test.interval.high)[1:]} points."
-    assert more.startswith("With 63 negatives: in-batch")
-    assert more.endswith("% (the baseline).")
-    assert "1 worse" in sure
-    others = [groups[0], counted(group_of(tmp_path, "other", 0.5), 63), groups[1]]
-    _, _, more, *_ = answer_of(others, [row for table in tables_of(others) for row in rows_of(table, Rules())])
-    assert more.startswith("With 1 negative: weak")
+    assert numbers.startswith("Between numbers of negatives: in-batch with 63 (")
+    behind = next(row for row in rows if row.strategy == "strong" and row.main)
+    assert f" %) {100 * behind.behind:.2f} [" in numbers
+    assert sure.startswith("Against the best with as many negatives: 1 worse.")
+    asked = [row for table in tables_of(groups) for row in rows_of(table, Rules(baseline="in-batch"))]
+    (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch: ")]
+    assert line.endswith(" Not with its 63 negatives per query and step: strong 1, weak 1.")
+    shown = leader_table(groups, asked).quality.set_index("strategy")
+    assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
+    apart = answer_of(groups[:2], [row for row in rows if row.strategy != "strong"])
+    assert apart[0].startswith("Between numbers of negatives: in-batch with 63 (")  # no two have as many
     alone = [row for row in rows if row.strategy == "weak"]
-    assert answer_of([groups[1]], alone)[0].startswith("average recall: weak (")
-    assert answer_of([groups[1]], alone)[0].endswith(" %); no run of the baseline is finished.")
+    assert answer_of([groups[1]], alone)[0].endswith(" %) is the only strategy.")
+
+
+def test_fewer_images_than_asked_for_are_marked(tmp_path: Path) -> None:
+    """Draws of 16 from sets of 6: 14.4 distinct images would be enough."""
+    groups = [group_of(tmp_path, "a", 0.8), group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "enough", 0.0)]
+    for group, distinct in zip(groups, (6.0, 16.0, 14.4), strict=True):
+        for run in group.runs:
+            config = {**run.manifest["config"], "train": {"num_negatives": 16}}
+            run.write_manifest({**run.manifest, "config": config})
+            run.write_result({**run.result, "behaviour": {"distinct": distinct}, "negatives_per_query": 15.5})
+    groups = [Group(group.labels, tuple(RunFolder(run.path) for run in group.runs)) for group in groups]
+    rows = [row for table in tables_of(groups) for row in rows_of(table, Rules(baseline="in-batch"))]
+    assert {row.negatives for row in rows} == {16.0}
+    assert {row.strategy: row.named for row in rows} == {
+        "a": "a (6 distinct)", "in-batch": "in-batch", "enough": "enough",
+    }  # fmt: skip
+    line = leader_table(groups, rows).quality.set_index("strategy").loc["a"]
+    assert (line["negatives"], line["distinct"]) == ("16", "6.0")
+    assert (line["against the best"], line["verdict"]) == ("best (6 distinct)", "better (6 distinct)")
+    answer = " ".join(answer_of(groups, rows))
+    assert answer.startswith("average recall with 16 negatives per query and step: a (6 distinct) (")
+    assert "a (6 distinct) +" in answer.split("Against in-batch: ")[1]
 
 
 def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
     """Return a row with numbers chosen by hand."""
     ends = {"sd": 0.0, "low": mean, "high": mean}
     known = {"metric": "recall_at_10", "main": True, "seeds": 5, "queries": 9, "baseline": "a", "verdict": "undecided"}
+    known["covers"] = "other seeds"
     given = {**LABELS, **known, **ends, "negatives": 1.0, "margin": 0.005, "alpha": 0.05, **facts}
     return VerdictRow(strategy=strategy, mean=mean, **given)
 
 
 def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
     rows = [
-        row("x", 0.5),
-        row("same", 0.498, gap=0.002, gap_low=-0.001, gap_high=0.004),
-        row("open", 0.49, gap=0.01, gap_low=-0.02, gap_high=0.04),
-        row("last", 0.4, beaten_by=("x",), gap=0.1, gap_low=0.08, gap_high=0.12),
+        row("x", 0.5, standing="highest"),
+        row("same", 0.498, standing="equal", gap=0.002, gap_low=-0.001, gap_high=0.004),
+        row("open", 0.49, standing="undecided", gap=0.01, gap_low=-0.02, gap_high=0.04),
+        row("last", 0.4, standing="worse", gap=0.1, gap_low=0.08, gap_high=0.12),
     ]
     assert answer_of([], rows) == [
         "R@10 with 1 negative per query and step: x (50.0 %) is highest; same (49.8 %) is equal to it within 0.5 "
         "points; open (49.0 %) is undecided against it; last loses 10.0 points.",
         "Behind x: last by 10.00 [8.00, 12.00] points.",
+        "Against the best with as many negatives: 1 worse, 1 equal, 1 undecided. The simultaneous 95 % intervals "
+        "hold for other seeds, not for other models, data or settings.",
     ]
-    alone = answer_of([], [rows[0], rows[3]])
+    alone = answer_of([], [replace(rows[0], standing="best"), rows[3]])
     assert alone[0] == "R@10 with 1 negative per query and step: x (50.0 %) is best; last loses 10.0 points."
     assert alone[1].startswith("Behind x: last by 10.00")
     two = answer_of([], [*rows, row("x", 0.5, loss="other")])
-    assert list(dict.fromkeys(line.split(":")[0] for line in two)) == ["l", "other"]
+    assert list(dict.fromkeys(line.split(":")[0] for line in two[:3])) == ["l", "other"]
     (several,) = {line.split(":")[0] for line in answer_of([], [rows[0], row("x", 0.5, dataset=OVER_ALL)])[:1]}
     assert several == OVER_ALL  # the block over all comes first
 
@@ -389,7 +431,7 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path: Path) -> None:
     shown = leader_tables(groups, [*rows.values(), *rows_of(tables[0], Rules())])
     assert list(shown) == ["f@1", "f@2", OVER_ALL]
     assert list(shown[OVER_ALL].quality["strategy"]) == ["a", "in-batch"]
-    assert shown[OVER_ALL].quality.loc[0, "verdict"] == "better"
+    assert shown[OVER_ALL].quality.loc[0, "against the best"] == "best"
 
 
 def test_measured_numbers(tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""Estimate what a command still needs, from the runs that it has computed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from negbench.display import duration
+from negbench.machine.room import size
+from negbench.store.runfolder import RunFolder
+
+
+@dataclass
+class Estimate:
+    """Time and disk space of the rest of a command; a run is expected to take as long per epoch as those so far.
+
+    Attributes:
+        later: epochs of all runs that follow the cells that are being computed, at least and at most.
+        runs, epochs, seconds, stored: number of the runs computed so far, and their sums; `stored` in bytes.
+    """
+
+    later: tuple[float, float] = (0.0, 0.0)
+    runs: int = 0
+    epochs: float = 0.0
+    seconds: float = 0.0
+    stored: int = 0
+
+    def add(self, folder: Path, epochs: int) -> bool:
+        """Add a computed run; return whether the estimate is news: after 1, 4, 16, ... runs."""
+        self.runs += 1
+        self.epochs += epochs
+        self.seconds += sum(RunFolder(folder).result["seconds"].values())
+        self.stored += sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+        return self.runs in (1, 4, 16, 64, 256)
+
+    def text(self, todo: Iterable[int], workers: int, *, elsewhere: bool = False) -> str:
+        """Say how long the rest takes.
+
+        Args:
+            todo: epochs of each run that is still to be computed now.
+            workers: number of runs at a time, at most.
+            elsewhere: whether workers may be on other machines, so that this one's cores are no limit.
+        """
+        epochs = list(todo)
+        used = max(1, workers if elsewhere else min(workers, os.cpu_count() or 1))
+        used = used if self.later[0] else max(1, min(used, len(epochs)))
+        ends = [duration(self.seconds / self.epochs * (sum(epochs) + more) / used) for more in self.later]
+        what = f"{len(epochs)} more to compute" + ", then the rest of the command" * (self.later[1] > 0)
+        took = f"about {' to '.join(dict.fromkeys(ends))} with {workers} worker{'s' * (workers > 1)}"
+        disk = size(int(self.stored / self.epochs * (sum(epochs) + self.later[0])))
+        source = "one" if self.runs == 1 else str(self.runs)
+        return f"{what}: {took}, {disk} (estimated from the first {source})"
