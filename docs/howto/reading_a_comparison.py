@@ -28,13 +28,14 @@ print("exit status", status)
 # %% [markdown]
 # ## The verdicts
 #
-# One row per strategy and metric. `difference` is to the baseline; `diff_low` and `diff_high` bound its simultaneous
-# interval for the whole table; `verdict` follows from it. See [statistics](../statistics.md).
+# One row per strategy and metric. `gap` is how far it is behind the best with as many negatives; `gap_low` and `gap_high`
+# bound its simultaneous interval for the whole table; `standing` follows from it. `difference` and `verdict` are the same
+# against the baseline. See [statistics](../statistics.md).
 
 # %%
 verdicts = pd.read_csv(folder / "statistics.csv")
 main = verdicts[verdicts.main]
-print(main[["strategy", "mean", "difference", "diff_low", "diff_high", "verdict"]].to_string(index=False))
+print(main[["strategy", "mean", "negatives", "gap", "gap_low", "gap_high", "standing"]].to_string(index=False))
 
 # %% [markdown]
 # ## Every cell
