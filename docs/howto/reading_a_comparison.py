@@ -28,9 +28,9 @@ print("exit status", status)
 # %% [markdown]
 # ## The verdicts
 #
-# One row per strategy and metric. `gap` is how far it is behind the best with as many negatives; `gap_low` and `gap_high`
-# bound its simultaneous interval for the whole table; `standing` follows from it. `difference` and `verdict` are the same
-# against the baseline. See [statistics](../statistics.md).
+# One row per strategy and metric. `gap` is how far it is behind the best with as many negatives; `gap_low` and
+# `gap_high` bound its simultaneous interval for the whole table; `standing` follows from it. `difference` and `verdict`
+# are the same against the baseline. See [statistics](../statistics.md).
 
 # %%
 verdicts = pd.read_csv(folder / "statistics.csv")
