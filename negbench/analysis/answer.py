@@ -270,7 +270,7 @@ def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
     pairs = {(row.place, row.baseline, frozenset((row.strategy, other))) for row in left for other in row.undecided}
     if not pairs:
         return ""
-    several, to_baseline = len(pairs) > 1, all(baseline in pair for _, baseline, pair in pairs)
+    several, to_baseline = len(pairs) > 1, left[0].against
     text = f"{len(pairs)} {'difference' if to_baseline else 'pair'}{'s' * several}{' from the baseline' * to_baseline} "
     text += f"{'are' if several else 'is'} undecided"
     prices = [row.more_seeds for row in left if row.more_seeds > 0]

@@ -23,6 +23,7 @@ from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, Group
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Seen, Values, values_of
+from negbench.settings.options import PairsToDecide
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy
 OVER_ALL = "over all"  # in place of a data set or a backbone
@@ -431,10 +432,8 @@ def _row(
         columns |= {"difference": against.value, "p_adjusted": against.p_adjusted}
         columns |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
         columns |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
-    pairs = "baseline" if rules.looks is None else rules.looks.pairs
-    shown = (
-        rules.baseline is not None or "own" in table.facts.get(name, {}) or (bool(rules.looks) and pairs == "baseline")
-    )
+    asked = rules.baseline is not None or "own" in table.facts.get(name, {})
+    pairs: PairsToDecide = rules.looks.pairs if rules.looks is not None else "baseline" if asked else "best"
     left = {pair: each for pair, each in tests.undecided(pairs, baseline, counts, fallen).items() if name in pair}
     prices = [more_seeds(each, rules.margin, nested=table.values[metric][name].nested) for each in left.values()]
     columns["undecided"] = tuple(a if b == name else b for a, b in left)
@@ -458,7 +457,7 @@ def _row(
         verdict="baseline" if name == baseline else verdict,
         negatives=table.negatives.get(name, math.nan),
         distinct=table.distinct.get(name, math.nan),
-        against=shown,
+        against=asked or pairs == "baseline",
         baseline_negatives=table.negatives.get(baseline or "", math.nan),
         margin=rules.margin,
         alpha=rules.alpha,

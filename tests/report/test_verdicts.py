@@ -377,7 +377,7 @@ def test_too_few_seeds_are_said(tmp_path: Path) -> None:
 
     assert "With one seed, the 95 % intervals hold for other queries of these trained models" in answer_text((0,))
     two = answer_text((0, 1))
-    assert "1 difference from the baseline is undecided; " in two
+    assert "1 pair is undecided; " in two
     assert " is undecided against it. " in two
     assert "hold for other seeds and other queries, not for other models" in two
 
