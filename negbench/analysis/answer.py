@@ -192,7 +192,7 @@ def _beside(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[Verdi
             words = _WORDS[verdict].format("it", f"{100 * best.margin:g}")
             parts.append(f"{_names(members)} ({_range([row.mean for row in members])} %) {_is(members)} {words}")
     if losers:
-        lost = _range([best.mean - row.mean for row in losers])
+        lost = _range([best.mean - row.mean if math.isnan(row.gap) else row.gap for row in losers])
         parts.append(f"{_names(losers)} lose{'s' * (len(losers) == 1)} {lost} points")
     return parts
 

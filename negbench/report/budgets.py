@@ -11,7 +11,7 @@ from negbench.analysis.answer import steps_of
 from negbench.analysis.verdicts import PLACE, VerdictRow
 from negbench.analysis.words import label_of
 from negbench.grid.comparison import Group
-from negbench.report.charts import Chart, Panel, label_ends, line_style, tall_enough
+from negbench.report.charts import Chart, Panel, label_ends, line_style, log_axis, tall_enough
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def _lines(rows: Sequence[VerdictRow], steps: Mapping[str, int]) -> Callable[[Ax
             style = line_style(index)
             axes.errorbar(x, y, yerr=np.maximum(reach, 0), marker="o", elinewidth=0.7, markersize=3, **style)
             ends.append((y[-1], name, style["color"]))
-        axes.set_xscale("log")
+        log_axis(axes)
         axes.set(xlabel="training steps", ylabel=f"{label_of(rows[0].metric)} (%)")
         label_ends(axes, ends)
 

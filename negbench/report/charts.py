@@ -116,6 +116,13 @@ def _figure(chart: Chart, title: str, narrow: bool) -> Figure:
     return figure
 
 
+def log_axis(axes: Axes) -> None:
+    """Make x logarithmic, with plain numbers at its ticks."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
+
+
 _LETTERS = 0.15  # inches from one label to the next
 
 

@@ -116,7 +116,7 @@ class _Question:
 _BEST = _Question(
     "behind the best with as many negatives",
     lambda row: row.standing,
-    lambda row: (-row.gap, -row.gap_high, -row.gap_low),
+    lambda row: (row.gap, row.gap_low, row.gap_high),
     "behind",
 )
 
@@ -224,6 +224,7 @@ def _forest(
         axes.set_yticks(list(named), [row.named + more for row, more in zip(named.values(), baseline, strict=True)])
         axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room))
         axes.set_xlabel(f"points {question.title}")
+        axes.xaxis.set_inverted(question is _BEST)  # the better, the further to the right
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)

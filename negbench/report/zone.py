@@ -11,7 +11,7 @@ import numpy as np
 from negbench.analysis.verdicts import PLACE, VerdictRow
 from negbench.analysis.words import label_of, listed
 from negbench.grid.comparison import Group, place_of
-from negbench.report.charts import GREY, PALETTE, Chart, Panel
+from negbench.report.charts import GREY, PALETTE, Chart, Panel, log_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +76,7 @@ def _draw(rules: Sequence[_Rule], metric: str) -> Callable[[Axes], None]:
                 text = rule.row.strategy
                 axes.annotate(text, (rule.rank, height), (4, 3), textcoords="offset points", color=color, fontsize=7)
         axes.axhline(0, color=GREY, linewidth=1)
-        axes.set_xscale("log")
+        log_axis(axes)
         axes.set(xlabel="median rank of the negatives (1: the hardest)", ylabel=f"{metric}, points")
 
     return draw

@@ -293,7 +293,7 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs: fi
         group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == (row.strategy, loss))
         rates = [result["behaviour"]["false_negative_rate_draws"] for result in group.results]
         assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}"
-        wanted = (row.difference, row.diff_low, row.diff_high) if against else (-row.gap, -row.gap_high, -row.gap_low)
+        wanted = (row.difference, row.diff_low, row.diff_high) if against else (row.gap, row.gap_low, row.gap_high)
         verdict = row.verdict if against else row.standing
         if verdict in ("best", "highest", "only"):
             wanted = (0.0, 0.0, 0.0)
