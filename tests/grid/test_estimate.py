@@ -19,7 +19,7 @@ def test_runs_to_come_take_as_long_per_epoch_as_those_so_far(tmp_path: Path) -> 
     estimate.later = (15.0, 60.0)
     text = "2 more to compute, then the rest of the command: about 3 min to 6 min with 1 worker, 1 MiB"
     assert estimate.text([10, 20], 1) == f"{text} (estimated from the first one)"
-    assert "about 90 s to 3 min with 2 workers" in estimate.text([10, 20], 2, elsewhere=True)
+    assert "about 2 min to 3 min with 2 workers" in estimate.text([10, 20], 2, elsewhere=True)
     assert [estimate.add(folder.path, 30) for _ in range(3)] == [False, False, True]  # 1.6 s an epoch by now
     assert "about 72 s to 2 min with 1 worker, 1 MiB (estimated from the first 4)" in estimate.text([10, 20], 1)
 
