@@ -243,6 +243,17 @@ def test_zones_are_windows_as_wide_as_their_start_beside_the_papers_rules(count:
     }
 
 
+@pytest.mark.parametrize("count", [1, 16])
+def test_zones_of_emoji_are_some_of_those_windows_at_two_budgets(count: int) -> None:
+    configs = [resolved(config) for config in axes_of(f"zone-emoji-{count}", []).configs()]
+    of_worlds = {str(resolved(config).strategy) for config in axes_of(f"zone-{count}", []).configs()}
+    assert {str(config.strategy) for config in configs} <= of_worlds
+    assert len({str(config.strategy) for config in configs}) == 11  # six windows, five rules
+    assert {(each.train.num_negatives, each.train.epochs, each.dataset.options["style"]) for each in configs} == {
+        (count, 20, "kept"), (count, 60, "kept"),
+    }  # fmt: skip
+
+
 PICTURES = {  # styles, number of galleries
     "emoji": (["kept"], 1),
     "emoji-equal": (["free", "kept"], 2),
@@ -273,7 +284,7 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name: str) -> None:
 
 
 def test_there_is_a_check_for_every_recipe() -> None:
-    zones = [f"zone-{count}" for count in (1, 4, 16, 63)]
+    zones = [f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16")]
     assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *zones]) == RECIPES
 
 
