@@ -33,7 +33,7 @@ def curve_of(*values: float) -> Plateau:
     return Plateau(tuple(range(len(values))), tuple(STEPS * e for e in range(len(values))), values)
 
 
-def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path: Path) -> None:
+def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path):
     curves = [[0.1, 0.2, 0.4, 0.5], [0.3, None, 0.5, 0.6], [0.2, 0.3, 0.6, 0.7]]
     plateau = Plateau.of(curved(group_of(tmp_path, "qure", 0.5), curves), METRIC)
     assert (plateau.epochs, plateau.steps) == ((0, 2, 3), (0, 14, 21))
@@ -45,7 +45,7 @@ def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path: Path
     assert math.isnan(nothing.steps_to(0.0))
 
 
-def test_the_last_third_and_steps_by_hand() -> None:
+def test_the_last_third_and_steps_by_hand():
     for values, rise in (
         ((0, 0.1, 0.2, 0.3, 0.5, 0.55, 0.6), 0.1),  # 6 epochs: fourth to sixth
         ((0, 0.1, 0.2, 0.3, 0.5, 0.4), 0.4 - 0.5),  # 5 epochs: fourth to fifth
@@ -69,7 +69,7 @@ def both(runs: Path) -> list[Group]:
     return [curved(group_of(runs, "qure", 0.5), slow), curved(group_of(runs, "all-corpus", 0.3), fast)]
 
 
-def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path: Path) -> None:
+def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path):
     """95 % of 0.7 is 0.665 and of 0.6 is 0.57: only the slow strategy reaches 95 % of the higher plateau."""
     groups = both(tmp_path)
     frame = measured(groups)["training"].set_index("strategy")
@@ -86,7 +86,7 @@ def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path: Path) -> N
     assert frame["steps_best"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
 
 
-def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path: Path) -> None:
+def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path):
     groups = both(tmp_path)
 
     def remarks(margin: float) -> list[str]:
@@ -106,7 +106,7 @@ def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path: Path) -> N
     assert line.endswith("more than 1 point in the last third of the 20 epochs.")
 
 
-def test_names_tell_groups_apart_by_what_differs() -> None:
+def test_names_tell_groups_apart_by_what_differs():
     def of(strategy: str, **more: str) -> dict[str, str]:
         return {"strategy": strategy, "loss": "l", "backbone": "b", "dataset": "d", **more}
 
@@ -115,7 +115,7 @@ def test_names_tell_groups_apart_by_what_differs() -> None:
     assert names_of([of("qure", point="k=1"), of("qure", point="k=2", dataset="e")]) == ["[k=1] qure", "[k=2] qure"]
 
 
-def test_rates_are_told_with_those_at_an_end() -> None:
+def test_rates_are_told_with_those_at_an_end():
     def of(strategy: str, lr: float, scores: Sequence[float | None] = (0.5, 0.6, None), **more: Any) -> dict[str, Any]:
         labels = {"strategy": strategy, "loss": "l", "backbone": "b", "dataset": "d"}
         tried = list(zip((0.001, 0.003, 0.01), scores, strict=True))

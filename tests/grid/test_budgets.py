@@ -27,7 +27,7 @@ def runs(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-def test_each_budget_has_tables_schedules_and_rates_of_its_own(runs: Path) -> None:
+def test_each_budget_has_tables_schedules_and_rates_of_its_own(runs):
     findings = stored(runs, "budgets")
     groups = {(group.labels["epochs"], group.labels["strategy"]): group for group in findings.groups}
     assert len(groups) == 2 * 3 * 2
@@ -38,11 +38,10 @@ def test_each_budget_has_tables_schedules_and_rates_of_its_own(runs: Path) -> No
     assert {rate["labels"]["epochs"] for rate in findings.document["rates"]} == {"2", "4"}
     assert {row.alpha for row in findings.main} == {0.025}  # both budgets hold at once
     chart = budgets_chart(findings.groups, findings.main)
-    assert chart is not None
     assert len(chart.panels) == 1
 
 
-def test_dials_times_budgets_times_numbers_of_negatives(vector_sets: list[str], tmp_path: Path) -> None:
+def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     """Every point is a value of each; strategies are compared within it."""
     sets = tuple(text for text in vector_sets if not text.startswith("train.epochs="))
     asked = {
@@ -69,7 +68,7 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets: list[str], 
     assert keys == {"best", "along-weight_decay", "along-epochs"}
 
 
-def test_turns_are_decided_at_both_budgets(runs: Path) -> None:
+def test_turns_are_decided_at_both_budgets(runs):
     rows = [row for row in stored(runs, "budgets").main if row.strategy.endswith(" x1")]
     beaten = {("2", "in-batch x1"): ("qure x1",), ("4", "qure x1"): ("in-batch x1",)}
     rows = [replace(row, beaten_by=beaten.get((row.epochs, row.strategy), ())) for row in rows]
@@ -80,7 +79,7 @@ def test_turns_are_decided_at_both_budgets(runs: Path) -> None:
     assert _turns([replace(row, epochs="") for row in rows]) == []
 
 
-def test_flags_replace_a_recipes_budgets(tmp_path: Path) -> None:
+def test_flags_replace_a_recipes_budgets(tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text('[compare]\nstrategies = ["in-batch"]\nepochs = [2, 4]\n', encoding="utf-8")
     assert over_recipe(Compare(recipe=recipe)).epochs == (2, 4)

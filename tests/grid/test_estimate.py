@@ -1,7 +1,5 @@
 """What a command still needs: by hand, from the runs so far, over trials, cells and later looks."""
 
-from pathlib import Path
-
 from negbench.grid.compare import plan_comparison
 from negbench.grid.estimate import Estimate
 from negbench.grid.looks import Looks
@@ -9,7 +7,7 @@ from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
 
 
-def test_runs_to_come_take_as_long_per_epoch_as_those_so_far(tmp_path: Path) -> None:
+def test_runs_to_come_take_as_long_per_epoch_as_those_so_far(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.write_result({"seconds": {"train": 30.0, "mine": 10.0}})
     estimate = Estimate()
@@ -24,9 +22,7 @@ def test_runs_to_come_take_as_long_per_epoch_as_those_so_far(tmp_path: Path) -> 
     assert "about 72 s to 2 min with 1 worker, 1 MiB (estimated from the first 4)" in estimate.text([10, 20], 1)
 
 
-def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(
-    vector_sets: list[str], tmp_path: Path
-) -> None:
+def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(vector_sets, tmp_path):
     """Two groups of four epochs a run and two seeds; up to two further trials of each."""
     asked = Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(vector_sets), name="c")
     plan = plan_comparison(asked, tmp_path)

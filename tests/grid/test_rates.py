@@ -67,7 +67,7 @@ def error_by_hand(first: RunFolder, second: RunFolder) -> float:
     return float(np.std(gaps, ddof=1)) / math.sqrt(len(gaps))
 
 
-def test_every_group_runs_at_a_rate_within_one_error_of_its_best_trial(vector_sets: list[str], computed: Path) -> None:
+def test_every_group_runs_at_a_rate_within_one_error_of_its_best_trial(vector_sets, computed):
     document = read_json(computed / "c" / "comparison.json")
     rates = {}
     for each in document["rates"]:
@@ -91,7 +91,7 @@ def test_every_group_runs_at_a_rate_within_one_error_of_its_best_trial(vector_se
     assert len(list(computed.glob("*/result.json"))) == sum(len(each["tried"]) for each in document["rates"]) + 4
 
 
-def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets: list[str], tmp_path: Path) -> None:
+def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_path):
     """From a rate too low; the last two rates tie, so that none of them is at an end."""
     sets = (*vector_sets, "train.lr=0.01")
     asked = asked_of(vector_sets, tmp_path, strategies="all-corpus", seeds=[0], lr="grid", sets=sets)
@@ -104,7 +104,6 @@ def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets: list[
     assert f"({100 * chosen['error']:.1f} points)" in answer
     assert "lowest tried" not in answer
     planned = plan_comparison(asked, tmp_path).rates
-    assert planned is not None
     ((place, (own, *others)),) = planned.trials.items()
     low, high, higher, _ = others
     again = replace(planned, trials={place: (own, low, high, higher)}).grown(tmp_path, Scenes())
@@ -114,7 +113,7 @@ def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets: list[
     assert full.grown(tmp_path, Scenes()) == full
 
 
-def test_the_error_is_paired_within_strata_and_by_cluster() -> None:
+def test_the_error_is_paired_within_strata_and_by_cluster():
     """Against loops over strata and clusters."""
     draw = np.random.default_rng(0)
     first, second = (draw.integers(0, 2, (1, 60)).astype(float) for _ in range(2))
@@ -134,11 +133,10 @@ def test_the_error_is_paired_within_strata_and_by_cluster() -> None:
     assert plain == pytest.approx(np.std(first - second, ddof=1) / math.sqrt(60))
 
 
-def test_generated_data_have_fresh_queries_for_the_trials(tmp_path: Path) -> None:
+def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
     """Train stays whole, and no query or image of the dev split is of train or val."""
     asked = Compare(recipe=Path("world"), strategies="top-k", seeds=[2], lr="grid", name="c", runs_dir=tmp_path)
     plan = plan_comparison(asked, tmp_path)
-    assert plan.rates is not None
     scenes, config = Scenes(), plan.rates.cells[0].config
     splits = scenes.splits(config, scenes.outline(config))
     reported = scenes.splits(plan.cells[0].config, scenes.outline(config))
@@ -149,9 +147,7 @@ def test_generated_data_have_fresh_queries_for_the_trials(tmp_path: Path) -> Non
     assert config.dataset.options["world"] == 2
 
 
-def test_what_was_chosen_is_told_and_found_again(
-    vector_sets: list[str], computed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_chosen_is_told_and_found_again(vector_sets, computed, monkeypatch):
     plan = plan_comparison(asked_of(vector_sets, computed), computed)
     count = sum(len(each["tried"]) for each in plan.folder.about["rates"])
     trials = f"first {count} trials of the learning rate, {count} already finished"
@@ -167,7 +163,7 @@ def test_what_was_chosen_is_told_and_found_again(
     assert api.compare(asked_of(vector_sets, computed)).cells["run"].notna().all()
 
 
-def test_more_seeds_keep_the_rates_of_the_first(vector_sets: list[str], computed: Path) -> None:
+def test_more_seeds_keep_the_rates_of_the_first(vector_sets, computed):
     plan = plan_comparison(asked_of(vector_sets, computed), computed)
     rates = {each["labels"]["strategy"]: each["lr"] for each in plan.folder.about["rates"]}
     more = plan.more([7, 8])
@@ -175,13 +171,12 @@ def test_more_seeds_keep_the_rates_of_the_first(vector_sets: list[str], computed
     assert all(cell.config.train.lr == rates[cell.labels["strategy"]] for cell in more)
 
 
-def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets: list[str], computed: Path, tmp_path: Path) -> None:
+def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, tmp_path):
     runs = tmp_path / "runs"
     shutil.copytree(computed, runs)
     for each in read_json(runs / "c" / "comparison.json")["rates"]:
         strategy = each["labels"]["strategy"]
         rates = plan_comparison(asked_of(vector_sets, runs), runs).rates
-        assert rates is not None
         folders = {cell.config.train.lr: cell.folder for cell in rates.cells if cell.labels["strategy"] == strategy}
         (runs / str(folders[each["lr"]]) / "result.json").unlink()
         about = plan_comparison(asked_of(vector_sets, runs), runs).folder.about["rates"]
@@ -190,9 +185,7 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets: list[str], 
         assert dict(row["tried"])[each["lr"]] is None
 
 
-def test_failed_trials_end_the_command(
-    vector_sets: list[str], computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_trials_end_the_command(vector_sets, computed, tmp_path, monkeypatch):
     """The cells run at the configured rate then; a rerun tries the others."""
     real = loop_runs.train
 
@@ -212,16 +205,14 @@ def test_failed_trials_end_the_command(
     assert documents[0] != documents[1] == documents[2]
 
 
-def test_along_dials_and_with_systems_every_group_has_trials(vector_sets: list[str], tmp_path: Path) -> None:
+def test_along_dials_and_with_systems_every_group_has_trials(vector_sets, tmp_path):
     dials = plan_comparison(asked_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
-    assert dials.rates is not None
     assert len(dials.rates.cells) == 2 * 2 * 3
     systems = plan_comparison(asked_of(vector_sets, tmp_path, systems="qure"), tmp_path)
-    assert systems.rates is not None
     assert len(systems.rates.trials) == len({(c.labels["system"], c.labels["strategy"]) for c in systems.cells})
 
 
-def test_a_value_is_the_rate_of_all(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_value_is_the_rate_of_all(vector_sets, tmp_path):
     by_lr = plan_comparison(asked_of(vector_sets, tmp_path, lr="2e-3"), tmp_path)
     sets = (*vector_sets, "train.lr=0.002")
     by_set = plan_comparison(asked_of(vector_sets, tmp_path, lr="fixed", sets=sets), tmp_path)
@@ -229,7 +220,7 @@ def test_a_value_is_the_rate_of_all(vector_sets: list[str], tmp_path: Path) -> N
     assert by_lr.rates is None
 
 
-def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text('[compare]\nlr = "fixed"\nseeds = 1\n', encoding="utf-8")
     common: dict[str, Any] = {"strategies": "top-k", "sets": tuple(vector_sets), "runs_dir": tmp_path}
@@ -242,17 +233,16 @@ def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets: list[str], 
     assert grid.trials.path.name == f"{grid.folder.path.name}-rates"
 
 
-def test_what_looks_for_rates_itself_has_one(vector_sets: list[str], tmp_path: Path) -> None:
+def test_what_looks_for_rates_itself_has_one(vector_sets, tmp_path):
     for given in ({"tuned": 2}, {"dials": ("train.lr=1,2",)}):
         for lr in (None, "fixed"):
             assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).rates is None
 
 
-def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets: list[str], tmp_path: Path) -> None:
+def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tmp_path):
     asked = asked_of(vector_sets, tmp_path, sets=(*vector_sets, "eval.select=val"))
     plan = plan_comparison(asked, tmp_path)
     assert {cell.config.eval.select for cell in plan.cells} == {"val"}
-    assert plan.rates is not None
     assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.rates.cells} == {("dev", False)}
 
 
@@ -266,12 +256,12 @@ def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets: li
         ({"dials": ("eval.dev=generated",)}, "data set triplets cannot generate queries"),
     ],
 )
-def test_mistakes(vector_sets: list[str], tmp_path: Path, given: dict[str, Any], message: str) -> None:
+def test_mistakes(vector_sets, tmp_path, given, message):
     with pytest.raises(OptionError, match=message):
         plan_comparison(asked_of(vector_sets, tmp_path, **given), tmp_path)
 
 
-def test_rates_that_differ_are_a_column(computed: Path) -> None:
+def test_rates_that_differ_are_a_column(computed):
     rates = {each["labels"]["strategy"]: each["lr"] for each in read_json(computed / "c" / "comparison.json")["rates"]}
     table = pd.read_csv(computed / "c" / "table.csv")
     assert ("lr" in table) == (len(set(rates.values())) > 1)

@@ -1,7 +1,5 @@
 """In a real browser: MLflow's pages of a comparison, and the report, on what `negbench compare` made."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -11,15 +9,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.store.tracking import Tracker
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -28,7 +23,7 @@ UNFOLD = "document.querySelectorAll('details').forEach(d => { d.removeAttribute(
 
 
 @pytest.fixture(scope="module")
-def runs(browser: Browser, toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(browser: Any, toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the runs folder of a comparison made by the command line, with its store and report."""
     where = tmp_path_factory.mktemp("browser")
     sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
@@ -71,7 +66,7 @@ def server(runs: Path, forked: Callable[[Callable[[], object]], Any]) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, server: str) -> Iterator[Page]:
+def page(browser: Any, server: str) -> Iterator[Any]:
     """Yield one page for all tests: MLflow's scripts are fetched and started once for all of its pages."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     # MLflow opens its assistant over a quarter of the window on the first visit only
@@ -92,9 +87,7 @@ def stored(runs: Path) -> dict[str, list[Any]]:
     return by_kind
 
 
-def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer(
-    page: Page, server: str, runs: Path
-) -> None:
+def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer(page, server, runs):
     """Without a name, `negbench ui` prints the address of the newest comparison."""
     printed = (runs / "ui.log").read_text(encoding="utf-8").split()[0]
     assert printed.startswith(f"{server}/#/experiments/")
@@ -109,7 +102,7 @@ def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer
     page.get_by_role("link", name="Models", exact=True).wait_for()  # the pages for training, not for GenAI
 
 
-def test_the_parent_says_the_answer_and_its_artifacts_open(page: Page, server: str, runs: Path) -> None:
+def test_the_parent_says_the_answer_and_its_artifacts_open(page, server, runs):
     (parent,) = stored(runs)["comparison"]
     where = f"{server}/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}"
     page.goto(where)
@@ -126,9 +119,7 @@ def test_the_parent_says_the_answer_and_its_artifacts_open(page: Page, server: s
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_the_report_answers_on_the_first_screen_without_network(
-    browser: Browser, runs: Path, width: int, scheme: Any
-) -> None:
+def test_the_report_answers_on_the_first_screen_without_network(browser, runs, width, scheme):
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
     report, trouble, asked = context.new_page(), list[str](), list[str]()
     report.set_default_timeout(20_000)
@@ -138,7 +129,6 @@ def test_the_report_answers_on_the_first_screen_without_network(
     address = (runs / NAME / "report" / "index.html").as_uri()
     report.goto(address)
     first = report.locator("#answer p").first.bounding_box()
-    assert first is not None
     assert first["y"] + first["height"] < 900
     for wide in (390, 768, 1440, 1920):
         report.set_viewport_size({"width": wide, "height": 900})
@@ -147,8 +137,6 @@ def test_the_report_answers_on_the_first_screen_without_network(
             report.locator(f"#table-table {part}").bounding_box()
             for part in (".scroll", "th:has-text('against the best')")
         )
-        assert box is not None
-        assert head is not None
         assert head["x"] + head["width"] <= box["x"] + box["width"]  # seen without scrolling
     assert report.locator("#chapter-details > details").get_attribute("open") is None
     report.evaluate("location.hash = '#tests'")  # a link into the details unfolds them
@@ -171,7 +159,7 @@ def test_the_report_answers_on_the_first_screen_without_network(
 
 
 @pytest.fixture
-def opened(browser: Browser, runs: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
+def opened(browser: Any, runs: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """Yield the report in an offline desktop window; `indirect` parameters are options of the window."""
     given: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}, **getattr(request, "param", {})}
     context = browser.new_context(offline=True, **given)
@@ -181,7 +169,7 @@ def opened(browser: Browser, runs: Path, request: pytest.FixtureRequest) -> Iter
     context.close()
 
 
-def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(opened: Page) -> None:
+def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(opened):
     report = opened
     table = report.locator("#table-table table")
     heads = [text.strip("↕↑↓ \n") for text in table.locator("th").all_inner_texts()]
@@ -216,7 +204,7 @@ PHONE = {"viewport": {"width": 390, "height": 900}, "color_scheme": "dark"}  # t
 
 
 @pytest.mark.parametrize("opened", [{"bypass_csp": True}, {**PHONE, "bypass_csp": True}], indirect=True)
-def test_axe_finds_nothing_in_the_report(opened: Page, axe: Callable[..., list[str]]) -> None:
+def test_axe_finds_nothing_in_the_report(opened, axe):
     report = opened
     if report.evaluate("innerWidth") > 390:  # not on the phone: unfolding shows the same colours
         assert axe(report) == []
@@ -226,7 +214,7 @@ def test_axe_finds_nothing_in_the_report(opened: Page, axe: Callable[..., list[s
     assert [line.split(":")[0] for line in axe(report, "#answer")] == ["color-contrast"]  # axe does find flaws
 
 
-def test_the_report_by_keyboard_alone(opened: Page) -> None:
+def test_the_report_by_keyboard_alone(opened):
     report = opened
     report.keyboard.press("Tab")
     focused = "document.activeElement"
@@ -243,7 +231,7 @@ def test_the_report_by_keyboard_alone(opened: Page) -> None:
 
 
 @pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)
-def test_printed_the_report_is_whole(opened: Page) -> None:
+def test_printed_the_report_is_whole(opened):
     report = opened
     assert report.locator("details:not([open])").count() == 1
     printed = report.pdf(format="A4")
