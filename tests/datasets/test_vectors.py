@@ -45,7 +45,7 @@ def test_an_id_names_the_attributes():
 
 
 @pytest.mark.parametrize(
-    "image", ["dress-train-0-b31203-00017", "dress-train-0-a3120-00017", "shirt-train-0-a31203-00017", "dress", ""]
+    "image", ["dress-train-0-b31203-00017", "dress-train-0-a3120-00017", "skirt-train-0-a31203-00017", "dress", ""]
 )
 def test_another_id_is_refused(image):
     with pytest.raises(DataError, match=f"'{image}' is not an image of data set 'vectors'"):
