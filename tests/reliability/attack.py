@@ -73,7 +73,9 @@ def hear() -> None:
 def start(command: str, sets: list[str], runs: Path) -> psutil.Popen:
     """Start the command in its own session, with its output in a file beside its runs folder."""
     words = [str(Path(sys.executable).with_name("negbench")), *command.format(own=runs / "own").split()]
-    words += [] if command in FILES else [*sets, "--runs-dir", str(runs)]
+    if command not in FILES:
+        own = [text for text in sets if not (command.startswith("claims") and text.startswith("schedule"))]
+        words += [*itertools.chain(*(["--set", text] for text in own)), "--runs-dir", str(runs)]
     with runs.with_suffix(".log").open("ab") as log:
         return psutil.Popen(words, stdout=log, stderr=log, start_new_session=True, preexec_fn=hear)
 
@@ -114,7 +116,7 @@ def prepared(runs: Path, own: Path) -> Path:
 
 
 def write_data(own: Path) -> list[str]:
-    """Write vectors, targets of `mine`, an encoder, pictures and two comparisons; return the runs' `--set` options."""
+    """Write vectors, targets of `mine`, an encoder, pictures and two comparisons; return the runs' `--set` values."""
     import numpy as np
     from PIL import Image
 
@@ -127,7 +129,7 @@ def write_data(own: Path) -> list[str]:
         Image.new("RGB", (8, 8), (20 * number, 0, 9)).save(own / "pictures" / f"p{number}.png")
     lines = "".join(f"p{number},more {number},p{number + 1}\n" for number in range(11))
     (own / "pictures" / "rows.csv").write_text(f"reference,text,target\n{lines}", encoding="utf-8")
-    sets = list(itertools.chain(*(["--set", text] for text in (*sets, *TRAINING))))
+    sets += TRAINING
     for seeds, name in enumerate(("one", "two"), 1):
         compared = f"{GRID.replace('attacked', name)} --seeds {seeds} --tracking-uri none"
         assert start(compared, sets, own / "runs").wait(SECONDS) == 0, (own / "runs.log").read_text()
