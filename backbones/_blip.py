@@ -317,8 +317,8 @@ class BlipFamily(Composed):
         if not enough or (rows > len(tokenizer) and origin.folder is not None):
             raise WeightsError(
                 f"the tokenizer {name} has {len(tokenizer)} tokens with {' and '.join(self.added_tokens)}, but the "
-                f"weights have {rows} embeddings: give the vocabulary that they were trained with as "
-                "backbone.tokenizer=FILE"
+                f"weights have {rows} embeddings: give the vocabulary that they were trained with: "
+                "--set backbone.tokenizer=FILE"
             )
         return tokenizer
 

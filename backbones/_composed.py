@@ -28,7 +28,9 @@ AttributeWeight = bool | PositiveFloat
 
 def check_without_weights(weights: str | None) -> None:
     """Raise OptionError if weights are named although they are drawn."""
-    check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
+    check_option(
+        "backbone.weights", weights, weights is None, "left out with backbone.init=random (--set backbone.weights=null)"
+    )
 
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench.backbones._lavis import read_checkpoint
-from negbench.backbones._weights import check_fit, fetch
+from negbench.backbones._weights import WITHOUT_WEIGHTS, check_fit, fetch
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 Activation = Literal["auto", "quick_gelu", "gelu"]
@@ -31,7 +31,6 @@ TOY: dict[str, Any] = {
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
 }
 DEFAULT_MODEL = "ViT-B-32"
-WITHOUT_WEIGHTS = "to try a run without weights: backbone.init=random backbone.size=toy"
 
 _SUFFIX = "-quickgelu"
 _HUB = "hf-hub:"
@@ -72,7 +71,7 @@ class Blueprint:
 def random_blueprint(model: str | None, toy: bool, activation: Activation, seed: int) -> Blueprint:
     """Make a blueprint without weights: the toy size, or an architecture by name."""
     if toy and model is not None:
-        raise OptionError(f"backbone.model {model!r}: leave it out with backbone.size=toy")
+        raise OptionError(f"backbone.model {model!r}: leave it out with --set backbone.size=toy")
     name, config = ("toy", copy.deepcopy(TOY)) if toy else architecture(model or DEFAULT_MODEL)
     if activation != "auto":
         config["quick_gelu"] = activation == "quick_gelu"
@@ -121,14 +120,16 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
         raise UnknownNameError("weights", tag, tags, where=f"open_clip's {name} (nor is there such a file)")
     quick = bool(known.get("quick_gelu") or architecture(tagged)[1].get("quick_gelu"))
     if name.endswith(_SUFFIX) and not quick:
-        raise OptionError(f"backbone.model {model!r}: the weights {tag} were trained with gelu: backbone.model={plain}")
+        raise OptionError(
+            f"backbone.model {model!r}: the weights {tag} were trained with gelu: --set backbone.model={plain}"
+        )
     config["quick_gelu"] = _resolved(activation, quick, f"{plain} {tag}")
     if quick and not name.endswith(_SUFFIX) and _has_twin(name):
         name += _SUFFIX
     hub_id, _, filename = known["hf_hub"].rpartition("/")
     names = [_safe(filename), filename] if filename else list(_WEIGHT_FILES)
-    options = f"backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
-    fix = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give backbone.weights=FILE {options}"
+    options = f"--set backbone.model={name} --set backbone.activation={'quick_gelu' if quick else 'gelu'}"
+    fix = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give --set backbone.weights=FILE {options}"
     file = fetch(hub_id, names, f"{fix}; {WITHOUT_WEIGHTS}")
     return Blueprint(name, config, hub_id, file.parent.name, file, _pixels(known), {"tag": tag}, _resize(known))
 
@@ -140,7 +141,7 @@ def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint
     if model is None and beside.is_file():
         return _configured(beside, path, activation, path.name)
     if model is None:
-        raise OptionError(f"backbone.weights {path}: name its architecture, e.g. backbone.model=ViT-B/32")
+        raise OptionError(f"backbone.weights {path}: name its architecture, e.g. --set backbone.model=ViT-B/32")
     name, config = architecture(model)
     quick: bool | None = bool(config.get("quick_gelu"))
     if _from_openai(_names(path)):
@@ -165,7 +166,7 @@ def _of_folder(model: str | None, folder: Path, activation: Activation) -> Bluep
 
 def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprint:
     hub_id, _, revision = weights.partition("@")
-    fix = f"`hf download {hub_id}`, or put its files into FOLDER and give backbone.weights=FOLDER; {WITHOUT_WEIGHTS}"
+    fix = f"`hf download {hub_id}`, or put its files into FOLDER: --set backbone.weights=FOLDER; {WITHOUT_WEIGHTS}"
     config = fetch(hub_id, [_CONFIG_FILE], fix, revision=revision or None)
     fetch(hub_id, _WEIGHT_FILES, fix, revision=revision or None)
     blueprint = _of_folder(model, config.parent, activation)
@@ -211,8 +212,8 @@ def _resolved(asked: Activation, known: bool | None, what: str) -> bool:
     if known is None:
         if asked == "auto":
             raise OptionError(
-                f"backbone.weights {what} does not state its activation: set backbone.activation=quick_gelu (weights "
-                "of OpenAI, DFN or MetaCLIP and what was fine-tuned from them) or gelu (most of LAION and DataComp)"
+                f"backbone.weights {what} does not state its activation: --set backbone.activation=quick_gelu (weights "
+                "of OpenAI, DFN or MetaCLIP and what was fine-tuned from them) or =gelu (most of LAION and DataComp)"
             )
         return asked == "quick_gelu"
     right = "quick_gelu" if known else "gelu"

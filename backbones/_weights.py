@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 BERT = "google-bert/bert-base-uncased"  # whose vocabulary BLIP and BLIP-2 use
 
+WITHOUT_WEIGHTS = (
+    "to try a run without weights: --set backbone.init=random --set backbone.size=toy --set backbone.weights=null"
+)
+
 _HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 _CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")
 
@@ -40,8 +44,8 @@ class Advice:
     def fix(self) -> str:
         """The second half of every error line: what to fetch, where to put it, or how to do without."""
         return (
-            f"fetch {self.hub_id} (`hf download {self.hub_id}`, or put its files into FOLDER: backbone.weights=FOLDER)"
-            f" or {self.lavis_files}; to try a run without weights: backbone.init=random backbone.size=toy"
+            f"fetch {self.hub_id} (`hf download {self.hub_id}`, or put its files into FOLDER: --set "
+            f"backbone.weights=FOLDER) or {self.lavis_files}; {WITHOUT_WEIGHTS}"
         )
 
 
@@ -202,7 +206,7 @@ def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice
     if beside is not None and any((beside / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
         return beside
     place = beside or "FOLDER"
-    fix = f"{advice.backbone} needs a tokenizer: put this file into {place}, or give backbone.tokenizer=FILE"
+    fix = f"{advice.backbone} needs a tokenizer: put this file into {place}, or give --set backbone.tokenizer=FILE"
     try:
         return fetch("bert-base-uncased", ["vocab.txt"], fix)
     except WeightsError:

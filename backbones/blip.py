@@ -78,7 +78,9 @@ class Blip(BlipFamily):
     advice = Advice(
         backbone="blip",
         hub_id="Salesforce/blip-itm-base-coco",
-        lavis_files="LAVIS's file (model.pth of QuRe with BLIP, github.com/jackwaky/QuRe: backbone.weights=lavis:FILE)",
+        lavis_files=(
+            "LAVIS's file (model.pth of QuRe with BLIP, github.com/jackwaky/QuRe: --set backbone.weights=lavis:FILE)"
+        ),
     )
     published = BlipSizes()
     random_sizes: ClassVar = {"toy": _TOY, "base": published, "large": _LARGE}

@@ -89,9 +89,9 @@ class Blip2(BlipFamily):
         backbone="blip2",
         hub_id="Salesforce/blip2-itm-vit-g",
         lavis_files=(
-            "LAVIS's files (model.pth of github.com/jackwaky/QuRe: backbone.weights=lavis:FILE; "
+            "LAVIS's files (model.pth of github.com/jackwaky/QuRe: --set backbone.weights=lavis:FILE; "
             "blip2_pretrained_vitL.pth with clip_vit_L.pth, or blip2_pretrained.pth with eva_vit_g.pth, of "
-            "github.com/salesforce/LAVIS: backbone.weights=lavis:FILE,tower=FILE)"
+            "github.com/salesforce/LAVIS: --set backbone.weights=lavis:FILE,tower=FILE)"
         ),
     )
     published = Blip2Sizes()

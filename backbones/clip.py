@@ -105,7 +105,7 @@ class ClipOptions:
             check_option("backbone.size", self.size, self.size == "model", "left out without backbone.init=random")
         if self.frozen and (self.gamma is not None or self.grad_checkpointing):
             name = "gamma" if self.gamma is not None else "grad_checkpointing"
-            raise OptionError(f"backbone.{name} is for fine-tuning: leave it out, or set backbone.frozen=false")
+            raise OptionError(f"backbone.{name} is for fine-tuning: leave it out, or --set backbone.frozen=false")
 
     def blueprint(self, seed: int) -> Blueprint:
         """Find the weights, or what they are drawn for; raise as `Clip.load`."""

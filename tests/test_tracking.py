@@ -66,11 +66,16 @@ def test_ui_copies_what_the_store_lacks(
     tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "execve", lambda *_: None)
+    monkeypatch.setattr("negbench.cli.ui._SAY", "")
     here, there = tmp_path / "here", tmp_path / "there"
     result = run(toy_sets, here)
     (before,) = runs_in(here)
     assert negbench(["ui", "--runs-dir", str(here)]) == 0
     assert [each.info.run_id for each in runs_in(here)] == [before.info.run_id]  # nothing to copy
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert negbench(["ui", "--runs-dir", str(here), "--port", port]) == 2
+    assert f"--port {port}: Address already in use: give another one" in capsys.readouterr().err
     shutil.copytree(result.path, there / result.run_id)  # move to another runs folder
     assert negbench(["ui", "--runs-dir", str(there)]) == 0
     assert "copied 1 run that" in capsys.readouterr().out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -16,6 +18,19 @@ from negbench.settings.command_options import Ui
 
 _HOSTS = "127.0.0.1,127.0.0.1:*,localhost,localhost:*"  # MLflow's default also allows every private address
 
+_SAY = """
+import http.client, os, sys, time
+_, port, server, address = sys.argv
+while os.getppid() == int(server):
+    asked = http.client.HTTPConnection("127.0.0.1", int(port), timeout=1)
+    try:
+        asked.request("GET", "/health")
+        asked.getresponse()
+        sys.exit(print(address, flush=True))
+    except (OSError, http.client.HTTPException):
+        time.sleep(0.2)
+"""  # run beside the server until it answers or ends
+
 
 @command.of(
     Ui,
@@ -26,8 +41,8 @@ _HOSTS = "127.0.0.1,127.0.0.1:*,localhost,localhost:*"  # MLflow's default also 
     "of a comparison: bar charts of its strategies, the best first.",
 )
 def ui(given: Mapping[str, Any]) -> None:
-    """Replace this process by MLflow's server."""
-    from negbench.errors import RunError
+    """Replace this process by MLflow's server; another prints the address when it answers."""
+    from negbench.errors import OptionError, RunError
     from negbench.grid.executors import APART
     from negbench.machine import files
     from negbench.store.tracking import Tracker
@@ -36,16 +51,24 @@ def ui(given: Mapping[str, Any]) -> None:
     root = files.runs_dir(asked.runs_dir)
     if asked.tracking_uri is None and not any(root.glob("*/config.json")):
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            free.bind(("127.0.0.1", asked.port))
+        except OSError as error:
+            raise OptionError(f"--port {asked.port}: {error.strerror}: give another one") from error
     tracker = Tracker.open(root, asked.tracking_uri)
     if copied := len(tracker.copy_missing()):
         typer.echo(f"copied {copied} run{'s' * (copied > 1)} that the store lacked")
-    typer.echo(f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)")
+    address = f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)"
+    typer.echo("starting MLflow's server ...")
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1"]
     arguments += ["--port", str(asked.port), "--workers", "1", "--allowed-hosts", _HOSTS]
     # uvicorn imports from the current folder first, even if Python is told not to
     arguments += ["--uvicorn-opts", f"--app-dir {shlex.quote(sysconfig.get_path('purelib'))}"]
     store = {"MLFLOW_BACKEND_STORE_URI": tracker.uri}  # may hold a password, which a list of processes must not show
     sys.stdout.flush()
+    subprocess.Popen([sys.executable, "-I", "-c", _SAY, str(asked.port), str(os.getpid()), address])
     # MLflow's job runner starts extra processes, for evaluations by language models; its pages send usage data
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     os.execve(sys.executable, arguments, os.environ | store | off | APART)

@@ -367,13 +367,14 @@ class Scenes:
             self._outlines[key] = replace(outline, files=(), settings={**outline.settings, "files": files})
         return self._outlines[key]
 
-    def splits(self, config: ResolvedConfig, *backbones: Backbone | Outline) -> Splits:
-        """Return train, dev and val of a run that uses these backbones, with image files if one of them needs pixels.
+    def splits(self, config: ResolvedConfig) -> Splits:
+        """Return train, dev and val of a run, with image files if one of its backbones needs pixels.
 
         Raises:
             DataError: files are missing, or train queries have no targets.
         """
-        images = not all(issubclass(Outline.of(each).kind, HoldsFeatures) for each in backbones)
+        names = [config.backbone.name, *(other.name for other in config.mining.backbones)]
+        images = not all(issubclass(registry.get("backbones", name), HoldsFeatures) for name in names)
         train = self.dataset(config.dataset, "train", images=images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")

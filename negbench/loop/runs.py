@@ -41,9 +41,9 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
         NegbenchError: the configuration cannot run here, or data are missing.
     """
     full = resolved(config)
+    splits = scenes.splits(full)  # first: data are sooner put right than weights
     backbone = scenes.outline(full)
     others = _others(full, scenes)
-    splits = scenes.splits(full, backbone, *others)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
@@ -77,7 +77,7 @@ def open_run(run: RunConfig | PlannedRun, display: Display, scenes: Scenes) -> O
         planned = run if isinstance(run, PlannedRun) else plan_run(run, scenes)
         precision = Precision.of(planned.config)
         backbone = scenes.backbone(planned.config).to(precision.device)
-        splits = scenes.splits(planned.config, backbone, *_others(planned.config, scenes))
+        splits = scenes.splits(planned.config)
         scene = scenes.scene(planned.config, splits, backbone, precision.device, display)
         opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "precision": precision, "display": display}
         return OpenRun(**{each.name: getattr(planned, each.name) for each in fields(planned)}, splits=splits, **opened)

@@ -138,7 +138,7 @@ def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick 
     config = resolved(folder.config)
     device = device_of(config)
     backbone = scenes.backbone(config).to(device)
-    scene = scenes.scene(config, scenes.splits(config, backbone), backbone, device, Display())
+    scene = scenes.scene(config, scenes.splits(config), backbone, device, Display())
     load_weights(backbone, folder)
     best = _top(backbone, scene, scene.val, val.rows)
     on_train = None if train is None else _top(backbone, scene, scene.train, train.rows)

@@ -6,6 +6,7 @@ Optuna's dashboard (`dashboard_command`) shows history, contours, parallel coord
 from __future__ import annotations
 
 import shlex
+from importlib.util import find_spec
 from typing import Any
 
 import pandas as pd
@@ -19,7 +20,7 @@ from negbench.machine import files
 from negbench.report.finish import finish as finish_comparison
 from negbench.store.tracking import Tracker
 from negbench.tuning.book import Book
-from negbench.tuning.final import final_name, finished, importance
+from negbench.tuning.final import FEWEST, epochs_of, final_name, finished, importance
 
 _BEST = 5  # most trials printed on the terminal
 
@@ -31,14 +32,14 @@ def trials_frame(book: Book) -> pd.DataFrame:
         row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower()}
         row["recall %"] = "-" if trial.value is None else f"{100 * trial.value:.2f}"
         row |= {knob.key: plain(trial.params.get(knob.key)) for knob in book.spec.space.knobs}
-        row |= {"epochs": len(trial.intermediate_values) or "-", "seconds": plain(trial.user_attrs.get("seconds"))}
+        row |= {"epochs": plain(epochs_of(book, trial)), "seconds": plain(trial.user_attrs.get("seconds"))}
         rows.append(row | {"why": trial.user_attrs.get("error", "")})
     return pd.DataFrame(rows)
 
 
 def importance_frame(book: Book) -> pd.DataFrame:
     """Build one row per knob, most important first."""
-    rows = [{"knob": key, "importance %": f"{100 * share:.1f}"} for key, share in importance(book).items()]
+    rows = [{"knob": key, "importance %": f"{100 * share:.0f}"} for key, share in importance(book).items()]
     return pd.DataFrame(rows, columns=["knob", "importance %"])
 
 
@@ -62,7 +63,10 @@ def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str 
     shown = trials.drop(columns=["state", "why"]).set_index("trial", drop=False).loc[best]
     console.print(Grid(shown, f"{book.name}: best {len(best)} trials"))
     if len(shares):
-        console.print(Grid(shares, "how much each knob matters (fANOVA)"))
+        console.print(Grid(shares, f"how much each knob matters (fANOVA of {len(done)} trials: a rough order)"))
+    elif len(done) < FEWEST:
+        few = f"{len(done)} of {len(trials)} trials finished: too few to say which knob matters ({FEWEST} needed)"
+        console.print(few, highlight=False, soft_wrap=True)
     if rules is not None:
         finish_comparison(console, book.folder.parent, final_name(book.name), tracking_uri, rules)
     elif done[0].number == 0:
@@ -78,7 +82,8 @@ def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str 
     Tracker.open(book.folder.parent, tracking_uri).close_parent(
         book.folder / "mlflow.json", book.name, [], written, answer
     )
-    for line in (f"stored {book.folder}", f"look   {dashboard_command(book)}"):
+    install = "" if find_spec("optuna_dashboard") else "  (after: pip install optuna-dashboard)"
+    for line in (f"stored {book.folder}", f"look   {dashboard_command(book)}{install}"):
         console.print(line, highlight=False, soft_wrap=True)
 
 

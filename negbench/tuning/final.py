@@ -24,7 +24,7 @@ from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import Book
 
 _SEED = 0  # of fANOVA's random forest, so that the same study gives the same tables
-_FEWEST = 4  # with fewer finished trials, an importance means nothing
+FEWEST = 10  # with fewer finished trials, an importance means nothing
 
 
 # --- trials ------------------------------------------------------------------------------------------------------
@@ -36,6 +36,13 @@ def finished(book: Book) -> list[FrozenTrial]:
     return sorted(done, key=lambda trial: (-trial.values[0], trial.number))
 
 
+def epochs_of(book: Book, trial: FrozenTrial) -> int | None:
+    """Return the epochs that a trial trained, of all its seeds; None before the first scored one."""
+    if trial.state == TrialState.COMPLETE:
+        return resolved(book.spec.config).train.epochs * len(book.spec.seeds)
+    return None if trial.last_step is None else trial.last_step + 1
+
+
 def importance(book: Book) -> dict[str, float]:
     """Return each knob's own share of the variance of recall over the space, largest first, summing to 1.
 
@@ -43,10 +50,10 @@ def importance(book: Book) -> dict[str, float]:
     2014): with a few dozen trials it ranks knobs, but its numbers are not precise.
 
     Returns:
-        Empty with fewer than four finished trials, or where recall did not vary.
+        Empty with fewer than ten finished trials, or where recall did not vary.
     """
     done = finished(book)
-    if len(done) < _FEWEST or len({trial.value for trial in done}) == 1:
+    if len(done) < FEWEST or len({trial.value for trial in done}) == 1:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

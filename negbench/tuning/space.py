@@ -224,7 +224,7 @@ def _from_zero(knob: Knob) -> Knob:
 
 def _in_gallery(knob: Knob, full: ResolvedConfig) -> Knob:
     """Cap the start of a window of ranks at the last rank of the smallest gallery of the train queries."""
-    size = smallest_gallery(SCENES.splits(full, SCENES.outline(full)).train)
+    size = smallest_gallery(SCENES.splits(full).train)
     return replace(knob, high=min(knob.high, size - (knob.key == knob.sets)))
 
 

@@ -207,8 +207,9 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
         "open_clip_model.safetensors of timm/vit_base_patch32_clip_224.openai is not cached and could not be"
     )
     assert "hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors" in line
-    assert "backbone.weights=FILE backbone.model=ViT-B-32-quickgelu backbone.activation=quick_gelu" in line
-    assert "backbone.init=random backbone.size=toy" in line
+    given = ("weights=FILE", "model=ViT-B-32-quickgelu", "activation=quick_gelu")
+    assert " ".join(f"--set backbone.{each}" for each in given) in line
+    assert "--set backbone.init=random --set backbone.size=toy --set backbone.weights=null" in line
     assert "\n" not in line
 
 

@@ -82,7 +82,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         (["compare", "--margin", "nan"], "--margin"),
         (["compare", "--alpha", "1"], "--alpha 1.0: input should be less than 1"),
         (["ui", "--runs-dir", "nowhere"], "no run in nowhere"),
-        (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),
+        (["run", "--strategy", "qure", "--backbone", "blip2", "--dataset", "fashioniq"], "NEGBENCH_DATA"),  # no weights
     ]:
         monkeypatch.chdir(tmp_path)
         refused(arguments, message)

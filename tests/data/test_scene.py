@@ -134,7 +134,7 @@ def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> 
     for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
         (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
         full = resolved(config)
-        shared, alone = (each.splits(full, each.outline(full)).dev for each in (scenes, Scenes()))
+        shared, alone = (each.splits(full).dev for each in (scenes, Scenes()))
         assert shared is not None
         assert alone is not None
         parts.append([query.id for query in shared.queries])

@@ -104,7 +104,7 @@ def test_what_a_process_keeps_of_data_sets_is_bounded(monkeypatch: pytest.Monkey
     scenes = Scenes()
     for seed in range(4):
         config = resolved(config_of(seed, "eval.select=dev"))
-        scenes.splits(config, scenes.backbone(config))
+        scenes.splits(config)
     assert (len(scenes._datasets), len(scenes._carved)) == (4, 4)
     first = resolved(config_of(0, "eval.select=dev"))
-    assert scenes.splits(first, scenes.backbone(first)).val.card.world == "0"
+    assert scenes.splits(first).val.card.world == "0"

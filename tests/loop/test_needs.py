@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from negbench.cli.main import run as negbench
-from negbench.data.scene import Scenes, load_backbone
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import needs
@@ -145,7 +145,7 @@ def test_features_and_batches_of_images_count_too(
     toy_sets: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
-    splits = Scenes().splits(resolved(config), load_backbone(config.backbone, 0))
+    splits = Scenes().splits(resolved(config))
     images = sum(len(part.all_images) for part in splits.parts)
     message = rf"\(a batch of images to encode: {min(128, images)} images x .*\): lower compute.encode_batch_size"
     monkeypatch.setattr(room, "machine_memory", lambda: 1000 * 2**10)  # enough for the features

@@ -135,6 +135,7 @@ def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(
     monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append((command, environment)))
     place = ["--runs-dir", "runs", "--tracking-uri", URI]
     assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
+    monkeypatch.setattr("negbench.cli.ui._SAY", "")
     assert negbench(["ui", *place]) == 0
     ((command, environment),) = started
     assert command[:4] == [sys.executable, "-m", "mlflow", "ui"]

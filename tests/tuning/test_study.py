@@ -21,6 +21,7 @@ from negbench.loop import runs as engine
 from negbench.loop import train as loop
 from negbench.report.loaded import StudyResult
 from negbench.report.study import importance_frame, trials_frame
+from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import default_uri
 from negbench.systems.system import load_config
@@ -255,6 +256,7 @@ def test_the_command_from_start_to_test(
     output = capsys.readouterr()
     assert "  trial 0: " in output.err
     assert "no trial reads val" in output.out
+    assert "2 of 2 trials finished: too few to say which knob matters (10 needed)" in output.out
     assert f"optuna-dashboard --host 127.0.0.1 {tmp_path / 's' / 'optuna.journal'}" in output.out.replace("\n", "")
     book = open_book(tmp_path, "s")
     assert book.counts()["finished"] == 2
@@ -287,10 +289,12 @@ def test_the_command_from_start_to_test(
 
 
 def test_tables_of_what_was_found(tmp_path: Path, vector_sets: list[str]) -> None:
-    book = Book(tmp_path / "toy", spec_of(vector_sets), trials=8)
+    book = Book(tmp_path / "toy", spec_of(vector_sets), trials=12)
     assert importance(book) == {}
     book.work(lambda trial: 0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2, silent)
     trials = trials_frame(book)
+    spec = book.spec
+    assert set(trials["epochs"]) == {str(resolved(spec.config).train.epochs * len(spec.seeds))}
     assert list(trials["recall %"]) == [f"{100 * (trial.value or 0):.2f}" for trial in book.frozen()]
     assert importance_frame(book)["knob"][0] == next(iter(StudyResult(book.folder).plain()["importance"]))
     assert importance_frame(book)["knob"][0] == "strategy.alpha"
