@@ -45,9 +45,14 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
         console.print(line, highlight=False, soft_wrap=True)
 
     if asked.dry_run:
-        work = ClaimsWork.of(asked, say)
-        say(price := work.price())
-        return output.plan_document(work.plan.cells, work.runs, [price])
+        from negbench.grid.cells import SCENES
+
+        with SCENES.lenient() as lacking:
+            work = ClaimsWork.of(asked, say)
+            lines = [*[output.unrecognised(lacking)] * bool(lacking), work.price()]
+        for line in lines:
+            say(line)
+        return output.plan_document(work.plan.cells, work.runs, lines)
     judged = judge_claims(asked, say)
     console.print(table.shown(judged.findings))
     say(f"{table.counts(judged.findings)} ({judged.about})")

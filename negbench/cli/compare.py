@@ -12,7 +12,10 @@ from negbench.settings.options import Compare, option
 class _Asked(Compare):
     """Options of the command line."""
 
-    dry_run: bool = option(False, "Print the plan, what is finished, and what more seeds would detect; then stop.")
+    dry_run: bool = option(
+        False,
+        "Print the plan, what is finished, and what more seeds would detect; then stop. Needs no weights, no images.",
+    )
 
 
 @command.of(
@@ -30,9 +33,12 @@ def compare(given: Mapping[str, Any]) -> dict[str, Any]:
     asked, console = _Asked.parsed(given), output.console()
     if asked.dry_run:
         from negbench.analysis.deciding import resolution
+        from negbench.grid.cells import SCENES
 
-        planned, rules, _ = api.plan_compare(asked, console)
-        lines = list(resolution(planned.cells, planned.folder.path.parent, rules))
+        with SCENES.lenient() as lacking:
+            planned, rules, _ = api.plan_compare(asked, console)
+        lines = [output.unrecognised(lacking)] * bool(lacking)
+        lines += planned.price() + resolution(planned.cells, planned.folder.path.parent, rules)
         for line in lines:
             console.print(line, highlight=False, soft_wrap=True)
         return output.plan_document(planned.cells, planned.folder.path.parent, lines)

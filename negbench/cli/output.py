@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +100,13 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
     command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in (*signature.parameters.values(), *more)}
     return command
+
+
+def unrecognised(lacking: Mapping[str, str]) -> str:
+    """Return what a dry run says about missing files, by what is missing -> its error."""
+    return (
+        f"finished runs cannot be recognised without them: {'; '.join(why.split('; ')[0] for why in lacking.values())}"
+    )
 
 
 def plan_document(cells: Iterable[Cell], runs: Path, lines: Iterable[str]) -> dict[str, Any]:

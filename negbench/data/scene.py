@@ -20,7 +20,7 @@ from torch import Tensor
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
-from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.machine.contents import content_hashes, digest
 from negbench.machine.files import cache_dir
 from negbench.machine.room import Need, check_memory
@@ -337,6 +337,7 @@ class Scenes:
         self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
         self._outlines: dict[str, Outline] = {}
         self._scene: tuple[str, Scene] | None = None
+        self._lacking: dict[str, str] | None = None
 
     def clear(self) -> None:
         """Drop everything."""
@@ -344,10 +345,36 @@ class Scenes:
             kept.clear()
         self._scene = None
 
+    @contextmanager
+    def lenient(self) -> Iterator[dict[str, str]]:
+        """In this block, plan although weights or pictures are missing; yields what is missing -> its error."""
+        self._lacking = lacking = dict[str, str]()
+        try:
+            yield lacking
+        finally:
+            self._lacking = None
+            if lacking:
+                self.clear()
+
+    def _lenient(self, part: str, make: Callable[[], T], without: Callable[[], T]) -> T:
+        """Return what `make` returns; in a block of `lenient`, what `without` returns if `make` fails."""
+        if self._lacking is None:
+            return make()
+        if part not in self._lacking:
+            try:
+                return make()
+            except (DataError, WeightsError) as error:
+                self._lacking[part] = str(error)
+        return without()
+
     def dataset(self, section: PluginConfig, split: str, *, images: bool = True) -> Dataset:
         """Return one split of a data set; only annotations without `images`."""
-        key = f"{section.model_dump_json()} {split} {images}"
-        return _kept(self._datasets, key, lambda: load_split(section, split, images=images))
+
+        def kept(pictures: bool) -> Dataset:
+            key = f"{section.model_dump_json()} {split} {pictures}"
+            return _kept(self._datasets, key, lambda: load_split(section, split, images=pictures))
+
+        return self._lenient(f"images of {section.name}", lambda: kept(images), lambda: kept(False))
 
     def outline(self, config: RunConfig) -> Outline:
         """Return what planning needs of the backbone; load it only if its class has no `outline`.
@@ -355,13 +382,14 @@ class Scenes:
         Raises:
             NegbenchError: options are out of range, or weights are missing.
         """
-        key = _key_of(config)
+        key, name = _key_of(config), config.backbone.name
         if key not in self._outlines:
-            cls = registry.get("backbones", config.backbone.name)
+            cls = registry.get("backbones", name)
             if not issubclass(cls, Outlines):
                 return Outline.of(self.backbone(config))
-            options = checked_options(cls, config.backbone.options, config.backbone.name)
-            outline = cls.outline(options, config.seed)
+            options = checked_options(cls, config.backbone.options, name)
+            part = f"weights of {config.backbone.model_dump_json()}"
+            outline = self._lenient(part, lambda: cls.outline(options, config.seed), lambda: Outline(cls, name))
             hashes = content_hashes({str(file): file for file in outline.files}, cache_dir())
             files = [content.hex() for content in hashes.values()]
             self._outlines[key] = replace(outline, files=(), settings={**outline.settings, "files": files})

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from negbench.display import notes, stages
+from negbench.display import duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes, Choice, joined, listed
 from negbench.grid.cells import SCENES, Cell, plan
@@ -21,6 +22,7 @@ from negbench.grid.systems import system_choices
 from negbench.grid.until import epochs_of_looks
 from negbench.settings.layers import merged, read_recipe
 from negbench.settings.options import Compare
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import system, systems
 
 
@@ -63,6 +65,17 @@ class ComparisonPlan:
         for trials in () if self.rates is None else tuple(self.rates.trials.values()):
             most += (len(FACTORS) + MORE - len(trials)) * trials[0].config.train.epochs
         return sum(left.values()), sum(left.values()) + most
+
+    def price(self) -> list[str]:
+        """Say what the runs that are left cost, by those that are finished; nothing if there are none of either."""
+        runs = self.folder.path.parent
+        cells = {cell.hash: cell for cell in (*self.cells, *(self.rates.cells if self.rates else ()))}.values()
+        done = [RunFolder(runs / str(cell.folder)).result for cell in cells if cell.step(runs) == "reuse"]
+        if not done or not (left := len(cells) - len(done)):
+            return []
+        seconds = left * fmean(sum(result["seconds"].values()) for result in done)
+        memory = max(result["peak_memory_mib"]["process"] for result in done)
+        return [f"the other {left} runs: {duration(seconds)} of computing; {memory:,.0f} MiB of memory for each worker"]
 
     @property
     def trials(self) -> ComparisonFolder:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,6 +151,32 @@ def test_a_dry_run_is_json(place: list[str], capsys: pytest.CaptureFixture[str])
     assert [(row["strategy"], row["seed"], row["step"]) for row in plan["cells"]] == [
         (strategy, seed, "anew") for seed in (0, 1) for strategy in ("qure", "in-batch")
     ]
+
+
+def test_a_dry_run_needs_annotations_alone(toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(toy_root, tmp_path / "data")
+    for image in [path for path in (tmp_path / "data").rglob("*") if path.suffix in (".png", ".jpg")]:
+        image.unlink()
+    asked = [
+        "compare",
+        "--strategies",
+        "qure,in-batch",
+        "--seeds",
+        "1",
+        "--lr=fixed",
+        "--runs-dir",
+        str(tmp_path / "r"),
+    ]
+    asked += ["--dataset", "fashioniq", "--data-root", str(tmp_path / "data"), "--backbone", "blip2"]
+    asked += ["--set", "backbone.weights=lavis:none.pth"]
+    plan = document([*asked, "--dry-run"], capsys)
+    assert [row["step"] for row in plan["cells"]] == ["anew", "anew"]
+    said = plan["notes"][0]
+    assert said.startswith("finished runs cannot be recognised without them: ")
+    assert "images are missing" in said
+    assert "there is no file none.pth" in said
+    assert negbench(asked) == 2  # what is computed needs them
+    assert "images are missing" in capsys.readouterr().err
 
 
 def test_standard_output_without_room_or_unicode_is_one_line(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from negbench.analysis.leader import leader_table
 from negbench.analysis.words import markdown, spread
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
-from negbench.display import Display
+from negbench.display import Display, duration
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
@@ -490,7 +490,16 @@ def test_a_dry_run_stops_after_the_plan(
     assert negbench(command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")) == 0
     out = capsys.readouterr().out
     assert "2 cells (2 strategies), 0 already finished" in out
+    assert "of computing" not in out
     assert not list(tmp_path.iterdir())
+    assert negbench(command_of(vector_sets, tmp_path)) == 0  # a pilot
+    capsys.readouterr()
+    assert negbench(command_of(vector_sets, tmp_path, "--dry-run", "--seeds", "4")) == 0
+    results = [read_json(path) for path in tmp_path.glob("*/result.json")]
+    took = sum(sum(result["seconds"].values()) for result in results) / 2
+    memory = max(result["peak_memory_mib"]["process"] for result in results)
+    text = f"the other 6 runs: {duration(6 * took)} of computing; {memory:,.0f} MiB of memory for each worker"
+    assert text in capsys.readouterr().out
 
 
 MISTAKES = [
