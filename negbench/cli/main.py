@@ -120,9 +120,14 @@ _OF_THE_MACHINE = (
 )
 
 
+_LONGEST = 900  # characters of an error
+
+
 def _fail(message: str, arguments: list[str] | None, code: int = 2) -> int:
     """Print an error on one line, and with --json also as the document; return the exit code."""
     line = " ".join(printable(message).split())
+    if len(line) > _LONGEST:  # it quotes a long value
+        line = f"{line[: 2 * _LONGEST // 3]} ... {line[-_LONGEST // 3 :]}"
     if "--json" in (sys.argv[1:] if arguments is None else arguments):
         with suppress(OSError):  # standard output may be what failed
             typer.echo(json.dumps({"error": line, "exit_code": code}, indent=2))

@@ -145,6 +145,15 @@ def test_every_error_is_one_json_document_too(
     assert json.loads(said.out) == {"error": line.removeprefix("negbench: error: "), "exit_code": 2}
 
 
+def test_a_long_error_loses_its_middle(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: found by `make fuzz`, where an error quoted a --device of 2,400 characters."""
+    assert negbench(["doctor", "first" + 5000 * "x" + "last"]) == 2
+    line = capsys.readouterr().err
+    assert "(first" in line
+    assert line.endswith("last)\n")
+    assert len(line) < 1000
+
+
 def test_a_dry_run_is_json(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     compare = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--lr=fixed", *place]
     plan = document([*compare, "--dry-run"], capsys)
