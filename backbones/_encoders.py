@@ -15,9 +15,9 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from negbench.backbones._open_clip import WITHOUT_WEIGHTS, build, find, load_into, make_tokenizer, read_state
+from negbench.backbones._open_clip import build, find, load_into, make_tokenizer, read_state
 from negbench.backbones._preprocess import _eight_bit
-from negbench.backbones._weights import fetch, hub_name, loading, refuse
+from negbench.backbones._weights import WITHOUT_WEIGHTS, fetch, hub_name, loading, refuse
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
 
 _MOST_TOKENS = 100_000  # a tokenizer's larger limit means none
@@ -90,7 +90,9 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
         assert blueprint.file is not None  # only random weights have none
         load_into(model, read_state(blueprint.file), blueprint.label)
     except NegbenchError as error:  # an encoder has the same options by their plain names
-        raise WeightsError(str(error).replace(f"; {WITHOUT_WEIGHTS}", "").replace("backbone.", "")) from error
+        raise WeightsError(
+            str(error).replace(f"; {WITHOUT_WEIGHTS}", "").replace("--set ", "").replace("backbone.", "")
+        ) from error
     shown = {"resize_mode": blueprint.resize, **blueprint.pixels}
     return _OpenClip(model, tokenizer, image_transform(model.visual.image_size, is_train=False, **shown), device)
 

@@ -252,7 +252,7 @@ def test_a_folder_without_configuration_or_weights_says_so(tmp_path: Path) -> No
 def test_a_file_that_does_not_tell_its_activation_must_be_told(tmp_path: Path) -> None:
     file = tensors(tmp_path / "clip.pt", weights())
     for model in TWO[:1]:
-        with pytest.raises(OptionError, match=r"set backbone\.activation=quick_gelu .* or gelu"):
+        with pytest.raises(OptionError, match=r"--set backbone\.activation=quick_gelu .* or =gelu"):
             build(Clip, model=model, weights=str(file))
     with pytest.raises(OptionError, match="name its architecture"):
         build(Clip, weights=str(file))
@@ -266,7 +266,7 @@ def test_a_tag_knows_its_activation_whatever_the_models_name(tmp_path: Path) -> 
     laion = build(Clip, model="ViT-Toy", weights="laion")
     assert laion.identity.activation == "gelu"
     assert laion.identity.preprocessing == "target-pad 1.25, bicubic 32, mean/std 0.5/0.5/0.5 0.5/0.5/0.5"
-    with pytest.raises(OptionError, match=r"were trained with gelu: backbone\.model=ViT-Toy"):
+    with pytest.raises(OptionError, match=r"were trained with gelu: --set backbone\.model=ViT-Toy"):
         build(Clip, model=TWO[1], weights="laion")
     with pytest.raises(OptionError, match="'gelu': ViT-Toy openai was trained with quick_gelu"):
         build(Clip, model="ViT-Toy", weights="openai", activation="gelu")
