@@ -1,6 +1,6 @@
-"""Sorted score rows of train queries: the places of the target and of the steepest drops.
+"""Sorted score rows of train queries: their mean, and the places of the steepest drops (QuRe fig. 7-8).
 
-QuRe plots them in fig. 7-8. A run stores the places of the drops at two moments, for the claims about them.
+A run stores them before training and after the warm-up, for the report and for the claims about them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _SEED = 0x5C0E  # of the sample: the same queries in every run on one train spli
 _SCORED_ROWS = 128
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +42,10 @@ class Curves:
     queries: Ints  # [S] index of each sampled query in its split
     length: Ints  # [S] n, images ranked
     drops: Ints  # [S, 2] places before the steepest and the second steepest drop below the target (QuRe eq. 5)
+    scores: Floats  # [P] mean score over the queries at the places `spaced(P)`
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Floats:
         """[S, 2] the drops' places as shares of their query's ranking; NaN where there is none."""
         return np.where(self.drops >= 0, self.drops / np.maximum(self.length - 1, 1)[:, None], np.nan)
 
@@ -59,7 +61,14 @@ class Curves:
         """Read what `save` wrote; raise NegbenchError if the file is missing or damaged."""
         fix = "delete it and result.json beside it, and compute the run again"
         with intact(path, fix) as file, np.load(file, allow_pickle=False) as stored:
-            return cls(**{f.name: stored[f.name] for f in dataclasses.fields(cls)})
+            values = {f.name: stored[f.name] for f in dataclasses.fields(cls) if f.name in stored}
+        return cls(**{"scores": np.empty(0), **values})  # earlier runs have no scores
+
+
+def spaced(length: int) -> Ints:
+    """Return P places below `length`, an eighth of an octave apart, from 0; a smaller `length` gives fewer."""
+    places: Ints = np.unique((2 ** (np.arange(8 * 32) / 8)).astype(np.int64)) - 1
+    return places[places < length]
 
 
 def file_name(moment: str) -> str:
@@ -82,10 +91,15 @@ def score_curves(task: MiningTask, sample: int = 500) -> Curves:
     """
     generator = torch.Generator().manual_seed(_SEED)
     rows = torch.randperm(len(task.queries), generator=generator)[:sample]
-    parts = [(block.rows, block.length, steepest(block.drops)) for block in rankings(task.shard(rows))]
-    order, length, places = (torch.cat(each) for each in zip(*parts, strict=True))
-    back = order.argsort()
-    return Curves(rows.numpy(), length[back].numpy(), places[back].numpy())
+    parts = [
+        (block.rows, block.length, steepest(block.drops), block.scores[:, spaced(int(block.length.min()))])
+        for block in rankings(task.shard(rows))
+    ]
+    *each, scores = zip(*parts, strict=True)
+    order, length, places = (torch.cat(values) for values in each)
+    back, shortest = order.argsort(), min(block.shape[1] for block in scores)
+    mean = torch.cat([block[:, :shortest] for block in scores]).double().mean(0)
+    return Curves(rows.numpy(), length[back].numpy(), places[back].numpy(), mean.numpy())
 
 
 @dataclass(frozen=True, eq=False)

@@ -185,6 +185,8 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
     drawn: list[tuple[str, str, Callable[[Runs], Chart | None]]] = [
         ("false-negatives", "False negatives", figures.false_negatives),
         ("training", "Training", figures.training),
+        ("pool-sizes", "Pool sizes", figures.pool_sizes),
+        ("score-curves", "Score curves", figures.score_curves),
     ]
     several = len(parts) > 1
     sections = []

@@ -15,6 +15,7 @@ from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, listed, number, percent, signed
 from negbench.grid.comparison import Group
+from negbench.mining.curves import Curves, file_name, spaced
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def _forest(
 Line = tuple[str, int, list[float], np.ndarray, list[float]]  # name, colour, x, values [seeds, x], marked x
 
 
-def _lines(lines: Sequence[Line], ylabel: str) -> Callable[[Axes], None]:
+def _lines(lines: Sequence[Line], ylabel: str, xlabel: str = "epochs trained") -> Callable[[Axes], None]:
     """Draw means over seeds with a band from the lowest to the highest, and markers at the marked x values."""
 
     def draw(axes: Axes) -> None:
@@ -249,7 +250,7 @@ def _lines(lines: Sequence[Line], ylabel: str) -> Callable[[Axes], None]:
                 drawn.set(marker="o", markevery=places)
             if len(values) > 1:
                 axes.fill_between(x, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
-        axes.set(xlabel="epochs trained", ylabel=ylabel)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         label_ends(
             axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines]
         )
@@ -298,22 +299,66 @@ def training(runs: Runs) -> Chart | None:
     return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, lines, f"{name} (%)")
 
 
-def false_negatives(runs: Runs) -> Chart | None:
-    """Draw the false-negative rate of the draws at each refresh; None if only targets are known to be relevant."""
+def _at_refreshes(runs: Runs, name: str, scale: float = 1, *, redefined: bool = False) -> dict[str, list[Line]]:
+    """Return a number of the strategies' behaviour against the epoch, of all or of those that redefine their pools."""
     lines: dict[str, list[Line]] = {}
     for loss, groups in runs.by_loss():
         for group in groups:
             at: dict[int, list[float]] = {}
             for row in (row for result in group.results for row in result["behaviour_by_refresh"]):
-                if (rate := row.get("false_negative_rate_draws")) is not None:
-                    at.setdefault(int(row["epoch"]), []).append(100 * rate)
+                if (value := row.get(name)) is not None:
+                    at.setdefault(int(row["epoch"]), []).append(scale * value)
             x = [float(epoch) for epoch in sorted(at)]
             values = np.array([[float(np.mean(at[epoch])) for epoch in sorted(at)]])
             line = (group.labels["strategy"], runs.index(group), x, values, x)
-            lines.setdefault(loss, []).extend([line] if x else [])
+            if x and (group.results[0]["refresh_epochs"] or not redefined):
+                lines.setdefault(loss, []).append(line)
+    return lines
+
+
+def false_negatives(runs: Runs) -> Chart | None:
+    """Draw the false-negative rate of the draws at each refresh; None if only targets are known to be relevant."""
+    lines = _at_refreshes(runs, "false_negative_rate_draws", 100)
     text = "Share of the drawn negatives that are known to be relevant."
     title, key = "False negatives among the draws", runs.key("false-negatives")
     return _epoch_chart(key, title, text, lines, "false negatives (%)")
+
+
+def pool_sizes(runs: Runs) -> Chart | None:
+    """Draw the mean size of the pools at each refresh (QuRe fig. 5, DQE-CIR fig. 7); None if none is redefined."""
+    text = "Images in a query's pool, mean over the train queries, whenever pools are defined."
+    lines = _at_refreshes(runs, "pool_size", redefined=True)
+    return _epoch_chart(runs.key("pool-sizes"), "Size of the pools over training", text, lines, "images in a pool")
+
+
+def score_curves(runs: Runs) -> Chart | None:
+    """Draw sorted scores before training and after the warm-up (QuRe fig. 7-8); None if no run mined pools."""
+    panels = []
+    for loss, groups in runs.by_loss():
+        lines: dict[bytes, Line] = {}
+        for moment, name in (("start", "before training"), ("warm", "")):
+            for group in groups:
+                files = [run.path / file_name(moment) for run in group.runs]
+                curves = [Curves.load(file) for file in files if file.exists()]
+                size = min((len(curve.scores) for curve in curves), default=0)
+                if not size or not (group.runs[0].path / file_name("warm")).exists():
+                    continue
+                values = np.stack([curve.scores[:size] for curve in curves])
+                x = [float(place + 1) for place in spaced(int(min(c.length.min() for c in curves)))]
+                drops = np.concatenate([curve.drops[(curve.drops >= 0).all(1)] for curve in curves]) + 1
+                marked = [min(x, key=lambda rank, drop=drop: abs(rank - drop)) for drop in np.median(drops, axis=0)]
+                before = lines.get(values.tobytes())
+                title = name or ", ".join([*([before[0]] if before else []), group.labels["strategy"]])
+                lines[values.tobytes()] = (title, runs.index(group), x, values, marked)
+        if lines:
+            panels.append(Panel(loss, _lines([*lines.values()], "score", "rank"), tall_enough(len(lines))))
+    text = (
+        "Mean score of the images at each rank over a sample of the train queries, before training and after the "
+        f"warm-up of the strategies named: {_seeds(runs)}. Markers: the median ranks of the two steepest drops below "
+        "the target, between which QuRe's pool lies."
+    )
+    title = "Scores by rank before and after the warm-up"
+    return Chart(runs.key("score-curves"), title, text, tuple(panels), direct=True) if panels else None
 
 
 def _false_negative_rate(group: Group) -> float | None:

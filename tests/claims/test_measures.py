@@ -67,7 +67,7 @@ def hand(tmp_path: Path) -> SettingRun:
 
 def curves(drops: np.ndarray) -> Curves:
     """Return curves of three rankings of 11 images."""
-    return Curves(queries=np.arange(3), length=np.full(3, 11), drops=drops)
+    return Curves(queries=np.arange(3), length=np.full(3, 11), drops=drops, scores=np.empty(0))
 
 
 def test_curves_by_hand(hand: SettingRun) -> None:

@@ -9,7 +9,7 @@ import torch
 from negbench.contracts import relevance
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
-from negbench.mining.curves import Curves, score_curves
+from negbench.mining.curves import Curves, score_curves, spaced
 from negbench.mining.task import MiningTask
 
 
@@ -27,8 +27,8 @@ def task_of(seed: int = 0, queries: int = 12, shift: float = 0.0) -> MiningTask:
     return MiningTask(points, candidates, target, group, groups, excluded=excluded)
 
 
-def loop(task: MiningTask, row: int) -> tuple[int, list[int]]:
-    """Return the number of ranked images and the places of the two steepest drops below the target, by loops."""
+def loop(task: MiningTask, row: int) -> tuple[list[float], list[int]]:
+    """Return the ranked images' sorted scores, and the places of the two steepest drops below the target, by loops."""
     assert task.excluded is not None
     scores = relevance(task.queries, task.candidates)[row].tolist()
     target, gone = int(task.target[row]), task.excluded.row(row).tolist()
@@ -39,7 +39,7 @@ def loop(task: MiningTask, row: int) -> tuple[int, list[int]]:
         if values[place] < scores[target]:
             drops.append((values[place] - values[place + 1], place))
     drops.sort(key=lambda drop: (-drop[0], drop[1]))
-    return len(values), [place for _, place in drops[:2]]
+    return values, [place for _, place in drops[:2]]
 
 
 def test_against_loops() -> None:
@@ -47,8 +47,12 @@ def test_against_loops() -> None:
         task = task_of(shift=shift)
         curves = score_curves(task)
         assert sorted(curves.queries.tolist()) == list(range(12))
+        rows = [loop(task, row)[0] for row in curves.queries.tolist()]
+        places = [0, 1, 2, 3, 4, 5, 6, 7]  # eighths of octaves: every place of a short ranking
+        assert min(map(len, rows)) == len(places) == len(curves.scores)
+        assert curves.scores.tolist() == pytest.approx([np.mean([row[p] for row in rows]) for p in places], rel=1e-5)
         for index, row in enumerate(curves.queries.tolist()):
-            length, drops = loop(task, row)
+            length, drops = len(rows[index]), loop(task, row)[1]
             assert curves.length[index] == length
             assert [p for p in curves.drops[index].tolist() if p >= 0] == drops
             shares = [place / (length - 1) for place in drops]
@@ -70,8 +74,10 @@ def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path: Path) -> None:
     curves.save(tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     again = Curves.load(tmp_path / "a.npz")
-    for name in ("queries", "length", "drops"):
+    for name in ("queries", "length", "drops", "scores"):
         assert np.array_equal(getattr(again, name), getattr(curves, name))
+    np.savez(tmp_path / "old.npz", queries=curves.queries, length=curves.length, drops=curves.drops)
+    assert len(Curves.load(tmp_path / "old.npz").scores) == 0
     (tmp_path / "a.npz").write_bytes((tmp_path / "b.npz").read_bytes()[:200])
     with pytest.raises(NegbenchError, match=r"a\.npz"):
         Curves.load(tmp_path / "a.npz")
@@ -88,3 +94,11 @@ def test_a_corpus_of_the_target_and_one_more() -> None:
         [torch.arange(2)],
     )
     assert score_curves(task).drops.tolist() == [[-1, -1]]
+
+
+def test_places_are_an_eighth_of_an_octave_apart_and_those_of_a_shorter_row_come_first() -> None:
+    places = spaced(17_000)
+    ratios = (places[40:] + 1)[1:] / (places[40:] + 1)[:-1]
+    assert ratios == pytest.approx(np.full(len(ratios), 2 ** (1 / 8)), rel=0.03)
+    assert len(places) < 110
+    assert np.array_equal(spaced(600), places[: len(spaced(600))])

@@ -29,6 +29,7 @@ from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes, load_split
 from negbench.errors import NegbenchError
 from negbench.machine.files import write_json
+from negbench.mining.curves import Curves
 from negbench.report import build, figures
 from negbench.report.build import write_report
 from negbench.report.charts import GREY
@@ -110,7 +111,7 @@ def text_of(compared: Path) -> str:
 
 
 def test_every_section_is_there_and_linked(page: Parsed) -> None:
-    text = "leader false-negatives training behaviour gallery negatives tests cells"
+    text = "leader false-negatives training pool-sizes score-curves behaviour gallery negatives tests cells"
     want = text.split()
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
@@ -214,7 +215,7 @@ def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
 def test_every_chart_is_drawn_with_its_words_and_written(page: Parsed, compared: Path) -> None:
     written = {path.stem for path in (compared / "small" / "report" / "figures").glob("*.png")}
     shown = {i.removeprefix("figure-") for i in page.ids if i.startswith("figure-")}
-    assert shown == written == {"forest", "false-negatives", "training"}
+    assert shown == written == {"forest", "false-negatives", "training", "pool-sizes", "score-curves"}
     assert page.unnamed == 0
     for name in written:
         with Image.open(compared / "small" / "report" / "figures" / f"{name}.png") as opened:
@@ -319,6 +320,30 @@ def test_colours_are_the_same_in_every_figure(drawn_runs: figures.Runs) -> None:
     assert seen.keys() == set(runs.strategies)
     assert all(len(colors) == 1 for colors in seen.values())
     assert len(set.union(*seen.values())) == len(seen)
+
+
+def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs: figures.Runs) -> None:
+    sizes, curves = figures.pool_sizes(drawn_runs), figures.score_curves(drawn_runs)
+    assert sizes is not None
+    assert curves is not None
+    for place, (loss, groups) in enumerate(drawn_runs.by_loss()):
+        lines = {str(line.get_label()): line for line in drawn(sizes.panels[place]).lines}
+        assert sizes.panels[place].title == curves.panels[place].title == loss
+        assert lines.keys() == {"qure", "top-k"}
+        group = next(group for group in groups if group.labels["strategy"] == "qure")
+        frames = [[run.table(path.stem) for path in sorted(run.path.glob("mining-*"))] for run in group.runs]
+        means = np.mean([[frame["pool_size"].mean() for frame in of_run] for of_run in frames], axis=0)
+        assert list(lines["qure"].get_ydata()) == pytest.approx(list(means))
+        drawn_curves = {str(line.get_label()): line for line in drawn(curves.panels[place]).lines}
+        before, after = drawn_curves  # one warm-up for all, after which the pools differ
+        assert (before, set(after.split(", "))) == ("before training", {"qure", "top-k"})
+        stored = [Curves.load(run.path / "curves-warm.npz") for run in group.runs]
+        warm = drawn_curves[after]
+        assert list(warm.get_ydata()) == pytest.approx(list(np.mean([each.scores for each in stored], axis=0)))
+        assert warm.get_xdata()[0] == 1
+        marked = sorted(warm.get_xdata()[at] for at in warm.get_markevery())
+        ranks = sorted(np.median(np.concatenate([each.drops for each in stored]), axis=0) + 1)
+        assert marked == pytest.approx(ranks, rel=0.06)
 
 
 def test_galleries_show_what_was_drawn(page: Parsed, compared: Path, words_of: Callable[[Path], str]) -> None:
