@@ -12,9 +12,11 @@ from negbench.settings.layers import read_recipe, recipes
 
 INTRODUCTION = """# Reproduce a published table
 
-For every table of the four papers that a recipe reproduces: the command, what it needs, and the printed numbers. A run
-checks that memory and disk suffice before it computes anything; `--dry-run` of a comparison prints its plan. `negbench
-list recipes NAME` prints the same for one recipe. Numbers in the order of the columns, in percent unless named.
+For every table of the four papers that a recipe reproduces: the command, what it needs, and the printed numbers. Memory
+is of weights, gradients and Adam's moments in 32 bits: a batch's activations come on top. Features of frozen image
+towers are stored once. A run checks that memory and disk suffice before it computes anything; `--dry-run` of a
+comparison prints its plan. `negbench list recipes NAME` prints the same for one recipe. Numbers in the order of the
+columns, in percent unless named.
 """
 
 
@@ -26,18 +28,19 @@ def reproduction(name: str) -> str:
         return ""
     recipe = read_recipe(recipes()[name])
     verb = "compare" if "compare" in recipe else "run"
-    train, dataset = recipe["train"], recipe["dataset"]["name"]
+    train, dataset, backbone = recipe["train"], recipe["dataset"]["name"], _backbone(recipe["backbone"])
+    size = f"{train['epochs']} epochs in batches of {train['batch_size']}"
+    if (queries := book["train_queries"].get(dataset)) is not None:
+        steps = train["epochs"] * math.ceil(queries / train["batch_size"])
+        size += f": {steps:,} steps over {queries:,} training queries" + ", for each row and seed" * (verb == "compare")
     lines = [
         f"## {name}\n",
         f"- `negbench {verb} --recipe {name} --data-root DIR`",
-        f"- data: {dataset}; weights: {_backbone(recipe['backbone'])}",
+        f"- data: {dataset}; weights: {backbone}",
+        f"- memory: {_memory(book['backbones'][backbone], book['images'].get(dataset))}",
+        f"- {size}",
     ]
-    queries = book["train_queries"].get(dataset)
-    size = f"- {train['epochs']} epochs in batches of {train['batch_size']}"
-    if queries is not None:
-        steps = train["epochs"] * math.ceil(queries / train["batch_size"])
-        size += f": {steps:,} steps over {queries:,} training queries" + ", for each row and seed" * (verb == "compare")
-    return "\n".join([*lines, size, *(part for table in tables for part in _table(table, dataset)), ""])
+    return "\n".join([*lines, *(part for table in tables for part in _table(table, dataset)), ""])
 
 
 def reproduction_page() -> str:
@@ -47,6 +50,17 @@ def reproduction_page() -> str:
 
 def _backbone(section: Mapping[str, Any]) -> str:
     return ", ".join(str(section[key]) for key in ("name", "model", "weights") if key in section)
+
+
+def _memory(backbone: Mapping[str, float], images: int | None) -> str:
+    """Return the memory of weights, gradients and moments (float32), and the disk space of stored features."""
+    whole, trained = backbone["parameters"], backbone["trained"]
+    text = (
+        f"{4 * (whole + 3 * trained) / 1e9:.1f} GB for {whole / 1e6:,.0f} M parameters, {trained / 1e6:,.0f} M trained"
+    )
+    if "stored_bytes" not in backbone or images is None:
+        return text
+    return f"{text}; disk: {images * backbone['stored_bytes'] / 1e9:.0f} GB of features for {images:,} images"
 
 
 def _table(table: Mapping[str, Any], trained: str) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,26 @@ def test_every_table_names_a_recipe_that_runs_its_data() -> None:
         "fashioniq": sum(fashioniq._ENTRIES["train"]),
         "cirr": cirr._SIZES["train"].queries,
     }
+    assert book["images"] == {
+        "fashioniq": sum(sum(images) for images in fashioniq._SPLIT_FILES.values()),
+        "cirr": sum(cirr._SIZES[split].images for split in ("train", "val")),
+    }
+
+
+def test_memory_is_that_of_the_measured_backbones() -> None:
+    """Performance.md holds what bench_backbones.py printed of the frozen towers."""
+    book = json.loads(PATH.read_text(encoding="utf-8"))["backbones"]
+    text = (Path(__file__).parents[2] / "docs" / "performance.md").read_text(encoding="utf-8")
+    for name, title in (("lavis:weights/blip2_pretrained_vitL", "ViT-L"), ("Salesforce/blip2-itm-vit-g", "ViT-g")):
+        (row,) = (row for key, row in book.items() if name in key)
+        numbers = (
+            f"{row['trained'] / 1e6:,.0f} M of {row['parameters'] / 1e6:,.0f} M | {row['stored_bytes'] / 1e6:.3f} MB"
+        )
+        assert re.search(rf"`blip2` {title} .*\| {numbers} \|", text)
+    assert "6.9 GB for 1,172 M parameters, 186 M trained; disk: 14 GB of features for 19,236 images" in reproduction(
+        "cirqrs-cirr"  # 4 bytes x (1,172 M + 3 x 186 M), and 723,712 bytes x 19,236
+    )
+    assert "- memory: 2.5 GB for 154 M parameters, 154 M trained\n" in reproduction("hycole-fashioniq")
 
 
 def test_the_page_has_every_printed_row_of_the_papers() -> None:
