@@ -255,7 +255,5 @@ def _over_seeds(values: Array, alpha: float) -> ClaimEstimate:
     count, mean = len(values), float(values.mean())
     if count < 2:
         return ClaimEstimate(mean, float("nan"), float("nan"), float("nan"))
-    error = float(values.std(ddof=1) / np.sqrt(count))
-    half = float(stats.t.ppf(1 - alpha / 2, count - 1))
-    power = float(stats.t.ppf(POWER, count - 1))
-    return ClaimEstimate(mean, mean - half * error, mean + half * error, (half + power) * error)
+    half, power = stats.t.ppf([1 - alpha / 2, POWER], count - 1) * stats.sem(values)
+    return ClaimEstimate(mean, float(mean - half), float(mean + half), float(half + power))

@@ -18,7 +18,7 @@ from negbench.claims.judge import Answer, Finding
 from negbench.machine import files
 
 WIDTH = 80  # of tables, so that they fit any terminal and a report
-_STYLES = {
+STYLES = {  # of verdicts, in the order in which they are counted
     "supported": "green", "refuted": "red", "depends on the length": "yellow", "no effect": "yellow",
     "undecided": "yellow", "premise absent": "dim", "not testable": "dim",
 }  # fmt: skip
@@ -43,7 +43,7 @@ def shown(findings: Sequence[Finding]) -> Table:
     table = _table("#", "claim", "measured effect", "verdict")
     for finding in findings:
         words = f"{finding.claim.words}\n{finding.claim.source}\npublished: {finding.claim.published}"
-        verdict = f"[{_STYLES[finding.verdict.partition(',')[0]]}]{finding.verdict}[/]"
+        verdict = f"[{STYLES[finding.verdict.partition(',')[0]]}]{finding.verdict}[/]"
         table.add_row(str(finding.claim.number), escape(words), escape("\n".join(because(finding))), verdict)
     return table
 
@@ -59,7 +59,7 @@ def counts(findings: Sequence[Finding]) -> str:
     parts = []
     for title, published in (("", True), ("of no paper: ", False)):
         verdicts = Counter(f.verdict.replace(",", "") for f in findings if bool(f.claim.papers) == published)
-        ordered = sorted(verdicts, key=lambda name: next(i for i, own in enumerate(_STYLES) if name.startswith(own)))
+        ordered = sorted(verdicts, key=lambda name: next(i for i, own in enumerate(STYLES) if name.startswith(own)))
         if verdicts:
             parts.append(title + ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ordered))
     return "; ".join(parts)

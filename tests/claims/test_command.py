@@ -1,6 +1,5 @@
 """`negbench claims` from end to end on the vector world: computing, rereading, user errors."""
 
-import base64
 import json
 import re
 from collections.abc import Callable
@@ -80,11 +79,6 @@ def test_the_page_shows_every_claim(computed: Path, words_of: Callable[[Path], s
         assert f'class="verdict {claim["verdict"]}">{claim["verdict"]}<' in cells
         assert all(str(claim[key]) in cells for key in ("words", "published", "source"))
         assert all(line in cells for line in claim["measured"])  # type: ignore[attr-defined]
-    tests = [(number, test) for number, claim in claims.items() for test in claim["tests"]]  # type: ignore[attr-defined]
-    drawn = [(number, test) for number, test in tests if test["unit"] == "points" and test["low"] is not None]
-    assert f"n = {len(drawn)} tests; the table has {len(tests) - len(drawn)} more" in text
-    svg = base64.b64decode(re.findall(r"image/svg\+xml;base64,([^\"]+)", text)[0]).decode()
-    assert all(f">{number}  {test['test'].partition(' (')[0]}" in svg for number, test in drawn)
     before = page.read_bytes()
     page.unlink()
     assert negbench(["report", "c", "--runs-dir", str(computed)]) == 0
