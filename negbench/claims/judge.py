@@ -255,5 +255,5 @@ def _over_seeds(values: Array, alpha: float) -> ClaimEstimate:
     count, mean = len(values), float(values.mean())
     if count < 2:
         return ClaimEstimate(mean, float("nan"), float("nan"), float("nan"))
-    half, power = stats.t.ppf([1 - alpha / 2, POWER], count - 1) * stats.sem(values)
-    return ClaimEstimate(mean, float(mean - half), float(mean + half), float(half + power))
+    half, power = (float(stats.t.ppf(p, count - 1) * stats.sem(values)) for p in (1 - alpha / 2, POWER))
+    return ClaimEstimate(mean, mean - half, mean + half, half + power)

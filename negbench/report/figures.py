@@ -346,7 +346,7 @@ def score_curves(runs: Runs) -> Chart | None:
                 values = np.stack([curve.scores[:size] for curve in curves])
                 x = [float(place + 1) for place in spaced(int(min(c.length.min() for c in curves)))]
                 drops = np.concatenate([curve.drops[(curve.drops >= 0).all(1)] for curve in curves]) + 1
-                marked = [min(x, key=lambda rank, drop=drop: abs(rank - drop)) for drop in np.median(drops, axis=0)]
+                marked = [x[int(np.abs(np.array(x) - drop).argmin())] for drop in np.median(drops, axis=0)]
                 before = lines.get(values.tobytes())
                 title = name or ", ".join([*([before[0]] if before else []), group.labels["strategy"]])
                 lines[values.tobytes()] = (title, runs.index(group), x, values, marked)
