@@ -28,7 +28,7 @@ def test_every_table_names_a_recipe_that_runs_its_data() -> None:
     }
     assert book["images"] == {
         "fashioniq": sum(sum(images) for images in fashioniq._SPLIT_FILES.values()),
-        "cirr": sum(cirr._SIZES[split].images for split in ("train", "val")),
+        "cirr": sum(cirr._SIZES[split].gallery for split in ("train", "val")),
     }
 
 
