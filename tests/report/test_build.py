@@ -341,9 +341,11 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs: figures.R
         warm = drawn_curves[after]
         assert list(warm.get_ydata()) == pytest.approx(list(np.mean([each.scores for each in stored], axis=0)))
         assert warm.get_xdata()[0] == 1
-        marked = sorted(warm.get_xdata()[at] for at in warm.get_markevery())
-        ranks = sorted(np.median(np.concatenate([each.drops for each in stored]), axis=0) + 1)
-        assert marked == pytest.approx(ranks, rel=0.06)
+        marked = np.array([warm.get_xdata()[at] for at in warm.get_markevery()])
+        ranks = np.median(np.concatenate([each.drops for each in stored]), axis=0) + 1
+        apart = np.abs(marked[:, None] / ranks - 1)  # one marker where both ranks fall on one place
+        assert (apart.min(0) < 0.06).all()
+        assert (apart.min(1) < 0.06).all()
 
 
 def test_galleries_show_what_was_drawn(page: Parsed, compared: Path, words_of: Callable[[Path], str]) -> None:
