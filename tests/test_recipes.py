@@ -20,86 +20,44 @@ from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare, Study
 from negbench.systems.system import load_config
 from negbench.tuning.search import plan_study
+from tests.datasets import toys
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 # resolved values according to the papers and their released files
 QURE: dict[str, Any] = {
-    "strategy.name": "qure",
-    "strategy.variant": "paper",
-    "loss.name": "bradley-terry",
-    "backbone.name": "blip2",
-    "backbone.target_ratio": 1.25,
-    "train.batch_size": 32,
-    "train.weight_decay": 0.05,
-    "train.num_negatives": 1,
-    "mining.replacement": True,
-    "schedule.n_def": 6,
-}
+    "strategy.name": "qure", "strategy.variant": "paper", "loss.name": "bradley-terry", "backbone.name": "blip2",
+    "backbone.target_ratio": 1.25, "train.batch_size": 32, "train.weight_decay": 0.05, "train.num_negatives": 1,
+    "mining.replacement": True, "schedule.n_def": 6,
+}  # fmt: skip
 QURE_FASHIONIQ = QURE | {
-    "dataset.name": "fashioniq",
-    "dataset.caption_mode": "joined",
-    "dataset.corpus": "targets",
-    "train.epochs": 30,
-    "train.lr": 5e-6,
-    "train.min_lr_ratio": 5e-8 / 5e-6,
-    "schedule.refresh_epochs": [5, 10, 15, 20, 25],
-}
+    "dataset.name": "fashioniq", "dataset.caption_mode": "joined", "dataset.corpus": "targets", "train.epochs": 30,
+    "train.lr": 5e-6, "train.min_lr_ratio": 5e-8 / 5e-6, "schedule.refresh_epochs": [5, 10, 15, 20, 25],
+}  # fmt: skip
 QURE_CIRR = QURE | {
-    "dataset.name": "cirr",
-    "train.epochs": 50,
-    "train.lr": 1e-5,
-    "train.min_lr_ratio": 5e-8 / 1e-5,
+    "dataset.name": "cirr", "train.epochs": 50, "train.lr": 1e-5, "train.min_lr_ratio": 5e-8 / 1e-5,
     "schedule.refresh_epochs": [8, 16, 24, 32, 40, 48],
-}
+}  # fmt: skip
 CIRQRS: dict[str, Any] = {
-    "strategy.name": "cirqrs",
-    "loss.name": "bradley-terry",
-    "backbone.name": "blip2",
-    "backbone.weights": "Salesforce/blip2-itm-vit-g",
-    "backbone.target_ratio": 1.5,
-    "train.num_negatives": 1,
+    "strategy.name": "cirqrs", "loss.name": "bradley-terry", "backbone.name": "blip2",
+    "backbone.weights": "Salesforce/blip2-itm-vit-g", "backbone.target_ratio": 1.5, "train.num_negatives": 1,
     "mining.replacement": True,
-}
+}  # fmt: skip
 DQE: dict[str, Any] = {
-    "strategy.name": "dqe",
-    "strategy.alpha": 0.2,
-    "strategy.beta": 0.8,
-    "strategy.scale": "absolute",
-    "loss.name": "margin-kl",
-    "loss.kl_over": "corpus",
-    "backbone.name": "blip2",
-    "backbone.attribute_weights": True,
-    "train.batch_size": 128,
-    "train.num_negatives": 1,
-    "mining.replacement": True,
-}
+    "strategy.name": "dqe", "strategy.alpha": 0.2, "strategy.beta": 0.8, "strategy.scale": "absolute",
+    "loss.name": "margin-kl", "loss.kl_over": "corpus", "backbone.name": "blip2", "backbone.attribute_weights": True,
+    "train.batch_size": 128, "train.num_negatives": 1, "mining.replacement": True,
+}  # fmt: skip
 DQE_FASHIONIQ = DQE | {"dataset.name": "fashioniq", "train.epochs": 30, "schedule.refresh_epochs": [5, 10, 15, 20, 25]}
 HYCOLE: dict[str, Any] = {
-    "strategy.name": "hycole",
-    "loss.name": "info-nce",
-    "loss.tau": None,
-    "backbone.name": "clip",
-    "backbone.model": "ViT-B/32",
-    "backbone.weights": "openai",
-    "backbone.pad": "none",
-    "backbone.fusion": "gated",
-    "backbone.projection": True,
-    "backbone.frozen": False,
-    "backbone.gamma": None,  # clip's default, as in the paper
-    "backbone.grad_checkpointing": True,
-    "hybrid.alpha": 0.4,
-    "hybrid.beta": 0.1,
-    "hybrid.slots": "sum",
-    "hybrid.temperature": "own",
-    "train.epochs": 64,
-    "train.lr": 1e-4,
-    "train.weight_decay": 0.01,
-    "train.batch_size": 64,
-    "train.lr_warmup_epochs": 6.0,
+    "strategy.name": "hycole", "loss.name": "info-nce", "loss.tau": None, "backbone.name": "clip",
+    "backbone.model": "ViT-B/32", "backbone.weights": "openai", "backbone.pad": "none", "backbone.fusion": "gated",
+    "backbone.projection": True, "backbone.frozen": False, "backbone.gamma": None, "backbone.grad_checkpointing": True,
+    "hybrid.alpha": 0.4, "hybrid.beta": 0.1, "hybrid.slots": "sum", "hybrid.temperature": "own", "train.epochs": 64,
+    "train.lr": 1e-4, "train.weight_decay": 0.01, "train.batch_size": 64, "train.lr_warmup_epochs": 6.0,
     "schedule.refresh_epochs": [],
-}
+}  # fmt: skip
 BLIP: dict[str, Any] = {"backbone.name": "blip", "backbone.target_ratio": 1.25}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "qure-fashioniq": QURE_FASHIONIQ,
@@ -131,53 +89,27 @@ RUNS = list(PUBLISHED)
 TRIED = ("qure-cirr-blip", "cirqrs-fashioniq", "dqe-cirr", "hycole-fashion200k", "hycole-mit-states")
 
 # comparison -> its base recipe, and the resolved settings that each row changes
+SAMPLED, HALVED = {"strategy.name": "all-corpus"}, {"strategy.name": "top-k", "strategy.halve": True}
+TABLE_7 = [SAMPLED, HALVED | {"strategy.k": 1000}, {}]
 ROWS: dict[str, tuple[str, list[dict[str, Any]]]] = {
-    "qure-fig4": (
-        "qure-fashioniq",
-        [
-            {"strategy.name": "all-corpus"},
-            {"strategy.name": "top-k", "strategy.k": 100, "strategy.halve": False},
-            {"strategy.name": "after-target", "strategy.k": 100},
-            {},
-        ],
-    ),
-    "cirqrs-table7": (
-        "cirqrs-fashioniq",
-        [{"strategy.name": "all-corpus"}, {"strategy.name": "top-k", "strategy.k": 1000, "strategy.halve": True}, {}],
-    ),
-    "cirqrs-include": ("cirqrs-fashioniq", [{}, {"strategy.name": "top-k", "strategy.k": 50, "strategy.halve": True}]),
-    "cirqrs-sizes": (
-        "cirqrs-fashioniq",
-        [
-            {"strategy.n_neg": 25},
-            {},
-            *({"strategy.n_neg": n} for n in (100, 200, 500)),
-            *({"strategy.name": "after-target", "strategy.k": k} for k in (50, 6)),
-        ],
-    ),
-    "cirqrs-table7-cirr": (
-        "cirqrs-cirr",
-        [
-            {"strategy.name": "all-corpus"},
-            {"strategy.name": "top-k", "strategy.k": 1000, "strategy.halve": True},
-            {},
-        ],
-    ),
+    "qure-fig4": ("qure-fashioniq", [
+        SAMPLED, {"strategy.name": "top-k", "strategy.k": 100, "strategy.halve": False},
+        {"strategy.name": "after-target", "strategy.k": 100}, {},
+    ]),
+    "cirqrs-table7": ("cirqrs-fashioniq", TABLE_7),
+    "cirqrs-include": ("cirqrs-fashioniq", [{}, HALVED | {"strategy.k": 50}]),
+    "cirqrs-sizes": ("cirqrs-fashioniq", [
+        {"strategy.n_neg": 25}, {}, *({"strategy.n_neg": n} for n in (100, 200, 500)),
+        *({"strategy.name": "after-target", "strategy.k": k} for k in (50, 6)),
+    ]),
+    "cirqrs-table7-cirr": ("cirqrs-cirr", TABLE_7),
     "cirqrs-sizes-cirr": (
-        "cirqrs-cirr",
-        [{"strategy.n_neg": 50}, {}, *({"strategy.n_neg": n} for n in (200, 500, 1000))],
-    ),
-    "dqe-bands": (
-        "dqe-cirr",
-        [
-            {"strategy.alpha": 0.3, "strategy.beta": 0.7},
-            {"strategy.alpha": 0.25, "strategy.beta": 0.75},
-            {},
-            {"strategy.alpha": 0.15, "strategy.beta": 0.85},
-            {"strategy.alpha": 0.1, "strategy.beta": 0.9},
-        ],
-    ),
-}
+        "cirqrs-cirr", [{"strategy.n_neg": 50}, {}, *({"strategy.n_neg": n} for n in (200, 500, 1000))]),
+    "dqe-bands": ("dqe-cirr", [
+        {"strategy.alpha": alpha, "strategy.beta": beta} if alpha != 0.2 else {}
+        for alpha, beta in ((0.3, 0.7), (0.25, 0.75), (0.2, 0.8), (0.15, 0.85), (0.1, 0.9))
+    ]),
+}  # fmt: skip
 TABLE_4 = "hycole-table4"  # of HyCoLe-HNM: two strategies at three rates of the towers
 # study -> system, searched key and its values; trial 0 is the strategy's default
 STUDIES: dict[str, tuple[str, str, list[Any]]] = {
@@ -215,7 +147,7 @@ WORLDS = ("claims-world", "definitions-world", "demo", "dqe-margins", "warm-up-w
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_a_world_draws_alike(name: str) -> None:
+def test_a_world_draws_alike(name):
     """All use drawn vectors; each has one negative per query and moves a dial, except the recipes listed below."""
     configs = [resolved(config) for config in axes_of(name, []).configs()]
     assert {config.dataset.name for config in configs} == {config.backbone.name for config in configs} == {"vectors"}
@@ -230,7 +162,7 @@ def test_a_world_draws_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 16, 63])
-def test_zones_are_windows_as_wide_as_their_start_beside_the_papers_rules(count: int) -> None:
+def test_zones_are_windows_as_wide_as_their_start_beside_the_papers_rules(count):
     configs = [resolved(config) for config in axes_of(f"zone-{count}", []).configs()]
     starts = [0, *([count // 2] if count > 1 else []), *(count << double for double in range(11))]
     wanted = {(start, start + max(2 * count, start)) for start in starts if start <= 1024}
@@ -244,7 +176,7 @@ def test_zones_are_windows_as_wide_as_their_start_beside_the_papers_rules(count:
 
 
 @pytest.mark.parametrize("count", [1, 16])
-def test_zones_of_emoji_are_some_of_those_windows_at_two_budgets(count: int) -> None:
+def test_zones_of_emoji_are_some_of_those_windows_at_two_budgets(count):
     configs = [resolved(config) for config in axes_of(f"zone-emoji-{count}", []).configs()]
     of_worlds = {str(resolved(config).strategy) for config in axes_of(f"zone-{count}", []).configs()}
     assert {str(config.strategy) for config in configs} <= of_worlds
@@ -264,7 +196,7 @@ PICTURES = {  # styles, number of galleries
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_recipes_of_pictures_differ_in_what_they_name_alone(name: str) -> None:
+def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
     styles, galleries = PICTURES[name]
     configs = [resolved(config) for config in axes_of(name, []).configs()]
     assert sorted({config.flat()["dataset.style"] for config in configs}) == styles
@@ -283,20 +215,20 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name: str) -> None:
     assert {dial.key: dial.values for dial in map(parse_dial, asked.dials)} == (rates if name == "emoji-rates" else {})
 
 
-def test_there_is_a_check_for_every_recipe() -> None:
+def test_there_is_a_check_for_every_recipe():
     zones = [f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16")]
     assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *zones]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_recipe_resolves_to_the_published_numbers(name: str, root_of: RootOf) -> None:
+def test_a_recipe_resolves_to_the_published_numbers(name, root_of):
     flat = resolved(load_config(recipe=path_of(name), sets=sets_of(name, root_of))).flat()
     assert {key: flat[key] for key in PUBLISHED[name]} == {
         key: pytest.approx(value) if isinstance(value, float) else value for key, value in PUBLISHED[name].items()
     }
 
 
-def test_every_value_says_where_it_is_from() -> None:
+def test_every_value_says_where_it_is_from():
     """Each value has a source comment; values that this file lists as published are not marked "ours"."""
     for name in RECIPES:
         lines, section = path_of(name).read_text(encoding="utf-8").splitlines(), ""
@@ -312,7 +244,7 @@ def test_every_value_says_where_it_is_from() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name: str, root_of: RootOf) -> None:
+def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name, root_of):
     base, rows = ROWS[name]
     sets = sets_of(name, root_of)
     whole = resolved(load_config(recipe=path_of(base), sets=sets)).flat()
@@ -327,7 +259,7 @@ def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name: str, roo
             assert not any(key.startswith("schedule.") for key in changes)
 
 
-def test_hycoles_table_4_moves_the_towers_rate_and_the_negatives(root_of: RootOf) -> None:
+def test_hycoles_table_4_moves_the_towers_rate_and_the_negatives(root_of):
     (dial,) = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(TABLE_4))).dials]
     assert (dial.key, dial.values) == ("backbone.gamma", (1e-12, 0.001, 1.0))
     configs = [resolved(config).flat() for config in axes_of(TABLE_4, sets_of(TABLE_4, root_of), seeds=1).configs()]
@@ -335,7 +267,7 @@ def test_hycoles_table_4_moves_the_towers_rate_and_the_negatives(root_of: RootOf
     assert {flat["backbone.frozen"] for flat in configs} == {False}
 
 
-def test_recipes_on_worlds_redefine_as_often_as_they_say() -> None:
+def test_recipes_on_worlds_redefine_as_often_as_they_say():
     def refreshes(name: str) -> list[tuple[int, ...]]:
         (dial,) = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
         sets = [f"{dial.key}={value}" for value in dial.values]
@@ -352,7 +284,7 @@ def test_recipes_on_worlds_redefine_as_often_as_they_say() -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_lists_the_published_value_first(name: str, toy_root: Path) -> None:
+def test_a_study_lists_the_published_value_first(name, toy_root):
     system, key, values = STUDIES[name]
     plan = plan_study(Study(recipe=path_of(name), sets=(f"dataset.root='{toy_root}'",)))
     base = plan.spec.config
@@ -375,7 +307,7 @@ def write(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_a_recipe_lies_over_the_one_that_it_extends(tmp_path: Path) -> None:
+def test_a_recipe_lies_over_the_one_that_it_extends(tmp_path):
     (tmp_path / "below").mkdir()
     write(
         tmp_path / "below",
@@ -389,7 +321,7 @@ def test_a_recipe_lies_over_the_one_that_it_extends(tmp_path: Path) -> None:
     assert config.backbone.model_dump() == {"name": "clip", "fusion": "sum", "attribute_weights": True}
 
 
-def test_a_recipe_that_extends_itself_or_nothing(tmp_path: Path) -> None:
+def test_a_recipe_that_extends_itself_or_nothing(tmp_path):
     write(tmp_path, "a", 'extends = "b.toml"')
     with pytest.raises(NegbenchError, match=r"a\.toml: extends .*b\.toml, which extends it in turn"):
         read_recipe(write(tmp_path, "b", 'extends = "a.toml"'))
@@ -397,7 +329,7 @@ def test_a_recipe_that_extends_itself_or_nothing(tmp_path: Path) -> None:
         read_recipe(write(tmp_path, "c", 'extends = "nowhere.toml"'))
 
 
-def test_a_recipe_is_a_small_regular_file(tmp_path: Path) -> None:
+def test_a_recipe_is_a_small_regular_file(tmp_path):
     for path, problem in [("/dev/zero", "is no regular file"), (tmp_path, "is no regular file")]:
         with pytest.raises(NegbenchError, match=problem):
             read_recipe(Path(path))
@@ -408,7 +340,7 @@ def test_a_recipe_is_a_small_regular_file(tmp_path: Path) -> None:
         read_recipe(large)
 
 
-def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path: Path) -> None:
+def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path):
     recipe = write(tmp_path, "r", 'system = "cirqrs"\n[strategy]\nn_neg = 100\n[schedule]\nn_def = 6')
     config = load_config(recipe=recipe, sets=["schedule.n_def=3"])
     assert (config.strategy.options, config.schedule.n_def, config.loss.name) == ({"n_neg": 100}, 3, "bradley-terry")
@@ -423,9 +355,7 @@ def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path: Path) -> None
         load_config(recipe=write(tmp_path, "s", 'system = "cirqr"'))
 
 
-def test_what_cannot_be_carried_is_a_remark_of_every_command(
-    vector_sets: list[str], tmp_path: Path, toy_root: Path
-) -> None:
+def test_what_cannot_be_carried_is_a_remark_of_every_command(vector_sets, tmp_path, toy_root):
     recipe = write(tmp_path, "r", 'system = "dqe"')
     line = "DQE-CIR without its attribute weights (eq. 1, 7): backbone 'precomputed' has no option attribute_weights"
     with pytest.warns(UserWarning, match=re.escape(line)) as warned:
@@ -444,9 +374,7 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(
     assert {config.loss.name for config in configs} == {"margin-kl"}
 
 
-def test_encode_and_audit_take_recipes(
-    vector_flags: list[str], toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_encode_and_audit_take_recipes(vector_flags, toy_root, tmp_path, capsys):
     """Also a comparison's recipe: its system and settings apply, its axes do not."""
     recipe = str(write(tmp_path, "r", 'system = "dqe"\nseed = 3\n[strategy]\nbeta = 0.7\n[compare]\nseeds = [1]'))
     toy = ["--set", f"dataset.root='{toy_root}'", "--set", "backbone.weights='random'"]
@@ -458,7 +386,7 @@ def test_encode_and_audit_take_recipes(
     assert '"dqe(beta=0.7)"' in output.out
 
 
-def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
+def test_a_comparisons_world_serves_one_run_and_a_study():
     """Their own flags replace the table [compare]."""
     run = load_config(recipe=Path("world"), flags={"strategy": {"name": "top-k"}})
     study = plan_study(Study(strategy="top-k", recipe=Path("map-twins-fit"))).spec.config
@@ -470,7 +398,7 @@ def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
 
 
 @pytest.fixture(scope="module")
-def root_of(toy_root: Path, toys: Any, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
+def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
     """Return a function that gives a toy data set's folder; synthetic data in FashionIQ's layout serve as FashionIQ."""
     made: dict[str, Path] = {"fashioniq": toy_root}
 
@@ -494,7 +422,7 @@ def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
 
 # covers each system, data set and backbone family once; other recipes differ in numbers only, which are tested above
 @pytest.mark.parametrize("name", TRIED)
-def test_a_recipe_runs_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> None:
+def test_a_recipe_runs_two_steps(name, root_of, tmp_path):
     config = load_config(recipe=path_of(name), sets=toy_sets_of(name, root_of))
     details = run_config(config, Bench.open(tmp_path, "none")).details
     assert details["steps"] == 2
