@@ -70,7 +70,7 @@ def curves(drops: np.ndarray) -> Curves:
     return Curves(queries=np.arange(3), length=np.full(3, 11), drops=drops, scores=np.empty(0))
 
 
-def test_curves_by_hand(hand: SettingRun) -> None:
+def test_curves_by_hand(hand):
     assert of("falls", hand) == [pytest.approx(0.1)]
     assert of("late-slope", hand) == [pytest.approx(-0.1)]
     # changes: loss -1, .5, -1, .5; recall .2, -.1, .3, -.1; pools are refreshed at epochs 2 and 4
@@ -78,7 +78,7 @@ def test_curves_by_hand(hand: SettingRun) -> None:
     assert of("recall-at-refresh", hand) == [pytest.approx(((-0.1 - 0.25) + (-0.1 - 0.3)) / 2)]
 
 
-def test_the_regime_is_the_mean_over_the_definitions_of_pools(hand: SettingRun) -> None:
+def test_the_regime_is_the_mean_over_the_definitions_of_pools(hand):
     shares = {0: 0.1, 2: 0.5, 3: 0.9, 4: 0.8}  # pools are defined at epochs 2 and 4
     hand.result["regime_by_refresh"] = [{"epoch": e, "top": share, "shape": None} for e, share in shares.items()]
     assert of("regime", hand, number="top") == pytest.approx([0.65])
@@ -86,7 +86,7 @@ def test_the_regime_is_the_mean_over_the_definitions_of_pools(hand: SettingRun) 
         of("regime", hand, number="shape")
 
 
-def test_falls_of_seeds_are_from_where_the_others_are_best(hand: SettingRun, tmp_path: Path) -> None:
+def test_falls_of_seeds_are_from_where_the_others_are_best(hand, tmp_path):
     folders = [hand.folder]
     for seed, main in ((1, [0.1, 0.4, 0.3, 0.2, 0.2]), (2, [0.1, 0.7, 0.5, 0.3, 0.5])):
         path = shutil.copytree(hand.folder.path, tmp_path / f"seed-{seed}", ignore=shutil.ignore_patterns("seed-*"))
@@ -103,13 +103,13 @@ def test_falls_of_seeds_are_from_where_the_others_are_best(hand: SettingRun, tmp
         Measure("falls").of_seeds([evidence.run("hand", seed) for seed in range(3)])
 
 
-def test_no_effect_of_a_refresh_without_quiet_epochs(hand: SettingRun) -> None:
+def test_no_effect_of_a_refresh_without_quiet_epochs(hand):
     hand.result["refresh_epochs"] = [1, 2, 3, 4]
     with pytest.raises(Untestable, match="epochs between two refreshes"):
         of("loss-at-refresh", hand)
 
 
-def test_pools_by_hand(hand: SettingRun) -> None:
+def test_pools_by_hand(hand):
     assert of("pool-trend", hand) == pytest.approx([7.0, -1.5])
     assert of("mined", hand, column="band_mean") == pytest.approx([0.2, math.nan], nan_ok=True)
     assert of("drops-place", hand) == pytest.approx([0.7, 0.5, math.nan], nan_ok=True)
@@ -127,7 +127,7 @@ def test_pools_by_hand(hand: SettingRun) -> None:
         of("mined", hand, column="band_mean")
 
 
-def test_ranks_by_hand(hand: SettingRun) -> None:
+def test_ranks_by_hand(hand):
     assert of("subset-recall", hand, k=2) == [1, 1, 0]  # the benchmark's own subsets
     assert of("average-precision", hand) == pytest.approx([2 / 3, (1 / 3) / 2, 1.0])
     assert Measure("average-precision").of(hand).strata.tolist() == ["x", "x", "y"]  # type: ignore[union-attr]
@@ -171,7 +171,7 @@ def rank_of(scores: torch.Tensor, column: int) -> int:
     return int((scores >= scores[column]).sum())
 
 
-def test_recall_is_the_reported_metric(trained: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recall_is_the_reported_metric(trained, monkeypatch):
     run = trained.run("in-batch", 0)
     recall = Measure("recall").of(run)
     means = [recall.values[recall.strata == name].mean() for name in np.unique(recall.strata)]
@@ -185,7 +185,7 @@ def test_recall_is_the_reported_metric(trained: Evidence, monkeypatch: pytest.Mo
     assert Measure("recall").of(run).clusters is families
 
 
-def test_suppression_on_train_by_loops(trained: Evidence) -> None:
+def test_suppression_on_train_by_loops(trained):
     run = trained.run("in-batch", 0)
     data, scores = run.encoded("train").dataset, scores_of(run, "train")
     want = []
@@ -197,7 +197,7 @@ def test_suppression_on_train_by_loops(trained: Evidence) -> None:
     assert np.nanstd(want) > 0
 
 
-def test_cirqrs_by_loops(trained: Evidence) -> None:
+def test_cirqrs_by_loops(trained):
     ranker, judge = scores_of(trained.run("in-batch", 0)), scores_of(trained.run("all-corpus", 0))
     means = {
         k: [float(judge[row, ranker[row].argsort(descending=True)[:k]].mean()) for row in range(len(ranker))]
@@ -210,7 +210,7 @@ def test_cirqrs_by_loops(trained: Evidence) -> None:
     assert Measure("cirqrs-fall", (("scorer", "all-corpus"),)).settings == ("all-corpus",)
 
 
-def test_separation_by_loops(trained: Evidence) -> None:
+def test_separation_by_loops(trained):
     run = trained.run("in-batch", 0)
     encoded = run.encoded("val")
     queries, vectors = encoded.dataset.queries, encoded.embeddings.queries.double()
@@ -223,9 +223,7 @@ def test_separation_by_loops(trained: Evidence) -> None:
     assert of("semantic-separation", run) == [pytest.approx(np.mean(cosines))]
 
 
-def test_people_by_their_own_file(
-    trained: Evidence, judgements: Path, monkeypatch: pytest.MonkeyPatch, toy_root: Path
-) -> None:
+def test_people_by_their_own_file(trained, judgements, monkeypatch, toy_root):
     section = {"name": "hp-fashioniq", "root": str(judgements)}
     run = trained.run("in-batch", 0)
     with pytest.raises(Untestable, match="nobody has judged"):
@@ -235,7 +233,6 @@ def test_people_by_their_own_file(
     assert evidence_module.judgements_of("synthetic", section) is None
     monkeypatch.setattr(evidence_module, "judgements_of", lambda name, options: section)
     encoded = run.people()
-    assert encoded is not None
     data = encoded.dataset
     scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates).double()
     want, advantage = [], []

@@ -1,9 +1,5 @@
 """The example that says the best window before training, on tables whose peak is known."""
 
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,9 +10,7 @@ from negbench.store.runfolder import RunFolder
 RANKS = [2.0**power for power in range(10)]
 
 
-def test_a_peak_that_follows_the_gallery_is_said_where_a_constant_window_misses_it(
-    example: Callable[[str], ModuleType],
-) -> None:
+def test_a_peak_that_follows_the_gallery_is_said_where_a_constant_window_misses_it(example):
     records = []
     for images in (200, 300, 500, 900, 1500, 3000, 6000, 9000):
         for rank in RANKS:
@@ -36,7 +30,7 @@ def test_a_peak_that_follows_the_gallery_is_said_where_a_constant_window_misses_
     assert frame.loc["top-k", "points"] == pytest.approx(regret["top-k"].mean())
 
 
-def test_rows_hold_the_runs_own_numbers(example: Callable[[str], ModuleType], tmp_path: Path) -> None:
+def test_rows_hold_the_runs_own_numbers(example, tmp_path):
     sizes = [f"dataset.{key}=60" for key in ("train_images", "train_queries", "val_images", "val_queries")]
     asked = negbench.Compare(
         datasets="vectors", backbones="vectors", strategies="top-k,shifted-top-k:start=1:stop=8", seeds=2, lr="fixed",

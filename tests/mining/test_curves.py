@@ -1,7 +1,5 @@
 """Drops of sorted scores against a loop over every query and image."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -29,7 +27,6 @@ def task_of(seed: int = 0, queries: int = 12, shift: float = 0.0) -> MiningTask:
 
 def loop(task: MiningTask, row: int) -> tuple[list[float], list[int]]:
     """Return the ranked images' sorted scores, and the places of the two steepest drops below the target, by loops."""
-    assert task.excluded is not None
     scores = relevance(task.queries, task.candidates)[row].tolist()
     target, gone = int(task.target[row]), task.excluded.row(row).tolist()
     values = [scores[c] for c in task.groups[int(task.group[row])].tolist() if c == target or c not in gone]
@@ -42,7 +39,7 @@ def loop(task: MiningTask, row: int) -> tuple[list[float], list[int]]:
     return values, [place for _, place in drops[:2]]
 
 
-def test_against_loops() -> None:
+def test_against_loops():
     for shift in [0.0, -1.0]:
         task = task_of(shift=shift)
         curves = score_curves(task)
@@ -60,7 +57,7 @@ def test_against_loops() -> None:
             assert np.isnan(curves.shares[index, len(drops) :]).all()
 
 
-def test_the_sample_is_seeded_and_bounded() -> None:
+def test_the_sample_is_seeded_and_bounded():
     state = torch.get_rng_state()
     first, second = score_curves(task_of(queries=40), sample=10), score_curves(task_of(1, 40), sample=10)
     assert first.queries.tolist() == second.queries.tolist()
@@ -68,7 +65,7 @@ def test_the_sample_is_seeded_and_bounded() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path: Path) -> None:
+def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path):
     curves = score_curves(task_of())
     curves.save(tmp_path / "a.npz")
     curves.save(tmp_path / "b.npz")
@@ -85,7 +82,7 @@ def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path: Path) -> None:
         Curves.load(tmp_path / "none.npz")
 
 
-def test_a_corpus_of_the_target_and_one_more() -> None:
+def test_a_corpus_of_the_target_and_one_more():
     task = MiningTask(
         torch.tensor([[1.0, 0.0]]),
         torch.tensor([[[0.5, 0.0]], [[0.9, 0.0]]]),
@@ -96,7 +93,7 @@ def test_a_corpus_of_the_target_and_one_more() -> None:
     assert score_curves(task).drops.tolist() == [[-1, -1]]
 
 
-def test_places_are_an_eighth_of_an_octave_apart_and_those_of_a_shorter_row_come_first() -> None:
+def test_places_are_an_eighth_of_an_octave_apart_and_those_of_a_shorter_row_come_first():
     places = spaced(17_000)
     ratios = (places[40:] + 1)[1:] / (places[40:] + 1)[:-1]
     assert ratios == pytest.approx(np.full(len(ratios), 2 ** (1 / 8)), rel=0.03)
