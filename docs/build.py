@@ -44,7 +44,7 @@ API = ("commands", "options", "mining", "strategies", "models", "data", "testing
 COMPARE = ("ten_minutes", "emoji", "own_data", "reading_a_comparison")
 MINE = ("other_trainers", "own_encoder", "false_negatives")
 PLUG_IN = ("own_strategy", "own_loss", "own_backbone")
-RESULTS = ("findings", "claims", "reproduce")
+RESULTS = ("findings", "claims", "reproduce", "cards/index")
 INTERNALS = ("architecture", "performance", "scaling", "reliability")
 IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
 

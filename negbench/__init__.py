@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from negbench.api import make_backbone as make_backbone
     from negbench.api import make_loss as make_loss
     from negbench.api import make_strategy as make_strategy
+    from negbench.api import mine as mine
     from negbench.api import run as run
     from negbench.api import study as study
     from negbench.contracts import AspectScores as AspectScores

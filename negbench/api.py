@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from negbench.grid.compare import ComparisonPlan
     from negbench.loop.types import RunResult
     from negbench.own.embed import EmbeddedFolder
+    from negbench.own.negatives import MinedNegatives
     from negbench.report.loaded import Comparison, StudyResult
     from negbench.settings.command_options import Audit, Embed
     from negbench.settings.options import Study
@@ -108,10 +109,7 @@ def run(
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
-    above = Run(**{key: value for key, value in given.items() if value is not None})
-    asked = (
-        above if options is None else options.model_copy(update={k: getattr(above, k) for k in above.model_fields_set})
-    )
+    asked = (options or Run()).but(**{key: value for key, value in given.items() if value is not None})
     named = {"system": asked.system} if asked.system else {}
     flags = flag_layer(asked) | named
     remarks = list[str]()
@@ -123,14 +121,16 @@ def run(
         return run_config(config, bench)
 
 
-def compare(asked: Compare | None = None, *, console: Console | None = None) -> Comparison:
+def compare(asked: Compare | None = None, *, console: Console | None = None, **options: Any) -> Comparison:
     """Compute every combination of the axes once, as `negbench compare` does; call it again to resume.
 
-    Progress goes to the logger `negbench`, at level INFO.
+    Progress is a bar in a notebook; elsewhere it goes to the logger `negbench`, at level INFO.
 
     Args:
         asked: `negbench.Compare(...)`: the axes and all other options.
         console: where the tables are printed; default: nowhere.
+        options: fields of `negbench.Compare`, e.g. ``strategies=["qure", "top-k"], seeds=3``, in place of those of
+            `asked`.
 
     Raises:
         NegbenchError: a user's mistake, or failed cells; raised after all other cells are computed and judged.
@@ -141,7 +141,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     from negbench.grid.compute import Execution, raise_failed
     from negbench.grid.until import Until, computed_until
 
-    asked, console = asked or Compare(), console or _silent()
+    asked, console = (asked or Compare()).but(**options), console or _silent()
     execution = Execution.of(asked)
     planned, rules, searches = plan_compare(asked, console)
     until = Until(rules.looks, open_strategies(planned.folder, rules), _say(console))
@@ -203,12 +203,13 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
     return planned, rules, searches
 
 
-def study(asked: Study, *, console: Console | None = None) -> StudyResult:
+def study(asked: Study | None = None, *, console: Console | None = None, **options: Any) -> StudyResult:
     """Search a strategy's knobs, as `negbench study` does; call it again to resume.
 
     Args:
         asked: `negbench.Study(...)`.
         console: where the tables are printed; default: nowhere.
+        options: fields of `negbench.Study`, e.g. ``strategy="dqe", trials=40``, in place of those of `asked`.
 
     Raises:
         NegbenchError: invalid settings, or a default that cannot be computed.
@@ -216,9 +217,10 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
     from negbench.grid.compute import Execution
     from negbench.report.loaded import StudyResult
     from negbench.report.study import finish
+    from negbench.settings.options import Study
     from negbench.tuning import search
 
-    console = console or _silent()
+    asked, console = (asked or Study()).but(**options), console or _silent()
     execution = Execution.of(asked)
     with execution.open():
         book, rules = search.study(asked, execution, _say(console))
@@ -226,11 +228,12 @@ def study(asked: Study, *, console: Console | None = None) -> StudyResult:
     return StudyResult(book.folder, asked.storage)
 
 
-def audit(asked: Audit | None = None) -> AuditResult:
+def audit(asked: Audit | None = None, **options: Any) -> AuditResult:
     """Show what strategies would draw, without training, as `negbench audit` does; `.frame()` has one row per strategy.
 
     Args:
         asked: `negbench.Audit(...)`.
+        options: fields of `negbench.Audit`, e.g. ``strategies="qure"``, in place of those of `asked`.
 
     Raises:
         NegbenchError: a user's mistake.
@@ -238,7 +241,22 @@ def audit(asked: Audit | None = None) -> AuditResult:
     from negbench.checks.audit import run_audit
     from negbench.settings.command_options import Audit
 
-    return run_audit(asked or Audit())
+    return run_audit((asked or Audit()).but(**options))
+
+
+def mine(**options: Any) -> MinedNegatives:
+    """Write negatives for your own trainer into a file, as `negbench mine` does; `.frame` has a row per query.
+
+    Args:
+        options: fields of `negbench.Mine`, e.g. ``run=result.run_id, draws=5, out="negatives.parquet"``.
+
+    Raises:
+        NegbenchError: a user's mistake.
+    """
+    from negbench.own.negatives import write_negatives
+    from negbench.settings.command_options import Mine
+
+    return write_negatives(Mine(**options))
 
 
 def embed(asked: Embed) -> EmbeddedFolder:

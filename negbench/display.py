@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import (
@@ -33,8 +35,13 @@ log = logging.getLogger("negbench")  # everything printed besides the result: no
 
 
 def progress_console() -> Console:
-    """Return the console for progress: standard error, silent if the logger `negbench` does not log INFO."""
-    return Console(stderr=True, quiet=not log.isEnabledFor(logging.INFO))
+    """Return the console for progress: standard error, silent if the logger `negbench` does not log INFO.
+
+    In a notebook it is silent only if this logger has a level of its own above INFO.
+    """
+    console = Console(stderr=True)
+    console.quiet = not (log.isEnabledFor(logging.INFO) or (console.is_jupyter and log.level == logging.NOTSET))
+    return console
 
 
 def notes(remarks: Iterable[str]) -> None:
@@ -48,6 +55,35 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class _NotebookProgress(Progress):
+    """A bar in the output of a notebook's cell, at most five times a second; rich's own needs ipywidgets."""
+
+    def start(self) -> None:
+        """Show an empty line, unless the cell has one."""
+        from IPython import get_ipython
+
+        self._shown, self._drawn = _line_of(get_ipython().execution_count), 0.0
+
+    def stop(self) -> None:
+        """Empty the line."""
+        self._shown.update({"text/plain": ""}, raw=True)
+
+    def refresh(self) -> None:
+        """Draw the bar again."""
+        if time.monotonic() - self._drawn > 0.2:
+            Console(file=(text := io.StringIO()), force_jupyter=False, width=100).print(self.get_renderable())
+            self._shown.update({"text/plain": text.getvalue().rstrip()}, raw=True)
+            self._drawn = time.monotonic()
+
+
+@lru_cache(maxsize=1)
+def _line_of(cell: int) -> Any:
+    """Show an empty line in the output of the notebook's cell of this number; return its handle."""
+    from IPython.display import display
+
+    return display({"text/plain": ""}, raw=True, display_id=True)
 
 
 @contextmanager
@@ -68,8 +104,8 @@ class Display:
     def __init__(self, console: Console | None = None) -> None:
         self.seconds: dict[str, float] = {}
         self._progress: Progress | None = None
-        if console is not None and console.is_terminal and not console.quiet:
-            self._progress = Progress(
+        if console is not None and (console.is_terminal or console.is_jupyter) and not console.quiet:
+            self._progress = (_NotebookProgress if console.is_jupyter else Progress)(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
@@ -109,7 +145,8 @@ class Display:
             nonlocal done
             done += count
             if self._progress is not None and self._task is not None:
-                self._progress.update(self._task, completed=done)
+                redraw = isinstance(self._progress, _NotebookProgress)  # any other draws itself in a thread
+                self._progress.update(self._task, completed=done, refresh=redraw)
 
         if self._progress is not None and self._task is not None:
             label = f"{self._title} {name}".strip()

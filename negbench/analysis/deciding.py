@@ -95,10 +95,12 @@ def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested:
     for points in (1, 2):
         needed = median(seeds_for(each, points / 100, nested=nested) for each in known)
         cost = f"{max(needed, 3):.0f} seeds, {duration(seconds * max(needed, 3))} of computing"
-        parts.append(f"{points} point{'s' * (points > 1)}: {cost if math.isfinite(needed) else 'more queries'}")
+        parts.append(f"{points} point{'s' * (points > 1)}: {cost if math.isfinite(needed) else 'needs more queries'}")
     floor = percent(median(floor_of(each, nested=nested) for each in known))
-    text = f"resolving differences in {what} takes, for {'; for '.join(parts)}"
-    return text + ("" if nested else f"; even with unlimited seeds the queries leave ± {floor} points")
+    text = f"seeds needed to resolve a difference in {what} of {'; of '.join(parts)}"
+    return text + (
+        "" if nested else f"; even with unlimited seeds, these queries leave an interval of ± {floor} points"
+    )
 
 
 def _seconds(groups: Sequence[Group], table: VerdictTable) -> float:

@@ -76,13 +76,14 @@ def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def audit_table(audit: AuditResult) -> Grid:
     """Return `audit_frame` with a title and caption on the audited model, data and queries."""
+    frame = audit_frame(audit.rows)
+    judged = "likeness: their mean score by the judge; " * ("likeness" in frame)
     known = "by the data set's ground truth" if audit.truth else "unknown: only the target is annotated"
     return Grid(
-        audit_frame(audit.rows),
+        frame,
         f"audit: {audit.backbone}, {audit.model}, on {audit.dataset}: {audit.options['queries']:,} queries, "
         f"{audit.options['draws']} draws each",
         f"false negatives {known}; band: rank percentile of the pool; diversity: 1 - mean cosine of the draws; "
-        "likeness: their mean score by the judge; "
-        "fallbacks: queries with an empty pool",
+        f"{judged}fallbacks: queries with an empty pool",
         rest="--json",
     )

@@ -299,7 +299,7 @@ def _root(covariance: Array) -> Array:
 
 
 def _reproducible(noise: QueryNoise, matrix: Array) -> Array:
-    """[C] in 0..1: square root of the share of a contrast's variance over queries that is not noise of the runs.
+    """[C] in 0..1: square root of the reproducible share of each contrast's query variance.
 
     The variance over seeds already includes that noise.
     """

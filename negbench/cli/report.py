@@ -14,6 +14,7 @@ from negbench.settings.options import Report
     "negbench report demo",
     "negbench report demo --galleries 5",
     "negbench report demo --against earlier",
+    "negbench report demo --card",
     help="Write one HTML file with the tables and figures of a comparison or of claims, or put two comparisons "
     "side by side.",
 )
@@ -26,6 +27,11 @@ def report(given: Mapping[str, Any]) -> dict[str, Any]:
     asked, shown = Report.parsed(given), output.console()
     plugin_layer(asked.plugin)
     runs, document = files.runs_dir(asked.runs_dir), dict[str, Any]()
+    if asked.card:
+        from negbench.report.result_card import write_card
+
+        for path in write_card(runs, asked.name):
+            shown.print(str(path), highlight=False, soft_wrap=True)
     if asked.against is None:
         page, *others = write_report(runs, asked.name, asked.galleries)
     else:

@@ -87,7 +87,7 @@ def mining_task(
         mining: exclusions and filters; `reads` includes the planes of the filters and of the strategy.
         reads: planes that the task must hold (`planes_read`).
         offline: those of them computed before the run (`offline_planes`).
-        temperature: the loss's; None takes the backbone's.
+        temperature: the loss's; None means the backbone's.
         embeddings: the train split's embeddings, if already computed.
     """
     embeddings = embeddings or evaluation.embed(backbone, scene, scene.train)

@@ -127,6 +127,7 @@ def _of_dataset(asked: Mine) -> MinedNegatives:
 def _of_files(asked: Mine) -> MinedNegatives:
     """Mine from arrays."""
     plugin_layer(asked.plugin)
+    assert asked.strategy is not None
     assert asked.queries is not None
     assert asked.images is not None
     assert asked.targets is not None

@@ -266,6 +266,8 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
         ("data set", _joined(datasets) + ("; worlds " + ", ".join(worlds)) * any(worlds)),
         ("gallery", _joined(_sizes(d["gallery"]) for d in datasets.values())),
         ("train", _joined(f"{d['train_queries']:,} queries, corpus {_sizes(d['corpus'])}" for d in datasets.values())),
+        ("source", _joined({d["source"]: 0 for d in datasets.values() if d.get("source")})),
+        ("licence", _joined({d["licence"]: 0 for d in datasets.values() if d.get("licence")})),
         ("text", _joined({d["text_template"]: 0 for d in datasets.values()})),
         ("backbone", _joined(f"{name}, initial weights {', '.join(sorted(h))}" for name, h in backbones.items())),
         ("epochs", _joined({config.train.epochs: 0 for config in configs})),
@@ -279,7 +281,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
         rows.append(("partial", f"images are missing: {_joined(partial)} is not the published benchmark"))
     if remarks:
         rows.append(("remarks", "; ".join(remarks)))
-    return tuple(rows)
+    return tuple(row for row in rows if row[1])
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:

@@ -98,6 +98,13 @@ class Comparison:
             "cells": ComparisonFolder(self.path).cells(),
         }
 
+    def _repr_html_(self) -> str:
+        """The answer, the tables and the forest plot, in a notebook."""
+        from negbench.report.build import comparison_page
+        from negbench.report.page import fragment
+
+        return fragment(comparison_page(self.path, self.findings, galleries=0))
+
     def __repr__(self) -> str:
         """The answer and the table."""
         return "\n".join([f"comparison {self.name}", *self.answer, "", self.table.to_string(index=False)])
@@ -169,6 +176,11 @@ class StudyResult:
             "trials": self.trials.to_dict("records"),
             "final": None if final is None else final.plain(),
         }
+
+    def _repr_html_(self) -> str:
+        """The best knobs compared with the default, and every trial, in a notebook."""
+        final = "" if self.final is None else self.final._repr_html_()
+        return final + self.trials.to_html(index=False, border=0)
 
     def __repr__(self) -> str:
         """The best knobs, and every trial."""

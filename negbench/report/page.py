@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,22 @@ def html(page: Page) -> str:
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
     )
+
+
+def fragment(page: Page) -> str:
+    """Render the answer, and the tables, figures and notes of the result, as HTML for a notebook's cell."""
+    lines = [f"<p>{_prose(line)}</p>" for line in page.answer]
+    for part in chain.from_iterable(section.parts for section in page.chapters.get("result", ())):
+        if isinstance(part, Chart) and find_spec("matplotlib"):
+            title, text = escape(part.title), escape(part.text)
+            style = "max-width: 100%; height: auto"
+            lines.append(f'<p>{title}</p><img style="{style}" alt="{title}. {text}" src="{_drawn(part)}">')
+        elif isinstance(part, Table):
+            table = part.shown.to_html(index=False, border=0)
+            lines.append(f"<p>{_prose(part.title)}</p><div style='overflow-x: auto; white-space: nowrap'>{table}</div>")
+        elif isinstance(part, Note):
+            lines.append(f"<p>{_prose(part.text)}</p>")
+    return f"<div>{''.join(lines)}</div>"
 
 
 def write_text(path: Path, text: str) -> Path:

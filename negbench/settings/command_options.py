@@ -129,7 +129,7 @@ class Audit(SubjectOptions):
 class Mine(SubjectOptions):
     """Options of `negbench mine`: negatives for your own trainer, from embeddings in files or for a data set."""
 
-    strategy: str = option(..., "Corpus strategy; options as qure:variant=release.")
+    strategy: str | None = option(None, "Corpus strategy; options as qure:variant=release [default: the run's].")
     out: Path = option(..., "File to write: .parquet or .jsonl.", metavar="FILE")
     format: MinedFormat | None = option(
         None,
@@ -184,6 +184,8 @@ class Mine(SubjectOptions):
             raise ValueError("give --queries, --images and --targets, or a data set: --run, --dataset or --recipe")
         if given and lacking:
             raise ValueError(f"{given[0]} needs {', '.join(lacking)}, too")
+        if self.strategy is None and self.run is None:
+            raise ValueError("give --strategy")
         return self
 
 

@@ -45,7 +45,7 @@ class PluginConfig(BaseModel):
 
 
 class TrainConfig(Section):
-    """Optimisation. None takes the backbone's recommendation, or else the number in the comment."""
+    """Optimisation. None means the backbone's value; without one, the number in the comment."""
 
     epochs: int | None = Field(None, ge=1, le=_MANY)  # 30
     batch_size: int | None = Field(None, ge=2, le=_ROWS)  # 32

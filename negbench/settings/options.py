@@ -1,7 +1,7 @@
 """Options of commands: one frozen model each, from which flags, recipe keys, the Python call and the checks derive.
 
-`negbench compare --seeds 5`, `[compare] seeds = 5` in a recipe and `negbench.compare(negbench.Compare(seeds=5))` are
-the same field of `Compare`. A model imports neither torch nor the code of its command.
+`negbench compare --seeds 5`, `[compare] seeds = 5` in a recipe and `negbench.compare(seeds=5)` are the same field of
+`Compare`. A model imports neither torch nor the code of its command.
 """
 
 from __future__ import annotations
@@ -63,6 +63,14 @@ class Options(BaseModel):
             raise _mistake(error, type(self), lambda name: name) from error
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
+
+    def but(self, **given: Any) -> Self:
+        """Return these options with other values for the fields that are named.
+
+        Raises:
+            OptionError, UnknownNameError: a value or a name that the command does not accept.
+        """
+        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | given)
 
     @classmethod
     def parsed(cls, given: Mapping[str, Any]) -> Self:
@@ -408,6 +416,13 @@ class Report(RunsOptions, PluginOptions):
     against: str | None = option(
         None, "Second comparison: write a page on the rows that both have and the settings that differ."
     )
+    card: bool = option(False, "Also write card.json and card.md, with which others can repeat it and compare.")
+
+    @model_validator(mode="after")
+    def _one_comparison(self) -> Self:
+        if self.card and self.against is not None:
+            raise OptionError("--card and --against: a card is of one comparison, leave one of them out")
+        return self
 
 
 Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]

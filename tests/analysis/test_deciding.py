@@ -385,8 +385,8 @@ def test_a_plan_says_what_seeds_resolve(
     """Forty val queries leave an uncertainty far above one point, whatever the number of seeds."""
     assert command(flags_of(vector_sets, straight, "--dry-run")) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert "resolving differences in R@10 takes, for 1 point: more queries; for 2 points: more queries; " in output
-    assert "even with unlimited seeds the queries leave ± " in output
+    assert "seeds needed to resolve a difference in R@10 of 1 point: needs more queries; of 2 points: needs" in output
+    assert "even with unlimited seeds, these queries leave an interval of ± " in output
     assert command(flags_of(vector_sets, tmp_path, "--dry-run")) == 0
     assert "run a pilot first (--seeds 3)" in " ".join(capsys.readouterr().out.split())
 

@@ -1,0 +1,105 @@
+"""Result cards: what a comparison computed, for others to repeat and to compare with, as card.json and card.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from negbench.analysis.findings import Findings, stored
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import markdown
+from negbench.errors import RunError
+from negbench.grid.comparison import Group, place_of
+from negbench.machine.files import write_json
+from negbench.report.build import comparison_page
+from negbench.report.claims import is_of_claims
+from negbench.report.page import Page, write_text
+from negbench.report.tables import Table
+
+_HERE = ("compute.", "plugins", "dataset.root", "seed", "schedule.refresh_epochs", "schedule.refresh_counts")
+_TEST = ("metric", "baseline", "verdict", "difference", "diff_low", "diff_high", "behind", "behind_low", "behind_high")
+
+
+def write_card(runs: Path, name: str) -> list[Path]:
+    """Write card.json (docs/cards/card.schema.json) and card.md into a comparison's folder; return their paths.
+
+    Raises:
+        RunError: no such comparison, none of its runs is finished, or it holds claims.
+    """
+    folder = runs / name
+    if is_of_claims(folder):
+        raise RunError(f"'{name}' holds claims: only a comparison has a card")
+    findings = stored(runs, name)
+    page = comparison_page(folder, findings, galleries=0)
+    settings = _shared(config.flat() for group in findings.groups for config in group.configs)
+    write_json(folder / "card.json", _document(name, page, settings, findings))
+    return [folder / "card.json", write_text(folder / "card.md", _markdown(name, page, settings))]
+
+
+def _shared(flats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings that these runs share, without those of this machine and those derived from others.
+
+    Of a file's absolute path only the name is kept.
+    """
+    first, *others = flats
+    return {
+        key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+        for key, value in first.items()
+        if value is not None and not key.startswith(_HERE) and all(each.get(key) == value for each in others)
+    }
+
+
+def _document(name: str, page: Page, settings: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
+    tests = {place_of(vars(row)): row for row in findings.main}
+    return {
+        "name": name,
+        "answer": list(page.answer),
+        "provenance": dict(page.facts),
+        "settings": dict(settings),
+        "rows": [_row(group, tests.get(place_of(group.labels)), settings) for group in findings.groups],
+    }
+
+
+def _row(group: Group, test: VerdictRow | None, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a strategy's labels, runs, settings besides the shared ones, metrics per seed, and means over seeds."""
+    plain = {} if test is None else test.plain()
+    settings = _shared(config.flat() for config in group.configs)
+    regime = pd.DataFrame([result.get("regime") or {} for result in group.results]).astype(float).mean()
+    return {
+        **group.labels,
+        "negatives": plain.get("negatives"),
+        "settings": {key: value for key, value in settings.items() if key not in shared},
+        "seeds": [config.seed for config in group.configs],
+        "runs": [run.run_id for run in group.runs],
+        "metrics": {key: group.values("metrics", key) for key in group.results[0]["metrics"]},
+        "test": {key: plain[key] for key in _TEST} if plain else None,
+        "regime": {str(key): value for key, value in sorted(regime.items())},
+        "seconds": float(np.mean([sum(result["seconds"].values()) for result in group.results])),
+    }
+
+
+def _markdown(name: str, page: Page, settings: Mapping[str, Any]) -> str:
+    """Return the card as a page: answer, tables of the result and of the regime, settings, provenance."""
+    sections = [section for chapter in page.chapters.values() for section in chapter]
+    shown = [part for section in sections for part in section.parts if isinstance(part, Table)]
+    result = {part.key for section in page.chapters["result"] for part in section.parts if isinstance(part, Table)}
+    lines = [f"# Result card: {name}", " · ".join(page.header), *page.answer]
+    for table in shown:
+        if table.key in result or table.name == "regime":
+            constant = ", ".join(f"{column} {value}" for column, value in table.constant.items())
+            lines.append(f"**{table.title}**{f' (all rows: {constant})' * bool(constant)}")
+            lines.append(markdown(table.shown).rstrip())
+    lines += ["## Settings that all runs share, as a recipe", "Each row's other settings are in `card.json`."]
+    lines.append(f"```toml\n{_toml(settings)}\n```")
+    lines += ["## Provenance", markdown(pd.DataFrame(page.facts, columns=["", "value"])).rstrip()]
+    return "\n\n".join(lines) + "\n"
+
+
+def _toml(settings: Mapping[str, Any]) -> str:
+    """Return dotted keys and values; JSON's scalars and lists are TOML's, too."""
+    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())

@@ -1,0 +1,60 @@
+"""A comparison's result card: it follows the published schema, holds the runs' own numbers, and repeats them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.settings.config import build_config, resolved
+from negbench.store.runfolder import RunFolder
+
+CARDS = Path(__file__).parents[2] / "docs/cards"
+SCHEMA = json.loads((CARDS / "card.schema.json").read_text(encoding="utf-8"))
+
+
+def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared: Path) -> None:
+    assert negbench(["report", "small", "--card", "--galleries=0", "--runs-dir", str(compared)]) == 0
+    card = json.loads((compared / "small/card.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    jsonschema.validate(card, SCHEMA)
+    text = (compared / "small/card.md").read_text(encoding="utf-8")
+    recipe = tomllib.loads(re.findall(r"```toml\n(.*?)```", text, flags=re.S)[0])
+    mains: dict[tuple[str, str], np.ndarray[Any, Any]] = {}
+    for row in card["rows"]:
+        runs = [RunFolder(compared / name) for name in row["runs"]]
+        assert [run.config.seed for run in runs] == row["seeds"] == [0, 1]
+        for name, values in row["metrics"].items():
+            assert values == [run.result["metrics"][name] for run in runs]
+        assert row["seconds"] == pytest.approx(np.mean([sum(run.result["seconds"].values()) for run in runs]))
+        mains[row["loss"], row["strategy"]] = np.array(row["metrics"][row["test"]["metric"]])
+        for run in runs:
+            own = tomllib.loads("\n".join(f"{key} = {json.dumps(value)}" for key, value in row["settings"].items()))
+            own |= {"dataset": {"root": run.config.flat()["dataset.root"]}, "seed": run.config.seed}  # one's own folder
+            assert resolved(build_config([recipe, own])).identity() == resolved(run.config).identity()
+        assert all(f"| {row[name]} |" in text for name in ("strategy", "loss"))
+    for row in card["rows"]:
+        gap = mains[row["loss"], row["strategy"]] - mains[row["loss"], row["test"]["baseline"]]
+        expected = None if row["test"]["verdict"] == "baseline" else pytest.approx(gap.mean(), abs=1e-9)
+        assert row["test"]["difference"] == expected
+    for contributed in {*CARDS.glob("*.json")} - {CARDS / "card.schema.json"}:
+        jsonschema.validate(json.loads(contributed.read_text(encoding="utf-8")), SCHEMA)
+    for flaw in ({"unknown": 1}, {"rows": []}, {"rows": [{**card["rows"][0], "seeds": []}]}, {"provenance": {}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**card, **flaw}, SCHEMA)
+
+
+def test_a_card_is_of_one_comparison(tmp_path: Path, compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(["report", "small", "--card", "--against=other", "--runs-dir", str(compared)]) == 2
+    assert "a card is of one comparison" in capsys.readouterr().err
+    (tmp_path / "held").mkdir()
+    for name in ("comparison", "claims"):
+        (tmp_path / f"held/{name}.json").write_text('{"kind": "claims"}', encoding="utf-8")
+    assert negbench(["report", "held", "--card", "--runs-dir", str(tmp_path)]) == 2
+    assert "only a comparison has a card" in capsys.readouterr().err
