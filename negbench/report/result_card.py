@@ -22,7 +22,18 @@ from negbench.report.page import Page, write_text
 from negbench.report.tables import Table
 
 _HERE = ("compute.", "plugins", "dataset.root", "seed", "schedule.refresh_epochs", "schedule.refresh_counts")
-_TEST = ("metric", "baseline", "verdict", "difference", "diff_low", "diff_high", "behind", "behind_low", "behind_high")
+_TEST = (
+    "metric",
+    "standing",
+    "gap",
+    "gap_low",
+    "gap_high",
+    "baseline",
+    "verdict",
+    "difference",
+    "diff_low",
+    "diff_high",
+)
 
 
 def write_card(runs: Path, name: str) -> list[Path]:
