@@ -183,7 +183,7 @@ def _trial(cell: Cell, rate: float, runs: Path, scenes: Scenes) -> Cell:
         closed["dev"] = "generated"
     elif chosen.reported:
         plain = cell.config.model_copy(update={"eval": chosen.model_copy(update={"select": "last"})})
-        enough = DEV_QUERIES / len(scenes.splits(plain, scenes.outline(plain)).train.queries)
+        enough = DEV_QUERIES / len(scenes.splits(plain).train.queries)
         closed["dev_fraction"] = max(chosen.dev_fraction, DEV_FRACTION, min(_MOST, float(f"{enough:.3g}")))
     if closed["select"] == "last":
         closed["every"] = cell.config.train.epochs  # only the last epoch is compared
