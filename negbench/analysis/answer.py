@@ -11,7 +11,7 @@ from negbench.analysis.leader import by_negatives, equally_many, negatives_text,
 from negbench.analysis.pivots import at_point, size_of, unbeaten
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import in_words, last_card
-from negbench.analysis.tuned_gain import TUNED, tuned_answer, tunings_of
+from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, rounded
 from negbench.analysis.words import bracket, label_of, listed, percent, signed
 from negbench.display import duration
@@ -37,7 +37,7 @@ def say(findings: Findings) -> list[str]:
     """
     if not findings.rows:
         return []
-    rows = [row for row in findings.main if row.settings != TUNED]
+    rows = findings.main
     steps = steps_of(findings.groups)
     lines = _points(findings.dials, rows) if findings.dials.axes else [*_orders(rows, steps), *_turns(rows)]
     price = open_pairs(findings.groups, [row for row in rows if OVER_ALL not in row.place])
@@ -48,8 +48,8 @@ def say(findings: Findings) -> list[str]:
         *_saturated(rows),
         *_regime(findings.groups),
         *rates_answer(findings.document),
-        *trained_out(findings.groups, findings.main),
-        *(tuned_answer(tunings_of(findings.document)[0], findings.tuned) if findings.tuned else ()),
+        *trained_out(findings.groups, rows),
+        *tuned_answer(tunings_of(findings.document), findings.gains),
     ]
 
 

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from negbench.analysis.tuned_gain import (
-    DEFAULT,
-    TunedRow,
-    TuningGain,
-    tuned_rows,
-    tuning_gains,
-    tunings_of,
-)
+from negbench.analysis.tuned_gain import BASELINE, gains_of, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
 from negbench.grid.comparison import ComparisonFolder, Group, grouped, groups_of, place_of
 from negbench.grid.dials import Dial, Dials
+from negbench.grid.tuning import DEFAULT
 from negbench.machine.files import read_json, write_json
 
 FILE = "statistics.json"
@@ -33,13 +27,13 @@ class Findings:
         groups: finished cells, grouped over seeds.
         document: comparison.json.
         rows: verdicts.
-        tuning: gains of tuned strategies; empty if the comparison has none.
+        gains: verdicts on tuned strategies against their own defaults.
     """
 
     groups: tuple[Group, ...]
     document: Mapping[str, Any]
     rows: tuple[VerdictRow, ...] = ()
-    tuning: tuple[TuningGain, ...] = ()
+    gains: tuple[VerdictRow, ...] = ()
 
     @cached_property
     def dials(self) -> Dials:
@@ -59,11 +53,6 @@ class Findings:
     def main(self) -> list[VerdictRow]:
         """Rows of the metric that verdicts are about."""
         return [row for row in self.rows if row.main]
-
-    @cached_property
-    def tuned(self) -> list[TunedRow]:
-        """Default and tuned results side by side."""
-        return tuned_rows(self.rows, tunings_of(self.document)[1], self.tuning)
 
     @property
     def plain(self) -> tuple[Group, ...]:
@@ -98,14 +87,8 @@ class Findings:
 
     def write(self, folder: Path) -> Path:
         """Write statistics.json; returns its path."""
-        document: dict[str, Any] = {"rows": [row.plain() for row in self.rows]}
-        for name in _PARTS:
-            document[name] = [asdict(each) for each in getattr(self, name)]
-        write_json(folder / FILE, document)
+        write_json(folder / FILE, {"rows": [row.plain() for row in (*self.rows, *self.gains)]})
         return folder / FILE
-
-
-_PARTS: Mapping[str, type[Any]] = {"tuning": TuningGain}
 
 
 def judged(runs: Path, name: str, rules: Rules) -> Findings:
@@ -119,12 +102,16 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     tables, rules = tables_of(groups, rules), _jointly(groups, rules)
     joined = [] if document.get("dials") else over_all(tables)
     rows = [row for table in [*joined, *tables] for row in rows_of(table, rules)]
-    return Findings(
-        groups=groups,
-        document=document,
-        rows=tuple(VerdictRow.read(row.plain()) for row in rows),  # as a page reads them back
-        tuning=tuple(tuning_gains(tables, tunings_of(document)[1], rules.alpha)),
-    )
+    return _parted(groups, document, [row.plain() for row in (*rows, *gains_of(tables, tunings_of(document), rules))])
+
+
+def _parted(groups: tuple[Group, ...], document: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> Findings:
+    """Read rows as `write` stores them, so that a page shows the same numbers at once and later."""
+    rows = [VerdictRow.read(row) for row in kept]
+    there = {place_of(group.labels) for group in groups}  # not those whose runs were deleted since
+    rows = [row for row in rows if place_of(vars(row)) in there or OVER_ALL in row.place]
+    gains = tuple(row for row in rows if row.baseline == BASELINE)
+    return Findings(groups, document, tuple(row for row in rows if row.baseline != BASELINE), gains)
 
 
 def standing(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
@@ -156,20 +143,10 @@ def stored(runs: Path, name: str) -> Findings:
     path = runs / name / FILE
     if not path.exists():
         return Findings(groups, document)
-    kept = read_json(path)
     try:
-        parts = {key: tuple(kind(**_gaps(each)) for each in kept[key]) for key, kind in _PARTS.items()}
-        rows = [VerdictRow.read(row) for row in kept["rows"]]
+        return _parted(groups, document, read_json(path)["rows"])
     except (TypeError, AttributeError, KeyError) as error:
         raise NegbenchError(f"{path} is from another version of negbench: rerun the comparison ({error})") from error
-    there = {place_of(group.labels) for group in groups}  # not those whose runs were deleted since
-    rows = [row for row in rows if place_of(vars(row)) in there or OVER_ALL in row.place]
-    return Findings(groups, document, tuple(rows), **parts)
-
-
-def _gaps(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace null, a gap in JSON, by NaN."""
-    return {key: float("nan") if value is None else value for key, value in row.items()}
 
 
 def _stored(runs: Path, name: str) -> tuple[tuple[Group, ...], Mapping[str, Any]]:

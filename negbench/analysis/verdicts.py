@@ -394,8 +394,8 @@ def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
 # --- judging -----------------------------------------------------------------------------------------------------
 
 
-def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
-    """Test one table: a row per metric and strategy.
+def rows_of(table: VerdictTable, rules: Rules, key: str | None = None) -> list[VerdictRow]:
+    """Test one table: a row per metric and strategy; `key` seeds the intervals [default: its place and the metric].
 
     A metric whose values cannot be tested (a gallery group with a single query) has no rows.
     """
@@ -404,9 +404,9 @@ def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
     for metric, values in table.values.items():
         # an axis that was added later is no part of the key where it is not used: the key seeds the intervals
         place = [label for axis, label in zip(PLACE, table.place, strict=True) if label or axis != "epochs"]
-        key = "/".join([*place, metric])
+        named = "/".join([*place, metric]) if key is None else key
         try:
-            tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=key)
+            tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=named)
         except ValueError:  # the only cause left in a table that was read here: too few queries in a stratum
             continue
         rows += [_row(table, metric, name, tests, baseline, rules) for name in values]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+DEFAULT, TUNED = "default", "tuned"  # values of the axis `settings`
+
 
 @dataclass(frozen=True)
 class Tuning:

@@ -13,10 +13,10 @@ import pandas as pd
 from negbench.analysis.answer import say
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, ordered
-from negbench.analysis.tuned_gain import TUNED
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
 from negbench.grid.comparison import AXES, Group, grouped
+from negbench.grid.tuning import DEFAULT
 from negbench.report import figures
 from negbench.report.along import dial_charts, matrix_chart
 from negbench.report.budgets import budgets_chart
@@ -55,7 +55,7 @@ def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
     """Build the page of the comparison in this folder; figures of runs show published settings alone."""
     groups = ordered(findings.groups, findings.rows)
     cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
-    rows = [row for row in findings.rows if row.settings != TUNED]
+    rows = [row for row in findings.rows if row.settings in ("", DEFAULT)]
     parts = figures.parts_of(ordered(findings.plain, rows), rows) if findings.plain else []
     listed = tables(findings)
 
@@ -82,7 +82,6 @@ def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
                 section("budgets", "After how many steps", *([budgets] if budgets else [])),
                 section("zone", "Where in the ranking", *([zone] if zone else [])),
                 section("leader", "Who is best", *_leader(findings, parts, runs)),
-                section("tuned", "At equal tuning"),
             ],
             why=[*_charts(parts), section("behaviour", "Behaviour, cost and regime")],
             examples=[val, train],

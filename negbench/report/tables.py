@@ -15,7 +15,6 @@ from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_fr
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
 from negbench.analysis.plateau import READ_PLATEAU
 from negbench.analysis.regime_card import READ
-from negbench.analysis.tuned_gain import tuned_frame
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, markdown
 
@@ -71,11 +70,11 @@ class Table:
 
 def tables(findings: Findings) -> list[Table]:
     """Build all tables of a comparison, in the order of the terminal and of the page's sections."""
-    return [*_of_axes(findings), *_of_groups(findings), *_of_tests(findings.rows)]
+    return [*_of_axes(findings), *_of_groups(findings), *_of_tests([*findings.rows, *findings.gains])]
 
 
 def _of_axes(findings: Findings) -> Iterator[Table]:
-    """Yield the tables that dials, systems and equal tuning add."""
+    """Yield the tables that dials and systems add."""
     metric = label_of(findings.main[0].metric) if findings.main else ""
     if findings.dials.axes and findings.rows:
         title = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
@@ -85,15 +84,6 @@ def _of_axes(findings: Findings) -> Iterator[Table]:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
         text = "Intervals are simultaneous within a column."
         yield Table("matrix", title, matrix_frame(findings.main), text, section="matrix")
-    if findings.tuned:
-        title = f"At published defaults and at equal tuning ({findings.document['tuned']['trials']} trials each), "
-        text = (
-            "Every strategy with knobs got the same number of trials on a part of train, with a separate seed; the "
-            "reported split was not used. Each side has its own tests against its own baseline; `tuning gains`: tuned "
-            "minus default, with intervals that are simultaneous over a table."
-        )
-        frame = tuned_frame(findings.tuned)
-        yield Table("tuned", f"{title}percent and points", frame, text, FOLDED, section="tuned")
 
 
 def _of_groups(findings: Findings) -> Iterator[Table]:

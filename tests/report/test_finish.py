@@ -10,8 +10,10 @@ import pytest
 from rich.console import Console
 
 from negbench.analysis.answer import say
+from negbench.analysis.differences import differences
 from negbench.analysis.findings import judged, stored
-from negbench.analysis.verdicts import Rules
+from negbench.analysis.verdicts import Rules, tables_of
+from negbench.analysis.words import signed
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import read_json, seal, write_json
 from negbench.report.build import write_report
@@ -103,17 +105,23 @@ def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Ca
     out = ended(compared, "tuned", rows, tuned={"trials": 5, "tunings": searches})
     findings = stored(compared, "tuned")
     means = {(row.settings, row.strategy): row.mean for row in findings.main}
-    (gain,) = (each for each in findings.tuning if each.strategy == "qure")
-    assert gain.value == pytest.approx(means["tuned", "qure"] - means["default", "qure"])
-    assert gain.low <= gain.value <= gain.high
-    assert "First place at published defaults: " in out
-    assert "Tuning cost 10 trials and 7 s of computing" in out
-    table = pd.read_csv(compared / "tuned" / "tuned.csv").set_index("strategy")
-    assert table.loc["qure", "found"] == "k=3"
-    assert table.loc["in-batch", "tuning gains"] == "-"
-    assert float(str(table.loc["qure", "tuning gains"]).split()[0]) == pytest.approx(100 * gain.value, abs=0.006)
+    (gain,) = findings.gains
+    listed = tables_of(findings.groups, main_only=True)
+    pair = {each.labels["settings"]: each.values[each.main]["qure"] for each in listed}
+    test = differences(pair, "default").against["tuned"]  # as for any table of two, at alpha over one tuned strategy
+    assert (gain.strategy, gain.mean) == ("qure", means["tuned", "qure"])
+    assert (gain.difference, gain.diff_low, gain.diff_high) == pytest.approx(
+        (test.value, test.interval.low, test.interval.high), abs=1e-9
+    )
+    assert "default: R@10" in out
+    assert "tuned: R@10" in out
+    table = pd.read_csv(compared / "tuned" / "statistics.csv").set_index("baseline")
+    assert table.loc["its default", "difference"] == pytest.approx(gain.difference)
+    line = signed(gain.difference, gain.diff_low, gain.diff_high)
+    cost = "10 trials on a part of train, 7 s of computing besides the runs of both tables"
+    others = "top-k keeps its default; in-batch has nothing to tune."
+    assert f"Equal tuning ({cost}): qure with k=3, {line} points over its default; {others}" in out
     page = words_of(compared / "tuned" / "report" / "index.html")
-    assert "At equal tuning" in page
     assert "Training" in page  # the figures of the default settings
 
 
