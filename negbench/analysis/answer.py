@@ -149,7 +149,8 @@ def _numbers(blocks: Mapping[str, Sequence[VerdictRow]], after: str) -> str:
 
 
 def _with(row: VerdictRow) -> str:
-    return f"{row.named} with {negatives_text(row.negatives)} ({percent(row.mean)} %)"
+    known = "an unrecorded number" if math.isnan(row.negatives) else negatives_text(row.negatives)
+    return f"{row.named} with {known} ({percent(row.mean)} %)"
 
 
 def _against(rows: Sequence[VerdictRow]) -> list[str]:

@@ -169,7 +169,9 @@ def negatives_text(value: float) -> str:
 
 
 def negatives_words(count: str) -> str:
-    """'1 negative', '62.9 negatives'."""
+    """'1 negative', '62.9 negatives'; an old run did not record how many."""
+    if count == "-":
+        return "an unrecorded number of negatives"
     return f"{count} negative{'s' * (count != '1')}"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -18,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
+from negbench.datasets._read import noted, stamp
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
@@ -332,7 +334,7 @@ class Scenes:
     """
 
     def __init__(self) -> None:
-        self._datasets: dict[str, Dataset] = {}
+        self._datasets: dict[str, tuple[Dataset, dict[Path, tuple[int, ...]]]] = {}  # with the stamps of their files
         self._carved: dict[str, tuple[Dataset, Dataset]] = {}
         self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
         self._outlines: dict[str, Outline] = {}
@@ -368,11 +370,18 @@ class Scenes:
         return without()
 
     def dataset(self, section: PluginConfig, split: str, *, images: bool = True) -> Dataset:
-        """Return one split of a data set; only annotations without `images`."""
+        """Return one split of a data set; only annotations without `images`. Changed annotations are read again."""
 
         def kept(pictures: bool) -> Dataset:
             key = f"{section.model_dump_json()} {split} {pictures}"
-            return _kept(self._datasets, key, lambda: load_split(section, split, images=pictures))
+            if key in self._datasets and any(stamp(path) != then for path, then in self._datasets[key][1].items()):
+                del self._datasets[key]
+
+            def load() -> tuple[Dataset, dict[Path, tuple[int, ...]]]:
+                with noted() as files:
+                    return load_split(section, split, images=pictures), files
+
+            return _kept(self._datasets, key, load)[0]
 
         return self._lenient(f"images of {section.name}", lambda: kept(images), lambda: kept(False))
 
@@ -413,7 +422,7 @@ class Scenes:
             dev = self.dataset(config.dataset, "dev", images=images)
         elif needs_dev(config):
             seed = config.eval.dev_seed
-            key = f"{config.dataset.model_dump_json()} {images} {config.eval.dev_fraction} {seed}"
+            key = f"{config.dataset.model_dump_json()} {train.identity} {images} {config.eval.dev_fraction} {seed}"
             whole = train
             train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if not config.eval.reported and dev is not None:
@@ -489,6 +498,7 @@ def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
 
 def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Dataset:
     """Load one split of the configured data set."""
+    checked_options(registry.get("datasets", config.name), config.options, config.name)  # split and images are ours
     dataset: Dataset = registry.make("datasets", config.name, **config.options, split=split, images=images)
     return dataset
 

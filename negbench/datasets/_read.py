@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +29,34 @@ _TYPE_NAMES = {
     bool: "true/false",
 }
 DATA_VARIABLE = "NEGBENCH_DATA"
+
+
+_NOTED: ContextVar[dict[Path, tuple[int, ...]]] = ContextVar("noted")
+
+
+@contextmanager
+def noted() -> Iterator[dict[Path, tuple[int, ...]]]:
+    """Collect the path and the stamp of every annotation file that is read in this context."""
+    files: dict[Path, tuple[int, ...]] = {}
+    token = _NOTED.set(files)
+    try:
+        yield files
+    finally:
+        _NOTED.reset(token)
+
+
+def note(path: Path) -> None:
+    """Say that an annotation file is about to be read."""
+    _NOTED.get({})[path] = stamp(path)
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """Return size, times and inode of a file, one of which changes with it; () if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def list_files(root: Path) -> list[Path]:
@@ -111,6 +141,7 @@ class Reader:
         Raises:
             DataError: missing, unreadable or not UTF-8.
         """
+        note(path)
         try:
             raw = path.read_bytes()
         except FileNotFoundError as error:

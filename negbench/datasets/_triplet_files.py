@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from negbench.contracts import check_option
-from negbench.datasets._read import Reader, parsed, quoted, typed
+from negbench.datasets._read import Reader, note, parsed, quoted, typed
 from negbench.datasets.image_files import relative_path
 from negbench.errors import DataError, OptionError
 
@@ -81,6 +81,7 @@ def read_names(path: Path) -> tuple[list[str], str]:
     Raises DataError that names a bad line.
     """
     if path.suffix == ".npz":
+        note(path)
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 ids = [_image(str(name), f"{path}: ids") for name in arrays["ids"].tolist()]

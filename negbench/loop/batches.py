@@ -33,7 +33,7 @@ def epoch_batches(
         NegbenchError: the strategy's order omits or repeats a query.
     """
     config, current, scene = run.config, objective.strategy, objective.scene
-    draws, tokens = epoch_draws(state, int(config.train.num_negatives or 1)), scene.train.texts(run.backbone)
+    draws, tokens = epoch_draws(state, config.train.draws), scene.train.texts(run.backbone)
     chunks = _order(run, objective, state, streams["batches"]).split(config.train.batch_size)
     # negatives to keep per pool; a batch strategy that precedes or joins a corpus strategy uses its whole pool
     kept = config.train.num_negatives if draws is None and strategy.scope == "batch" else None

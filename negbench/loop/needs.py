@@ -51,7 +51,7 @@ def memory_needs(run: OpenRun) -> list[Need]:
     factors = (
         (queries, "queries"),
         (_longest_interval(config), "epochs between refreshes"),
-        (int(config.train.num_negatives or 1), "negatives"),
+        (config.train.draws, "negatives"),
         (_DRAWN_BYTES, "bytes"),
     )
     return [Need("drawn negatives", factors, "lower train.num_negatives, or refresh more often")]
@@ -64,7 +64,7 @@ def step_needs(run: OpenRun) -> list[Need]:
     first = torch.zeros(1, dtype=torch.int64)
     image, (tokens, width) = scene.source(first).numel(), evaluation.embed_candidates(backbone, scene, first).shape[1:]
     batch = min(config.train.batch_size, len(scene.train.dataset.queries))
-    drawn = int(config.train.num_negatives or 1) if any(stage.refreshes for stage in stages_of(strategy, config)) else 0
+    drawn = config.train.draws if any(stage.refreshes for stage in stages_of(strategy, config)) else 0
     corpus = max(len(split.dataset.images) for split in (scene.train, scene.val))
     parameters = sum(value.numel() for value in trained_state(backbone).values())
     slots = {slot for rule in batch_rules(strategy) for slot in rule.corrupts}
@@ -87,7 +87,7 @@ def step_needs(run: OpenRun) -> list[Need]:
 def disk_needs(run: OpenRun) -> list[Need]:
     """Return the disk space of the run's folder, where old and new versions of a file may coexist."""
     config, queries = run.config, len(run.scene.train.dataset.queries)
-    num_negatives, interval = int(config.train.num_negatives or 1), _longest_interval(config)
+    interval = _longest_interval(config)
     weights = sum(value.numel() * value.element_size() for value in trained_state(run.backbone).values())
     mined = sum(stage.end - min(stage.refreshes) for stage in _mined(config) if stage.kept)
     corpus = max(len(split.dataset.images) for split in (run.scene.train, run.scene.val))
@@ -95,12 +95,12 @@ def disk_needs(run: OpenRun) -> list[Need]:
     return [
         Need(
             "the last two checkpoints",
-            ((2, "checkpoints"), ((_ADAM - 1) * weights + queries * interval * num_negatives * 8, "bytes")),
+            ((2, "checkpoints"), ((_ADAM - 1) * weights + queries * interval * config.train.draws * 8, "bytes")),
             fewer,
         ),
         Need(
             "tables of mined negatives",
-            ((queries, "queries"), (mined, "epochs"), (num_negatives, "negatives"), (_DRAWN_DISK, "bytes")),
+            ((queries, "queries"), (mined, "epochs"), (config.train.draws, "negatives"), (_DRAWN_DISK, "bytes")),
             fewer,
         ),
         Need(

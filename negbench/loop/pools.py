@@ -25,7 +25,7 @@ def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torc
         generator: random stream of the draws.
     """
     run, state, config = now.run, now.state, now.run.config
-    epoch, num_negatives = state.epoch, int(config.train.num_negatives or 1)
+    epoch, num_negatives = state.epoch, config.train.draws
     end = next((b for b in stage.refreshes if b > epoch), stage.end)
     state.refresh += 1 if stage.kept else 0
     scene = now.mined_scene()

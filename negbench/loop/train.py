@@ -109,7 +109,7 @@ def _refresh(now: Snapshot, moving: Moving, stage: Stage, folder: RunFolder, log
     after_warmup = stage.kept and state.epoch > 0 and state.refresh == -1
     mined = define_pools(now, stage, folder, moving.streams["draws"])
     now.run.watch.refreshed(now, stage, mined)
-    summary = {**mined.summary(), "distinct": distinct(mined.negatives, int(now.run.config.train.num_negatives or 1))}
+    summary = {**mined.summary(), "distinct": distinct(mined.negatives, now.run.config.train.draws)}
     if stage.kept:
         state.behaviour.append({"epoch": float(state.epoch), **summary})
     log({f"mining/{name}": value for name, value in summary.items()}, state.step, state.epoch)

@@ -14,7 +14,7 @@ from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, row_line
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
-from negbench.errors import RunError
+from negbench.errors import OptionError, RunError
 from negbench.grid.comparison import AXES, Group
 from negbench.report.build import header_of
 from negbench.report.page import Page, PageSection, chapters, write_page
@@ -69,8 +69,11 @@ def against(runs: Path, name: str, other: str) -> Against:
     """Pair the rows of two comparisons.
 
     Raises:
+        OptionError: both are the same.
         RunError: one of them is absent or has no tests, or they have no row in common.
     """
+    if name == other:
+        raise OptionError(f"--against {other}: name another comparison than the reported one")
     first, second = (stored(runs, each) for each in (name, other))
     values = {axis: [{getattr(row, axis) for row in each.rows} for each in (first, second)] for axis in AXES}
     axes = ("strategy", *(axis for axis in AXES if axis != "strategy" and max(map(len, values[axis])) > 1))

@@ -47,17 +47,25 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         RunError: no such comparison, or none of its runs is finished yet.
     """
     folder = runs / name
-    page = claims_page(folder) if is_of_claims(folder) else comparison_page(folder, stored(runs, name), galleries)
-    return write_page(folder / "report", page)
+    if is_of_claims(folder):
+        return write_page(folder / "report", claims_page(folder))
+    findings = stored(runs, name)
+    return write_page(folder / "report", comparison_page(folder, findings, tables(findings), galleries))
 
 
-def comparison_page(folder: Path, findings: Findings, galleries: int) -> Page:
-    """Build the page of the comparison in this folder; figures of runs show published settings alone."""
+def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], galleries: int = GALLERIES) -> Page:
+    """Build the page of the comparison in this folder; figures of runs show published settings alone.
+
+    Args:
+        folder: of the comparison.
+        findings: its results.
+        listed: its tables.
+        galleries: as for `write_report`.
+    """
     groups = ordered(findings.groups, findings.rows)
     cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
     rows = [row for row in findings.rows if row.settings in ("", DEFAULT)]
     parts = figures.parts_of(ordered(findings.plain, rows), rows) if findings.plain else []
-    listed = tables(findings)
 
     def section(key: str, title: str, *before: Part, text: str = "") -> PageSection:
         return PageSection(key, title, text, (*before, *(table for table in listed if table.section == key)))

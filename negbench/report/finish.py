@@ -86,9 +86,10 @@ def _renew(
         with atomic_write(written[-1]) as out:
             out.write(text)
     if report:
-        from negbench.report.build import write_report
+        from negbench.report.build import comparison_page
+        from negbench.report.page import write_page
 
-        pages = write_report(runs, name)
+        pages = write_page(runs / name / "report", comparison_page(runs / name, findings, listed))
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
     differing = [axis for axis in AXES if len({group.labels.get(axis) for group in findings.groups}) > 1]
     axes = list(dict.fromkeys(("strategy", *differing)))

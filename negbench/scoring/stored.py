@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -27,7 +28,6 @@ from negbench.store.runfolder import RunFolder
 
 PERCENT = "%"
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are used
-_BY_RUN = ("split", "images")  # options of `load` that are decided here
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +83,10 @@ def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[st
 
 
 def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
-    """Raise OptionError if the layers set other sections than these, or options of `_BY_RUN`."""
-    for layer in layers:
-        for section, value in layer.items():
-            if section not in (*known, "plugins"):  # files that `--plugin` has registered
-                raise OptionError(f"--set {section}...: only {' and '.join(known)} can be set when scoring again")
-            for key in _BY_RUN:
-                if section == "dataset" and isinstance(value, Mapping) and key in value:
-                    raise OptionError(f"--set dataset.{key}: choose the split with --split")
+    """Raise OptionError if the layers set other sections than these."""
+    for section in itertools.chain(*layers):
+        if section not in (*known, "plugins"):  # files that `--plugin` has registered
+            raise OptionError(f"--set {section}...: only {' and '.join(known)} can be set when scoring again")
 
 
 def score_file(path: Path, layers: Layers, split: str) -> Scores:

@@ -58,6 +58,11 @@ class TrainConfig(Section):
     max_grad_norm: float | None = Field(None, gt=0)  # None: gradients are not clipped
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 on a GPU that has it, else fp32
 
+    @property
+    def draws(self) -> int:
+        """Negatives that a corpus strategy draws per query and epoch."""
+        return self.num_negatives or 1
+
 
 class ScheduleConfig(Section):
     """When pools are defined. Epochs count from 0; pools are redefined before the epochs listed (`refresh_epochs`).

@@ -179,7 +179,7 @@ def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks:
         ((run.run_id, "--dataset=cirr", "--split=test1", *place), "the labels of cirr test1 are closed"),
         ((run.run_id, "--submission", tmp_path), "synthetic has no test server"),
         ((run.run_id, "--set", "train.lr=1"), "only dataset and compute can be set"),
-        ((run.run_id, "--set", "dataset.split=val"), "choose the split with --split"),
+        ((run.run_id, "--set", "dataset.split=val"), "dataset.split is set by the run itself"),
         ((run.run_id, "--set", "dataset.nothing=1"), "unknown option 'nothing'"),
         ((run.run_id, "--dataset", "cirrr"), "did you mean 'cirr'?"),
         ((run.run_id, "--split", "test"), "split must be train or val"),

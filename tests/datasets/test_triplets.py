@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from negbench.data.scene import Scenes
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import build, registry
+from negbench.settings.config import PluginConfig
 
 Rows = list[dict[str, Any]]
 KINDS = ("jsonl", "csv")
@@ -232,3 +234,8 @@ def test_which_file(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jsonl", toy_rows())
     made = registry.make("datasets", "triplets", file=str(path), images=False)
     assert made.identity == load(path).identity
+    scenes, section = Scenes(), PluginConfig(name="triplets", file=str(path))
+    first = scenes.dataset(section, "val", images=False)
+    assert scenes.dataset(section, "val", images=False) is first
+    save(path, toy_rows()[:-1])
+    assert len(scenes.dataset(section, "val", images=False).queries) == len(first.queries) - 1  # changed: read again

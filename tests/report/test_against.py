@@ -55,13 +55,8 @@ def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(
     assert "equal → " in (runs / "two" / "against-one" / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_comparison_against_itself_differs_in_nothing(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert negbench(["report", "two", "--against", "two", "--runs-dir", str(runs)]) == 0
-    assert "Of 3 rows in both, no verdicts changed." in capsys.readouterr().out
-    assert "settings" not in {path.stem for path in (runs / "two" / "against-two" / "tables").iterdir()}
-
-
 def test_what_cannot_be_paired_is_said(runs: Path, refused: Callable[..., str]) -> None:
+    refused(["report", "two", "--against", "two", "--runs-dir", str(runs)], "--against two: name another comparison")
     document = read_json(runs / "one" / "statistics.json")
     (runs / "bare").mkdir()
     write_json(runs / "bare" / "comparison.json", read_json(runs / "one" / "comparison.json"))

@@ -348,6 +348,8 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
     alone = answer_of([], [replace(rows[0], standing="best"), rows[3]])
     assert alone[0] == "R@10 with 1 negative per query and step: x (50.0 %) is best; last loses 10.0 points."
     assert alone[1].startswith("Behind x: last by 10.00")
+    unknown = answer_of([], [row(name, mean, negatives=math.nan) for name, mean in (("x", 0.5), ("y", 0.4))])
+    assert unknown[0].startswith("R@10 with an unrecorded number of negatives per query and step: x (50.0 %) is ")
     two = answer_of([], [*rows, row("x", 0.5, loss="other")])
     assert list(dict.fromkeys(line.split(":")[0] for line in two[:3])) == ["l", "other"]
     (several,) = {line.split(":")[0] for line in answer_of([], [rows[0], row("x", 0.5, dataset=OVER_ALL)])[:1]}
