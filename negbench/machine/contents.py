@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from negbench.errors import DataError, NegbenchError
@@ -29,7 +30,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         DataError: files are missing or cannot be read.
     """
     memory = root / "features" / "hashes.json"
-    known = _remembered(memory)
+    known = _remembered(memory) if images else {}
     stamped: dict[str, Stamped] = {}
     unread: list[tuple[str, str, list[int]]] = []
     absent: list[tuple[str, Path]] = []
@@ -75,9 +76,17 @@ def digest(files: Mapping[str, Path], root: Path) -> str:
 def _remembered(memory: Path) -> dict[str, Stamped]:
     """Return path -> its cached entry; nothing if the cache is damaged or unreadable, so that it is rebuilt."""
     try:
-        known: dict[str, Stamped] = read_json(memory) if memory.exists() else {}
+        status = memory.stat()
+        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
+            return _parsed(memory, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        return _parsed.__wrapped__(memory)
     except (NegbenchError, OSError):
         return {}
+
+
+@lru_cache(maxsize=1)  # every cell of a plan asks for it
+def _parsed(memory: Path, *version: int) -> dict[str, Stamped]:
+    known: dict[str, Stamped] = read_json(memory)
     return known
 
 

@@ -294,6 +294,7 @@ def _base_of(kind: str) -> type:
     return base
 
 
+@cache
 def _types_of(subject: Any, name: str) -> dict[str, Any]:
     """Return name -> type, with ranges, of a dataclass's fields or a function's parameters."""
     try:

@@ -479,6 +479,7 @@ def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder, settl
     assert len(contents._remembered(memory)) == 2
     for at in range(len(content)):
         memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+        contents._parsed.cache_clear()  # as a new process
         assert contents._remembered(memory) == {}
     assert content_hashes(images, tmp_path) == want
     assert len(contents._remembered(memory)) == 2

@@ -113,8 +113,8 @@ def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Ca
     assert (gain.difference, gain.diff_low, gain.diff_high) == pytest.approx(
         (test.value, test.interval.low, test.interval.high), abs=1e-9
     )
-    assert "default: R@10" in out
-    assert "tuned: R@10" in out
+    assert "default: average recall" in out
+    assert "tuned: average recall" in out
     table = pd.read_csv(compared / "tuned" / "statistics.csv").set_index("baseline")
     assert table.loc["its default", "difference"] == pytest.approx(gain.difference)
     line = signed(gain.difference, gain.diff_low, gain.diff_high)
