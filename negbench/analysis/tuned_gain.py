@@ -39,9 +39,8 @@ def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: R
         }
         if len(pair) == 2 and (tuned := sides[TUNED]) is not None:
             negatives = dict.fromkeys(pair, tuned.negatives[strategy])
-            table = VerdictTable(
-                tuned.labels, tuned.main, {tuned.main: pair}, negatives, {TUNED: tuned.facts[strategy]}
-            )
+            facts = {TUNED: tuned.facts[strategy]}
+            table = VerdictTable(tuned.labels, tuned.main, {tuned.main: pair}, negatives, facts=facts)
             rows = rows_of(table, Rules(DEFAULT, rules.margin, rules.alpha / tests), key="")
             gains += [replace(row, strategy=strategy, baseline=BASELINE) for row in rows if row.strategy == TUNED]
     return [gain for gain in gains if gain.compared]
