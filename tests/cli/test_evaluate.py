@@ -182,7 +182,7 @@ def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks:
         ((run.run_id, "--set", "dataset.split=val"), "dataset.split is set by the run itself"),
         ((run.run_id, "--set", "dataset.nothing=1"), "unknown option 'nothing'"),
         ((run.run_id, "--dataset", "cirrr"), "did you mean 'cirr'?"),
-        ((run.run_id, "--split", "test"), "split must be train or val"),
+        ((run.run_id, "--split", "test"), "split must be train, val or dev"),
     ):
         assert message in call(*arguments, code=2), arguments
 
