@@ -61,8 +61,8 @@ class Curves:
         """Read what `save` wrote; raise NegbenchError if the file is missing or damaged."""
         fix = "delete it and result.json beside it, and compute the run again"
         with intact(path, fix) as file, np.load(file, allow_pickle=False) as stored:
-            values = {f.name: stored[f.name] for f in dataclasses.fields(cls) if f.name in stored}
-        return cls(**{"scores": np.empty(0), **values})  # earlier runs have no scores
+            scores = stored["scores"] if "scores" in stored else np.empty(0)  # earlier runs have none
+            return cls(stored["queries"], stored["length"], stored["drops"], scores)
 
 
 def spaced(length: int) -> Ints:
