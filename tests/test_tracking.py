@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def runs_in(where: Path) -> list[Any]:
     return list(client.search_runs(ids)) if ids else []
 
 
-def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str]) -> None:
+def test_the_copy_holds_what_the_folder_holds(tmp_path, toy_sets):
     result = run(toy_sets, tmp_path)
     assert result.tracking_error is None
     (copy,) = runs_in(tmp_path)
@@ -62,9 +62,7 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
     assert copy.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
 
 
-def test_ui_copies_what_the_store_lacks(
-    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ui_copies_what_the_store_lacks(tmp_path, toy_sets, monkeypatch, capsys):
     monkeypatch.setattr(os, "execve", lambda *_: None)
     monkeypatch.setattr("negbench.cli.ui._SAY", "")
     here, there = tmp_path / "here", tmp_path / "there"
@@ -110,8 +108,8 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg", "refused"])
 def test_a_store_that_does_not_answer_costs_seconds_and_a_line_and_ui_copies_later(
-    scheme: str, silent: socket.socket, vector_flags: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+    scheme, silent, vector_flags, tmp_path, capfd
+):
     host, port = silent.getsockname()
     if scheme == "refused":
         silent.close()
@@ -147,9 +145,7 @@ def _log_one(where: Path, number: int, failures: Any) -> None:
 
 
 @pytest.mark.slow
-def test_four_processes_start_on_an_empty_store(
-    tmp_path: Path, fast_mode: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_four_processes_start_on_an_empty_store(tmp_path, fast_mode, monkeypatch):
     monkeypatch.setattr(Tracker, "client", fast_mode)  # without the copied store, so each process creates tables
     context = multiprocessing.get_context("fork")
     failures = context.Queue()
@@ -162,7 +158,7 @@ def test_four_processes_start_on_an_empty_store(
     assert sorted(r.data.metrics["a"] for r in runs_in(tmp_path)) == list(range(4))
 
 
-def test_a_moved_folder_gets_a_new_store(tmp_path: Path, toy_sets: list[str]) -> None:
+def test_a_moved_folder_gets_a_new_store(tmp_path, toy_sets):
     before, after = tmp_path / "before", tmp_path / "a name [with] signs %"
     result = run(toy_sets, before)
     before.rename(after)
@@ -176,9 +172,7 @@ def test_a_moved_folder_gets_a_new_store(tmp_path: Path, toy_sets: list[str]) ->
     assert Tracker.open(after).copy_missing() == []
 
 
-def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(
-    tmp_path: Path, toy_sets: list[str], refused: Callable[..., str]
-) -> None:
+def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(tmp_path, toy_sets, refused):
     run(toy_sets, tmp_path)
     tracker = Tracker.open(tmp_path)
     client = tracker.client()

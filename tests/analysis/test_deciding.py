@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -36,14 +35,13 @@ FILES = ("table.csv", "statistics.csv", "statistics.json", "behaviour.csv")
 
 def looks_of(**given: Any) -> Looks:
     looks = Looks.of(Compare(until="decided", **given), parse_seeds(given.get("seeds", 3)))
-    assert looks is not None
     return looks
 
 
 # --- looks -------------------------------------------------------------------------------------------------------
 
 
-def test_looks_are_fixed_in_advance_and_spend_all_of_alpha() -> None:
+def test_looks_are_fixed_in_advance_and_spend_all_of_alpha():
     assert looks_of().counts == (3, 5, 8, 12, 18, 27, 40, 60)
     assert looks_of(seeds=4, max_seeds=10).counts == (4, 5, 8, 10)
     assert looks_of(seeds=5, max_seeds=5).counts == (5,)
@@ -56,12 +54,12 @@ def test_looks_are_fixed_in_advance_and_spend_all_of_alpha() -> None:
 
 
 @pytest.mark.parametrize("given", [{"seeds": 1}, {"seeds": 9, "max_seeds": 8}])
-def test_looks_need_seeds(given: dict[str, Any]) -> None:
+def test_looks_need_seeds(given):
     with pytest.raises(OptionError, match="--until decided starts with"):
         looks_of(**given)
 
 
-def test_a_budget_is_a_time() -> None:
+def test_a_budget_is_a_time():
     assert [parse_budget(text) for text in ("90s", "30m", "1.5h")] == [90, 1800, 5400]
     with pytest.raises(OptionError, match="expected a number and its unit"):
         Compare(budget="30")
@@ -97,7 +95,7 @@ def brute_force(values: dict[str, Values], looks: Looks) -> tuple[dict[Any, Diff
     return first
 
 
-def test_replayed_looks_are_those_of_a_plain_loop() -> None:
+def test_replayed_looks_are_those_of_a_plain_loop():
     looks = Looks((0, 1, 2), 12)
     values = simulated([0.0, 0.05, 0.012, 0.0], [12, 3, 12, 8])
     tests, (baseline, every) = decided(values, "s0", looks, margin=0.01, alpha=0.05), brute_force(values, looks)
@@ -110,7 +108,7 @@ def test_replayed_looks_are_those_of_a_plain_loop() -> None:
     assert all((each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse")) for each in tests.against.values())
 
 
-def test_a_decided_pair_keeps_its_verdict_whatever_comes_later() -> None:
+def test_a_decided_pair_keeps_its_verdict_whatever_comes_later():
     """s1 is better in the first 3 of 12 seeds and as much worse in the others; the verdict of the first look stays."""
     looks = Looks((0, 1, 2), 12)
     values = simulated([0.0, 0.05, 0.0], [12, 12, 12])
@@ -130,7 +128,7 @@ def outcome(verdict: Verdict) -> Difference:
     return Difference(0.0, none, none, 1.0, 1.0, verdict, 0.0, 3)
 
 
-def test_first_place_is_open_between_strategies_that_no_equal_number_beats() -> None:
+def test_first_place_is_open_between_strategies_that_no_equal_number_beats():
     """Draw random verdicts; compare with loops over the definition, and with what the end of a comparison means."""
     rng, ended = np.random.default_rng(5), 0
     for _ in range(300):
@@ -166,7 +164,7 @@ def difference_of(values: dict[str, Values]) -> Difference:
     return tests.against["s1"]
 
 
-def test_prices_are_those_of_the_widths_that_come() -> None:
+def test_prices_are_those_of_the_widths_that_come():
     """If only seeds vary, half-widths shrink with the root of their number; if queries vary too, there is a floor."""
     alone = difference_of(simulated([0.0, 0.0], [20, 20], sd=0.02))
     half = (alone.interval.high - alone.interval.low) / 2
@@ -206,9 +204,7 @@ def straight(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -
     return runs
 
 
-def test_open_strategies_run_on_and_decided_ones_stop(
-    straight: Path, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_open_strategies_run_on_and_decided_ones_stop(straight, vector_sets, tmp_path, capsys):
     cells = cells_of(straight)
     rows = {r["strategy"]: r for r in read_json(straight / "c" / "statistics.json")["rows"] if r["main"]}
     others = [row for row in rows.values() if row["verdict"] != "baseline"]
@@ -227,7 +223,7 @@ def test_open_strategies_run_on_and_decided_ones_stop(
 
 
 @pytest.mark.slow
-def test_who_is_beaten_gets_no_more_seeds_where_first_place_is_the_question(tmp_path: Path) -> None:
+def test_who_is_beaten_gets_no_more_seeds_where_first_place_is_the_question(tmp_path):
     """In this world dqe is far behind, and the other two are within three points of each other."""
     sets = ("dataset.train_images=300", "dataset.train_queries=150", "dataset.val_images=300", "backbone.dim=32")
     asked = Compare(
@@ -241,9 +237,7 @@ def test_who_is_beaten_gets_no_more_seeds_where_first_place_is_the_question(tmp_
     assert [rows[name]["undecided"] for name in ("cirqrs", "after-target", "dqe")] == [["after-target"], ["cirqrs"], []]
 
 
-def test_a_strategy_that_fails_leaves_until_it_is_mended(
-    straight: Path, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strategy_that_fails_leaves_until_it_is_mended(straight, vector_sets, tmp_path, monkeypatch):
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
     (lost,) = (cell["run"] for cell in cells if (cell["strategy"], cell["seed"]) == ("qure", 2))
@@ -269,9 +263,9 @@ def test_a_strategy_that_fails_leaves_until_it_is_mended(
     ],
 )  # fmt: skip
 def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(
-    strategies: str, first: int, counts: dict[str, int], last: str,
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    strategies, first, counts, last,
+    vector_sets, tmp_path, capsys, monkeypatch,
+):  # fmt: skip
     """qure fails from a seed on; no pair can be decided at a margin of a point."""
     real = loop_runs.train
 
@@ -288,9 +282,7 @@ def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(
 
 
 @pytest.mark.slow
-def test_killed_halfway_with_two_workers_it_ends_with_the_same_table(
-    straight: Path, vector_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
-) -> None:
+def test_killed_halfway_with_two_workers_it_ends_with_the_same_table(straight, vector_sets, tmp_path, start_command):
     total = sum(len(seeds) for seeds in cells_of(straight).values())
     killed = flags_of(vector_sets, tmp_path, "--workers", "2")
     process, deadline = start_command(killed), time.monotonic() + 200
@@ -307,12 +299,8 @@ def test_killed_halfway_with_two_workers_it_ends_with_the_same_table(
 
 
 def test_given_again_it_writes_nothing_and_leaves_no_run_of_mlflow_running(
-    straight: Path,
-    vector_sets: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    statuses: Callable[..., Any],
-) -> None:
+    straight, vector_sets, tmp_path, capsys, statuses
+):
     """The folder already has the cells of all looks; each look is reported from its own cells alone."""
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
@@ -346,7 +334,7 @@ def run_of(runs: Path, seed: int, *, world: str = "", first: int = 0, cluster: b
     return folder
 
 
-def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path: Path) -> None:
+def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path):
     drawn = [run_of(tmp_path, seed, world=f"w{seed}", first=100 * seed) for seed in (0, 1)]
     known: dict[Any, Any] = {}
     assert values_of(drawn, ["recall_at_10"], known)["recall_at_10"].nested
@@ -362,12 +350,11 @@ def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path
         values_of([run_of(tmp_path, 0), run_of(tmp_path, 1, first=1)], ["recall_at_10"])
 
 
-def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path: Path) -> None:
+def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path):
     """Queries of a cluster count once: the interval for these models equals that of the cluster means."""
     noise = np.random.default_rng(0).normal(size=(2, 12))
     noise[:, 1::3], noise[:, 2::3] = noise[:, ::3], noise[:, ::3]
     stored = values_of([run_of(tmp_path, 0, cluster=True)], ["recall_at_10"])["recall_at_10"]
-    assert stored.clusters is not None
     alone = {name: replace(stored, values=noise[k : k + 1], clusters=None) for k, name in enumerate("ab")}
     clustered = {name: replace(each, clusters=stored.clusters) for name, each in alone.items()}
     means = {name: replace(each, values=each.values[:, ::3]) for name, each in alone.items()}
@@ -379,9 +366,7 @@ def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path: Path) -> None
     assert widths["queries"] < 0.6 * widths["clusters"]
 
 
-def test_a_plan_says_what_seeds_resolve(
-    straight: Path, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_says_what_seeds_resolve(straight, vector_sets, tmp_path, capsys):
     """Forty val queries leave an uncertainty far above one point, whatever the number of seeds."""
     assert command(flags_of(vector_sets, straight, "--dry-run")) == 0
     output = " ".join(capsys.readouterr().out.split())
@@ -392,7 +377,7 @@ def test_a_plan_says_what_seeds_resolve(
 
 
 @pytest.mark.slow
-def test_every_point_of_a_dial_is_decided_by_itself(straight: Path, vector_sets: list[str], tmp_path: Path) -> None:
+def test_every_point_of_a_dial_is_decided_by_itself(straight, vector_sets, tmp_path):
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     vector_sets = [text for text in vector_sets if not text.startswith("train.lr=")]
     more = ("--dial", "train.lr=0.03,0.01", "--strategies", "qure,in-batch", "--max-seeds", "5", "--name", "dial")

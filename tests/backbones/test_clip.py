@@ -15,7 +15,7 @@ from torch import Tensor
 
 from negbench.backbones import _open_clip
 from negbench.backbones.clip import Clip
-from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
+from negbench.errors import OptionError, UnknownNameError, WeightsError
 from negbench.plugins.registry import build
 
 TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
@@ -101,9 +101,7 @@ def gated(clip: Clip, image: Tensor, text: Tensor) -> Tensor:
         ("quick_gelu", 24, 24, False),
     ],
 )
-def test_scores_are_those_of_open_clips_encoders(
-    tmp_path: Path, activation: str, projection: bool | int, width: int, frozen: bool
-) -> None:
+def test_scores_are_those_of_open_clips_encoders(tmp_path, activation, projection, width, frozen):
     """HyCoLe's two projections, for images and texts, follow the encoder; stored features precede them."""
     file = tensors(tmp_path / "clip.pt", weights())
     options = {"model": "ViT-Toy", "weights": str(file), "activation": activation, "frozen": frozen}
@@ -137,7 +135,7 @@ def test_scores_are_those_of_open_clips_encoders(
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
+def test_every_published_format_gives_the_same_scores(tmp_path):
     state = weights()
     config = {"model_cfg": _open_clip.TOY, "preprocess_cfg": {"mean": [0.48145466, 0.4578275, 0.40821073]}}
     folder = tmp_path / "folder"
@@ -178,7 +176,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
     assert identities["plain"].revision == "local"
 
 
-def test_keys_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
+def test_keys_that_do_not_fit_are_all_named(tmp_path):
     state = weights()
     del state["visual.ln_post.bias"], state["ln_final.weight"]
     state["visual.extra"] = torch.zeros(1)
@@ -193,13 +191,13 @@ def test_keys_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
     assert "logit_scale" not in line
 
 
-def test_an_archive_of_code_is_refused(tmp_path: Path) -> None:
+def test_an_archive_of_code_is_refused(tmp_path):
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "script.pt"))
     with pytest.raises(WeightsError, match="is a TorchScript archive"):
         build(Clip, model="ViT-Toy", weights=str(tmp_path / "script.pt"), activation="gelu")
 
 
-def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
+def test_missing_weights_are_one_line_that_says_what_to_fetch():
     with pytest.raises(WeightsError) as caught:
         build(Clip)
     line = str(caught.value)
@@ -226,14 +224,14 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
         ({"grad_checkpointing": True}, OptionError, "backbone.grad_checkpointing is for fine-tuning"),
     ],
 )
-def test_mistakes_are_one_line(options: dict[str, Any], error: type[NegbenchError], text: str) -> None:
+def test_mistakes_are_one_line(options, error, text):
     with pytest.raises(error) as caught:
         build(Clip, **options)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_configuration_or_weights_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_configuration_or_weights_says_so(tmp_path):
     with pytest.raises(WeightsError, match=r"has no open_clip_config\.json"):
         build(Clip, weights=str(tmp_path))
     (tmp_path / "open_clip_config.json").write_text("{}")
@@ -249,7 +247,7 @@ def test_a_folder_without_configuration_or_weights_says_so(tmp_path: Path) -> No
 # --- the activation ------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_does_not_tell_its_activation_must_be_told(tmp_path: Path) -> None:
+def test_a_file_that_does_not_tell_its_activation_must_be_told(tmp_path):
     file = tensors(tmp_path / "clip.pt", weights())
     for model in TWO[:1]:
         with pytest.raises(OptionError, match=r"--set backbone\.activation=quick_gelu .* or =gelu"):
@@ -258,7 +256,7 @@ def test_a_file_that_does_not_tell_its_activation_must_be_told(tmp_path: Path) -
         build(Clip, weights=str(file))
 
 
-def test_a_tag_knows_its_activation_whatever_the_models_name(tmp_path: Path) -> None:
+def test_a_tag_knows_its_activation_whatever_the_models_name(tmp_path):
     hub(tmp_path, "openai", weights())
     hub(tmp_path, "laion", weights())
     for model in TWO:
@@ -281,7 +279,7 @@ def _loss(clip: Clip) -> Tensor:
     return F.cross_entropy(queries @ clip.candidates(features)[:, 0].T / clip.temperature, torch.arange(4).roll(1))
 
 
-def test_gradients_are_the_same_with_checkpoints() -> None:
+def test_gradients_are_the_same_with_checkpoints():
     """test_conformance.py checks that gradients reach every trainable parameter."""
     clip = toy(frozen=False, grad_checkpointing=True).train()
     loss = _loss(clip)
@@ -297,7 +295,7 @@ def test_gradients_are_the_same_with_checkpoints() -> None:
 # --- HyCoLe's projections ------------------------------------------------------------------------------------------
 
 
-def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma() -> None:
+def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma():
     for frozen in (True, False):
         clip = toy(projection=16, frozen=frozen)
         rates = {id(p): group["lr"] for group in clip.parameter_groups(1e-4, 0.01) for p in group["params"]}
@@ -308,7 +306,7 @@ def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma() -> None:
         assert encoder == pytest.approx([1e-7] * len(encoder))
 
 
-def test_batch_normalisation_keeps_its_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_normalisation_keeps_its_statistics(monkeypatch):
     config = copy.deepcopy(_open_clip.TOY)
     config["vision_cfg"] = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "head_width": 64, "patch_size": None}
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "RN-Toy", config)
@@ -326,7 +324,7 @@ def test_batch_normalisation_keeps_its_statistics(monkeypatch: pytest.MonkeyPatc
 # --- texts and the rest --------------------------------------------------------------------------------------------
 
 
-def test_tokens_are_open_clips_and_the_masks_name_whole_words() -> None:
+def test_tokens_are_open_clips_and_the_masks_name_whole_words():
     clip = toy()
     tokens = clip.tokenize(TEXTS)
     torch.testing.assert_close(tokens["ids"], open_clip.tokenize(TEXTS))
@@ -343,7 +341,7 @@ def test_tokens_are_open_clips_and_the_masks_name_whole_words() -> None:
     assert clip.tokenize(["word " * 200])["ids"][0, -1] == 49407  # truncated, with the end token
 
 
-def test_sub_queries_are_of_the_texts_token_features() -> None:
+def test_sub_queries_are_of_the_texts_token_features():
     clip = toy(attribute_weights=True)
     theirs = clip.clip
     ids = clip.tokenize(TEXTS)["ids"]
@@ -363,7 +361,7 @@ def test_sub_queries_are_of_the_texts_token_features() -> None:
     assert toy().sub_queries(features, TEXTS) == {}
 
 
-def test_the_feature_key_is_the_towers_and_the_preprocessings(tmp_path: Path) -> None:
+def test_the_feature_key_is_the_towers_and_the_preprocessings(tmp_path):
     hub(tmp_path, "openai", weights())
 
     def key(**options: Any) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def claims_of(folder: Path) -> dict[int, dict[str, object]]:
     return {claim["id"]: claim for claim in claims}
 
 
-def test_claims_are_computed_and_judged(computed: Path) -> None:
+def test_claims_are_computed_and_judged(computed):
     claims = claims_of(computed / "c")
     assert list(claims) == [3, 5, 12, 29, 34]
     assert {claims[n]["verdict"] for n in (3, 5, 12)} <= {
@@ -59,7 +58,7 @@ def test_claims_are_computed_and_judged(computed: Path) -> None:
     assert test["low"] <= want <= test["high"]
 
 
-def test_files_say_the_same(computed: Path) -> None:
+def test_files_say_the_same(computed):
     text = (computed / "c" / "claims.md").read_text()
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == 2 + 5
     for finding in claims_of(computed / "c").values():
@@ -69,7 +68,7 @@ def test_files_say_the_same(computed: Path) -> None:
         assert str(finding["reason"]) in line
 
 
-def test_the_page_shows_every_claim(computed: Path, words_of: Callable[[Path], str]) -> None:
+def test_the_page_shows_every_claim(computed, words_of):
     claims, page = claims_of(computed / "c"), computed / "c" / "report" / "index.html"
     text = words_of(page)
     assert re.search(r"Of 5 claims: .*2 not testable \(29, 34\)\.", text)
@@ -85,9 +84,7 @@ def test_the_page_shows_every_claim(computed: Path, words_of: Callable[[Path], s
     assert page.read_bytes() == before
 
 
-def test_runs_that_are_there_are_not_computed_again(
-    computed: Path, world: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_are_there_are_not_computed_again(computed, world, capsys):
     common = ["--runs-dir", str(computed), "--tracking-uri", "none", *world]
     command = ["claims", "--only", "5,12", "--seeds", "2", "--name", "d", *common]
     assert negbench(command) == 0
@@ -119,9 +116,7 @@ def seeds_of(runs: Path) -> dict[str, int]:
     return {name: sum(cell["system"] == name for cell in cells) for name in {cell["system"] for cell in cells}}
 
 
-def test_settings_of_undecided_tests_run_on(
-    decided: Path, world: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_of_undecided_tests_run_on(decided, world, capsys):
     claims, seeds = claims_of(decided / "u"), seeds_of(decided)
     tests = [test for claim in claims.values() for test in claim["tests"]]  # type: ignore[attr-defined]
     assert {test["seeds"] for test in tests} == {3, 5}
@@ -138,9 +133,7 @@ def test_settings_of_undecided_tests_run_on(
     assert " of computing to 5 seeds" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_recipe_gives_backbone_data_and_training_only(
-    tmp_path: Path, world: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world, capsys):
     recipe = tmp_path / "r.toml"
     recipe.write_text('[strategy]\nname = "dqe"\n[schedule]\nn_def = 1\n[train]\nepochs = 3\nnum_negatives = 2\n')
     sets = [part for text in world[1::2] if "epochs" not in text for part in ("--set", text)]
@@ -155,9 +148,7 @@ def test_a_recipe_gives_backbone_data_and_training_only(
     assert config["qure"].schedule.n_def == 6
 
 
-def test_a_second_length_has_runs_of_its_own(
-    world: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_length_has_runs_of_its_own(world, tmp_path, capsys):
     """Claim 8 compares two settings; a claim undecided at one length goes on at that length alone."""
     sets = [part for text in world[1::2] if "epochs" not in text for part in ("--set", text)]
     asked = ["claims", "--only", "8", "--seeds", "2", "--name", "l", *sets, "--set", "train.epochs=6", "--long", "12"]
@@ -175,7 +166,7 @@ def test_a_second_length_has_runs_of_its_own(
     assert f"; 8 runs, {duration(took)} of computing" in out
 
 
-def test_claims_of_a_recipe_with_a_system(toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_claims_of_a_recipe_with_a_system(toy_root, tmp_path, capsys):
     """Options of the recipe's backbone that only its system allows do not stop the command."""
     sets = ["model=null", "weights=null", "init=random", "size=toy"]
     flags = [part for text in sets for part in ("--set", f"backbone.{text}")]
@@ -196,6 +187,6 @@ MISTAKES: list[tuple[Any, ...]] = [
 ]
 
 
-def test_mistakes(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_mistakes(tmp_path, refused):
     for arguments, says in MISTAKES:
         refused(["claims", *arguments, "--runs-dir", str(tmp_path)], says)

@@ -4,8 +4,6 @@ import gc
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,7 @@ from negbench.store.runfolder import RunFolder
 HEAVY = ("torch", "numpy", "transformers", "mlflow", "optuna", "open_clip", "pandas", "matplotlib")
 
 
-def test_light_commands_import_nothing_heavy() -> None:
+def test_light_commands_import_nothing_heavy():
     commands = [["--help"], ["run", "--help"], ["list"], ["list", "strategies"]]
     code = (
         "import sys\nfrom negbench.cli.main import run\n"
@@ -28,7 +26,7 @@ def test_light_commands_import_nothing_heavy() -> None:
     assert done.stdout.strip().endswith("HEAVY [] [0, 0, 0, 0]"), done.stdout[-500:] + done.stderr
 
 
-def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch):
     before, during = gc.get_threshold(), []
     monkeypatch.setattr("negbench.cli.main.stop_on_signals", lambda: None)
     monkeypatch.setattr("negbench.cli.main.run", lambda _: during.append(gc.get_threshold()) or 0)
@@ -48,7 +46,7 @@ def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch: pytest
     assert gc.isenabled()
 
 
-def test_list_prints_every_key_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prints_every_key_with_its_source(capsys):
     assert negbench(["list"]) == 0
     out = capsys.readouterr().out
     for kind in KINDS:
@@ -58,9 +56,7 @@ def test_list_prints_every_key_with_its_source(capsys: pytest.CaptureFixture[str
             assert description.paper in out
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(
-    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(refused, tmp_path, monkeypatch):
     for arguments, message in [
         (["rn"], "No such command 'rn'"),
         (["run", "--stratgy", "qure"], "--strategy"),
@@ -89,9 +85,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         assert list(tmp_path.iterdir()) == []
 
 
-def test_run_prints_metrics_place_and_cost(
-    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_prints_metrics_place_and_cost(toy_sets, tmp_path, capsys):
     sets = [part for text in toy_sets for part in ("--set", text)]
     assert negbench(["run", "--strategy", "qure", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 0
     out = capsys.readouterr().out

@@ -92,7 +92,7 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
 # --- a run -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_scored_again_gives_its_own_ranks(run: RunFolder, call: Call, tmp_path: Path) -> None:
+def test_a_run_scored_again_gives_its_own_ranks(run, call, tmp_path):
     printed = call(run.run_id, "--out", tmp_path / "again.parquet")
     assert metrics_in(printed) == shown(run.result["metrics"])
     assert run.manifest["dataset"]["val"] in printed
@@ -102,7 +102,7 @@ def test_a_run_scored_again_gives_its_own_ranks(run: RunFolder, call: Call, tmp_
     assert run.result["baselines"]["untrained"] != run.result["metrics"]
 
 
-def test_another_data_set_is_zero_shot(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
+def test_another_data_set_is_zero_shot(run, call, benchmarks, tmp_path):
     place = ("--data-root", benchmarks, "--out", tmp_path / "ranks.parquet")
     printed = call(run.run_id, "--dataset", "cirr", *place)
     assert f"trained on {run.manifest['dataset']['train']}: this is zero-shot" in printed
@@ -115,7 +115,7 @@ def test_another_data_set_is_zero_shot(run: RunFolder, call: Call, benchmarks: P
     assert metrics_in(printed)["Rs@1"] == f"{100 * (ranks['subset_rank'] == 1).mean():.2f}"
 
 
-def test_submissions_of_closed_splits(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
+def test_submissions_of_closed_splits(run, call, benchmarks, tmp_path):
     printed = call(run.run_id, "--dataset=cirr", "--split=test1", "--data-root", benchmarks, "--submission", tmp_path)
     recall = json.loads((tmp_path / "cirr-test1-recall.json").read_text())
     subset = json.loads((tmp_path / "cirr-test1-recall_subset.json").read_text())
@@ -131,7 +131,7 @@ def test_submissions_of_closed_splits(run: RunFolder, call: Call, benchmarks: Pa
         assert subset[query.id][: len(inside)] == inside[:3]  # the same order in both files
 
 
-def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
+def test_lists_of_an_open_split_score_as_the_run(run, call, benchmarks, tmp_path):
     place = ("--dataset=cirr", "--data-root", benchmarks)
     call(run.run_id, *place, "--submission", tmp_path)
     printed = metrics_in(call(run.run_id, *place))
@@ -144,7 +144,7 @@ def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, ben
     assert "unknown query '77' in the rankings" in call("--ranks", tmp_path / "more.json", *place, code=2)
 
 
-def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit(run, call, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run.path, copy)
     folder = RunFolder(copy)
@@ -167,7 +167,7 @@ def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> 
     assert "started from backbone weights 000000000000" in call(copy, code=2)
 
 
-def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
+def test_a_run_that_wants_the_impossible(run, call, benchmarks, tmp_path):
     place = ("--data-root", benchmarks)
     for arguments, message in (
         ((), "give either a run to score or --ranks FILE"),
@@ -187,9 +187,7 @@ def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks:
         assert message in call(*arguments, code=2), arguments
 
 
-def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(
-    run: RunFolder, call: Call, toy_root: Path, tmp_path: Path
-) -> None:
+def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(run, call, toy_root, tmp_path):
     """A table of categories as CIRQRS' table 6: means of each, of the categories, and of both depths."""
     encoded = encode_run(run, [], "val", Display())
     data, scores = encoded.dataset, relevance(encoded.embeddings.queries, encoded.embeddings.candidates)
@@ -221,7 +219,7 @@ def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(
 # --- without a model ---------------------------------------------------------------------------------------------
 
 
-def test_files_that_are_no_ranks(call: Call, benchmarks: Path, tmp_path: Path) -> None:
+def test_files_that_are_no_ranks(call, benchmarks, tmp_path):
     def written(name: str, content: str | bytes) -> Path:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
         return tmp_path / name

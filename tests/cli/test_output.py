@@ -31,7 +31,7 @@ def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_run_as_json_quiet_and_verbose(place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_as_json_quiet_and_verbose(place, tmp_path, capsys):
     command = ["run", "--strategy", "qure", *place]
     printed = document([*command, "-v"], capsys)
     (stored,) = tmp_path.glob("*/result.json")
@@ -51,7 +51,7 @@ def test_a_run_as_json_quiet_and_verbose(place: list[str], tmp_path: Path, capsy
     assert output.err == ""
 
 
-def test_progress_and_notes_leave_standard_output_alone(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_and_notes_leave_standard_output_alone(place, capsys):
     command = ["compare", "--lr=fixed", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report"]
     assert negbench([*command, *place]) == 0
     output = capsys.readouterr()
@@ -63,9 +63,7 @@ def test_progress_and_notes_leave_standard_output_alone(place: list[str], capsys
     assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
 
 
-def test_an_interrupted_comparison_says_what_was_kept(
-    place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_comparison_says_what_was_kept(place, tmp_path, capsys, monkeypatch):
     write = ComparisonFolder.write
 
     def interrupted(self: ComparisonFolder, outcomes: Iterable[Outcome]) -> None:
@@ -86,13 +84,11 @@ def test_an_interrupted_comparison_says_what_was_kept(
 @pytest.mark.parametrize(
     "arguments", [["list"], ["list", "losses", "info-nce"], ["list", "recipes"], ["claims", "--list", "--only", "5"]]
 )
-def test_what_lists_is_json_too(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_lists_is_json_too(arguments, capsys):
     assert document(arguments, capsys)
 
 
-def test_audit_mine_and_evaluate_as_json(
-    vector_flags: list[str], place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_audit_mine_and_evaluate_as_json(vector_flags, place, tmp_path, capsys):
     audit = document(["audit", "--strategy", "qure,top-k", "--queries", "10", *vector_flags[:-8]], capsys)
     assert [row["strategy"] for row in audit["rows"]] == ["qure", "top-k"]
     assert audit["rows"][0]["overlap"] is None  # JSON has no NaN
@@ -112,14 +108,14 @@ def test_audit_mine_and_evaluate_as_json(
     assert again["metrics"] == pytest.approx(want, abs=1e-6)
 
 
-def test_commands_without_a_table_have_no_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_without_a_table_have_no_json(capsys):
     assert negbench(["ui", "--help"]) == 0
     assert "--json" not in capsys.readouterr().out
     assert negbench(["ui", "--json"]) == 2
     assert capsys.readouterr().err == "negbench: error: No such option: --json\n"
 
 
-def test_completion_knows_commands_and_options() -> None:
+def test_completion_knows_commands_and_options():
     asked = {"_NEGBENCH_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "negbench comp"}
     code = ["-c", "from negbench.cli.main import main; main()"]
     words = subprocess.run([sys.executable, *code], stdout=subprocess.PIPE, text=True, env=os.environ | asked).stdout
@@ -135,9 +131,7 @@ MISTAKES = (
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_every_error_is_one_json_document_too(
-    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_error_is_one_json_document_too(mistake, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert negbench([*mistake.split(), "--json"]) == 2
     said = capsys.readouterr()
@@ -145,7 +139,7 @@ def test_every_error_is_one_json_document_too(
     assert json.loads(said.out) == {"error": line.removeprefix("negbench: error: "), "exit_code": 2}
 
 
-def test_a_long_error_loses_its_middle(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_error_loses_its_middle(capsys):
     """Regression: found by `make fuzz`, where an error quoted a --device of 2,400 characters."""
     assert negbench(["doctor", "first" + 5000 * "x" + "last"]) == 2
     line = capsys.readouterr().err
@@ -154,7 +148,7 @@ def test_a_long_error_loses_its_middle(capsys: pytest.CaptureFixture[str]) -> No
     assert len(line) < 1000
 
 
-def test_a_dry_run_is_json(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_is_json(place, capsys):
     compare = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--lr=fixed", *place]
     plan = document([*compare, "--dry-run"], capsys)
     assert [(row["strategy"], row["seed"], row["step"]) for row in plan["cells"]] == [
@@ -162,7 +156,7 @@ def test_a_dry_run_is_json(place: list[str], capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_a_dry_run_needs_annotations_alone(toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, capsys):
     shutil.copytree(toy_root, tmp_path / "data")
     for image in [path for path in (tmp_path / "data").rglob("*") if path.suffix in (".png", ".jpg")]:
         image.unlink()
@@ -188,7 +182,7 @@ def test_a_dry_run_needs_annotations_alone(toy_root: Path, tmp_path: Path, capsy
     assert "images are missing" in capsys.readouterr().err
 
 
-def test_standard_output_without_room_or_unicode_is_one_line(tmp_path: Path) -> None:
+def test_standard_output_without_room_or_unicode_is_one_line(tmp_path):
     """By the installed command: what cannot be encoded is replaced, and what is full is named."""
     command = str(Path(sys.executable).with_name("negbench"))
     np.save(tmp_path / "v.npy", np.eye(4, dtype=np.float32))

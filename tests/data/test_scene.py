@@ -36,14 +36,9 @@ def configs(vector_sets: list[str], strategies: str, *more: str, seeds: int = 1)
 
 @pytest.mark.parametrize(
     "sets",
-    [
-        ("eval.select=dev", "eval.dev_seed=7"),
-        ("eval.reported=false", "eval.select=dev", "eval.dev_fraction=0.3"),
-    ],
+    [("eval.select=dev", "eval.dev_seed=7"), ("eval.reported=false", "eval.select=dev", "eval.dev_fraction=0.3")],
 )
-def test_the_plan_finds_the_runs_that_were_computed(
-    vector_sets: list[str], tmp_path: Path, sets: tuple[str, ...]
-) -> None:
+def test_the_plan_finds_the_runs_that_were_computed(vector_sets, tmp_path, sets):
     """Regression: a repeated `compare` recomputed every cell, as the plan drew its own dev part and hashed it."""
     grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
     for reused in (False, True):
@@ -54,9 +49,7 @@ def test_the_plan_finds_the_runs_that_were_computed(
     assert not list(tmp_path.glob("*-2"))
 
 
-def test_a_comparison_loads_data_and_backbone_once(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_loads_data_and_backbone_once(vector_sets, tmp_path, monkeypatch):
     """Regression: six cells loaded data 7 times and the backbone 14 times."""
     counts = {"load_split": 0, "load_backbone": 0}
     for name in counts:
@@ -74,7 +67,7 @@ def test_a_comparison_loads_data_and_backbone_once(
     assert counts == {"load_split": 2, "load_backbone": 2}  # train and val; the initial weights of two seeds
 
 
-def test_a_shared_backbone_starts_every_run_anew(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_shared_backbone_starts_every_run_anew(vector_sets, tmp_path):
     shared = Bench.open(tmp_path / "shared", "none", scenes=Scenes())
     for config in configs(vector_sets, "in-batch,all-corpus,hycole"):
         together = run_config(config, shared)
@@ -85,7 +78,7 @@ def test_a_shared_backbone_starts_every_run_anew(vector_sets: list[str], tmp_pat
         assert all(torch.equal(left[name], right[name]) for name in right)
 
 
-def test_a_scene_is_that_of_its_backbone(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_scene_is_that_of_its_backbone(vector_sets, tmp_path):
     """Runs on the same data set with different frozen features never share features."""
     scenes, images = Scenes(), write_vectors(tmp_path, seed=1)[3]  # the same ids, different vectors
     assert images.startswith("backbone.images=")
@@ -97,9 +90,7 @@ def test_a_scene_is_that_of_its_backbone(vector_sets: list[str], tmp_path: Path)
         torch.testing.assert_close(opened.scene.features(opened.backbone, opened.scene.train.images[rows]), want)
 
 
-def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(vector_sets, tmp_path, monkeypatch):
     """Scenes differ if an option changes how texts are read, even with equal features, or a dev part shrinks train."""
     monkeypatch.setattr(Precomputed, "feature_key", property(lambda self: "the same"))
     (texts,) = (text for text in vector_sets if text.startswith("backbone.texts="))
@@ -118,7 +109,7 @@ def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(
     assert not torch.equal(rows[2], rows[3])
 
 
-def test_other_features_in_the_same_file_are_another_run(tmp_path: Path) -> None:
+def test_other_features_in_the_same_file_are_another_run(tmp_path):
     first, other = write_vectors(tmp_path / "first"), write_vectors(tmp_path / "other", seed=1)
     (config,) = configs(first, "in-batch")
     before = plan_run(config, Scenes()).hash
@@ -128,24 +119,20 @@ def test_other_features_in_the_same_file_are_another_run(tmp_path: Path) -> None
     assert plan_run(config, Scenes()).hash != before
 
 
-def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> None:
+def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets):
     """Runs in one process share a dev part only if fraction and seed agree."""
     scenes, parts = Scenes(), list[list[str]]()
     for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
         (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
         full = resolved(config)
         shared, alone = (each.splits(full).dev for each in (scenes, Scenes()))
-        assert shared is not None
-        assert alone is not None
         parts.append([query.id for query in shared.queries])
         assert parts[-1] == [query.id for query in alone.queries]
     assert len({tuple(ids) for ids in parts}) == 3
 
 
 @pytest.mark.parametrize("aspects", [False, True])
-def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(
-    aspects: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(aspects, tmp_path, monkeypatch):
     asked: list[int] = []
     frozen = Vectors.frozen_text
 
@@ -166,16 +153,14 @@ def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(
     assert len(asked) > 20
 
 
-def test_texts_that_an_evaluation_asked_for_first_can_be_trained_with() -> None:
+def test_texts_that_an_evaluation_asked_for_first_can_be_trained_with():
     sets = ["dataset='vectors'", "dataset.train_images=60", "dataset.train_queries=70", "backbone='vectors'"]
     opened = open_run(configs(sets, "in-batch")[0], Display(), Scenes())
     evaluation.embed_queries(opened.backbone, opened.scene, opened.scene.train)
     assert not any(value.is_inference() for value in opened.scene.train.texts(opened.backbone).values())
 
 
-def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(monkeypatch):
     backbone = build(Vectors, dim=8, attribute_weights=True)
     tokens = backbone.tokenize(["red", "the same but blue, with long sleeves"] * 400)
     made = scene.frozen_texts(backbone, tokens)
@@ -191,7 +176,7 @@ def _halves(tokens: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     return [{name: value[part] for name, value in tokens.items()} for part in (slice(0, 300), slice(300, None))]
 
 
-def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_backbones_do_not_pile_up(vector_sets, monkeypatch):
     monkeypatch.setattr(scene, "_KEPT_BYTES", 0)
     scenes = Scenes()
     first, second = configs(vector_sets, "in-batch", seeds=2)
@@ -201,7 +186,7 @@ def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pyt
 
 
 @pytest.mark.parametrize("option", ["exclude_relevant", "exclude_reference"])
-def test_what_is_left_out_is_no_member_of_a_batch_either(vector_sets: list[str], tmp_path: Path, option: str) -> None:
+def test_what_is_left_out_is_no_member_of_a_batch_either(vector_sets, tmp_path, option):
     behaviour = {}
     for given in (False, True):
         (config,) = configs(vector_sets, "in-batch", f"mining.{option}={str(given).lower()}", "train.batch_size=24")
@@ -213,7 +198,7 @@ def test_what_is_left_out_is_no_member_of_a_batch_either(vector_sets: list[str],
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_other_annotations_are_another_run(vector_sets: list[str], tmp_path: Path, toys: Any, split: str) -> None:
+def test_other_annotations_are_another_run(vector_sets, tmp_path, toys, split):
     root = toys.TOYS["fashioniq"](tmp_path)["root"]
     sets = [text for text in vector_sets if not text.startswith("dataset")]
     (config,) = configs([*sets, "dataset.name=fashioniq", f"dataset.root='{root}'"], "in-batch")
@@ -224,9 +209,7 @@ def test_other_annotations_are_another_run(vector_sets: list[str], tmp_path: Pat
     assert plan_run(config, Scenes()).hash != before
 
 
-def test_other_pictures_are_another_run_unless_no_backbone_reads_them(
-    vector_sets: list[str], tmp_path: Path, toys: Any
-) -> None:
+def test_other_pictures_are_another_run_unless_no_backbone_reads_them(vector_sets, tmp_path, toys):
     """Regression: with the contents of two images swapped, the stored result was returned."""
     images = toys.TOYS["triplets"](tmp_path)["file"].parent / "images"
     data = ["dataset.name=triplets", f"dataset.file='{tmp_path / 'pairs.jsonl'}'"]
@@ -248,7 +231,7 @@ def test_other_pictures_are_another_run_unless_no_backbone_reads_them(
     assert seen[3][1] == seen[2][1]
 
 
-def test_images_that_a_backbone_does_not_know() -> None:
+def test_images_that_a_backbone_does_not_know():
     def said(backbone: str, dataset: str, **options: Any) -> list[str]:
         flags = {"strategy": {"name": "qure"}, "backbone": {"name": backbone, **options}, "dataset": {"name": dataset}}
         config = load_config(flags=flags)

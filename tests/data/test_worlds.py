@@ -1,6 +1,5 @@
 """Worlds of generated data: a run's seed determines the world, shared by all strategies, unless `world` pins it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,13 +32,13 @@ def config_of(seed: int, *sets: str, strategy: str = "in-batch", name: str = "ve
 @pytest.mark.parametrize(
     ("sets", "world"), [([], 5), (["dataset.world=2"], 2), (["dataset.world=2", "dataset.world=null"], 5)]
 )
-def test_the_seed_draws_the_world_unless_it_is_pinned(sets: list[str], world: int) -> None:
+def test_the_seed_draws_the_world_unless_it_is_pinned(sets, world):
     full = resolved(config_of(5, *sets))
     assert (full.dataset.options["world"], full.backbone.options["world"]) == (world, world)
     assert resolved(full) == full
 
 
-def test_a_folder_holds_a_world_of_its_own(toy_root: Path) -> None:
+def test_a_folder_holds_a_world_of_its_own(toy_root):
     def worlds(*sets: str) -> list[Any]:
         flags = {"strategy": {"name": "in-batch"}, "dataset": {"name": "synthetic"}}
         return [resolved(load_config(flags={**flags, "seed": s}, sets=sets)).dataset.options["world"] for s in (1, 2)]
@@ -49,7 +48,7 @@ def test_a_folder_holds_a_world_of_its_own(toy_root: Path) -> None:
     assert build(Synthetic, root=toy_root).card.world == "1"  # the world that the folder was made from
 
 
-def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_path: Path) -> None:
+def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_path):
     configs = [config_of(seed, strategy=name) for seed in (0, 1) for name in ("in-batch", "top-k")]
     cells = plan(configs, tmp_path, Display(), Scenes())
     assert [cell.run.data == cells[0].run.data for cell in cells] == [True, True, False, False]
@@ -59,7 +58,7 @@ def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_pa
     assert label.startswith("vectors@twins4.5-40x32x40x24-")
 
 
-def test_two_pinned_worlds_are_told_apart(tmp_path: Path) -> None:
+def test_two_pinned_worlds_are_told_apart(tmp_path):
     configs = [config_of(seed, f"dataset.world={world}") for world in (3, 4) for seed in (0, 1)]
     cells = plan(configs, tmp_path, Display(), Scenes())
     assert len({cell.labels["dataset"] for cell in cells[:2]}) == 1
@@ -67,7 +66,7 @@ def test_two_pinned_worlds_are_told_apart(tmp_path: Path) -> None:
     assert len({cell.hash for cell in cells}) == 4
 
 
-def test_a_runs_manifest_names_its_world(tmp_path: Path) -> None:
+def test_a_runs_manifest_names_its_world(tmp_path):
     def known(seed: int, *sets: str) -> dict[str, Any]:
         run = run_config(config_of(seed, *sets), Bench.open(tmp_path, "none", scenes=Scenes()))
         manifest: dict[str, Any] = run.folder.manifest["dataset"]
@@ -80,7 +79,7 @@ def test_a_runs_manifest_names_its_world(tmp_path: Path) -> None:
     assert pinned[0]["val"] == pinned[1]["val"]
 
 
-def test_the_encoder_is_that_of_the_world() -> None:
+def test_the_encoder_is_that_of_the_world():
     opened = open_run(config_of(3), Display(), Scenes())
     ids = opened.scene.val.dataset.images
     own, other = (build(Vectors, dim=16, tokens=2, world=world).features_of(ids) for world in (3, 0))
@@ -89,7 +88,7 @@ def test_the_encoder_is_that_of_the_world() -> None:
     assert not torch.equal(held, other)
 
 
-def test_a_guide_is_of_the_runs_world() -> None:
+def test_a_guide_is_of_the_runs_world():
     opened = open_run(config_of(3, "mining.guide=vectors:dim=16:tokens=2"), Display(), Scenes())
     plane = offline_planes(("guide",), opened.config, opened.scene, Display())["guide"]
     assert isinstance(plane, EmbeddedPlane)
@@ -99,7 +98,7 @@ def test_a_guide_is_of_the_runs_world() -> None:
     assert torch.allclose(plane.candidates, want.candidates)
 
 
-def test_what_a_process_keeps_of_data_sets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_process_keeps_of_data_sets_is_bounded(monkeypatch):
     monkeypatch.setattr(scene, "_KEPT_SPLITS", 4)
     scenes = Scenes()
     for seed in range(4):

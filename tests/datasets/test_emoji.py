@@ -57,11 +57,11 @@ def root(tmp_path: Path, toys: ModuleType) -> Path:
 # --- code points ---------------------------------------------------------------------------------------------------
 
 
-def test_code_points_are_read_as_unicode_spells_them() -> None:
+def test_code_points_are_read_as_unicode_spells_them():
     assert {codes: tuple(parse(codes)) for codes in SPELLED} == SPELLED
 
 
-def test_texts_say_each_change_and_nothing_else() -> None:
+def test_texts_say_each_change_and_nothing_else():
     plain, woman = Look(tone="dark"), Look(tone="light", who="woman", facing="right")
     for key in map(str, range(40)):
         text = modification(plain, woman, key)
@@ -80,7 +80,7 @@ def test_texts_say_each_change_and_nothing_else() -> None:
 # --- pictures and queries --------------------------------------------------------------------------------------------
 
 
-def test_splits_share_no_family_and_each_attribute_is_trained(root: Path) -> None:
+def test_splits_share_no_family_and_each_attribute_is_trained(root):
     train, val = load(root), load(root, "val")
     families = [{parse(q.id.split(">")[0].split("icon-")[1]).family for q in data.queries} for data in (train, val)]
     assert families[0].isdisjoint(families[1])
@@ -93,7 +93,7 @@ def test_splits_share_no_family_and_each_attribute_is_trained(root: Path) -> Non
     assert any(load(root, seed=seed).images != train.images for seed in (1, 2, 3))
 
 
-def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it(root: Path) -> None:
+def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it(root):
     data = load(root, train_queries=10_000)
     looks = {image: parse(image.split("icon-")[1]) for image in data.images}
     # hands have 3 looks; jobs have 3 x 3, of which 4 are one attribute away and 4 two
@@ -122,13 +122,13 @@ def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it
         assert {count for image, count in zip(data.images, counts, strict=True) if image not in family} == {7}
 
 
-def test_families_take_turns(root: Path) -> None:
+def test_families_take_turns(root):
     counts = Counter(query.cluster for query in load(root, train_queries=60).queries)
     assert len(counts) == 6
     assert set(counts.values()) == {10}
 
 
-def test_artists_are_a_dial_of_false_negatives(root: Path) -> None:
+def test_artists_are_a_dial_of_false_negatives(root):
     ids = {}
     for count in (1, 2, 3, 4):
         data = load(root, "val", artists=ARTISTS[:count], references=("noto",))
@@ -138,7 +138,7 @@ def test_artists_are_a_dial_of_false_negatives(root: Path) -> None:
     assert ids[1] == ids[2] == ids[3] == ids[4]
 
 
-def test_styles(root: Path) -> None:
+def test_styles(root):
     free, named = load(root, style="free"), load(root, style="fluent")
     assert len({(query.target or "").split("/")[0] for query in free.queries}) == 4
     assert any(query.reference.split("/")[0] != (query.target or "").split("/")[0] for query in free.queries)
@@ -150,7 +150,7 @@ def test_styles(root: Path) -> None:
     assert outside.identity != free.identity
 
 
-def test_equal_drawings_are_one_image(root: Path, toys: ModuleType) -> None:
+def test_equal_drawings_are_one_image(root, toys):
     bodies = {codes: toys.icon(codes) for codes in toys.emoji_codes()}
     for who in ("1f468", "1f469"):  # one drawing for all three astronauts
         for tone in toys.EMOJI_TONES:
@@ -168,7 +168,7 @@ def test_equal_drawings_are_one_image(root: Path, toys: ModuleType) -> None:
     assert {p.kind for p in verify("emoji", {"root": root}).problems} == set()
 
 
-def test_the_dev_part_has_families_of_its_own(root: Path) -> None:
+def test_the_dev_part_has_families_of_its_own(root):
     rest, dev = load(root).split_dev(0.3, 1)
     assert {q.cluster for q in rest.queries}.isdisjoint(q.cluster for q in dev.queries)
     assert len({q.cluster for q in dev.queries}) == 2
@@ -177,7 +177,7 @@ def test_the_dev_part_has_families_of_its_own(root: Path) -> None:
         load(root).split_dev(0.0, 1)
 
 
-def test_pictures_are_drawn_once_and_open(root: Path) -> None:
+def test_pictures_are_drawn_once_and_open(root):
     data = load(root)
     image = data.open_image(data.images[0])
     assert image.size == (128, 128)
@@ -199,7 +199,7 @@ def test_pictures_are_drawn_once_and_open(root: Path) -> None:
         load(root)
 
 
-def test_options_that_do_not_fit_are_refused(root: Path) -> None:
+def test_options_that_do_not_fit_are_refused(root):
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({"artists": ()}, "one artist"),
         ({"artists": ("noto", "noto")}, "each once"),
@@ -225,9 +225,7 @@ def test_options_that_do_not_fit_are_refused(root: Path) -> None:
         ("noto/icons.json", None, "negbench data fetch emoji"),
     ],
 )
-def test_a_changed_or_missing_package_is_one_clear_line(
-    name: str, content: str | None, message: str, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_or_missing_package_is_one_clear_line(name, content, message, root, capsys):
     (root / name).unlink()
     if content is not None:
         (root / name).write_text(content)
@@ -244,7 +242,7 @@ def test_a_changed_or_missing_package_is_one_clear_line(
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_the_real_packages_have_the_counts_that_the_docs_tell() -> None:
+def test_the_real_packages_have_the_counts_that_the_docs_tell():
     shared = Path(os.environ.get("NEGBENCH_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
     if not (shared / "emoji" / "noto" / "icons.json").is_file():
         pytest.skip(f"no icon packages at {shared}/emoji: `negbench data fetch emoji`")

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -67,7 +66,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_queries_and_galleries(tmp_path: Path, kind: str) -> None:
+def test_queries_and_galleries(tmp_path, kind):
     data = load(save(tmp_path / f"pairs.{kind}", toy_rows()))
     first = data.queries[0]
     assert (first.reference, first.text, first.target, first.group) == ("v0.png", "is red", "v1.png", "one")
@@ -85,7 +84,7 @@ def test_queries_and_galleries(tmp_path: Path, kind: str) -> None:
     assert data.extra_images == []
 
 
-def test_identity_follows_the_bytes_and_not_the_folder(file: Path, tmp_path: Path) -> None:
+def test_identity_follows_the_bytes_and_not_the_folder(file, tmp_path):
     before = load(file).identity
     assert load(save(tmp_path / "elsewhere/pairs.jsonl", toy_rows())).identity == before
     rows = toy_rows()
@@ -93,7 +92,7 @@ def test_identity_follows_the_bytes_and_not_the_folder(file: Path, tmp_path: Pat
     assert load(save(file, rows)).identity != before
 
 
-def test_cells_with_lines_and_lists(tmp_path: Path) -> None:
+def test_cells_with_lines_and_lists(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('reference,text,target,relevant,split\r\n\r\na,"two\nlines",b,c; b,val\r\nd,e,f,,val\r\n')
     data = load(path)
@@ -102,7 +101,7 @@ def test_cells_with_lines_and_lists(tmp_path: Path) -> None:
     assert [q.id for q in data.queries] == ["val-4", "val-5"]
 
 
-def test_a_gallery_file(file: Path, tmp_path: Path) -> None:
+def test_a_gallery_file(file, tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "more/gallery.txt").write_text("v1.png\nx/y.jpg\r\n\nz\n")
     data = load(file, gallery=tmp_path / "more/gallery.txt")
@@ -114,7 +113,7 @@ def test_a_gallery_file(file: Path, tmp_path: Path) -> None:
         load(file, gallery=tmp_path / "more/gallery.txt")
 
 
-def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+def test_columns_that_are_not_read_are_named(tmp_path):
     rows = [{**row, "price": 3, "brand": "x"} for row in toy_rows()]
     for kind in KINDS:
         assert load(save(tmp_path / f"a.{kind}", rows)).remarks == (f"a.{kind}: unused columns: 'price', 'brand'",)
@@ -123,7 +122,7 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
 # --- splits ------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_without_splits_is_split_by_target(tmp_path: Path) -> None:
+def test_a_file_without_splits_is_split_by_target(tmp_path):
     fraction = 0.3
     path = save(tmp_path / "a.jsonl", plain_rows())
     train, val = (load(path, split=split, val_fraction=fraction) for split in ("train", "val"))
@@ -140,7 +139,7 @@ def test_a_file_without_splits_is_split_by_target(tmp_path: Path) -> None:
         load(save(path, plain_rows(2)))
 
 
-def test_named_splits(tmp_path: Path) -> None:
+def test_named_splits(tmp_path):
     rows = toy_rows()
     with pytest.raises(DataError, match=r"no row of split 'test': it has 'train', 'val'"):
         load(save(tmp_path / "a.jsonl", rows), split="test")
@@ -152,7 +151,7 @@ def test_named_splits(tmp_path: Path) -> None:
 # --- metrics -----------------------------------------------------------------------------------------------------
 
 
-def test_the_excluded_reference_is_no_target(tmp_path: Path) -> None:
+def test_the_excluded_reference_is_no_target(tmp_path):
     path = save(tmp_path / "a.jsonl", [{"reference": "a", "text": "x", "target": "a", "split": "val"}])
     assert load(path).queries[0].target == "a"
     with pytest.raises(DataError, match=r"line 1, column 'target': is the reference"):
@@ -162,7 +161,7 @@ def test_the_excluded_reference_is_no_target(tmp_path: Path) -> None:
 # --- images ------------------------------------------------------------------------------------------------------
 
 
-def test_images_by_path_and_by_name(tmp_path: Path, standin: ModuleType) -> None:
+def test_images_by_path_and_by_name(tmp_path, standin):
     standin.write_images(tmp_path / "data/x/y", ["a", "b", "deep"])
     standin.write_images(tmp_path / "pool", ["c", "d.v2"])
     rows = [
@@ -185,7 +184,7 @@ def test_images_by_path_and_by_name(tmp_path: Path, standin: ModuleType) -> None
         build(Triplets, file=file, root=tmp_path)
 
 
-def test_an_image_outside_the_folder_is_refused(tmp_path: Path, standin: ModuleType) -> None:
+def test_an_image_outside_the_folder_is_refused(tmp_path, standin):
     standin.write_images(tmp_path, ["secret"])
     for value in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "..", "..\\secret.png"):
         file = save(tmp_path / "in/a.jsonl", [{"reference": "r", "text": "t", "target": value, "split": "val"}])
@@ -216,7 +215,7 @@ FLAWS: dict[str, tuple[str, bytes, str]] = {
 }  # fmt: skip
 
 
-def test_a_flawed_file_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_flawed_file_is_one_clear_line(tmp_path):
     for name, content, message in FLAWS.values():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=message) as caught:
@@ -224,7 +223,7 @@ def test_a_flawed_file_is_one_clear_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_which_file(tmp_path: Path) -> None:
+def test_which_file(tmp_path):
     with pytest.raises(OptionError, match=r"file must be given: name FILE\.jsonl \(\.csv\) instead of triplets"):
         registry.make("datasets", "triplets")
     with pytest.raises(OptionError, match=r"file must end in \.jsonl, \.csv, got '.*a\.txt'"):

@@ -7,12 +7,10 @@ import builtins
 import json
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import pandas as pd
-import pytest
 
 from negbench import display
 from tests.examples.conftest import EXAMPLES
@@ -33,7 +31,7 @@ class Line:
         self.drawn.append((ZMQInteractiveShell.execution_count, data["text/plain"]))
 
 
-def test_the_notebook_ends_with_negatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_ends_with_negatives(tmp_path, monkeypatch):
     shell, ipython, outputs = ZMQInteractiveShell, ModuleType("IPython"), ModuleType("IPython.display")
     monkeypatch.setattr(ipython, "get_ipython", shell, raising=False)
     monkeypatch.setattr(ipython, "version_info", (9, 0), raising=False)  # matplotlib asks

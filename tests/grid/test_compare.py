@@ -1,6 +1,5 @@
 """Comparisons: cells are computed once, failures stop nothing, tables do not depend on how they were computed."""
 
-import logging
 import multiprocessing
 import os
 from contextlib import ExitStack
@@ -63,14 +62,14 @@ def compute(axes: Axes, runs: Path, name: str = "c", **options: Any) -> list[Out
     )
 
 
-def test_all_strategies_are_those_that_every_run_can_have() -> None:
+def test_all_strategies_are_those_that_every_run_can_have():
     """`all` names every built-in strategy but those that need a guide or a judge."""
     names = {section["name"] for section in expand("strategies", "all")}
     built_in = {name for name, plugin in registry.plugins("strategies").items() if plugin.origin == "built-in"}
     assert built_in - names == {"gist", "rocketqa"}
 
 
-def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None:
+def test_cells_are_computed_once(vector_sets, tmp_path):
     first = compute(axes_of(vector_sets, "qure,in-batch"), tmp_path)
     assert [o.reused for o in first] == [False] * 4
     again = compute(axes_of(vector_sets, "in-batch,qure,top-k"), tmp_path)
@@ -78,14 +77,14 @@ def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None
     assert {o.run_id for o in first} < {o.run_id for o in again}
 
 
-def test_cells_of_one_seed_stand_together(vector_sets: list[str]) -> None:
+def test_cells_of_one_seed_stand_together(vector_sets):
     """Cells are sorted by seed: they share initial weights, and a process keeps only one backbone for long."""
     axes = axes_of(vector_sets, "qure,in-batch", losses="bradley-terry,info-nce")
     order = [(config.seed, config.loss.name, config.strategy.name) for config in axes.configs()]
     assert order == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
 
 
-def test_cells_are_computed_in_the_order_of_the_plan(vector_sets: list[str], tmp_path: Path) -> None:
+def test_cells_are_computed_in_the_order_of_the_plan(vector_sets, tmp_path):
     cells = planned(axes_of(vector_sets, "qure,top-k", seeds=2), tmp_path)
     seen: list[str] = []
     folder = ComparisonFolder(tmp_path / "c")
@@ -94,9 +93,7 @@ def test_cells_are_computed_in_the_order_of_the_plan(vector_sets: list[str], tmp
     assert seen == [cell.hash for cell in cells]
 
 
-def test_a_failing_cell_stops_nothing_and_runs_again(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_cell_stops_nothing_and_runs_again(vector_sets, tmp_path, monkeypatch):
     real = loop_runs.train
 
     def failing(cell: Any, folder: Any, log: Any) -> Any:
@@ -112,9 +109,7 @@ def test_a_failing_cell_stops_nothing_and_runs_again(
     assert [(o.error, o.reused) for o in mended] == [(None, False), (None, True)]
 
 
-def test_a_fault_of_ours_is_kept_with_its_traceback(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_ours_is_kept_with_its_traceback(vector_sets, tmp_path, monkeypatch):
     monkeypatch.setattr(loop_runs, "train", lambda *_: 1 / 0)
     (outcome,) = compute(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
     assert outcome.error == "ZeroDivisionError: division by zero"
@@ -122,7 +117,7 @@ def test_a_fault_of_ours_is_kept_with_its_traceback(
     assert kept.read_text(encoding="utf-8").startswith("Traceback")
 
 
-def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch):
     opened: list[Any] = []
     monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run))
     cells: list[Any] = [_cell_of("clip", data, place) for place, data in enumerate("aabcb")]
@@ -130,7 +125,7 @@ def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch: pyt
     assert [run.place for run in opened] == [0, 2, 3]
 
 
-def test_of_a_backbone_that_brings_its_features_one_world_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_backbone_that_brings_its_features_one_world_is_opened(monkeypatch):
     opened: list[Any] = []
     monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run))
     grid_compute.encode_cells([_cell_of("vectors", data, place) for place, data in enumerate("abc")], Display())
@@ -144,9 +139,7 @@ def _cell_of(backbone: str, data: str, place: int) -> Any:
     return SimpleNamespace(run=run, config=config, labels={"backbone": backbone, "dataset": "world"})
 
 
-def test_interrupted_and_continued_gives_the_same_table(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_and_continued_gives_the_same_table(vector_sets, tmp_path, monkeypatch):
     axes = axes_of(vector_sets, "qure,hycole,cirqrs:n_neg=5")
     compute(axes, tmp_path / "straight")
     real, calls = loop.train_epoch, []
@@ -185,7 +178,7 @@ def test_interrupted_and_continued_gives_the_same_table(
 
 
 @pytest.mark.slow
-def test_a_worker_gives_the_same_bits(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_worker_gives_the_same_bits(vector_sets, tmp_path):
     """Cells computed in one worker process equal those computed here; test_executors.py tests several workers."""
     axes = axes_of(vector_sets, "qure,in-batch", seeds=1)
     here = compute(axes, tmp_path / "here")
@@ -199,9 +192,7 @@ def test_a_worker_gives_the_same_bits(vector_sets: list[str], tmp_path: Path) ->
         assert left.metrics() == right.metrics()
 
 
-def test_workers_are_prepared_where_there_is_something_for_them_to_do(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_sets, tmp_path, monkeypatch):
     """Workers are prepared before images are encoded; a finished comparison prepares none."""
     calls: list[str] = []
     monkeypatch.setattr(Processes, "prepare", lambda self, function: calls.append(function.__name__))
@@ -215,9 +206,7 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(
         assert (outcome.error, calls) == (None, want)
 
 
-def test_a_failing_store_costs_the_copy_not_the_cells(
-    vector_sets: list[str], tmp_path: Path, logged: list[logging.LogRecord]
-) -> None:
+def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets, tmp_path, logged):
     cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
     broken = "sqlite:////dev/null/mlflow.db"
     (outcome,) = grid_compute.compute(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), broken))
@@ -226,7 +215,7 @@ def test_a_failing_store_costs_the_copy_not_the_cells(
     Tracker.open(tmp_path, broken).close_parent(tmp_path / "c" / "mlflow.json", "c", [], [])  # no parent to close
 
 
-def test_table_is_mean_and_deviation_over_seeds(vector_sets: list[str], tmp_path: Path) -> None:
+def test_table_is_mean_and_deviation_over_seeds(vector_sets, tmp_path):
     outcomes = compute(axes_of(vector_sets, "in-batch", seeds="0,3,4"), tmp_path)
     (group,) = groups_of(tmp_path, "c")
     assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
@@ -238,14 +227,14 @@ def test_table_is_mean_and_deviation_over_seeds(vector_sets: list[str], tmp_path
     assert spread([0.5]) == "50.00"
 
 
-def test_the_axes_are_checked_first(vector_sets: list[str], tmp_path: Path) -> None:
+def test_the_axes_are_checked_first(vector_sets, tmp_path):
     with pytest.raises(OptionError, match="strategy qure with seed 0 is named twice"):
         planned(axes_of(vector_sets, "qure,qure:variant=paper", seeds=1), tmp_path)
     with pytest.raises(NegbenchError, match="unknown option 'variation'"):
         planned(axes_of(vector_sets, "qure:variation=paper", seeds=1), tmp_path)
 
 
-def test_seeds_and_numbers_of_negatives() -> None:
+def test_seeds_and_numbers_of_negatives():
     for given, want in (("3", (0, 1, 2)), (3, (0, 1, 2)), ("4,", (4,)), ([4], (4,)), ("7,2", (7, 2))):
         assert parse_seeds(given) == want
     assert parse_negatives("1, 5,63") == parse_negatives([1, 5, 63]) == (1, 5, 63)
@@ -257,7 +246,7 @@ def test_seeds_and_numbers_of_negatives() -> None:
             parse_negatives(wrong)
 
 
-def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path: Path) -> None:
+def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path):
     recipe = tmp_path / "r.toml"
     table = 'strategies = ["qure", {name = "dqe", alpha = 0.3, beta = 0.7}]\nseeds = [4]\nmargin = 2\n'
     recipe.write_text(f"[compare]\n{table}[train]\nepochs = 2\n", encoding="utf-8")
@@ -278,9 +267,7 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path: Path) -> None:
             Axes.of(over_recipe(Compare(recipe=recipe)))
 
 
-def test_workers_have_ended_when_the_report_begins(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_have_ended_when_the_report_begins(vector_sets, tmp_path, monkeypatch):
     """They hold memory that the report needs; a cell leaves no memory that torch only caches."""
     alive, emptied = list[int](), list[int]()
     real = finish_of.finish
@@ -298,9 +285,7 @@ def test_workers_have_ended_when_the_report_begins(
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_tables_and_summary_runs(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_ends_with_tables_and_summary_runs(vector_sets, tmp_path, capsys):
     """On embeddings, it writes tables, a report without images and summary runs; rerun, it computes nothing."""
     sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)] + ["--lr", "fixed"]
     command = ["compare", "--strategies", "qure,in-batch", "--seeds=2", "--name=both", "--runs-dir", str(tmp_path)]
@@ -362,9 +347,7 @@ def held(runs: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (stat.st_ino, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
-def test_a_finished_comparison_is_read_and_printed(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_comparison_is_read_and_printed(vector_sets, tmp_path, capsys, monkeypatch):
     """Rerun, nothing is written, judged or drawn unless an input, a rule or an output has changed."""
     command = command_of(vector_sets, tmp_path, "--name", "c")
     assert negbench(command) == 0
@@ -399,9 +382,7 @@ def test_a_finished_comparison_is_read_and_printed(
     assert len(read_json(tmp_path / "c" / "comparison.json")["cells"]) == 1
 
 
-def test_a_finished_comparison_in_a_read_only_folder_is_printed(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_comparison_in_a_read_only_folder_is_printed(vector_sets, tmp_path, capsys, monkeypatch):
     command = command_of(vector_sets, tmp_path, "--name", "c", "--no-report")
     assert negbench(command) == 0
     before = held(tmp_path)
@@ -416,9 +397,7 @@ def test_a_finished_comparison_in_a_read_only_folder_is_printed(
     assert held(tmp_path) == before
 
 
-def test_a_second_command_of_the_same_name_waits(
-    vector_sets: list[str], tmp_path: Path, logged: list[logging.LogRecord]
-) -> None:
+def test_a_second_command_of_the_same_name_waits(vector_sets, tmp_path, logged):
     """Otherwise the two mix their cells, and the page has verdicts on strategies that it lacks."""
     first, there = ExitStack(), list[bool]()
     first.enter_context(ComparisonFolder(tmp_path / "c").hold())
@@ -435,9 +414,7 @@ def test_a_second_command_of_the_same_name_waits(
     assert [record.getMessage() for record in logged].count(waiting) == 1
 
 
-def test_a_name_belongs_to_one_kind_of_folder(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, capsys):
     for name, content in (
         ("of-claims", {"comparison.json": {"kind": "claims", "cells": []}}),
         ("of-a-study", {"study.json": {}}),
@@ -470,7 +447,7 @@ def test_a_name_belongs_to_one_kind_of_folder(
     assert held(tmp_path) == before
 
 
-def test_axes_of_wrong_types_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_axes_of_wrong_types_are_one_line(tmp_path, capsys):
     recipe = tmp_path / "r.toml"
     for line in ("strategies = 3", "systems = 3", "strategies = [3]", "losses = true"):
         recipe.write_text(f"[compare]\n{line}\n", encoding="utf-8")
@@ -484,9 +461,7 @@ def test_axes_of_wrong_types_are_one_line(tmp_path: Path, capsys: pytest.Capture
         assert capsys.readouterr().err.strip().splitlines()[-1].startswith("negbench: error: ")
 
 
-def test_a_dry_run_stops_after_the_plan(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_stops_after_the_plan(vector_sets, tmp_path, capsys):
     assert negbench(command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")) == 0
     out = capsys.readouterr().out
     assert "2 cells (2 strategies), 0 already finished" in out
@@ -517,9 +492,7 @@ MISTAKES = [
 ]
 
 
-def test_mistakes_stop_before_anything_is_computed(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, capsys):
     for flags, message in MISTAKES:
         assert negbench(command_of(vector_sets, tmp_path, *flags)) == 2, flags
         error = capsys.readouterr().err
@@ -528,14 +501,14 @@ def test_mistakes_stop_before_anything_is_computed(
     assert not list(tmp_path.iterdir())
 
 
-def test_titles_tell_cells_apart(vector_sets: list[str], tmp_path: Path) -> None:
+def test_titles_tell_cells_apart(vector_sets, tmp_path):
     cells = planned(axes_of(vector_sets, "qure", seeds=1), tmp_path)
     assert title_of(cells[0], cells) == "qure bradley-terry seed 0"
     other = replace(cells[0], labels={**cells[0].labels, "backbone": "clip"})
     assert title_of(other, [*cells, other]) == "qure bradley-terry clip seed 0"
 
 
-def test_negatives_are_an_axis(vector_sets: list[str], tmp_path: Path) -> None:
+def test_negatives_are_an_axis(vector_sets, tmp_path):
     options = {"strategies": "in-batch,all-corpus", "seeds": 1, "negatives": [1, 5], "lr": "fixed"}
     cells = plan_comparison(Compare(sets=(*vector_sets, "train.epochs=2"), **options), tmp_path).cells
     assert [cell.facts for cell in cells[1:3]] == [
@@ -548,7 +521,7 @@ def test_negatives_are_an_axis(vector_sets: list[str], tmp_path: Path) -> None:
     assert seen == [count * 48 * 2 for _, count in want]  # equal budgets: queries x epochs x M
 
 
-def test_labels_name_files_without_their_folders_unless_two_are_alike() -> None:
+def test_labels_name_files_without_their_folders_unless_two_are_alike():
     one, two = "precomputed(images=/a/b/x.npz, texts=~/t.npz)", "precomputed(images=/a/c/x.npz, texts=~/t.npz)"
     assert list(short([one, "tiny", one]).values()) == ["precomputed(images=x.npz, texts=t.npz)", "tiny"]
     assert list(short([one, two]).values()) == [one, two]
@@ -557,7 +530,7 @@ def test_labels_name_files_without_their_folders_unless_two_are_alike() -> None:
     }  # fmt: skip
 
 
-def test_systems_bring_their_own_losses_whatever_the_recipe_compares() -> None:
+def test_systems_bring_their_own_losses_whatever_the_recipe_compares():
     asked = over_recipe(Compare(recipe=Path("demo"), systems="all"))
     assert asked.losses is None
     assert over_recipe(Compare(recipe=Path("demo"))).losses == ["bradley-terry"]

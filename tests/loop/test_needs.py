@@ -3,8 +3,6 @@
 import shutil
 import time
 from collections import namedtuple
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -32,14 +30,14 @@ def by_name(needed: list[Need]) -> dict[str, Need]:
     return {need.what: need for need in needed}
 
 
-def test_a_need_is_a_product_that_reads_as_one() -> None:
+def test_a_need_is_a_product_that_reads_as_one():
     need = Need("drawn negatives", ((48, "queries"), (1000, "draws"), (8, "bytes")), "lower it")
     assert need.bytes == 384_000
     assert str(need) == "drawn negatives: 48 queries x 1,000 draws x 8 bytes = 1 MiB"
     assert [size(n) for n in (0, 3 * 2**20, 1.5 * 2**30, 5 * 2**40)] == ["1 MiB", "3 MiB", "1.5 GiB", "5.0 TiB"]
 
 
-def test_all_of_it_together_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_of_it_together_counts(tmp_path, monkeypatch):
     both = [Need("a", ((3, "x"), (2**30, "bytes")), "lower a"), Need("b", ((2**30, "bytes"),), "lower b")]
     monkeypatch.setattr(room, "machine_memory", lambda: 2**32)
     check_memory(both)
@@ -52,7 +50,7 @@ def test_all_of_it_together_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         check_disk(both, tmp_path)
 
 
-def test_the_machine_has_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_machine_has_memory(monkeypatch, tmp_path):
     assert 2**28 < machine_memory() < 2**50
     (tmp_path / "memory.max").write_text("1234\n", encoding="ascii")
     monkeypatch.setattr(room, "_LIMITS", (str(tmp_path / "memory.max"), str(tmp_path / "none")))
@@ -61,9 +59,7 @@ def test_the_machine_has_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert machine_memory() > 2**28
 
 
-def test_what_is_told_is_what_a_run_then_holds(
-    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
-) -> None:
+def test_what_is_told_is_what_a_run_then_holds(vector_sets, tmp_path, interrupted):
     """The estimates for draws, pools and tables match the files of the run."""
     more = ["train.epochs=6", "train.num_negatives=3", "schedule.refresh_epochs=[1,3]"]
     run = opened(vector_sets, *more)
@@ -81,7 +77,7 @@ def test_what_is_told_is_what_a_run_then_holds(
     assert pools * needs._KEPT_POOLS <= disk["pools"].bytes
 
 
-def test_what_a_step_holds(vector_sets: list[str]) -> None:
+def test_what_a_step_holds(vector_sets):
     """Estimates for a step by hand: [B, 2 + K] images, scores of the batch, candidates of bank and corpus."""
     run = opened(vector_sets, "train.num_negatives=5")
     held = by_name(needs.step_needs(run))
@@ -107,9 +103,7 @@ def test_what_a_step_holds(vector_sets: list[str]) -> None:
         (["backbone.dim=1000000000000"], "out of memory ("),
     ],
 )
-def test_more_than_the_machine_is_refused_at_once(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
-) -> None:
+def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, capsys, more, message):
     started = time.monotonic()
     sets = [part for text in (*vector_sets, *more) for part in ("--set", text)]
     assert negbench(["run", "--strategy", "qure", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
@@ -119,9 +113,7 @@ def test_more_than_the_machine_is_refused_at_once(
     assert not list(tmp_path.glob("*/config.json"))
 
 
-def test_a_grid_is_refused_before_its_first_cell(
-    vector_flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_grid_is_refused_before_its_first_cell(vector_flags, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(room, "machine_memory", lambda: 2**12)
     grid = ["compare", "--lr=fixed", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
@@ -129,9 +121,7 @@ def test_a_grid_is_refused_before_its_first_cell(
     assert not list(tmp_path.glob("*/metrics.jsonl"))
 
 
-def test_a_disk_without_room_for_the_run_is_told_before_training(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tmp_path, monkeypatch):
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**40, 2**40, 1000))
     with pytest.raises(OptionError, match=r"of disk, .* has room for 1 MiB \("):
@@ -141,9 +131,7 @@ def test_a_disk_without_room_for_the_run_is_told_before_training(
     assert run_config(config, Bench.open(tmp_path / "runs", "none")).folder.status == "finished"
 
 
-def test_features_and_batches_of_images_count_too(
-    toy_sets: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_features_and_batches_of_images_count_too(toy_sets, monkeypatch, tmp_path):
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
     splits = Scenes().splits(resolved(config))
     images = sum(len(part.all_images) for part in splits.parts)

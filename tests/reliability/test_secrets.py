@@ -39,7 +39,7 @@ UNTOUCHED = (
 )
 
 
-def test_no_secret_is_left_of_an_address_and_all_else_is() -> None:
+def test_no_secret_is_left_of_an_address_and_all_else_is():
     for given, want in (*LEFT.items(), *zip(UNTOUCHED, UNTOUCHED, strict=True)):
         assert without_secrets(given) == want
 
@@ -53,7 +53,7 @@ RESTS = (
 )
 
 
-def test_every_scheme_that_a_store_may_have() -> None:
+def test_every_scheme_that_a_store_may_have():
     """Secrets are removed for every scheme of MLflow and SQLAlchemy, in sentences and in parts of an address."""
     for scheme, rest in itertools.product(SCHEMES, RESTS):
         address = f"{scheme}://{rest}"
@@ -85,9 +85,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_no_file_of_any_command_holds_it(
-    elsewhere: Path, vector_flags: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_file_of_any_command_holds_it(elsewhere, vector_flags, capfd, monkeypatch):
     """A run, a comparison with its report, a study and the doctor leave the secret in no file and no output."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
     place = ["--runs-dir", "runs", "--tracking-uri", URI]
@@ -110,9 +108,7 @@ def test_no_file_of_any_command_holds_it(
     } == {"FINISHED"}
 
 
-def test_a_store_that_fails_is_named_without_it(
-    vector_flags: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_fails_is_named_without_it(vector_flags, tmp_path, capfd, monkeypatch):
     """The error names the store without its password, though MLflow's messages hold the whole address."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", URI]
@@ -128,9 +124,7 @@ def test_a_store_that_fails_is_named_without_it(
     assert found_in(tmp_path) == []
 
 
-def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(
-    elsewhere: Path, vector_flags: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(elsewhere, vector_flags, capfd, monkeypatch):
     started = list[tuple[list[str], dict[str, str]]]()
     monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append((command, environment)))
     place = ["--runs-dir", "runs", "--tracking-uri", URI]

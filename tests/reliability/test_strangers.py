@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def ran(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*.ran"))
 
 
-def test_workers_import_nothing_from_the_current_folder(strange: Path, tmp_path: Path) -> None:
+def test_workers_import_nothing_from_the_current_folder(strange, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(WORKERS, encoding="utf-8")
     done = subprocess.run([sys.executable, str(program)], cwd=strange, capture_output=True, text=True, timeout=200)
@@ -60,7 +59,7 @@ def test_workers_import_nothing_from_the_current_folder(strange: Path, tmp_path:
     assert str(strange) not in done.stdout
 
 
-def test_python_m_negbench_leaves_the_current_folder_to_nobody(strange: Path) -> None:
+def test_python_m_negbench_leaves_the_current_folder_to_nobody(strange):
     (strange / "negbench.py").unlink()  # Python itself imports that one
     done = subprocess.run(
         [sys.executable, "-m", "negbench", "list", "losses"], cwd=strange, capture_output=True, text=True, timeout=200
@@ -69,9 +68,7 @@ def test_python_m_negbench_leaves_the_current_folder_to_nobody(strange: Path) ->
 
 
 @pytest.mark.slow
-def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alone(
-    strange: Path, vector_flags: list[str], tmp_path: Path
-) -> None:
+def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alone(strange, vector_flags, tmp_path):
     runs = ["--runs-dir", str(tmp_path / "runs")]
     assert negbench(["run", "--strategy", "qure", *vector_flags, *runs]) == 0
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
@@ -110,9 +107,7 @@ def received(vector_sets: list[str], tmp_path: Path) -> tuple[RunFolder, Path]:
 
 
 @pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run"])
-def test_a_stored_run_executes_no_file_that_is_not_named(
-    command: str, received: tuple[RunFolder, Path], own_registry: None, refused: Callable[..., str]
-) -> None:
+def test_a_stored_run_executes_no_file_that_is_not_named(command, received, own_registry, refused):
     folder, plugin = received
     arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent)]
     refused(arguments, f"--plugin {plugin}")
@@ -126,7 +121,7 @@ def test_a_stored_run_executes_no_file_that_is_not_named(
     assert ran(plugin.parent) == ["mine.ran", "other.ran"]
 
 
-def test_a_run_names_the_plugin_files_that_it_uses(vector_sets: list[str], tmp_path: Path, own_registry: None) -> None:
+def test_a_run_names_the_plugin_files_that_it_uses(vector_sets, tmp_path, own_registry):
     (file := tmp_path / "mine.py").write_text(PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
     for strategy, used in (("mine", [str(file)]), ("qure", [])):
         config = load_config(flags={"strategy": {"name": strategy}, "plugins": [str(file)]}, sets=vector_sets)
@@ -134,7 +129,7 @@ def test_a_run_names_the_plugin_files_that_it_uses(vector_sets: list[str], tmp_p
         assert list(folder.manifest["plugins"]) == used
 
 
-def test_a_report_of_it_executes_nothing(received: tuple[RunFolder, Path], own_registry: None) -> None:
+def test_a_report_of_it_executes_nothing(received, own_registry):
     folder, plugin = received
     labels = {"strategy": "qure", "loss": "bradley-terry", "backbone": "precomputed", "dataset": "triplets"}
     cell = {**labels, "seed": 0, "hash": folder.manifest["hash"], "run": folder.run_id, "error": None}

@@ -8,7 +8,6 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -38,7 +37,7 @@ from negbench.report.page import _prose, sort_key
 from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    pass
 
 SHIFTS = """window.shift = 0;
     const added = list => list.getEntries().forEach(entry => { window.shift += entry.value; });
@@ -110,7 +109,7 @@ def text_of(compared: Path) -> str:
     return (compared / "small" / "report" / "index.html").read_text(encoding="utf-8")
 
 
-def test_every_section_is_there_and_linked(page: Parsed) -> None:
+def test_every_section_is_there_and_linked(page):
     text = "leader false-negatives training pool-sizes score-curves behaviour gallery negatives tests cells"
     want = text.split()
     assert [i for i in page.ids if i in want] == want
@@ -123,9 +122,7 @@ def test_every_section_is_there_and_linked(page: Parsed) -> None:
     assert {h[1:] for h in page.hrefs if h.startswith("#")} <= set(page.ids)
 
 
-def test_the_answer_comes_first_and_detail_is_folded(
-    page: Parsed, compared: Path, words_of: Callable[[Path], str]
-) -> None:
+def test_the_answer_comes_first_and_detail_is_folded(page, compared, words_of):
     text, lines = text_of(compared), say(stored(compared, "small"))
     read = words_of(compared / "small" / "report" / "index.html")
     before, after = read.split('id="leader"')
@@ -137,7 +134,6 @@ def test_the_answer_comes_first_and_detail_is_folded(
     assert text.index("<details") > text.index('id="gallery"')
     assert page.folded == [True]  # only the details are folded
     head = re.search(r'<p class="header">(.*?)</p>', text)
-    assert head is not None
     date = datetime.fromtimestamp((compared / "small" / "comparison.json").stat().st_mtime, tz=UTC)
     words = re.sub("<[^>]*>", " ", head[1])
     assert [word in words for word in ("synthetic@", "2 seeds", "4 epochs", f"{date:%Y-%m}", "negbench 0.")] == [
@@ -145,7 +141,7 @@ def test_the_answer_comes_first_and_detail_is_folded(
     ] * 5
 
 
-def test_the_header_names_drawn_worlds_once(tmp_path: Path) -> None:
+def test_the_header_names_drawn_worlds_once(tmp_path):
     (tmp_path / "result.json").write_text("{}", encoding="utf-8")
 
     def drawn(seed: int) -> Any:
@@ -157,7 +153,7 @@ def test_the_header_names_drawn_worlds_once(tmp_path: Path) -> None:
     assert build.header_of([group])[:3] == ("vectors@x", "2 seeds", "3 epochs")
 
 
-def test_the_best_numbers_are_bold(page: Parsed, compared: Path) -> None:
+def test_the_best_numbers_are_bold(page, compared):
     text = text_of(compared)
     table = text[text.index('id="table-table"') :]
     bold = re.findall("<b>([^<]*)</b>", table[: table.index("</table>")])
@@ -173,16 +169,13 @@ def test_the_best_numbers_are_bold(page: Parsed, compared: Path) -> None:
     assert page.tables["table-table"][0][:4] == ["strategy", "loss", "against the best", "behind the best"]
 
 
-def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_sent_alone(
-    page: Parsed, compared: Path
-) -> None:
+def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_sent_alone(page, compared):
     assert page.sources
     assert {source.split(",")[0] for source in page.sources} == {"data:image/webp;base64", "data:image/svg+xml;base64"}
     assert len(set(page.sources)) == len(page.sources)
     assert all(h.startswith("#") or h == "data:," for h in page.hrefs)
     text = text_of(compared)
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
-    assert style is not None
     assert "url(" not in style.group(1)
     assert "@import" not in style.group(1)
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
@@ -194,7 +187,7 @@ def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_s
     assert (compared / "small" / "report" / "index.html").stat().st_size < 1_500_000
 
 
-def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
+def test_tables_are_those_of_the_terminal(page, compared):
     findings = stored(compared, "small")
     groups = findings.groups
     (want,) = leader_tables(groups, findings.rows).values()
@@ -212,7 +205,7 @@ def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
     assert set(want.quality["strategy"][:4]) == {"qure", "top-k"}
 
 
-def test_every_chart_is_drawn_with_its_words_and_written(page: Parsed, compared: Path) -> None:
+def test_every_chart_is_drawn_with_its_words_and_written(page, compared):
     written = {path.stem for path in (compared / "small" / "report" / "figures").glob("*.png")}
     shown = {i.removeprefix("figure-") for i in page.ids if i.startswith("figure-")}
     assert shown == written == {"forest", "false-negatives", "training", "pool-sizes", "score-curves"}
@@ -222,7 +215,6 @@ def test_every_chart_is_drawn_with_its_words_and_written(page: Parsed, compared:
             assert len(opened.convert("L").getcolors(256) or []) > 20  # the picture is not blank
     for figure in re.findall(r'<figure class="block chart".*?</figure>', text_of(compared), re.DOTALL):
         words = re.search(r'<p class="small">(.*?)</p>', figure)
-        assert words is not None
         assert len(words[1]) > 40  # a sentence explains the figure
 
 
@@ -241,7 +233,7 @@ def drawn_runs(compared: Path) -> figures.Runs:
     return runs
 
 
-def test_training_lines_are_the_points_of_the_runs(drawn_runs: figures.Runs) -> None:
+def test_training_lines_are_the_points_of_the_runs(drawn_runs):
     runs = drawn_runs
     group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == ("qure", "info-nce"))
     want = []
@@ -250,7 +242,6 @@ def test_training_lines_are_the_points_of_the_runs(drawn_runs: figures.Runs) -> 
         assert len(points) == 2
         want.append(100 * sum(p["val/average/recall"] for p in points) / 2)
     chart = figures.training(runs)
-    assert chart is not None
     axes = drawn(next(panel for panel in chart.panels if panel.title == "info-nce"))
     line = next(line for line in axes.lines if line.get_label() == "qure")
     assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
@@ -261,7 +252,7 @@ def test_training_lines_are_the_points_of_the_runs(drawn_runs: figures.Runs) -> 
     assert "of the reported split after each epoch, " in chart.text
 
 
-def test_a_caption_says_at_which_epochs_points_lie() -> None:
+def test_a_caption_says_at_which_epochs_points_lie():
     for epochs, words in (
         ([0, 1, 2], "after each epoch"),
         ([0, 10, 20], "after every 10 epochs"),
@@ -272,7 +263,7 @@ def test_a_caption_says_at_which_epochs_points_lie() -> None:
 
 
 @pytest.mark.parametrize("title", ["behind", "difference"])
-def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs: figures.Runs, title: str) -> None:
+def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, title):
     asked = tuple(replace(row, against=True) for row in drawn_runs.rows)
     against, runs = title == "difference", replace(drawn_runs, rows=asked)
     assert len(figures.forests(drawn_runs)) == 1
@@ -307,11 +298,10 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs: fi
     assert figures.VERDICTS["undecided"][0] == GREY
 
 
-def test_colours_are_the_same_in_every_figure(drawn_runs: figures.Runs) -> None:
+def test_colours_are_the_same_in_every_figure(drawn_runs):
     runs = drawn_runs
     seen: dict[str, set[str]] = {}
     for chart in (figures.training(runs), figures.false_negatives(runs)):
-        assert chart is not None
         for panel in chart.panels:
             axes = drawn(panel)
             for line in axes.lines:
@@ -322,10 +312,8 @@ def test_colours_are_the_same_in_every_figure(drawn_runs: figures.Runs) -> None:
     assert len(set.union(*seen.values())) == len(seen)
 
 
-def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs: figures.Runs) -> None:
+def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
     sizes, curves = figures.pool_sizes(drawn_runs), figures.score_curves(drawn_runs)
-    assert sizes is not None
-    assert curves is not None
     for place, (loss, groups) in enumerate(drawn_runs.by_loss()):
         lines = {str(line.get_label()): line for line in drawn(sizes.panels[place]).lines}
         assert sizes.panels[place].title == curves.panels[place].title == loss
@@ -348,7 +336,7 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs: figures.R
         assert (apart.min(1) < 0.06).all()
 
 
-def test_galleries_show_what_was_drawn(page: Parsed, compared: Path, words_of: Callable[[Path], str]) -> None:
+def test_galleries_show_what_was_drawn(page, compared, words_of):
     with Image.open(io.BytesIO(base64.b64decode(page.sources[0].split(",")[1]))) as opened:
         assert opened.format == "WEBP"
     text = words_of(compared / "small" / "report" / "index.html")
@@ -365,7 +353,7 @@ def test_galleries_show_what_was_drawn(page: Parsed, compared: Path, words_of: C
     assert f"{mined['scores'][row][0]:.2f}" in strip[: strip.index("</ul>")]
 
 
-def test_galleries_show_what_the_trained_model_ranked(compared: Path) -> None:
+def test_galleries_show_what_the_trained_model_ranked(compared):
     folder = RunFolder(next(f for f in sorted(compared.glob("qure-bradley-terry*-s0-*")) if f.is_dir()))
     ranks = folder.ranks()["target_rank"].tolist()
     dataset = load_split(folder.config.dataset, "val", images=False)
@@ -384,7 +372,7 @@ def runs(compared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(compared, tmp_path / "runs"))
 
 
-def test_what_is_gone_is_said(runs: Path) -> None:
+def test_what_is_gone_is_said(runs):
     (runs / "small" / "statistics.json").unlink()
     for file in runs.glob("*/model.safetensors"):
         file.unlink()
@@ -400,7 +388,7 @@ def test_what_is_gone_is_said(runs: Path) -> None:
     assert "tests" not in page.ids
 
 
-def test_versions_that_differ_are_named(runs: Path) -> None:
+def test_versions_that_differ_are_named(runs):
     """Of a package with several versions, the page names all, above the results; of the others, nothing."""
     assert stored(runs, "small").mixed() == []
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
@@ -415,7 +403,7 @@ def test_versions_that_differ_are_named(runs: Path) -> None:
     assert text.count("1.0 and " if "1.0 and" in remark else " and 1.0") == 3  # the remark twice, and the provenance
 
 
-def test_values_of_another_type_are_one_line(runs: Path, refused: Callable[..., str]) -> None:
+def test_values_of_another_type_are_one_line(runs, refused):
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
     ranks = folder.ranks()
     folder.write_ranks(ranks.assign(target_rank="first"))
@@ -431,7 +419,7 @@ def test_values_of_another_type_are_one_line(runs: Path, refused: Callable[..., 
     refused(["report", "small", "--runs-dir", str(runs)], f"run {folder.run_id} has lost metrics.jsonl")
 
 
-def test_data_that_are_gone_do_not_stop_the_report(runs: Path, tmp_path: Path, words_of: Callable[[Path], str]) -> None:
+def test_data_that_are_gone_do_not_stop_the_report(runs, tmp_path, words_of):
     for file in runs.glob("*/config.json"):
         manifest = json.loads(file.read_text(encoding="utf-8"))
         manifest["config"]["dataset"]["root"] = str(tmp_path / "gone")
@@ -443,7 +431,7 @@ def test_data_that_are_gone_do_not_stop_the_report(runs: Path, tmp_path: Path, w
     assert 'id="leader"' in text
 
 
-def test_no_galleries_on_request(runs: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]) -> None:
+def test_no_galleries_on_request(runs, capsys, refused):
     figures = runs / "small" / "report" / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     (figures / ".forest.png.abc.partial").write_bytes(b"of a killed process")
@@ -459,14 +447,14 @@ def test_no_galleries_on_request(runs: Path, capsys: pytest.CaptureFixture[str],
     refused(["report", "foreign", "--runs-dir", str(runs)], "comparison.json: 'run'")
 
 
-def test_sort_keys() -> None:
+def test_sort_keys():
     keys = {"12.34 ± 0.5": "12.34", "1,234": "1234", "-": "", "-0.3": "-0.3", "+1.71 [0.08, 3.35]": "+1.71"}
     keys |= {"Qure": "qure", "[1, 2]": "[1, 2]", "<0.001": "0.001"}
     assert {cell: sort_key(cell) for cell in keys} == keys
     assert sort_key(2) == "2"
 
 
-def test_the_page_of_thirty_groups_is_light(many: Path) -> None:
+def test_the_page_of_thirty_groups_is_light(many):
     file = many / "many" / "report" / "index.html"
     assert file.stat().st_size < 3_000_000
     parsed = Parsed(file.read_text(encoding="utf-8"))
@@ -476,7 +464,7 @@ def test_the_page_of_thirty_groups_is_light(many: Path) -> None:
 
 
 @pytest.mark.browser
-def test_the_page_of_thirty_groups_has_its_answer_and_forest_on_the_first_screen(many: Path, browser: Browser) -> None:
+def test_the_page_of_thirty_groups_has_its_answer_and_forest_on_the_first_screen(many, browser):
     """Checked on a desktop and a phone, in both schemes; build/screenshots keeps the screenshots."""
     folder = Path(__file__).parents[2] / "build" / "screenshots"
     context = browser.new_context(offline=True)
@@ -491,8 +479,6 @@ def test_the_page_of_thirty_groups_has_its_answer_and_forest_on_the_first_screen
         report.set_viewport_size({"width": width, "height": height})
         report.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         box, drawn = answer.bounding_box(), forest.bounding_box()
-        assert box is not None
-        assert drawn is not None
         assert box["y"] + box["height"] < height / 2
         assert width == 390 or drawn["y"] < 0.8 * height  # on a phone the answer fills the first screen
         lines = report.locator(".answer .whole").evaluate_all(
@@ -509,7 +495,7 @@ def test_the_page_of_thirty_groups_has_its_answer_and_forest_on_the_first_screen
     context.close()
 
 
-def test_names_and_intervals_are_kept_in_one_line() -> None:
+def test_names_and_intervals_are_kept_in_one_line():
     for text, shown in (
         ("in-batch 75.7 %", '<span class="whole">in-batch</span> 75.7&nbsp;%'),
         ("(-0.90 [-2.10, 1.00] on", '(<span class="whole">-0.90 [-2.10, 1.00]</span> on'),

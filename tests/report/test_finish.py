@@ -46,7 +46,7 @@ def cells(compared: Path) -> Callable[..., Cells]:
     return of
 
 
-def test_dials(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
+def test_dials(compared, cells, words_of):
     """With the two losses as points, verdicts equal those of two tables; heat map, lines and answer are written."""
     rows = cells("bradley-terry", point="k=1") + cells("info-nce", point="k=2", loss="bradley-terry")
     axes: dict[str, Any] = {"dials": [{"key": "dataset.k", "values": [1, 2]}]}
@@ -68,7 +68,7 @@ def test_dials(compared: Path, cells: Callable[..., Cells], words_of: Callable[[
     assert "dqe at k=3 is not defined" in page
 
 
-def test_systems(compared: Path, cells: Callable[..., Cells]) -> None:
+def test_systems(compared, cells):
     """A system's own strategy is its baseline; a folder of schema 1 with corners says the same."""
     rows = cells("info-nce", system="plain") + cells("bradley-terry", system="sys")
     own = {"plain": "in-batch", "sys": "qure"}
@@ -88,7 +88,7 @@ def test_systems(compared: Path, cells: Callable[..., Cells]) -> None:
     ]
 
 
-def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
+def test_both_settings(compared, cells, words_of):
     """For qure "tuned" to another loss, the gain is the difference of its two groups of runs."""
     rows = cells("bradley-terry", settings="default")
     tuned = cells("info-nce", settings="tuned", loss="bradley-terry")
@@ -125,9 +125,7 @@ def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Ca
     assert "Training" in page  # the figures of the default settings
 
 
-def test_two_backbones_have_a_block_over_all(
-    compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_backbones_have_a_block_over_all(compared, cells, words_of, monkeypatch):
     monkeypatch.setattr(RunFolder, "has_weights", False)
     rows = cells("bradley-terry", backbone="one") + cells("info-nce", backbone="two", loss="bradley-terry")
     out = ended(compared, "both", rows)
@@ -142,7 +140,7 @@ def test_two_backbones_have_a_block_over_all(
     assert [page.count(f"{name}: no weights") for name in SMALL] == [1, 1, 1]  # not once per backbone
 
 
-def test_every_table_is_printed_stored_and_on_the_page(compared: Path, cells: Callable[..., Cells]) -> None:
+def test_every_table_is_printed_stored_and_on_the_page(compared, cells):
     """The list of tables decides all three: titles on the terminal unless in detail, files, the page."""
     out = ended(compared, "listed", cells("bradley-terry") + cells("bradley-terry", dataset="other"))
     listed = tables(stored(compared, "listed"))
@@ -162,9 +160,7 @@ def test_every_table_is_printed_stored_and_on_the_page(compared: Path, cells: Ca
     assert (compared / "listed" / "table.md").read_text(encoding="utf-8").startswith("### other\n\n| ")
 
 
-def test_a_run_that_is_gone_counts_as_missing(
-    compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]
-) -> None:
+def test_a_run_that_is_gone_counts_as_missing(compared, cells, words_of):
     rows = cells("bradley-terry")
     ended(compared, "less", rows, report=False)
     rows = [{**rows[0], "run": "gone"}, {**rows[1], "run": None}, *rows[2:]]
@@ -174,7 +170,7 @@ def test_a_run_that_is_gone_counts_as_missing(
     assert list(Comparison(compared / "less").cells["average/recall_at_10"].isna()) == [True] * 2 + [False] * 4
 
 
-def test_what_was_judged_is_read_again(compared: Path, cells: Callable[..., Cells], tmp_path: Path) -> None:
+def test_what_was_judged_is_read_again(compared, cells, tmp_path):
     ended(compared, "again", cells("bradley-terry"), report=False)
     first, second = judged(compared, "again", Rules()), stored(compared, "again")
     assert repr(first.rows) == repr(second.rows)  # NaN equals NaN as a text

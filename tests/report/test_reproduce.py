@@ -5,8 +5,6 @@ import math
 import re
 from pathlib import Path
 
-import pytest
-
 from negbench.cli.main import run as negbench
 from negbench.datasets import cirr, fashioniq
 from negbench.report.published import PATH, published_rows
@@ -15,7 +13,7 @@ from negbench.settings.layers import recipes
 from negbench.systems.system import load_config
 
 
-def test_every_table_names_a_recipe_that_runs_its_data() -> None:
+def test_every_table_names_a_recipe_that_runs_its_data():
     book = json.loads(PATH.read_text(encoding="utf-8"))
     without = {(table["paper"], table["dataset"]) for table in book["tables"] if "recipe" not in table}
     assert without == {("HyCoLe-HNM", name) for name in ("css", "fashion200k", "mit-states")} | {
@@ -32,7 +30,7 @@ def test_every_table_names_a_recipe_that_runs_its_data() -> None:
     }
 
 
-def test_memory_is_that_of_the_measured_backbones() -> None:
+def test_memory_is_that_of_the_measured_backbones():
     """Performance.md holds what bench_backbones.py printed of the frozen towers."""
     book = json.loads(PATH.read_text(encoding="utf-8"))["backbones"]
     text = (Path(__file__).parents[2] / "docs" / "performance.md").read_text(encoding="utf-8")
@@ -48,7 +46,7 @@ def test_memory_is_that_of_the_measured_backbones() -> None:
     assert "- memory: 2.5 GB for 154 M parameters, 154 M trained\n" in reproduction("hycole-fashioniq")
 
 
-def test_the_page_has_every_printed_row_of_the_papers() -> None:
+def test_the_page_has_every_printed_row_of_the_papers():
     page = reproduction_page()
     for row in published_rows():
         if not row.secondary and row.dataset in ("fashioniq", "cirr", "circo", "hp-fashioniq"):
@@ -56,7 +54,7 @@ def test_the_page_has_every_printed_row_of_the_papers() -> None:
     assert len(re.findall(r"^- QuRe: ", page, re.MULTILINE)) == 5  # tables 2 to 5 and 7
 
 
-def test_steps_are_those_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_those_of_the_recipe(capsys):
     config = load_config(recipe=recipes()["qure-cirr"], sets=["dataset.root='x'"])
     steps = config.train.epochs * math.ceil(28225 / config.train.batch_size)
     assert f": {steps:,} steps over 28,225 training queries" in reproduction("qure-cirr")

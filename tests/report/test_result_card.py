@@ -20,7 +20,7 @@ CARDS = Path(__file__).parents[2] / "docs/cards"
 SCHEMA = json.loads((CARDS / "card.schema.json").read_text(encoding="utf-8"))
 
 
-def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared: Path) -> None:
+def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared):
     assert negbench(["report", "small", "--card", "--galleries=0", "--runs-dir", str(compared)]) == 0
     card = json.loads((compared / "small/card.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
     jsonschema.validate(card, SCHEMA)
@@ -50,7 +50,7 @@ def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared: Path) 
             jsonschema.validate({**card, **flaw}, SCHEMA)
 
 
-def test_a_card_is_of_one_comparison(tmp_path: Path, compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_card_is_of_one_comparison(tmp_path, compared, capsys):
     assert negbench(["report", "small", "--card", "--against=other", "--runs-dir", str(compared)]) == 2
     assert "a card is of one comparison" in capsys.readouterr().err
     (tmp_path / "held").mkdir()

@@ -17,15 +17,7 @@ from negbench.analysis.differences import differences
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import leader_table, leader_tables, measured, verdict_frame
 from negbench.analysis.statistics import Design, ValueTable, against
-from negbench.analysis.verdicts import (
-    OVER_ALL,
-    Rules,
-    VerdictRow,
-    VerdictTable,
-    over_all,
-    rows_of,
-    tables_of,
-)
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, over_all, rows_of, tables_of
 from negbench.analysis.words import signed
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, Group
@@ -89,7 +81,7 @@ def rows_by_strategy(table: VerdictTable, rules: Rules, metric: str = "average/r
     return {row.strategy: row for row in rows_of(table, rules) if row.metric == metric}
 
 
-def test_values_are_matrices_of_seeds_and_queries(tmp_path: Path) -> None:
+def test_values_are_matrices_of_seeds_and_queries(tmp_path):
     (table,) = tables_of([group_of(tmp_path, "qure", 0.5, seeds=(4, 7))])
     assert table.main == "average/recall"
     assert list(table.values) == ["average/recall", "average/recall_at_10", "average/recall_at_50"]
@@ -97,11 +89,10 @@ def test_values_are_matrices_of_seeds_and_queries(tmp_path: Path) -> None:
     assert hits.seeds == (4, 7)
     want = [[float(rank <= 10) for rank in ranks_of(s + 400, 0.5).target_rank.tolist()] for s in (4, 7)]
     assert hits.values.tolist() == want
-    assert hits.strata is not None
     assert hits.strata.tolist() == list(ranks_of(0, 0).group)
 
 
-def test_rows_are_those_of_the_statistics(tmp_path: Path) -> None:
+def test_rows_are_those_of_the_statistics(tmp_path):
     groups = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.8), group_of(tmp_path, "twin", 0.02)]
     (table,) = tables_of(groups)
     rows = rows_by_strategy(table, Rules())
@@ -131,7 +122,7 @@ def test_rows_are_those_of_the_statistics(tmp_path: Path) -> None:
     assert (rows["a"].ranks, rows["in-batch"].ranks, rows["twin"].ranks) == ("1", "2-3", "2-3")
 
 
-def test_the_same_cells_give_the_same_rows_and_other_cells_do_not_matter(tmp_path: Path) -> None:
+def test_the_same_cells_give_the_same_rows_and_other_cells_do_not_matter(tmp_path):
     first = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.1)]
     other = [group_of(tmp_path, "a", 0.3, dataset="f@2"), group_of(tmp_path, "in-batch", 0.0, loss="info-nce")]
     alone = [row.plain() for table in tables_of(first) for row in rows_of(table, Rules())]
@@ -144,7 +135,7 @@ def test_the_same_cells_give_the_same_rows_and_other_cells_do_not_matter(tmp_pat
     }
 
 
-def test_baseline_margin_and_alpha(tmp_path: Path) -> None:
+def test_baseline_margin_and_alpha(tmp_path):
     groups = [group_of(tmp_path, name, b) for name, b in (("all-corpus", 0.0), ("in-batch", 0.0), ("z(k=3)", 0.5))]
     (table,) = tables_of(groups)
     assert rows_by_strategy(table, Rules("z"))["in-batch"].verdict == "worse"
@@ -163,7 +154,7 @@ def test_baseline_margin_and_alpha(tmp_path: Path) -> None:
     assert {row.verdict for row in lost.values()} == {"not compared"}
 
 
-def test_the_baseline_is_one_of_the_strategies() -> None:
+def test_the_baseline_is_one_of_the_strategies():
     Rules("top-k").check({"qure": "qure", "top-k(k=5)": "top-k"})
     with pytest.raises(UnknownNameError, match="unknown --baseline 'top': did you mean 'top-k'"):
         Rules("top").check({"qure": "qure", "top-k": "top-k"})
@@ -171,7 +162,7 @@ def test_the_baseline_is_one_of_the_strategies() -> None:
         Rules("top-k").check({"top-k(k=5)": "top-k", "top-k(k=6)": "top-k"})
 
 
-def test_seeds_that_are_not_common(tmp_path: Path) -> None:
+def test_seeds_that_are_not_common(tmp_path):
     groups = [group_of(tmp_path, "in-batch", 0.0, seeds=(0, 1, 2))]
     groups += [group_of(tmp_path, "half", 0.5, seeds=(1, 2, 3)), group_of(tmp_path, "none", 0.5, seeds=(7,))]
     (table,) = tables_of(groups)
@@ -183,12 +174,12 @@ def test_seeds_that_are_not_common(tmp_path: Path) -> None:
     assert rows["none"].beaten_by == ()
 
 
-def test_one_query_in_a_category_leaves_no_statistics(tmp_path: Path) -> None:
+def test_one_query_in_a_category_leaves_no_statistics(tmp_path):
     values = {"a": Values(np.zeros((2, 3)), (0, 1), np.array(["x", "x", "y"]))}
     assert rows_of(VerdictTable(LABELS, "m", {"m": values}), Rules()) == []
 
 
-def test_leader_table_has_interval_and_verdict(tmp_path: Path) -> None:
+def test_leader_table_has_interval_and_verdict(tmp_path):
     groups = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.8)]
     by_default = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
     rows = [row for table in tables_of(groups) for row in rows_of(table, Rules(baseline="in-batch"))]
@@ -211,7 +202,7 @@ def test_leader_table_has_interval_and_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path: Path, seed: int) -> None:
+def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed):
     """On random FashionIQ ranks, verdicts are better or worse exactly where the printed interval excludes 0."""
     draw = np.random.default_rng(seed)
     groups = [group_of(tmp_path, "in-batch", 0.0, seeds=(0, 1, 2))]
@@ -243,7 +234,7 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path: Path,
         assert 0 <= row.low <= row.mean <= row.high <= 1
 
 
-def test_the_metric_can_be_chosen(tmp_path: Path) -> None:
+def test_the_metric_can_be_chosen(tmp_path):
     groups = [group_of(tmp_path, n, b, loss=loss) for n, b in (("in-batch", 0.0), ("a", 0.8)) for loss in ("x", "y")]
     for given in ("average/recall_at_50", "average R@50", "R@50"):
         tables = tables_of(groups, Rules(metric=given))
@@ -266,7 +257,7 @@ def counted(group: Group, seen: int) -> Group:
     return Group(group.labels, tuple(RunFolder(run.path) for run in group.runs))
 
 
-def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
+def test_equal_negatives_are_compared_first(tmp_path):
     groups = [
         counted(group_of(tmp_path, "in-batch", 1.0), 63),
         counted(group_of(tmp_path, "weak", 0.0), 1),
@@ -283,7 +274,6 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
     assert " %) is best; weak loses " in order
     values, key = tables_of(groups)[0].values["average/recall"], "/".join([*rows[0].place, "average/recall"])
     test = differences(values, "in-batch", key=key).pairs.of("strong", "weak")  # though in-batch is ahead of both
-    assert test is not None
     assert losers == f"Behind strong: weak by {signed(test.value, test.interval.low, test.interval.high)[1:]} points."
     assert numbers.startswith("Between numbers of negatives: in-batch with 63 (")
     behind = next(row for row in rows if row.strategy == "strong" and row.main)
@@ -300,7 +290,7 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
     assert answer_of([groups[1]], alone)[0].endswith(" %) is the only strategy.")
 
 
-def test_fewer_images_than_asked_for_are_marked(tmp_path: Path) -> None:
+def test_fewer_images_than_asked_for_are_marked(tmp_path):
     """Draws of 16 from sets of 6: 14.4 distinct images would be enough."""
     groups = [group_of(tmp_path, "a", 0.8), group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "enough", 0.0)]
     for group, distinct in zip(groups, (6.0, 16.0, 14.4), strict=True):
@@ -331,7 +321,7 @@ def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
     return VerdictRow(strategy=strategy, mean=mean, **given)
 
 
-def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
+def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided():
     rows = [
         row("x", 0.5, standing="highest"),
         row("same", 0.498, standing="equal", gap=0.002, gap_low=-0.001, gap_high=0.004),
@@ -356,7 +346,7 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
     assert several == OVER_ALL  # the block over all comes first
 
 
-def test_the_price_of_what_is_undecided_is_said(tmp_path: Path) -> None:
+def test_the_price_of_what_is_undecided_is_said(tmp_path):
     """The answer gives the seeds that decide the last pair, and their computing time: 4 seeds of 3 s per strategy."""
     groups = [group_of(tmp_path, name, 0.5) for name in ("x", "y")]  # their runs took 2, 3 and 4 s
     pair = {"more_seeds": 4.0, "seeds": 3, "loss": "bradley-terry", "backbone": "tiny", "dataset": "f@1"}
@@ -369,7 +359,7 @@ def test_the_price_of_what_is_undecided_is_said(tmp_path: Path) -> None:
     assert answer_of(groups, rows)[1] == f"{open_pairs(groups, rows)}."
 
 
-def test_too_few_seeds_are_said(tmp_path: Path) -> None:
+def test_too_few_seeds_are_said(tmp_path):
     alike = [("in-batch", 0.0), ("twin", 0.02)]
 
     def answer_text(seeds: tuple[int, ...]) -> str:
@@ -384,13 +374,13 @@ def test_too_few_seeds_are_said(tmp_path: Path) -> None:
     assert "hold for other seeds and other queries, not for other models" in two
 
 
-def test_a_saturated_metric_is_said(tmp_path: Path) -> None:
+def test_a_saturated_metric_is_said(tmp_path):
     groups = [group_of(tmp_path, name, 6.0) for name in ("in-batch", "a")]
     rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
     assert any("is saturated" in line and "--metric" in line for line in answer_of(groups, rows))
 
 
-def test_over_all_weighs_every_data_set_the_same(tmp_path: Path) -> None:
+def test_over_all_weighs_every_data_set_the_same(tmp_path):
     """Over all, a row has the mean of the tables' means and the test of their values, with strata and without."""
     groups = [
         group_of(tmp_path, name, better, seeds=(0, 1, 2), dataset=dataset)
@@ -436,7 +426,7 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path: Path) -> None:
     assert shown[OVER_ALL].quality.loc[0, "against the best"] == "best"
 
 
-def test_measured_numbers(tmp_path: Path) -> None:
+def test_measured_numbers(tmp_path):
     frames = measured([group_of(tmp_path, "a", 0.8, seeds=(0, 2))])
     assert frames["behaviour"].loc[0, "pool_size"] == 11
     assert math.isnan(frames["behaviour"].loc[0, "overlap"])
@@ -444,7 +434,7 @@ def test_measured_numbers(tmp_path: Path) -> None:
     assert frames["regime"].empty
 
 
-def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
+def test_clusters_and_worlds_of_each_seed_reach_the_statistics():
     generator = default_rng(0)
     shared = np.repeat(generator.normal(size=20), 10)  # twenty clusters, each with one shared difference
     values = {"a": 0.1 + shared + 0.1 * generator.normal(size=(3, 200)), "b": 0.1 * generator.normal(size=(3, 200))}
@@ -462,5 +452,4 @@ def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
     parts = [Values(values["a"], (0, 1, 2), None, clusters=clusters), Values(values["b"], (0, 1, 2), None)]
     tables = [VerdictTable({**LABELS, "dataset": str(i)}, "m", {"m": {"s": each}}) for i, each in enumerate(parts)]
     joined = over_all(tables)[0].values["m"]["s"]
-    assert joined.clusters is not None
     assert len(set(joined.clusters)) == 20 + 200  # without clusters, every query is its own

@@ -52,9 +52,7 @@ def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "non
     return book
 
 
-def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touched(
-    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touched(toy_sets, tmp_path, monkeypatch):
     asked, load_split = list[str](), scene.load_split
 
     def watched(config: Any, split: str, **options: Any) -> Any:
@@ -77,9 +75,7 @@ def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touch
             assert not [name for point in run.metrics() for name in point if name.startswith("val/")]
 
 
-def test_nothing_is_pruned_before_its_first_refresh(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_pruned_before_its_first_refresh(vector_sets, tmp_path, monkeypatch):
     asked: list[tuple[int, int]] = []
 
     def always(self: Any) -> bool:
@@ -102,9 +98,7 @@ def test_nothing_is_pruned_before_its_first_refresh(
     assert not list((tmp_path / "s" / "cells").glob("*/checkpoint.pt"))
 
 
-def test_a_killed_trial_goes_on_from_its_checkpoint(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_trial_goes_on_from_its_checkpoint(vector_sets, tmp_path, monkeypatch):
     straight = small_study(vector_sets, tmp_path / "straight", trials=1)
     real, epochs = loop.train_epoch, list[int]()
 
@@ -125,9 +119,7 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(
     assert (again.value, again.intermediate_values) == (want.value, want.intermediate_values)
 
 
-def test_a_trial_killed_before_the_pruner_answered_is_judged_again_there_alone(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_killed_before_the_pruner_answered_is_judged_again_there_alone(vector_sets, tmp_path, monkeypatch):
     asked = list[int]()
 
     def answer(self: Any) -> bool:
@@ -146,9 +138,7 @@ def test_a_trial_killed_before_the_pruner_answered_is_judged_again_there_alone(
     assert book.counts()["finished"] == 1
 
 
-def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_sets, tmp_path, monkeypatch):
     values = list[float]()
     book, job = open_study(tmp_path, "s", spec_of(vector_sets), trials=1, tracking_uri=None)
 
@@ -171,11 +161,10 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
 def mlflow_runs(runs: Path, name: str) -> list[Any]:
     client = MlflowClient(default_uri(runs))
     experiment = client.get_experiment_by_name(name)
-    assert experiment is not None
     return list(client.search_runs([experiment.experiment_id]))
 
 
-def test_mlflow_statuses(vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_statuses(vector_sets, tmp_path, monkeypatch):
     real = engine.train
 
     def failing(run: Any, folder: Any, log: Any) -> Any:
@@ -201,9 +190,7 @@ def test_mlflow_statuses(vector_sets: list[str], tmp_path: Path, monkeypatch: py
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_final_runs_go_on_until_the_best_is_decided(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_final_runs_go_on_until_the_best_is_decided(vector_sets, tmp_path, capsys, monkeypatch):
     """A rate too low to learn against a good one: a third seed runs only if two seeds leave the pair undecided.
 
     The trials are in a database with a password, which no output and no JSON file contains.
@@ -233,7 +220,7 @@ def test_final_runs_go_on_until_the_best_is_decided(
     assert negbench([*asked, "--name", "s", "--final-seeds", "1"]) == 2
 
 
-def test_the_best_band_is_compared_with_the_default_one(vector_sets: list[str], tmp_path: Path) -> None:
+def test_the_best_band_is_compared_with_the_default_one(vector_sets, tmp_path):
     book = Book(tmp_path / "s", spec_of(vector_sets), trials=3)
     book.work(lambda trial: float(trial.number == 2), silent)
     best = book.spec.space.plain(book.spec.config, finished(book)[0].params)
@@ -245,9 +232,7 @@ def test_the_best_band_is_compared_with_the_default_one(vector_sets: list[str], 
     assert bands["dqe best"] != bands["dqe default"]
 
 
-def test_the_command_from_start_to_test(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_from_start_to_test(vector_sets, tmp_path, capsys):
     """The command with a grid of two learning rates, a default too low to learn and a good one."""
     sets = [part for text in (*vector_sets, *DEV, "train.lr=0.000001") for part in ("--set", text)]
     grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--final-seeds", "2", "--name", "s"]
@@ -281,14 +266,13 @@ def test_the_command_from_start_to_test(
     assert len(document["trials"]) == 2
     study = api.load("s", tmp_path)
     assert isinstance(study, StudyResult)
-    assert study.final is not None
     assert document["final"]["answer"] == study.final.answer
     verdicts = {row["strategy"]: row["verdict"] for row in document["final"]["statistics"] if row["main"]}
     assert verdicts.keys() == {"all-corpus best", "all-corpus default"}
     assert "study s: best train.lr = 0.03" in repr(study)
 
 
-def test_tables_of_what_was_found(tmp_path: Path, vector_sets: list[str]) -> None:
+def test_tables_of_what_was_found(tmp_path, vector_sets):
     book = Book(tmp_path / "toy", spec_of(vector_sets), trials=12)
     assert importance(book) == {}
     book.work(lambda trial: 0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2, silent)
