@@ -1,7 +1,5 @@
 """Colour and shape sub-queries (DQE-CIR eq. 1): which words count, and the attention that pools their tokens."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Shared by both BLIP families: loading, text, identity, precision of the tower, seeded dropout, random weights."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from abc import abstractmethod

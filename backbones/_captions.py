@@ -4,8 +4,6 @@ The processor is that of LAVIS's class `BlipCaptionProcessor` (lavis/processors/
 configurations use under the name "blip_caption" in training and evaluation alike.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Sequence

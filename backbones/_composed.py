@@ -1,7 +1,5 @@
 """Shared by all families: identity as loaded, texts on the device, sub-queries; for two towers also the fusion."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ An encoder has `encode_image`, a list of RGB images -> [n, C], and `encode_text`
 switch gradients off. Both return what the library itself computes, with its own preprocessing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

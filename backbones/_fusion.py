@@ -1,7 +1,5 @@
 """Fusion modules: reference-image and text embeddings -> one composed embedding, and cheaply so for all pairs."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Literal

@@ -1,7 +1,5 @@
 """Identity of weights: content hashes of named tensors, and counts of parameters."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

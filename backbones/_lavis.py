@@ -5,8 +5,6 @@ their models; on the other side those of `blip2.Blip2` and `blip.Blip`, which fo
 files with `strict=False`, and so a wrong visual tower passes unnoticed; here every key has to be accounted for.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import pickle

@@ -4,8 +4,6 @@ Weights trained with QuickGELU silently give other embeddings under GELU, and a 
 So the source of the weights determines the activation; if it does not, the user has to give it.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import zipfile

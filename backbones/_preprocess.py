@@ -6,8 +6,6 @@ its palette's first colour and resized by nearest neighbour, an image with trans
 loses it, and CMYK is padded with its zero, white. EXIF orientation is not applied, there as here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -6,8 +6,6 @@ projected [CLS] token of the visual tower, both normalised; the score is their d
 training only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self

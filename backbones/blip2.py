@@ -9,8 +9,6 @@ learned query tokens, w the text's word and position embeddings and v = ln_visio
 - score: dot product (QuRe eq. 1), max over the candidate's tokens (BLIP-2); the temperature divides in training only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self

@@ -7,8 +7,6 @@ second stage; with only the parameter-free sum just the temperature trains, a ze
 encoders train too, with `gamma` times the learning rate of the rest (HyCoLe-HNM).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self

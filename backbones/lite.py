@@ -9,8 +9,6 @@ The package of the weights names no licence in its metadata and ships a LICENSE 
 Illustrated; so does that of the network's code.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import zlib

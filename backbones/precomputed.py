@@ -9,8 +9,6 @@ Vectors are [N, C], or [N, L, C] for several per image; `negbench embed` writes 
 trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate or a sum for the fusion.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ set's (see `examples/pretrain_tiny.py`), and stay frozen. Trained on top: a proj
 temperature and, optionally, the attribute weights.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import zlib

@@ -14,8 +14,6 @@ say) have vectors of their own. All of this is frozen. Trained on top: a project
 hidden layer, the temperature and, optionally, DQE-CIR's attribute weights (see `_given.GivenFeatures`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import zlib

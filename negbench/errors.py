@@ -1,7 +1,5 @@
 """Errors that a user can fix: one line that says what is wrong, where, and how to fix it. Exit code 2, no traceback."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

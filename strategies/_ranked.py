@@ -1,7 +1,5 @@
 """Shared by several strategies: images below the target, pool sizes, and shrinking pools."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Shared by several strategies: gaps to the target, distances of unit vectors, and weights from log weights."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -5,8 +5,6 @@ Departures: an image that ties with the target is not below it.
 Fallback: with fewer than k images below the target, the pool holds all of them; with none, it is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

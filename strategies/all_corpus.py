@@ -5,8 +5,6 @@ Departures: none.
 Fallback: a query without allowed images has an empty pool.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -10,8 +10,6 @@ Needs: stored image features.
 Fallback: none; a query without allowed images has no negatives.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydantic import PositiveInt

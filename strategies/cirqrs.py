@@ -7,8 +7,6 @@ Departures: an image that ties with the target is not below it.
 Fallback: with fewer images below the target than asked for, the pool holds all of them; with none, it is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

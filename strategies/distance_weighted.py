@@ -10,8 +10,6 @@ treated as the cosine of two unit vectors.
 Fallback: if no image is nearer than the limit, the pool is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -7,8 +7,6 @@ Departures: `minmax` and `quantile` are our readings; none of the three ever tak
 Fallback: if no image is inside the band, the pool is empty.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass

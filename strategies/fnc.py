@@ -10,8 +10,6 @@ queue of 16 batches under a moving average; neither is implemented.
 Fallback: none; if every member is dropped, the query has no negatives.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -10,8 +10,6 @@ Needs: a guide, `--set mining.guide=BACKBONE`, or a TREC run file of scores; pai
 Fallback: none; if every member is dropped, the query has no negatives.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -9,8 +9,6 @@ their sum (`bradley-terry`) takes them as shares.
 Fallback: none needed; a query without allowed columns has no negatives.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

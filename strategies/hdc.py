@@ -8,8 +8,6 @@ miner drops easy positives too; the paper's cascade of models does not concern n
 Fallback: a query without a pair among them has no negative in this batch.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated

@@ -6,8 +6,6 @@ Departures: none known; the caller corrupts one slot at a time and builds its sc
 Fallback: none needed; a query without allowed columns has no negatives in that slot.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ Departures: none.
 Fallback: none needed; a query without allowed columns has no negatives.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from negbench.contracts import BatchStrategy

@@ -6,8 +6,6 @@ Departures: members that share the target, or that a run excludes, are not negat
 Fallback: none needed; a row without allowed columns has no negatives in that direction.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -8,8 +8,6 @@ number of three-slot negatives at the paper's batch of 64, 3 * 63.
 Fallback: with fewer than k allowed triples, all of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -7,8 +7,6 @@ Departures: as `semi-hard`.
 Fallback: a query without such a member has no negative in this batch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydantic import PositiveFloat

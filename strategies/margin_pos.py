@@ -6,8 +6,6 @@ Departures: the paper scores with a teacher, here the model being trained does.
 Fallback: if no image is at or under the limit, the pool is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydantic import NonNegativeFloat

@@ -11,8 +11,6 @@ To start late, as the paper does, switch with `in-batch:2>mochi`; `queue` then f
 Fallback: none; a query without allowed columns has no negatives, mixed or other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -8,8 +8,6 @@ only one. Except at the edge this equals `semi-hard:triplets=all` with margin ep
 Fallback: if no image is that near, the pool is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydantic import NonNegativeFloat

@@ -10,8 +10,6 @@ the rest of a batch is split over two. Its margin loss is a loss here (`triplet`
 Fallback: none needed; a query without allowed columns has no negatives.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -7,8 +7,6 @@ only the last may, and a target with more queries than there are batches (minus 
 Fallback: none needed; a query without allowed columns has no negatives.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -6,8 +6,6 @@ Fallback: if all images below the target are relevant, the pool is empty. A data
 beyond the target is refused, because the result would equal `after-target`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

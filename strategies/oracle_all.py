@@ -6,8 +6,6 @@ Fallback: if all allowed images are relevant, the pool is empty. A data set with
 target is refused, because the result would equal `all-corpus`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

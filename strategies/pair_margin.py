@@ -8,8 +8,6 @@ treated as the cosine of two unit vectors.
 Fallback: if no image is nearer than the margin, the pool is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -8,8 +8,6 @@ the band of the query before it).
 Fallback: fewer than three images below the target, or no such pair, gives an empty pool.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -12,8 +12,6 @@ Needs: a guide, `--set mining.guide=FILE.trec` or BACKBONE; an image that it doe
 Fallback: with at most k images and none below the limit, the pool is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -8,8 +8,6 @@ Departures: the margin is in score units. FaceNet's is in squared distances, 2 (
 Fallback: if no image violates the margin, the pool is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydantic import PositiveFloat

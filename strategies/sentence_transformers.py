@@ -9,8 +9,6 @@ filters stay off unless set. Drawing num_negatives from "top" gives its negative
 Fallback: if nothing is left, the pool is empty; the released function drops the query.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -8,8 +8,6 @@ query draws again from what it has.
 Fallback: if the ranking ends before `start`, the pool is empty; a run whose training gallery is that small is refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -10,8 +10,6 @@ products that spread over tens; on cosines a 0.5 is nearly flat, so `a` is searc
 Fallback: a query without allowed images has an empty pool.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

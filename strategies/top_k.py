@@ -6,8 +6,6 @@ Departures: k counts allowed images only, so a disallowed one never takes a plac
 Fallback: with fewer than k allowed images, the pool holds all of them; with none, it is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

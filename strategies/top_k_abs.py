@@ -7,8 +7,6 @@ says little about another's.
 Fallback: if no image is below the limit, the pool is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -8,8 +8,6 @@ angles has no formula in the summary and is not implemented. The default k is ou
 Fallback: if none of the k images is nearer to the target than to the query, the pool is empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -8,8 +8,6 @@ and the farthest. Draws are without replacement, each bin that still holds an im
 Fallback: a query without allowed images has an empty pool.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

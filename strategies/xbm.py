@@ -10,8 +10,6 @@ softmax over batch and queue, in which the batch's own members appear twice.
 Fallback: none; a query without allowed columns has no negatives.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A comparison's answer in words: who is best, who loses and by how much, what is undecided, and where it holds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations

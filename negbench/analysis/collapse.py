@@ -1,7 +1,5 @@
 """How a strategy's runs ended, beside their mean: which of them collapsed, and which score exactly as others do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A table is a list of columns over lines; a line maps keys to values, which `negb
 and verdicts. To add a column, add it here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is undecided in a comparison: the strategies that need more seeds, and what deciding costs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Results of a comparison: judged from its folder by the rules, stored as statistics.json, read by its page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

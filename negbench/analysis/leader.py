@@ -5,8 +5,6 @@ however the cells were computed. Cost depends on the machine and has its own tab
 negatives per query and step are listed together, best first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

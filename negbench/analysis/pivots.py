@@ -1,7 +1,5 @@
 """Tables over many tables: the strategies at every point of the dials, and every strategy with every system."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Cost of deciding a difference: how many seeds it needs, and what no number of seeds can resolve."""
 
-from __future__ import annotations
-
 import math
 
 import scipy

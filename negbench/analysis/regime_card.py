@@ -1,7 +1,5 @@
 """The regime card in tables and in words; docs/regimes.md explains its numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

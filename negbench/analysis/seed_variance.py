@@ -9,8 +9,6 @@ fits such a prior by moments and then trusts it entirely; here its uncertainty e
 drawn by Gibbs sampling, for two strategies exactly; docs/statistics.md prints the calibration.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy
 from numpy.typing import NDArray

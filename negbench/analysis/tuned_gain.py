@@ -1,7 +1,5 @@
 """Gains of equal tuning: every tuned strategy against its own default, what was found, and what it cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Format numbers and names for tables, figures and sentences."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

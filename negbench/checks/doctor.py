@@ -1,7 +1,5 @@
 """Checks of `negbench doctor`: versions, devices, folders, stored files, runs and their MLflow store."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

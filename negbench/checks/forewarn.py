@@ -1,7 +1,5 @@
 """Warn, before anything is trained, of what makes an evaluation uninformative."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Subject of an audit or of mining: a split scored by one model, or a sample of its queries."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Verdicts: each test's estimate and interval, and whether the interval meets the claim's condition."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """Measures of a run: one value, or one for each query. `negbench.metrics` has the formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

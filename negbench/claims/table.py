@@ -1,7 +1,5 @@
 """Write findings: a table for the terminal, claims.md, and claims.json for other programs."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`negbench audit`: show what strategies would draw, without training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`negbench claims`: test what four papers say about negatives."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

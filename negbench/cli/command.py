@@ -1,7 +1,5 @@
 """Make a typer command from an options model: one flag per field, with the field's help."""
 
-from __future__ import annotations
-
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence

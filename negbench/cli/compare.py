@@ -1,7 +1,5 @@
 """`negbench compare`: strategies, losses, backbones, data sets, systems and dials, every combination once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

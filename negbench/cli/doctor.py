@@ -1,7 +1,5 @@
 """`negbench doctor`: check this machine, leftovers of killed processes, and stored files for damage."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`negbench embed`: encode a folder's images and texts with your own encoder, for backbone `precomputed`."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import Any

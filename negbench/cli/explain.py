@@ -1,7 +1,5 @@
 """Describe a plug-in's options to users: types, defaults and ranges from fields, texts from docstrings."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import types

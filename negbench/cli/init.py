@@ -1,7 +1,5 @@
 """`negbench init`: inspect a folder of your own data, and write the files and print the commands to start with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

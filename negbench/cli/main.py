@@ -1,7 +1,5 @@
 """`negbench`: run the commands; errors end in one line and exit code 2."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """`negbench mine`: mine negatives for your own trainer, from embeddings in files or for a data set."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`negbench report`: one page of tables, figures and galleries, readable without network."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

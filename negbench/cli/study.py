@@ -1,7 +1,5 @@
 """`negbench study`: tune what the papers set by hand, and measure how much it matters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`negbench ui`: serve the MLflow pages of the runs, on this machine only."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import socket

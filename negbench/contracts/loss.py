@@ -1,7 +1,5 @@
 """The loss interface: a function of the scores of targets and negatives."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """One composed query of a data set."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

@@ -1,7 +1,5 @@
 """Values of plug-in fields: the type gives the allowed ones, `tunable` those that `negbench study` searches."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Scores of query embeddings against image tokens."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -9,8 +9,6 @@ Subclass the first of these that suffices:
 - `SyntheticStrategy`: a bank strategy that adds synthetic negatives, made of embeddings.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The input of a strategy: scores of queries and images, and the names of further scores (planes)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Stored image features by position: held whole in memory, or read row by row from mapped shards."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Parse an emoji's code points into its family (firefighter, waving hand, ...) and look, and put looks into words."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Read and score data in FashionIQ's file format; shared by every data set in that format."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Fetch the icon packages of data set emoji with npm: pinned versions, checked hashes, no package code is run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Queries and the galleries that they are ranked in: columns, ranks, best images, scores; the base of `Dataset`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

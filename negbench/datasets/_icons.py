@@ -5,8 +5,6 @@ A package is in a folder named after its artist: `icons.json` (name -> SVG), `ch
 with an index `pictures.json` of names and the SHA-256 of their pixels and of their files, which are checked when read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Random numbers of the synthetic data: the same on every machine, for every version of every library."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import TypeVar

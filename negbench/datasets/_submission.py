@@ -1,7 +1,5 @@
 """Submissions to a benchmark's test server: its files, and a check that every query and image is loaded."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any

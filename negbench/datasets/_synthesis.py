@@ -1,7 +1,5 @@
 """Generate the synthetic data set: garments, queries, and the folder in FashionIQ's layout."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Read triplets (.jsonl, .csv): every flaw becomes a one-line error that names the file, row and column."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Words of the synthetic data: captions by two simulated annotators, descriptions, and the vocabulary of both."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple

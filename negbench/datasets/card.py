@@ -1,7 +1,5 @@
 """A benchmark and its scoring rules, declared once; its identity is recorded with every result."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """CIRCO: COCO photographs, 123,403 in the gallery, several ground truths per query; mAP at 5, 10, 25 and 50."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

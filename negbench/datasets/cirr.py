@@ -1,7 +1,5 @@
 """CIRR: photographs in groups of six look-alikes; recall over the split and within the group, no reference."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet

@@ -8,8 +8,6 @@ Artists reuse drawings: images with equal pixels are one image. Ambiguous ones a
 looks, and drawings that show several families.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """Fashion200K: product photographs whose captions differ in one word; recall at 1, 10 and 50, in TIRG's form."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

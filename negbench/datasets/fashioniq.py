@@ -1,7 +1,5 @@
 """FashionIQ: dresses, shirts and tops with two relative captions per query; recall at 10 and 50 per category."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, Self
 

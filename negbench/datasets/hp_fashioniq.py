@@ -11,8 +11,6 @@ Only a path's file name counts: the published "/-/image_data/shirt/B000LUIBH8.jp
 below the data root. CIRQRS describes the same collection as HS-FashionIQ and published no file of its own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """MIT-States: objects in states, the query asks for another state; nouns unseen in training; recall at 1, 5 and 10."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

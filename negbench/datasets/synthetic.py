@@ -1,7 +1,5 @@
 """Rendered garments in FashionIQ's layout with every relevant image known; built on first use, the same everywhere."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path

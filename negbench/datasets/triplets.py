@@ -1,7 +1,5 @@
 """Your own triplets (reference, text, target) as .jsonl or .csv; recall at 1, 5, 10 and 50."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ features from its id, so no file is read, rendered or encoded, and a training ru
 changes one thing only: images keep their ids while the number of queries changes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass, replace

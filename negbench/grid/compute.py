@@ -1,7 +1,5 @@
 """Compute cells for a command: encode first, show progress, estimate the rest after one cell, report failures."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence

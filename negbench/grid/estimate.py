@@ -1,7 +1,5 @@
 """Estimate what a command still needs, from the runs that it has computed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass

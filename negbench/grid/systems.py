@@ -5,8 +5,6 @@ strategy in a batch system draws as many as the batch has other members, a batch
 many members as the system draws.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tuning of one strategy of a comparison at equal budgets; comparison.json lists the tunings under `tuned`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

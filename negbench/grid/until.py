@@ -1,7 +1,5 @@
 """Compute cells, look by look, until what is asked is decided."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Build an epoch's batches in the strategy's query order, with the negatives drawn for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 

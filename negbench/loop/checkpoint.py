@@ -1,7 +1,5 @@
 """Save and restore checkpoints, and derive random streams from a seed."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Let a batch strategy choose negatives among the members of a batch and the images of its bank."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

@@ -8,8 +8,6 @@ imported module that cannot change scores declares ``MOVES_SCORES = False`` with
 modules import are left out too.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Queue of the target embeddings of a run's last steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

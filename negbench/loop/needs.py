@@ -3,8 +3,6 @@
 The estimates are lower bounds of what grows with an option; a backbone's activations are not counted.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training objective: maps a batch to a scalar loss, for strategies of either scope and any loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Observe the model during training: the regime card at each refresh and at the end, and score curves."""
 
-from __future__ import annotations
-
 import math
 
 from negbench.contracts import Strategy

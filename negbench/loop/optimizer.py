@@ -1,7 +1,5 @@
 """torch's AdamW without the imports of torch.compile."""
 
-from __future__ import annotations
-
 from inspect import unwrap
 
 import torch

@@ -1,7 +1,5 @@
 """Define a run's pools for an interval of epochs, draw all its negatives, and store both."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Build the records of a run: its manifest, its MLflow tags, and result.json."""
 
-from __future__ import annotations
-
 import math
 import platform
 import resource

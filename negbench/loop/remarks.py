@@ -1,7 +1,5 @@
 """Warn about finished runs whose numbers are correct but say nothing about a strategy."""
 
-from __future__ import annotations
-
 import math
 
 from negbench.contracts import Loss

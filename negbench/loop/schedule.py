@@ -1,7 +1,5 @@
 """Schedule of a run: its strategy in each epoch, when pools are defined, and the learning rate."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

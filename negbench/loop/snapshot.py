@@ -1,7 +1,5 @@
 """Cached embeddings and scores of the model between two epochs, for mining, scoring and records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar

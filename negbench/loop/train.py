@@ -5,8 +5,6 @@ two strategies with one seed start from identical weights and see identical batc
 interrupted and resumed run gives bit-identical results.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

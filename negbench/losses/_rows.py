@@ -1,7 +1,5 @@
 """The softmax over a target and its negatives, shared by several losses."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Paper: QuRe (arXiv:2507.12416), eq. 3; CIRQRS, eq. 3. Equal to KL([1, 0] || soft
 Departures: the papers draw one negative per query; here a query's negatives are averaged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -6,8 +6,6 @@ al. (arXiv:2007.00224), chingyaoc/DCL main.py (2021-06-07).
 Departures: the released code can lower beta over the epochs; here it is constant.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

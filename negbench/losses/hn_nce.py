@@ -6,8 +6,6 @@ Departures: the released loss adds the same term from targets to queries, which 
 divides the weight of row i, column j by the sum of row j (a broadcast), where the formula, as here, uses row i.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

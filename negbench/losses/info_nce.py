@@ -4,8 +4,6 @@ Paper: HyCoLe-HNM, eq. 1-4; van den Oord et al., arXiv:1807.03748, eq. 4.
 Departures: none; the run decides how to combine the negatives of several slots (`hybrid.slots`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

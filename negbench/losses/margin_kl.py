@@ -9,8 +9,6 @@ here, the batch, suits every backbone. Several negatives of a query are averaged
 aspect are left out of its term.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ Paper: Wang et al. (arXiv:1904.06627), eq. 15 (unverified), as in pytorch-metric
 Departures: one positive a query. Its miner is the strategy `multi-similarity`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

@@ -6,8 +6,6 @@ Departures: squared distances of unit vectors are 2 - 2 s, so FaceNet's loss is 
 query's negatives are averaged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """SHA-256 of files, cached so that an unchanged file is not read again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

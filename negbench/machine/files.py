@@ -1,7 +1,5 @@
 """Files that survive a kill and reveal damage: atomic writes, hashes, locks, and default folders."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

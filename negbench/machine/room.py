@@ -1,7 +1,5 @@
 """Memory and disk that a computation needs: refuse it, with the arithmetic, if the machine has less."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

@@ -4,8 +4,6 @@ Python ignores exceptions raised in a destructor or a weak-reference callback. S
 computations check the record: the steps of a run, the executors, a worker between tasks.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -5,8 +5,6 @@ for bit. A pass marks the rows that it cannot resolve (a bin too full to sort, d
 non-finite score) in `left` [B]; the torch path computes those.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

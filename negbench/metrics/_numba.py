@@ -1,7 +1,5 @@
 """Compile with numba, and cache the machine code on disk for other processes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

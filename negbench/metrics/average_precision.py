@@ -1,7 +1,5 @@
 """Mean average precision at k, for queries with several relevant images."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

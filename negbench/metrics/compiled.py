@@ -4,8 +4,6 @@ Each of them has a torch path beside it, which is the reference and runs everywh
 on few scores. Both give the same bits, so only the run time depends on the choice.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from functools import cache
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Drops in a query's ranked scores: those that bound QuRe's pool, and how clearly they stand out."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

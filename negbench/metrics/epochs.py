@@ -1,7 +1,5 @@
 """How a metric moved over training: whether it ends below its best, and where it is heading."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

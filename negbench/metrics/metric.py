@@ -3,8 +3,6 @@
 Reported numbers, intervals and paired tests use the same declaration, so a test is about the number in the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

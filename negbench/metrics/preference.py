@@ -3,8 +3,6 @@
 One row is one judgement: a query, two sets, the set that the participant chose, and a Likert score of each set.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -5,8 +5,6 @@ use counts, thresholds and selection; `places` sorts only the few rows that ties
 compiled passes where numba is installed (`negbench.metrics.compiled`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

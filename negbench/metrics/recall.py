@@ -1,7 +1,5 @@
 """Recall at k: the share of queries whose target is among the first k."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

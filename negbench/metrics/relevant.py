@@ -5,8 +5,6 @@ of relevant ranks comes from `negbench.metrics.ranks.relevant_ranks` on `Dataset
 and the ranks of a row are distinct. Every query has a target.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

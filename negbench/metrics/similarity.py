@@ -1,7 +1,5 @@
 """Cosines between queries that share a reference."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 import torch

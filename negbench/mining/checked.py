@@ -1,7 +1,5 @@
 """Check what a strategy returns: the pools of a view, and the synthetic negatives of a step."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

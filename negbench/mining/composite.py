@@ -4,8 +4,6 @@ A composite's class is made when its name is looked up. Its options are those of
 option that two parts share is prefixed with its part's name: `top_k_k` and `after_target_k` of `top-k:5>after-target`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -5,8 +5,6 @@ the queries, any split of them over processes and any device. The function is Sp
 splittable pseudorandom number generators, OOPSLA 2014, fig. 16-17), in int64 arithmetic, which wraps as uint64 does.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -14,8 +14,6 @@ These are exactly reproducible:
   sorts them may then choose another pool.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 An npy file with a row per query: one bit per image of its corpus, packed into bytes.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator

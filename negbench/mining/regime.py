@@ -5,8 +5,6 @@ negatives are, and on how far it has fitted its training queries. The card gives
 strategy, so that runs and data sets can be compared. It holds only a block of queries against their corpus at a time.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A matrix product may round differently for another number of rows. Its tiles the
 that on one machine with one number of threads a score is the same for any block size and any split of the queries.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

@@ -6,8 +6,6 @@ for epoch in range(epochs):
     train(mined.negatives)  # [Q, 5] rows of `images`
 """
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence

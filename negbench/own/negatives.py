@@ -1,7 +1,5 @@
 """Write negatives for your own trainer to a file, from embeddings in files or from a data set."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

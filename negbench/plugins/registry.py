@@ -5,8 +5,6 @@ A plug-in is a module, not named `_...`, that defines one public class of its ki
 and imports nothing; a class is imported at first `get`.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import hashlib

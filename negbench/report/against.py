@@ -1,7 +1,5 @@
 """Compare two comparisons: their common rows side by side, and the settings that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Build the page of a comparison from its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime

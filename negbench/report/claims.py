@@ -1,7 +1,5 @@
 """Build the page of a claims run from claims.json alone: every claim with its published and measured effect."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Finish a comparison: print and store its tables and answer, write its page and MLflow's summary runs."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

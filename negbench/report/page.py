@@ -5,8 +5,6 @@ A section has a title, an explanation, and parts: tables, charts, notes, image c
 for a comparison, a run or a study.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -3,8 +3,6 @@
 `published.json` holds them table by table, as printed; inconsistencies in print have a note.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

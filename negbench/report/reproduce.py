@@ -1,7 +1,5 @@
 """What it takes to reproduce a published table: its recipe, data, weights and steps, and the printed numbers."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

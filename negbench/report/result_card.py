@@ -1,7 +1,5 @@
 """Result cards: what a comparison computed, for others to repeat and to compare with, as card.json and card.md."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

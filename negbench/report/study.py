@@ -3,8 +3,6 @@
 Optuna's dashboard (`dashboard_command`) shows history, contours, parallel coordinates and slices.
 """
 
-from __future__ import annotations
-
 import shlex
 from importlib.util import find_spec
 from typing import Any

@@ -1,7 +1,5 @@
 """All tables of a comparison in one list: the terminal prints them, files store them, and the page shows them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

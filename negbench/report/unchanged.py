@@ -1,7 +1,5 @@
 """Check by a hash of all their inputs whether a comparison's tables and page are up to date."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Run `negbench evaluate`: score a run on any data set, or a file of rankings without a model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Score a model and the one-modality baselines on a split, by the benchmark's own protocol."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Score a finished run's model on any data set."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

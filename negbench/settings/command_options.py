@@ -1,7 +1,5 @@
 """Options of the smaller commands: data, doctor, claims, audit, mine, evaluate, ui, list; see `options.py`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal, Self
 

@@ -1,7 +1,5 @@
 """Configuration of a run: a frozen RunConfig. Unknown keys are errors; flags override recipes, recipes defaults."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

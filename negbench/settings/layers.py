@@ -1,7 +1,5 @@
 """Turn a command's recipe, flags and `--set` into layers of a configuration: nested dicts, later ones win."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping, Sequence

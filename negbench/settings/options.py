@@ -4,8 +4,6 @@
 `Compare`. A model imports neither torch nor the code of its command.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

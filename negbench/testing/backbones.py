@@ -1,7 +1,5 @@
 """The conformance suite of backbones: what training, storing and scoring rely on, checked on a handful of pictures."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence

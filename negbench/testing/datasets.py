@@ -1,7 +1,5 @@
 """The conformance suite of data sets: what training, scoring and verifying rely on, checked on a small copy."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import pickle

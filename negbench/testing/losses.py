@@ -1,7 +1,5 @@
 """The conformance suite of losses: what training relies on, checked on toy scores."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The conformance suite of strategies: what mining relies on, checked on toy score tables."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator

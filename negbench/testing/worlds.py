@@ -1,7 +1,5 @@
 """Toy worlds: small score tables with known properties, made from explicit generators."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ tries the same points. One worker at a time asks for a trial, under the study's 
 asked for. The locks are files in the study's folder, which all its workers share.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Results of a study: the best trials, the importance of knobs, and the best trial's point on fresh seeds."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Run a study: compute its trials, then compare the best with the default."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

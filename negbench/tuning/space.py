@@ -6,8 +6,6 @@ can name the latter. Two fields of which the first must stay below the second (a
 because a sampler cannot learn a range that depends on another value.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ searched, because the strategies of a table share their number. Musgrave et al. 
 2020) and Gulrajani and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare this way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
