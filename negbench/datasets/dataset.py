@@ -1,8 +1,7 @@
 """Base class for data sets: what an author writes and can use; columns, ranks and scores are in `_galleries`.
 
-A data set is one file: a constant `PAPER`, a `DatasetCard`, and one public subclass of `Dataset` with `load` and
-`metrics`. `load` reads annotation files (`Reader` reports their flaws in one line) into `Query` objects and gallery
-groups (`columns_of`), and hands both to `loaded`.
+A data set is one file: `PAPER`, a `DatasetCard`, and one public subclass of `Dataset` with `load` and `metrics`.
+`load` reads annotation files with `Reader` into `Query` objects and groups (`columns_of`), and hands both to `loaded`.
 """
 
 from __future__ import annotations

@@ -123,18 +123,21 @@ _BEST = _Question(
 
 
 def forests(runs: Runs) -> list[Chart]:
-    """Draw every row against the best with as many negatives and, if one was asked for, against the baseline."""
+    """Draw every row against the best with as many negatives, and against the baseline that was asked for.
+
+    Where no two rows have as many, the baseline is drawn alone.
+    """
     rows = [row for row in runs.rows if row.main]
-    asked = listed(sorted({row.baseline for row in rows if row.compared and row.against}))
+    best = _forest_chart(runs, rows, runs.key("forest"), _BEST)
+    asked = sorted({row.baseline for row in rows if row.compared and (row.against or best is None)})
     baseline = _Question(
-        f"against {asked}",
+        f"against {listed(asked)}",
         lambda row: row.verdict,
         lambda row: (row.difference, row.diff_low, row.diff_high),
         "difference",
     )
-    drawn = [(runs.key("forest"), _BEST)] + [(runs.key("forest-baseline"), baseline)] * bool(asked)
-    charts = (_forest_chart(runs, rows, key, question) for key, question in drawn)
-    return [chart for chart in charts if chart is not None]
+    other = _forest_chart(runs, rows, runs.key("forest-baseline" if best else "forest"), baseline) if asked else None
+    return [chart for chart in (best, other) if chart is not None]
 
 
 def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], key: str, question: _Question) -> Chart | None:

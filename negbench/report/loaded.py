@@ -102,8 +102,9 @@ class Comparison:
         """The answer, the tables and the forest plot, in a notebook."""
         from negbench.report.build import comparison_page
         from negbench.report.page import fragment
+        from negbench.report.tables import tables
 
-        return fragment(comparison_page(self.path, self.findings, galleries=0))
+        return fragment(comparison_page(self.path, self.findings, tables(self.findings), galleries=0))
 
     def __repr__(self) -> str:
         """The answer and the table."""

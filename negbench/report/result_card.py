@@ -17,7 +17,7 @@ from negbench.machine.files import write_json
 from negbench.report.build import comparison_page
 from negbench.report.claims import is_of_claims
 from negbench.report.page import Page, write_text
-from negbench.report.tables import Table
+from negbench.report.tables import Table, tables
 
 _HERE = ("compute.", "plugins", "dataset.root", "seed", "schedule.refresh_epochs", "schedule.refresh_counts")
 _TEST = (
@@ -44,7 +44,7 @@ def write_card(runs: Path, name: str) -> list[Path]:
     if is_of_claims(folder):
         raise RunError(f"'{name}' holds claims: only a comparison has a card")
     findings = stored(runs, name)
-    page = comparison_page(folder, findings, galleries=0)
+    page = comparison_page(folder, findings, tables(findings), galleries=0)
     settings = _shared(config.flat() for group in findings.groups for config in group.configs)
     write_json(folder / "card.json", _document(name, page, settings, findings))
     return [folder / "card.json", write_text(folder / "card.md", _markdown(name, page, settings))]

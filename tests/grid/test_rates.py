@@ -138,8 +138,8 @@ def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
     asked = Compare(recipe=Path("world"), strategies="top-k", seeds=[2], lr="grid", name="c", runs_dir=tmp_path)
     plan = plan_comparison(asked, tmp_path)
     scenes, config = Scenes(), plan.rates.cells[0].config
-    splits = scenes.splits(config, scenes.outline(config))
-    reported = scenes.splits(plan.cells[0].config, scenes.outline(config))
+    splits = scenes.splits(config)
+    reported = scenes.splits(plan.cells[0].config)
     assert splits.val is splits.dev
     assert splits.train.identity == reported.train.identity
     assert len(splits.val.queries) >= 1000

@@ -27,7 +27,15 @@ def runs(browser: Any, toy_sets: list[str], tmp_path_factory: pytest.TempPathFac
     """Return the runs folder of a comparison made by the command line, with its store and report."""
     where = tmp_path_factory.mktemp("browser")
     sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
-    axes = ["--strategies", "qure,in-batch", "--losses", "bradley-terry,info-nce", "--seeds", "1"]
+    axes = [
+        "--strategies",
+        "qure,in-batch",
+        "--losses",
+        "bradley-terry,info-nce",
+        "--seeds",
+        "1",
+        "--baseline=in-batch",
+    ]
     assert negbench(["compare", "--lr=fixed", *axes, "--name", NAME, "--runs-dir", str(where), *sets]) == 0
     return where
 
@@ -89,8 +97,7 @@ def stored(runs: Path) -> dict[str, list[Any]]:
 
 def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer(page, server, runs):
     """Without a name, `negbench ui` prints the address of the newest comparison."""
-    printed = (runs / "ui.log").read_text(encoding="utf-8").split()[0]
-    assert printed.startswith(f"{server}/#/experiments/")
+    (printed,) = re.findall(rf"{server}/#/experiments/\S+", (runs / "ui.log").read_text(encoding="utf-8"))
     page.goto(printed)
     summaries = stored(runs)["summary"]
     ranked = sorted(summaries, key=lambda run: -run.data.metrics["verdict/mean"])

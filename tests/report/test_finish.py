@@ -181,4 +181,4 @@ def test_what_was_judged_is_read_again(compared, cells, tmp_path):
     assert len(loaded.statistics) == len(first.rows)
     assert set(loaded.plain()) == {"comparison", "path", "answer", "statistics", "behaviour", "cost", "cells"}
     kept = read_json(compared / "again" / "statistics.json")
-    assert set(kept) == {"rows", "tuning"}
+    assert set(kept) == {"rows"}

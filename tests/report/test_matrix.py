@@ -15,7 +15,7 @@ def table(system: str, own: str = "", **means: float) -> VerdictTable:
     noise -= noise.mean()
     facts = {name.replace("_", "-"): {"own": name.replace("_", "-") == own} for name in means}
     values = {name.replace("_", "-"): Values(mean + noise, (0, 1, 2, 3), None) for name, mean in means.items()}
-    return VerdictTable({**LABELS, "system": system}, "recall_at_10", {"recall_at_10": values}, {}, facts)
+    return VerdictTable({**LABELS, "system": system}, "recall_at_10", {"recall_at_10": values}, {}, facts=facts)
 
 
 def test_other_negatives_against_the_systems_own():
