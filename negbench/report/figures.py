@@ -352,7 +352,7 @@ def score_curves(runs: Runs) -> Chart | None:
                 marked = [x[int(np.abs(np.array(x) - drop).argmin())] for drop in np.median(drops, axis=0)]
                 before = lines.get(values.tobytes())
                 title = name or ", ".join([*([before[0]] if before else []), group.labels["strategy"]])
-                lines[values.tobytes()] = (title, runs.index(group), x, values, marked)
+                lines[values.tobytes()] = (title, before[1] if before else len(lines), x, values, marked)
         if lines:
             panels.append(Panel(loss, _lines([*lines.values()], "score", "rank"), tall_enough(len(lines))))
     text = (

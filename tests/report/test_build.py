@@ -327,6 +327,7 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
         assert (before, set(after.split(", "))) == ("before training", {"qure", "top-k"})
         stored = [Curves.load(run.path / "curves-warm.npz") for run in group.runs]
         warm = drawn_curves[after]
+        assert warm.get_color() != drawn_curves[before].get_color()
         assert list(warm.get_ydata()) == pytest.approx(list(np.mean([each.scores for each in stored], axis=0)))
         assert warm.get_xdata()[0] == 1
         marked = np.array([warm.get_xdata()[at] for at in warm.get_markevery()])
