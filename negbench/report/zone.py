@@ -49,9 +49,11 @@ def zone_chart(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Chart | N
     baselines = listed(sorted({rule.row.baseline for rules in panels.values() for rule in rules}))
     several = [len({key[index] for key in panels}) > 1 for index in range(1 + len(PLACE))]
     drawn = []
-    for key, rules in panels.items():
+    epochs = 1 + PLACE.index("epochs")
+    for key, rules in sorted(panels.items(), key=lambda panel: (int(panel[0][0]), int(panel[0][epochs] or 0))):
         parts = [f"{key[0]} negative{'s' * (key[0] != '1')} per query and step"]
-        parts += [text for text, shown in zip(key[1:], several[1:], strict=True) if shown and text]
+        named = [*key[1:epochs], f"{key[epochs]} epochs" * bool(key[epochs]), *key[epochs + 1 :]]
+        parts += [text for text, shown in zip(named, several[1:], strict=True) if shown and text]
         drawn.append(Panel(", ".join(parts), _draw(rules, label_of(first.metric)), 2.6))
     text = (
         f"Difference of {label_of(first.metric)} from {baselines} in points, with simultaneous "

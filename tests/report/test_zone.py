@@ -1,5 +1,6 @@
 """The zone figure: windows as a line, other rules as points, at the ranks that they drew from."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,14 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows)
     assert [label.get_text() for label in axes.texts] == ["top-k(k=4)"]  # not the baseline, nor the batch's strategy
     assert list(points[0].get_ydata()) == [by_name["top-k(k=4)"]]
     assert {*line[0].get_ydata()} == {value for name, value in by_name.items() if name.startswith("shifted")}
+
+
+def test_panels_name_their_budgets_shortest_first(windows):
+    findings = stored(windows, "zone")
+    budgets = ("120", "20")
+    groups = [replace(each, labels={**each.labels, "epochs": n}) for each in findings.groups for n in budgets]
+    chart = zone_chart(groups, [replace(row, epochs=n) for row in findings.main for n in budgets])
+    assert [panel.title.partition(", ")[2] for panel in chart.panels] == ["20 epochs", "120 epochs"]
 
 
 def test_there_is_no_zone_without_two_windows(windows):
