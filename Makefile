@@ -41,7 +41,7 @@ pictures: $(VENV)/.pictures ## real pictures: fetch four icon packages with npm,
 	$(BIN)/negbench data fetch emoji --out data/emoji
 	$(BIN)/negbench compare --recipe emoji --data-root data/emoji --workers 2 --name emoji
 
-test: export PYTHONDONTWRITEBYTECODE = # keep bytecode: tests start many interpreters, and pytest rewrites their files
+test faults attack: export PYTHONDONTWRITEBYTECODE = # keep bytecode: tests start many interpreters, and pytest rewrites their files
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
