@@ -84,7 +84,7 @@ def table(runs: Path) -> dict[str, Any]:
     """Return the metrics of every run and trial, by the paths of their folders, and the contents of data folders."""
     metrics: dict[str, Any] = {}
     for path in sorted((runs / "own").rglob("*")):
-        if path.is_file():
+        if path.is_file() and path.parent.name != "__pycache__":
             text = path.read_bytes().replace(str(runs).encode(), b"RUNS").replace(f">{runs.name}<".encode(), b">RUNS<")
             lines = [line for line in text.split(b"\n") if b"which rewrites this file" not in line]  # holds a digest
             metrics[str(path.relative_to(runs))] = hashlib.sha256(b"\n".join(lines)).hexdigest()
@@ -182,7 +182,7 @@ def attacked(
         with suppress(psutil.TimeoutExpired):
             process.wait(wait)
             break
-        way = chance.choice(WAYS)
+        way = min(WAYS, key=lambda each: (ways[each], chance.random()))  # one of those that struck least
         ways["after a checkpoint"] += has_checkpoint(runs)
         ways[way] += 1
         strike(process, way, chance)
