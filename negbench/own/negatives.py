@@ -196,7 +196,7 @@ def _vectors(flag: str, file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
         raise DataError(f"{flag} {file}: cannot be read: {error}") from error
     if len(names) and len(names) != len(vectors):
         raise DataError(f"{flag} {file}: {len(names)} names, but {len(vectors)} embeddings")
-    return [str(name).replace("\\", "/") for name in names], vectors
+    return [str(name) for name in names], vectors
 
 
 def _targets(file: Path) -> pd.DataFrame:
@@ -219,7 +219,7 @@ def _rows(table: pd.DataFrame, names: Sequence[str], asked: Mine) -> tuple[pd.Da
     by_name = bool(len(table)) and isinstance(table["target"].iloc[0], str)
     if not by_name:
         return table, False
-    row = {name: index for index, name in enumerate(names)}
+    row = {name.replace("\\", "/"): index for index, name in enumerate(names)}  # the table keeps the file's own ids
 
     def found(name: object) -> int:
         index = row.get(str(name).replace("\\", "/"))

@@ -193,10 +193,10 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, ending
     pd.DataFrame({"target": [f"img/{row}.jpg" for row in rows]}).to_parquet(folder / "names.parquet")
     assert negbench(_command(folder, images=named, targets=folder / "names.parquet")) == 0
     by_id = pd.read_parquet(folder / "out.parquet")
-    assert by_id["negatives"].map(list).tolist() == [[f"img/{c}.jpg" for c in row] for row in by_row["negatives"]]
-    assert by_id["target"].tolist() == [f"img/{row}.jpg" for row in rows]
+    assert by_id["negatives"].map(list).tolist() == [[ids[c] for c in row] for row in by_row["negatives"]]
+    assert by_id["target"].tolist() == [ids[row] for row in rows]  # as the file of images writes them
     np.save(folder / "names.npy", np.array(["other.jpg"] * Q))
     message = "names.npy: 'other.jpg' is not in " + str(named)
-    assert "its ids are like 'img/0.jpg'" in refused(
+    assert f"its ids are like {ids[0]!r}" in refused(
         _command(folder, images=named, targets=folder / "names.npy"), message
     )
