@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 from negbench.analysis.verdicts import PLACE, VerdictRow
 from negbench.analysis.words import label_of, listed
 from negbench.grid.comparison import Group, place_of
-from negbench.report.charts import GREY, PALETTE, Chart, Panel, log_axis
+from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, log_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,20 +66,20 @@ def zone_chart(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Chart | N
 
 
 def _draw(rules: Sequence[_Rule], metric: str) -> Callable[[Axes], None]:
-    """Draw windows as a line through their ranks, and each other rule as a named point, with intervals."""
+    """Draw windows as a line through their ranks, each other rule as a point, with intervals; names to the right."""
 
     def draw(axes: Axes) -> None:
-        for window, color in ((True, PALETTE[0]), (False, PALETTE[1])):
-            kept = sorted((rule for rule in rules if rule.window == window), key=lambda rule: rule.rank)
+        series = [[rule for rule in rules if rule.window], *([rule] for rule in rules if not rule.window)]
+        ends = []
+        for color, kept in zip(itertools.cycle(PALETTE), series):
+            kept = sorted(kept, key=lambda rule: rule.rank)
             x, y = [rule.rank for rule in kept], np.array([100 * rule.row.difference for rule in kept])
-            ends = 100 * np.array([[rule.row.diff_low for rule in kept], [rule.row.diff_high for rule in kept]])
-            reach = np.abs(ends - y)
-            axes.errorbar(x, y, yerr=reach, color=color, fmt="o-" if window else "o", elinewidth=0.8, markersize=4)
-            for rule, height in zip(kept, y, strict=True) if not window else ():
-                text = rule.row.strategy
-                axes.annotate(text, (rule.rank, height), (4, 3), textcoords="offset points", color=color, fontsize=7)
+            reach = np.abs(100 * np.array([[r.row.diff_low for r in kept], [r.row.diff_high for r in kept]]) - y)
+            axes.errorbar(x, y, yerr=reach, color=color, fmt="o-" if kept[0].window else "D", elinewidth=0.8)
+            ends.append((y[-1], "windows" if kept[0].window else kept[0].row.strategy, color))
         axes.axhline(0, color=GREY, linewidth=1)
         log_axis(axes)
+        label_ends(axes, ends)
         axes.set(xlabel="median rank of the negatives (1: the hardest)", ylabel=f"{metric}, points")
 
     return draw

@@ -37,7 +37,8 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows)
     assert all(np.diff(ranks) > 0)  # later windows draw from further down
     assert [first + 1 <= rank <= last for rank, (first, last) in zip(ranks, ((0, 2), (2, 6), (6, 14)), strict=True)]
     by_name = {row.strategy: 100 * row.difference for row in findings.main}
-    assert [label.get_text() for label in axes.texts] == ["top-k(k=4)"]  # not the baseline, nor the batch's strategy
+    names = {label.get_text() for label in axes.texts}
+    assert names == {"windows", "top-k(k=4)"}  # neither the baseline nor a strategy of the batch
     assert list(points[0].get_ydata()) == [by_name["top-k(k=4)"]]
     assert {*line[0].get_ydata()} == {value for name, value in by_name.items() if name.startswith("shifted")}
 
