@@ -50,6 +50,8 @@ def _lines(rows: Sequence[VerdictRow], steps: Mapping[str, int]) -> Callable[[Ax
             axes.errorbar(x, y, yerr=np.maximum(reach, 0), marker="o", elinewidth=0.7, markersize=3, **style)
             ends.append((y[-1], name, style["color"]))
         log_axis(axes)
+        axes.minorticks_off()
+        axes.set_xticks(sorted({steps[row.epochs] for row in rows}))
         axes.set(xlabel="training steps", ylabel=f"{label_of(rows[0].metric)} (%)")
         label_ends(axes, ends)
 
