@@ -117,8 +117,8 @@ def run(
     notes(remarks)
     display = Display(progress_console())
     with display.live():
-        bench = Bench.open(asked.runs_dir, asked.tracking_uri, scenes=SCENES, display=display, tags=named)
-        return run_config(config, bench)
+        bench = Bench.open(asked.runs_dir, asked.tracking_uri)
+        return run_config(config, replace(bench, scenes=SCENES, display=display, tags=named))
 
 
 def compare(asked: Compare | None = None, *, console: Console | None = None, **options: Any) -> Comparison:

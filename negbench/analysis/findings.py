@@ -6,12 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from negbench.analysis.tuned_gain import BASELINE, gains_of, tunings_of
+from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
 from negbench.grid.comparison import ComparisonFolder, Group, grouped, groups_of, place_of
 from negbench.grid.dials import Dial, Dials
-from negbench.grid.tuning import DEFAULT
 from negbench.machine.files import read_json, write_json
 
 FILE = "statistics.json"

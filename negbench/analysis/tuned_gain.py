@@ -1,15 +1,41 @@
 """Gains of equal tuning: every tuned strategy against its own default, what was found, and what it cost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, rows_of
 from negbench.analysis.words import listed, signed
 from negbench.grid.comparison import KEY
-from negbench.grid.tuning import DEFAULT, TUNED, Tuning
 
 BASELINE = "its default"  # of a gain; no strategy's label
+DEFAULT, TUNED = "default", "tuned"  # values of the axis `settings`
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Result of tuning one strategy.
+
+    Attributes:
+        labels: strategy, loss, backbone, data set, as tables print them.
+        study: name of the study; '' if the strategy has nothing to tune.
+        knobs: keys that were searched.
+        trials: number of trials that ended.
+        seconds: computing time of all trials.
+        default, best: main metric of the default and of the best trial on the dev part; None (null) without trials.
+        found: key -> value of the best trial; empty if that is the default.
+        error: why there is no result; '' if there is one.
+    """
+
+    labels: Mapping[str, str]
+    study: str = ""
+    knobs: tuple[str, ...] = ()
+    trials: int = 0
+    seconds: float = 0.0
+    default: float | None = None
+    best: float | None = None
+    found: Mapping[str, Any] | None = None
+    error: str = ""
 
 
 def tunings_of(document: Mapping[str, Any]) -> list[Tuning]:

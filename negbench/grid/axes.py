@@ -62,16 +62,6 @@ def choices_of(section: str, values: Iterable[Any]) -> list[Choice]:
     return [Choice(({section: value},)) for value in values] or [Choice()]
 
 
-def num_negatives_choices(counts: Sequence[int]) -> list[Choice]:
-    """Return the axis of the number of negatives; `plan` adds it to the strategy's label."""
-    return [Choice(({"train": {"num_negatives": n}},), facts={"num_negatives": n}) for n in counts] or [Choice()]
-
-
-def epochs_choices(budgets: Sequence[int]) -> list[Choice]:
-    """Return the axis of the training budget, in epochs; each value has tables, a schedule and rates of its own."""
-    return [Choice(({"train": {"epochs": n}},), {"epochs": str(n)}) for n in budgets] or [Choice()]
-
-
 @dataclass(frozen=True)
 class Axes:
     """What the options and the recipe say about every axis.
@@ -131,14 +121,17 @@ class Axes:
 
     def choices(self) -> tuple[list[Choice], ...]:
         """Return the axes, the slowest first: features are loaded once, and a seed's cells are adjacent."""
+        # each budget has tables, a schedule and rates of its own; `plan` adds a count to the strategy's label
+        budgets = [Choice(({"train": {"epochs": n}},), {"epochs": str(n)}) for n in self.epochs]
+        counts = [Choice(({"train": {"num_negatives": n}},), facts={"num_negatives": n}) for n in self.num_negatives]
         return (
             choices_of("dataset", self.datasets),
             choices_of("backbone", self.backbones),
-            epochs_choices(self.epochs),
+            budgets or [Choice()],
             choices_of("seed", self.seeds),
             choices_of("loss", self.losses),
             choices_of("strategy", self.strategies),
-            num_negatives_choices(self.num_negatives),
+            counts or [Choice()],
         )
 
     def configs(

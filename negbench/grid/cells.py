@@ -185,6 +185,6 @@ def compute_task(task: Task, report: Report) -> tuple[str, bool]:
         if run.hash != task.planned.hash:
             host = socket.gethostname()
             raise RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
-    result = run_config(run, Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags))
+    result = run_config(run, replace(Bench.open(task.runs, task.uri), scenes=SCENES, tags=task.tags))
     torch.cuda.empty_cache()  # an idle worker returns the memory that torch only caches
     return result.run_id, result.reused

@@ -128,7 +128,7 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     """
     planned, remarks = _planned(asked, runs)
     notes(remarks)
-    if not _by_grid(asked):
+    if asked.lr not in (None, "grid") or _searches_rates(asked):
         return planned
     planned = replace(planned, rates=Rates.of(planned.cells, runs, SCENES))
     check_place(planned.trials.path, "comparison")
@@ -210,11 +210,6 @@ def _check(asked: Compare) -> None:
 def _searches_rates(asked: Compare) -> bool:
     """Whether --tuned or --dial train.lr already searches the learning rate."""
     return asked.tuned is not None or any(parse_dial(text).key == "train.lr" for text in asked.dials)
-
-
-def _by_grid(asked: Compare) -> bool:
-    """Whether each group's learning rate is first chosen from a grid."""
-    return asked.lr in (None, "grid") and not _searches_rates(asked)
 
 
 def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, Any]) -> ComparisonFolder:

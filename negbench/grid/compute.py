@@ -203,7 +203,7 @@ def _progress(
     return progress
 
 
-def executor_of(given: str | Executor, address: str | None, workers: int | None, runs: Path | None = None) -> Executor:
+def executor_of(given: str | Executor, address: str | None, workers: int | None, runs: Path) -> Executor:
     """Check `--executor`, `--address` and `--workers`, and return the executor.
 
     Args:
@@ -235,5 +235,4 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
         if address is not None:
             raise OptionError("--address needs --executor ray")
         return Here() if workers in (None, 1) else Processes(workers)
-    shared = [files.cache_dir(), *([runs] if runs is not None else [])]
-    return Ray.open(shared, address, most=workers, **chosen)
+    return Ray.open([files.cache_dir(), runs], address, most=workers, **chosen)

@@ -70,11 +70,9 @@ class Rates:
 
     Args:
         trials: trials of each group, that of the configured rate first; their label `settings` names the rate.
-        labels: labels of each group.
     """
 
     trials: Mapping[Place, tuple[Cell, ...]]
-    labels: Mapping[Place, Mapping[str, str]]
 
     @classmethod
     def of(cls, cells: Sequence[Cell], runs: Path, scenes: Scenes) -> Rates:
@@ -86,20 +84,20 @@ class Rates:
             place: tuple(_trial(cell, cell.config.train.lr * by, runs, scenes) for by in FACTORS)
             for place, cell in first.items()
         }
-        return cls(trials, {place: cell.labels for place, cell in first.items()}).grown(runs, scenes)
+        return cls(trials).grown(runs, scenes)
 
     def grown(self, runs: Path, scenes: Scenes) -> Rates:
         """Add the next trial of each group whose trials are finished while its best rate is at an end."""
         trials = dict(self.trials)
         for place, cells in self.trials.items():
             while len(cells) < len(FACTORS) + MORE:
-                chosen = self._chosen(place, cells, runs)
+                chosen = _chosen(cells, runs)
                 beyond = chosen.beyond if all(value is not None for _, value in chosen.tried) else None
                 if beyond is None:
                     break
                 cells = (*cells, replace(_trial(cells[0], beyond, runs, scenes), remarks=()))  # told before
             trials[place] = cells
-        return replace(self, trials=trials)
+        return Rates(trials)
 
     def computed(self, folder: ComparisonFolder, execution: Execution, scenes: Scenes) -> tuple[Rates, list[Outcome]]:
         """Compute the trials and those that they ask for."""
@@ -116,23 +114,18 @@ class Rates:
 
     def chosen(self, runs: Path) -> dict[Place, ChosenRate]:
         """Return each group's rate, chosen from the trials finished so far."""
-        return {place: self._chosen(place, trials, runs) for place, trials in self.trials.items()}
+        return {place: _chosen(trials, runs) for place, trials in self.trials.items()}
 
-    def _chosen(self, place: Place, trials: Sequence[Cell], runs: Path) -> ChosenRate:
-        by_rate = {cell.config.train.lr: _values(runs, cell) for cell in trials}
-        configured = trials[0].config.train.lr
-        known = {rate: values for rate, values in by_rate.items() if values is not None}
-        lr, error = choose(known, configured)
-        tried = [(rate, None if values is None else values.mean) for rate, values in by_rate.items()]
-        return ChosenRate(
-            self.labels[place],
-            trials[0].seed,
-            lr,
-            tuple(sorted(tried)),
-            error,
-            max((values.values.size for values in known.values()), default=0),
-            trials[0].config.eval.dev == "generated",
-        )
+
+def _chosen(trials: Sequence[Cell], runs: Path) -> ChosenRate:
+    by_rate = {cell.config.train.lr: _values(runs, cell) for cell in trials}
+    first = trials[0]
+    known = {rate: values for rate, values in by_rate.items() if values is not None}
+    lr, error = choose(known, first.config.train.lr)
+    tried = tuple(sorted((rate, None if values is None else values.mean) for rate, values in by_rate.items()))
+    queries = max((values.values.size for values in known.values()), default=0)
+    labels = {axis: label for axis, label in first.labels.items() if axis != "settings"}
+    return ChosenRate(labels, first.seed, lr, tried, error, queries, first.config.eval.dev == "generated")
 
 
 def choose(known: Mapping[float, Values], configured: float) -> tuple[float, float | None]:

@@ -107,18 +107,10 @@ class Bench:
     watch: Watch = field(default_factory=Watch)
 
     @classmethod
-    def open(
-        cls,
-        runs_dir: Path | None = None,
-        tracking_uri: str | None = None,
-        *,
-        scenes: Scenes | None = None,
-        display: Display | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> Bench:
+    def open(cls, runs_dir: Path | None = None, tracking_uri: str | None = None) -> Bench:
         """Open a bench; `runs_dir` defaults to NEGBENCH_RUNS or ./runs, the store to its sqlite file ("none": none)."""
         root = files.runs_dir(runs_dir)
-        return cls(root, Tracker.open(root, tracking_uri), scenes or Scenes(), display or Display(), dict(tags or {}))
+        return cls(root, Tracker.open(root, tracking_uri))
 
 
 def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:

@@ -1,4 +1,4 @@
-"""Charts of a comparison's own axes: points of dials, and systems."""
+"""Charts of a comparison's own axes: points of dials, training budgets, and systems."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from negbench.analysis.answer import steps_of
 from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, size_of, unbeaten
-from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.verdicts import PLACE, VerdictRow
 from negbench.analysis.words import label_of
+from negbench.grid.comparison import Group
 from negbench.grid.dials import Dial, Dials, Point
-from negbench.report.charts import Chart, Panel, Square, heat, label_ends, line_style, shade, tall_enough
+from negbench.report.charts import Chart, Panel, Square, heat, label_ends, line_style, log_axis, shade, tall_enough
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_MARKED: dict[str, Any] = {"marker": "o", "markersize": 3}
 
 
 def dial_charts(dials: Dials, rows: Sequence[VerdictRow]) -> list[Chart]:
@@ -79,22 +83,65 @@ def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[
     styles = _styles(rows)
 
     def draw(axes: Axes) -> None:
-        ends = []
+        lines = []
         for number, (name, style) in enumerate(styles.items()):
             points = [
                 (x, row) for x, p in enumerate(line) for row in at_point(rows, dials.label(p)) if row.strategy == name
             ]
-            if points:
-                x = [place + 0.06 * (number - len(styles) / 2) for place, _ in points]
-                y = [100 * row.mean for _, row in points]
-                reach = 100 * np.array([[r.mean - r.low for _, r in points], [r.high - r.mean for _, r in points]])
-                axes.errorbar(x, y, yerr=np.maximum(reach, 0), label=name, elinewidth=0.7, **style)
-                ends.append((y[-1], name, style["color"]))
-        label_ends(axes, ends)
+            places = [place + 0.06 * (number - len(styles) / 2) for place, _ in points]
+            lines.append((name, places, [row for _, row in points], style))
+        _draw_means(axes, lines)
         axes.set_xticks(range(len(line)), [str(point[index]) for point in line])
         axes.set(xlabel=dials.names[index], ylabel=f"{label_of(rows[0].metric)} (%)")
 
     return draw
+
+
+_Line = tuple[str, Sequence[float], Sequence[VerdictRow], dict[str, Any]]  # name, x, a row for each x, style
+
+
+def _draw_means(axes: Axes, lines: Sequence[_Line]) -> None:
+    """Draw each line's means with their intervals, and its name at its end."""
+    ends = []
+    for name, x, rows, style in (line for line in lines if line[1]):
+        y = [100 * row.mean for row in rows]
+        reach = 100 * np.array([[row.mean - row.low for row in rows], [row.high - row.mean for row in rows]])
+        axes.errorbar(x, y, yerr=np.maximum(reach, 0), label=name, elinewidth=0.7, **style)
+        ends.append((y[-1], name, style["color"]))
+    label_ends(axes, ends)
+
+
+def budgets_chart(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Chart | None:
+    """Draw each rule's mean after each training budget; None unless a comparison has several budgets."""
+    steps = steps_of(groups)
+    rows = [row for row in rows if row.main and row.epochs in steps]
+    if len({row.epochs for row in rows} - {""}) < 2:
+        return None
+    panels: dict[str, list[VerdictRow]] = {}
+    places = [[label for axis, label in zip(PLACE, row.place, strict=True) if axis != "epochs"] for row in rows]
+    varied = [index for index in range(len(PLACE) - 1) if len({place[index] for place in places}) > 1]
+    for row, place in zip(rows, places, strict=True):
+        panels.setdefault(", ".join(place[index] for index in varied), []).append(row)
+    name = label_of(rows[0].metric)
+
+    def drawn(members: Sequence[VerdictRow]) -> Callable[[Axes], None]:
+        def draw(axes: Axes) -> None:
+            lines = []
+            for strategy, style in _styles(members).items():
+                own = sorted((row for row in members if row.strategy == strategy), key=lambda row: steps[row.epochs])
+                lines.append((strategy, [steps[row.epochs] for row in own], own, style | _MARKED))
+            _draw_means(axes, lines)
+            log_axis(axes)
+            axes.minorticks_off()
+            axes.set_xticks(sorted({steps[row.epochs] for row in members}))
+            axes.set(xlabel="training steps", ylabel=f"{name} (%)")
+
+        return draw
+
+    made = tuple(Panel(title, drawn(own), tall_enough(len(_styles(own)))) for title, own in panels.items())
+    text = f"{name} after each training budget, in steps; every budget has its own schedule and learning rates. "
+    text += "Bars are the intervals of the means."
+    return Chart("budgets", f"{name} after how many steps", text, made, 2, direct=True)
 
 
 def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:

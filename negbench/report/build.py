@@ -11,13 +11,12 @@ import pandas as pd
 from negbench.analysis.answer import say
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, ordered
+from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
 from negbench.grid.comparison import AXES, Group, grouped
-from negbench.grid.tuning import DEFAULT
 from negbench.report import figures
-from negbench.report.along import dial_charts, matrix_chart
-from negbench.report.budgets import budgets_chart
+from negbench.report.along import budgets_chart, dial_charts, matrix_chart
 from negbench.report.charts import Chart
 from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs

@@ -62,13 +62,15 @@ class Comparison:
     @cached_property
     def behaviour(self) -> pd.DataFrame:
         """Behaviour of the strategies, means over refreshes and seeds."""
-        with files.intact(self.path / "behaviour.csv", _RERUN) as file:
-            return pd.read_csv(file)
+        return self._numbers("behaviour.csv")
 
     @cached_property
     def cost(self) -> pd.DataFrame:
         """Seconds, negatives and memory, means over seeds."""
-        with files.intact(self.path / "cost.csv", _RERUN) as file:
+        return self._numbers("cost.csv")
+
+    def _numbers(self, name: str) -> pd.DataFrame:
+        with files.intact(self.path / name, _RERUN) as file:
             return pd.read_csv(file)
 
     @cached_property

@@ -59,27 +59,19 @@ class Scores:
 
 def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Scores:
     """Compute the data set's own metrics from ranks; `what` names their source."""
-    return Scores(
-        title=f"{what} on {dataset.identity}",
-        metrics=dataset.summarise(ranks),
-        queries=ranks.to_frame(),
-        main=dataset.card.main,
-        remarks=(*dataset.remarks, *remarks),
-        partial=dataset.partial,
-    )
+    return _scores(dataset, what, dataset.summarise(ranks), ranks.to_frame(), PERCENT, remarks)
 
 
 def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:
     """Measure the agreement of [Q, 2] set scores with people's choices."""
-    return Scores(
-        title=f"{what} on {dataset.identity}",
-        metrics=dataset.judge(sets),
-        queries=dataset.table(sets),
-        main=dataset.card.main,
-        unit="",
-        remarks=(*dataset.remarks, *remarks),
-        partial=dataset.partial,
-    )
+    return _scores(dataset, what, dataset.judge(sets), dataset.table(sets), "", remarks)
+
+
+def _scores(
+    dataset: Dataset, what: str, metrics: dict[str, float], queries: pd.DataFrame, unit: str, remarks: tuple[str, ...]
+) -> Scores:
+    title, main = f"{what} on {dataset.identity}", dataset.card.main
+    return Scores(title, metrics, queries, main, unit, (*dataset.remarks, *remarks), dataset.partial)
 
 
 def check_sections(layers: Layers, known: tuple[str, ...]) -> None:

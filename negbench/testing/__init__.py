@@ -16,34 +16,16 @@ pytest.register_assert_rewrite(
     *(f"negbench.testing.{suite}" for suite in ("backbones", "datasets", "losses", "strategies"))
 )
 
-from negbench.plugins.registry import build  # noqa: E402
-from negbench.testing.backbones import BackboneTestCase  # noqa: E402
-from negbench.testing.datasets import DatasetTestCase  # noqa: E402
-from negbench.testing.losses import LossTestCase  # noqa: E402
-from negbench.testing.strategies import StrategyTestCase  # noqa: E402
-from negbench.testing.worlds import (  # noqa: E402
-    ToyScores,
-    as_sets,
-    ranking,
-    ranking_below,
-    toy_bank_step,
-    toy_scores,
-    toy_view,
-    toy_views,
-)
-
-__all__ = [
-    "BackboneTestCase",
-    "DatasetTestCase",
-    "LossTestCase",
-    "StrategyTestCase",
-    "ToyScores",
-    "as_sets",
-    "build",
-    "ranking",
-    "ranking_below",
-    "toy_bank_step",
-    "toy_scores",
-    "toy_view",
-    "toy_views",
-]
+from negbench.plugins.registry import build as build  # noqa: E402
+from negbench.testing.backbones import BackboneTestCase as BackboneTestCase  # noqa: E402
+from negbench.testing.datasets import DatasetTestCase as DatasetTestCase  # noqa: E402
+from negbench.testing.losses import LossTestCase as LossTestCase  # noqa: E402
+from negbench.testing.strategies import StrategyTestCase as StrategyTestCase  # noqa: E402
+from negbench.testing.worlds import ToyScores as ToyScores  # noqa: E402
+from negbench.testing.worlds import as_sets as as_sets  # noqa: E402
+from negbench.testing.worlds import ranking as ranking  # noqa: E402
+from negbench.testing.worlds import ranking_below as ranking_below  # noqa: E402
+from negbench.testing.worlds import toy_bank_step as toy_bank_step  # noqa: E402
+from negbench.testing.worlds import toy_scores as toy_scores  # noqa: E402
+from negbench.testing.worlds import toy_view as toy_view  # noqa: E402
+from negbench.testing.worlds import toy_views as toy_views  # noqa: E402

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from negbench.analysis.tuned_gain import Tuning
 from negbench.display import log, stages
 from negbench.grid.axes import Choice
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
@@ -16,7 +17,6 @@ from negbench.grid.compare import ComparisonPlan
 from negbench.grid.comparison import KEY
 from negbench.grid.compute import Execution
 from negbench.grid.rates import DEV_FRACTION
-from negbench.grid.tuning import Tuning
 from negbench.grid.until import Until, computed_until
 from negbench.machine.files import checked_name
 from negbench.settings.config import RunConfig, resolved

@@ -68,7 +68,7 @@ def test_a_comparison_loads_data_and_backbone_once(vector_sets, tmp_path, monkey
 
 
 def test_a_shared_backbone_starts_every_run_anew(vector_sets, tmp_path):
-    shared = Bench.open(tmp_path / "shared", "none", scenes=Scenes())
+    shared = Bench.open(tmp_path / "shared", "none")
     for config in configs(vector_sets, "in-batch,all-corpus,hycole"):
         together = run_config(config, shared)
         alone = run_config(config, Bench.open(tmp_path / "alone", "none"))

@@ -12,8 +12,7 @@ from negbench.analysis.pivots import at_point, points_frame
 from negbench.api import compare
 from negbench.errors import OptionError
 from negbench.grid.compare import over_recipe, plan_comparison
-from negbench.report.along import dial_charts
-from negbench.report.budgets import budgets_chart
+from negbench.report.along import budgets_chart, dial_charts
 from negbench.settings.options import Compare
 
 

@@ -4,6 +4,7 @@
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Sce
                 patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
             setting = precision if precision == "bf16" else "fp32"
             config = load_config(flags=flags, sets=[*sets, f"train.precision={setting}"])
-            by_precision[precision] = run_config(config, Bench.open(place / precision, "none", scenes=scenes))
+            by_precision[precision] = run_config(config, replace(Bench.open(place / precision, "none"), scenes=scenes))
     return by_precision
 
 

@@ -208,7 +208,7 @@ def test_progress_reaches_its_total(tmp_path, vector_sets):
         config_of("qure", vector_sets, "train.epochs=2", "train.batch_size=20", "schedule.refresh_epochs=[0,1]"),
         Shown(),
     )
-    runs.run_config(config, Bench.open(tmp_path, "none", display=display))
+    runs.run_config(config, dataclasses.replace(Bench.open(tmp_path, "none"), display=display))
     queries = len(Scenes().dataset(config.dataset, "train", images=False).queries)
     assert queries == 48
     trained = [("train", 3, 3, f"epoch {epoch}/2") for epoch in (1, 2)]  # two batches of 20 and one of 8

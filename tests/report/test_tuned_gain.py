@@ -1,8 +1,7 @@
 """Gains of equal tuning, in words: rows chosen by hand."""
 
-from negbench.analysis.tuned_gain import tuned_answer
+from negbench.analysis.tuned_gain import Tuning, tuned_answer
 from negbench.analysis.verdicts import VerdictRow
-from negbench.grid.tuning import Tuning
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 

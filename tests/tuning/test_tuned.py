@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from optuna.trial import create_trial
 
+from negbench.analysis.tuned_gain import Tuning
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.tuning import Tuning
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
 from negbench.tuning.book import open_book
