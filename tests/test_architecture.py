@@ -1,6 +1,7 @@
 """Layers of docs/architecture.md, checked by import-linter; unique names, short signatures and files, no cycles."""
 
 import ast
+import dataclasses
 import importlib.util
 import io
 import re
@@ -15,6 +16,8 @@ from pathlib import Path
 import networkx
 
 from negbench.cli.main import _GROUPS
+from negbench.plugins.registry import options_class, registry
+from negbench.settings.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 LINTER = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
@@ -49,6 +52,22 @@ def test_the_picture_shows_the_layers():
         assert None not in at, rooms
         assert min(n for n in at if n is not None) >= last, rooms
         last = max(n for n in at if n is not None)
+
+
+def test_every_hint_of_a_setting_names_one_that_exists():
+    """Each `--set section.key=` of a message can be pasted: the section and the key exist."""
+    plugins = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}
+    known = {
+        f"{section}.{field.name}"
+        for section, kind in plugins.items()
+        for name in registry.plugins(kind)
+        for field in dataclasses.fields(options_class(registry.get(kind, name)))
+    }
+    sections = {name: field.annotation for name, field in RunConfig.model_fields.items() if name not in plugins}
+    known |= {f"{name}.{key}" for name, kind in sections.items() for key in getattr(kind, "model_fields", ())}
+    hints = {hint for text in SOURCES.values() for hint in re.findall(r"--set ([a-z_]+\.[a-z_]+)=", text)}
+    assert len(hints) > 15
+    assert hints <= known
 
 
 def test_no_class_name_means_two_things():

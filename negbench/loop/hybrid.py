@@ -50,12 +50,12 @@ def check_hybrid(config: HybridConfig, backbone: Backbone | Outline, dataset: Da
         raise DataError(
             f"hybrid.alpha and hybrid.beta need texts of reference and target, and {dataset.card.name} "
             f"{dataset.split} has none (FashionIQ: add its asin2attr.CATEGORY.train.json files): "
-            "add them, or set both to 0"
+            "add them, or --set hybrid.alpha=0 --set hybrid.beta=0"
         )
     outline = Outline.of(backbone)
     if config.alpha > 0 and not issubclass(outline.kind, ComposesTexts):
         raise NegbenchError(
-            f"backbone '{outline.name}' has no text composition: set hybrid.alpha=0, or use clip or tiny"
+            f"backbone '{outline.name}' has no text composition: --set hybrid.alpha=0, or --backbone clip"
         )
 
 

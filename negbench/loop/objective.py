@@ -119,7 +119,7 @@ def check_objective(
     if hybrid.active and banks:
         raise OptionError(
             "hybrid.alpha and hybrid.beta need triples of the batch, and the bank of "
-            f"{type(strategy).__name__} has none: set both to 0"
+            f"{type(strategy).__name__} has none: --set hybrid.alpha=0 --set hybrid.beta=0"
         )
     corpus_bank = any(not bank.queue for bank in banks)
     if (loss.candidate_set == "corpus" or corpus_bank) and not outline.frozen_images:
