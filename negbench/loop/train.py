@@ -148,7 +148,9 @@ def train_epoch(
             advance(1)
     mean = float(torch.stack(losses).sum()) / queries
     if not math.isfinite(mean):
-        raise NegbenchError(f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr, or --set train.max_grad_norm=1")
+        raise NegbenchError(
+            f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr, or --set train.max_grad_norm=1"
+        )
     return mean, statistics
 
 

@@ -262,7 +262,7 @@ def test_what_a_bank_does_not_go_with(vector_sets):
     opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
     dataset = textual(opened.scene.train.dataset)
     for name in ("bank", "xbm+qure"):
-        with pytest.raises(NegbenchError, match="--set hybrid.alpha=0 --set hybrid.beta=0"):
+        with pytest.raises(NegbenchError, match=r"--set hybrid\.alpha=0 --set hybrid\.beta=0"):
             check_objective(
                 make_strategy(name), make_loss("info-nce"), HybridConfig(alpha=0.4), opened.backbone, dataset
             )
