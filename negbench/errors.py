@@ -3,9 +3,9 @@
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 MOVES_SCORES = False  # messages
@@ -66,6 +66,14 @@ def _without_user(scheme: str, rest: str) -> str:
 
 class NegbenchError(Exception):
     """Base class of errors that a user can fix; the command line prints one line and exits with 2."""
+
+
+class ProblemsError(NegbenchError):
+    """A check found problems, which it has printed; under --json, the error is printed with its document."""
+
+    def __init__(self, count: int, document: Mapping[str, Any]) -> None:
+        super().__init__(f"found {count} problem{'s' * (count > 1)}: see above")
+        self.document = document
 
 
 class UnknownNameError(NegbenchError):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.machine.files import atomic_write, delete, intact, names_in, read_json, seal, write_json
+from negbench.machine.files import DamagedError, atomic_write, delete, intact, names_in, read_json, seal, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -61,3 +61,6 @@ def test_a_deleted_file_is_listed_no_more(tmp_path):
     assert names_in(tmp_path) == ["kept", "gone"]
     with intact(tmp_path / "gone"):
         assert read_json(tmp_path / "gone") == "again"
+    (tmp_path / "stray").write_text("1")
+    with pytest.raises(DamagedError, match=r"stray is not read: SHA256SUMS beside it does not list it$"):
+        read_json(tmp_path / "stray")

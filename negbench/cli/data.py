@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +59,7 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     from rich.progress import Progress
 
     from negbench.datasets.verify import verify as check
+    from negbench.errors import ProblemsError
     from negbench.settings.layers import dataset_layer, parse_set, plugin_layer
 
     asked = VerifyData.parsed(given)
@@ -81,9 +81,7 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     if not output.wants_json():
         _print(verification)
     if verification.problems:
-        if output.wants_json():
-            typer.echo(json.dumps(document, indent=2))
-        raise typer.Exit(2)
+        raise ProblemsError(len(verification.problems), document)
     return document
 
 

@@ -1,6 +1,5 @@
 """`negbench doctor`: check this machine, leftovers of killed processes, and stored files for damage."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -20,7 +19,7 @@ from negbench.settings.command_options import Doctor
 def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
     """Print one line per check; exit code 2 if something is wrong."""
     from negbench.checks.doctor import examine
-    from negbench.errors import NegbenchError
+    from negbench.errors import ProblemsError
 
     remarks = []
     for remark in examine(Doctor.parsed(given)):
@@ -30,10 +29,5 @@ def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
     problems = sum(remark.problem for remark in remarks)
     document = {"problems": problems, "findings": [asdict(remark) for remark in remarks]}
     if problems:
-        summary = f"found {problems} problem{'s' * (problems > 1)}: see above"
-        if not output.wants_json():
-            raise NegbenchError(summary)
-        typer.echo(json.dumps(document, indent=2))
-        typer.echo(f"negbench: error: {summary}", err=True)
-        raise typer.Exit(2)
+        raise ProblemsError(problems, document)
     return document

@@ -6,14 +6,15 @@ import importlib
 import io
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from negbench import __version__
 from negbench.cli import command, output
-from negbench.errors import NegbenchError, missing_package, out_of_memory, printable
+from negbench.errors import NegbenchError, ProblemsError, missing_package, out_of_memory, printable
 from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.plugins.registry import blamed
 
@@ -84,7 +85,7 @@ def run(arguments: list[str] | None = None) -> int:
         with output.logged():
             code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
-        return _fail(str(error), arguments)
+        return _fail(str(error), arguments, document=error.document if isinstance(error, ProblemsError) else None)
     except TyperException as error:
         message, context = error.format_message(), getattr(error, "ctx", None)
         if context is not None and message == context.get_help():  # no command was named
@@ -100,11 +101,10 @@ def run(arguments: list[str] | None = None) -> int:
     except Stopped as error:
         kept = "finished work is kept: rerun the command to resume"
         return _fail(f"stopped by {error}; {kept}", arguments, error.code)
-    except Abort:
-        return 130
     except (Exception, SystemExit) as error:
-        missing = missing_package(error) if isinstance(error, ImportError) else None
-        fix = missing or blamed(error) or out_of_memory(error)
+        cause = (error.__cause__ or error) if isinstance(error, Abort) else error  # typer's word for an EOFError
+        missing = missing_package(cause) if isinstance(cause, ImportError) else None
+        fix = missing or blamed(cause) or out_of_memory(cause)
         if fix is None:
             raise
         return _fail(fix, arguments)
@@ -121,14 +121,14 @@ _OF_THE_MACHINE = (
 _LONGEST = 900  # characters of an error
 
 
-def _fail(message: str, arguments: list[str] | None, code: int = 2) -> int:
-    """Print an error on one line, and with --json also as the document; return the exit code."""
+def _fail(message: str, arguments: list[str] | None, code: int = 2, document: Mapping[str, Any] | None = None) -> int:
+    """Print an error on one line, and with --json also in the document; return the exit code."""
     line = " ".join(printable(message).split())
     if len(line) > _LONGEST:  # it quotes a long value
         line = f"{line[: 2 * _LONGEST // 3]} ... {line[-_LONGEST // 3 :]}"
     if "--json" in (sys.argv[1:] if arguments is None else arguments):
         with suppress(OSError):  # standard output may be what failed
-            typer.echo(json.dumps({"error": line, "exit_code": code}, indent=2))
+            typer.echo(json.dumps({**(document or {}), "error": line, "exit_code": code}, indent=2))
     typer.echo(f"negbench: {'error: ' * (code == 2)}{line}", err=True)
     return code
 

@@ -256,7 +256,7 @@ class FeatureStore:
         if features.shape != (len(hashes), *self.shape) or features.dtype != _DTYPE:
             raise NegbenchError(
                 f"{path} holds features {list(features.shape[1:])} {features.dtype}, but the backbone gives "
-                f"{list(self.shape)} {_DTYPE}: its feature_key must distinguish the two; delete {self.folder}"
+                f"{list(self.shape)} {_DTYPE}: its feature_key must distinguish the two"
             )
         raw = hashes.numpy().tobytes()
         status = path.stat()

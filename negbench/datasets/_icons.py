@@ -137,7 +137,9 @@ class Icons:
             known = json.loads(index.read_text(encoding="utf-8"))
             pictures = {c: Picture(name, folder / f"{name}.png", *map(str, known[name])) for c, name in wanted.items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{index} is damaged: delete {folder} to draw it again") from error
+            raise DataError(
+                f"cannot read {index} ({type(error).__name__}: {error}); fetch the data set into another folder"
+            ) from error
         drawn = {picture.name: picture for picture in pictures.values() if picture.path.exists()}
         present = {name: picture for name, picture in drawn.items() if picture.path.stat().st_size}  # else: missing
         found = content_hashes({name: picture.path for name, picture in present.items()}, cache_dir())

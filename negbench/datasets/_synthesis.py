@@ -313,7 +313,7 @@ def check(folder: Path) -> Manifest:
         raw = json.loads(path.read_text(encoding="utf-8"))
         generator, files = int(raw["generator"]), dict(raw["files"])
         if generator != GENERATOR:
-            raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: {fix}")
+            raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: leave root out")
         spec = Spec(**{each.name: raw["spec"][each.name] for each in fields(Spec)})
         manifest = Manifest(generator, spec, files, str(raw["pixels"]))
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -321,11 +321,13 @@ def check(folder: Path) -> Manifest:
             f"{folder} has no {MANIFEST}: leave root out, and the data set is built in the cache"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OptionError) as error:
-        raise DataError(f"{path} is damaged: {fix}") from error
+        raise DataError(
+            f"cannot read {path} ({error}): leave root out, or set NEGBENCH_CACHE, to build it anew"
+        ) from error
     for name, digest in files.items():
         file = folder / name
         if not file.is_file() or sha256_of(file) != digest:
-            raise DataError(f"{file} is missing or was changed: {fix}")
+            raise DataError(f"{file} {f'was changed: {fix}' if file.is_file() else 'is missing: leave root out'}")
     return manifest
 
 

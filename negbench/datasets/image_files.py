@@ -86,7 +86,7 @@ class ImageFiles:
             first, *copies = self.paths[image]
             for copy in copies:
                 if first.stat().st_size != copy.stat().st_size or first.read_bytes() != copy.read_bytes():
-                    raise DataError(f"image '{image}' is ambiguous: {first} and {copy} differ; remove one")
+                    raise DataError(f"image '{image}' is ambiguous: {first} and {copy} differ; keep one")
             if first.stat().st_size == 0:
                 bad[image] = "empty file"
         return bad

@@ -136,7 +136,7 @@ def _labels(reader: Reader, split: str) -> Labels:
         words = inside.parts[0].split()
         if len(words) != 2:
             raise DataError(
-                f"{folder}: folder {quoted(inside.parts[0])} is not named ADJECTIVE NOUN: rename or remove it"
+                f"{folder}: folder {quoted(inside.parts[0])} is not named ADJECTIVE NOUN: rename or move it"
             )
         adjective, noun = words
         if adjective != UNSTATED and (noun in TEST_NOUNS) == (split == "test"):

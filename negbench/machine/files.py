@@ -127,7 +127,7 @@ def _without_nan(value: Any) -> Any:
 
 SUMS = "SHA256SUMS"  # a line for every write: SHA-256, two blanks, name
 _DELETED = 64 * "0"  # listed instead of a hash
-_FIX = "delete it and rerun the command that wrote it"
+_FIX = "move its folder elsewhere and rerun the command that wrote it"
 
 
 class DamagedError(NegbenchError):
@@ -224,6 +224,8 @@ def intact(path: Path, fix: str = _FIX) -> Iterator[Path]:
     """
     try:
         if wrong := flaw(path):
+            if path.name not in names_in(path.parent):
+                raise DamagedError(f"{path} is not read: {SUMS} beside it does not list it")
             raise DamagedError(f"{path} is damaged ({wrong}): {fix}")
         yield path
     except (NegbenchError, ImportError):

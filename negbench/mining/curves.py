@@ -59,8 +59,7 @@ class Curves:
     @classmethod
     def load(cls, path: Path) -> Curves:
         """Read what `save` wrote; raise NegbenchError if the file is missing or damaged."""
-        fix = "delete it and result.json beside it, and compute the run again"
-        with intact(path, fix) as file, np.load(file, allow_pickle=False) as stored:
+        with intact(path) as file, np.load(file, allow_pickle=False) as stored:
             scores = stored["scores"] if "scores" in stored else np.empty(0)  # earlier runs have none
             return cls(stored["queries"], stored["length"], stored["drops"], scores)
 

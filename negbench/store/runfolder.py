@@ -38,8 +38,7 @@ MOVES_SCORES = False  # only stores results
 Status = Literal["finished", "failed", "interrupted", "new"]
 Step = Literal["reuse", "resume", "anew"]  # for finished runs, interrupted ones, and all others, including failed ones
 _SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # files that a finished run can do without
-_ANEW = "delete it and the result.json beside it, and rerun the command that computed the run"
-_AGAIN = "delete its result.json and rerun the command that computed the run"
+_AGAIN = "move the folder elsewhere and rerun the command that computed the run"
 _FIRST = "delete checkpoint.pt in its folder to restart the run from its first epoch"
 
 Known = dict[str, float | None]
@@ -144,7 +143,7 @@ class RunFolder:
     @property
     def manifest(self) -> dict[str, Any]:
         """What `write_manifest` wrote."""
-        value: dict[str, Any] = read_json(self.path / "config.json", f"delete {self.path} and compute the run again")
+        value: dict[str, Any] = read_json(self.path / "config.json")
         return value
 
     @property
@@ -185,7 +184,7 @@ class RunFolder:
             raise RunError(f"run {self.run_id} is not finished ({self.status})")
         if lost := self.lost():
             raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {_AGAIN}")
-        value: dict[str, Any] = read_json(self.path / "result.json", _ANEW)
+        value: dict[str, Any] = read_json(self.path / "result.json")
         with self._intact("result.json"):
             check_types(value)
         return value
@@ -283,7 +282,7 @@ class RunFolder:
 
     def _intact(self, name: str) -> AbstractContextManager[Path]:
         """Read one of a finished run's files in this block, as `intact` does."""
-        return intact(self.path / name, _ANEW)
+        return intact(self.path / name)
 
 
 def find_run(runs: Path, name: str) -> RunFolder:
@@ -372,7 +371,7 @@ def new_folder(runs: Path, name: str) -> RunFolder:
             raise RunError(f"cannot write {path}: {error.strerror}") from error
         seal(path)
         return RunFolder(path)
-    raise RunError(f"10,000 runs named {name} in {runs}: delete some")
+    raise RunError(f"10,000 runs named {name} in {runs}: choose another folder (--runs-dir)")
 
 
 def final_values(details: Mapping[str, Any]) -> dict[str, float]:

@@ -91,7 +91,7 @@ class Book:
         note, journal = self.folder / "study.json", str(self.folder.absolute() / "optuna.journal")
         if spec is not None and not note.exists():
             return spec, storage or journal
-        noted = files.read_json(note)
+        noted = files.read_json(note, "delete it, not the journal, and rerun the command that wrote it")
         with files.intact(note):
             kept, shown = StudySpec.load(noted["spec"]), noted["storage"]
         if spec is None:  # a stored file must never choose code to load, nor a place to connect to

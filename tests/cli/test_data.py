@@ -73,6 +73,7 @@ def test_verify_lists_problems(file, capsys):
     assert "... 1 more; --json lists all" in text
     assert negbench([*command, "--json"]) == 2
     written: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (written["error"], written["exit_code"]) == (f"found {len(written['problems'])} problems: see above", 2)
     assert {tuple(p["images"]) for p in written["problems"] if p["kind"] == "missing"} == {("i3",), ("i12",)}
     assert sum(p["kind"] == "undecodable" for p in written["problems"]) == 11
     assert "seed 3" not in written["splits"][0]["identity"]

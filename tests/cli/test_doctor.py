@@ -50,7 +50,7 @@ def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, capsys):
     assert negbench([*place, "--json"]) == 2
     output = capsys.readouterr()
     document = json.loads(output.out)
-    assert document["problems"] == 1
+    assert (document["problems"], document["error"], document["exit_code"]) == (1, "found 1 problem: see above", 2)
     (wrong,) = (each for each in document["findings"] if each["problem"])
     assert wrong["part"] == "runs"
     assert wrong["text"].startswith(f"{ranks} is damaged")
@@ -66,7 +66,7 @@ def test_files_that_are_gone_are_named(tmp_path, vector_sets, capsys):
     assert not list(folder.path.glob("pools-*"))  # deleted by the run itself
     weights = folder.weights()
     (folder.path / "model.safetensors").unlink()
-    with pytest.raises(RunError, match=r"has no weights in .*: delete its result\.json and rerun"):
+    with pytest.raises(RunError, match=r"has no weights in .*: move the folder elsewhere and rerun"):
         folder.weights()
     place = ["--runs-dir", str(tmp_path)]
     assert folder.lost() == []
@@ -78,7 +78,7 @@ def test_files_that_are_gone_are_named(tmp_path, vector_sets, capsys):
         capsys.readouterr()
         assert negbench(["doctor", *place, "--tracking-uri", "none"]) == 2
         assert f"PROBLEM: run {folder.run_id} has lost {name}" in capsys.readouterr().out
-        with pytest.raises(RunError, match=rf"has lost {name} in .*: delete its result\.json"):
+        with pytest.raises(RunError, match=rf"has lost {name} in .*: move the folder elsewhere"):
             load(folder.run_id, tmp_path)
         (folder.path / name).write_bytes(kept)
     load(folder.run_id, tmp_path)

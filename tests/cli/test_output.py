@@ -7,17 +7,20 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
+from negbench.cli.main import app
 from negbench.cli.main import run as negbench
 from negbench.grid.cells import Outcome
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.signals import Stopped
+from tests.plugin_file import ANSWER, PLUGIN
 
 
 @pytest.fixture
@@ -122,6 +125,18 @@ def test_completion_knows_commands_and_options():
     assert "compare" in words.split()
 
 
+def commands(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
+    """Yield the words and the parser of each command."""
+    for name, each in group.commands.items():
+        yield from commands(each, *words, name) if hasattr(each, "commands") else [(" ".join((*words, name)), each)]
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+UNPARSED = (  # an unknown option, an option without its value, an argument that is missing or too much; groups
+    *(f"{name}{more}" for name in COMMANDS for more in (" --bogus", " zzz zzz zzz", " --json --name")),
+    *(name for name, parser in COMMANDS.items() if any(each.required for each in parser.params)),
+    *("zzz", "--bogus", "data", "data zzz", "data --bogus", ""),
+)
 MISTAKES = (
     *("run --strategy zzz", "compare --strategies zzz", "study --strategy zzz", "claims --only 999", "run --bogus"),
     *("audit --strategy zzz", "mine --strategy qure --out x.csv", "evaluate zzz", "report zzz", "init zzz", "ui zzz"),
@@ -130,13 +145,25 @@ MISTAKES = (
 )
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_command_errs_below():
+    assert [name for name in COMMANDS if not any(f"{mistake} ".startswith(f"{name} ") for mistake in MISTAKES)] == []
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, *UNPARSED])
 def test_every_error_is_one_json_document_too(mistake, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert negbench([*mistake.split(), "--json"]) == 2
     said = capsys.readouterr()
     (line,) = said.err.splitlines()
     assert json.loads(said.out) == {"error": line.removeprefix("negbench: error: "), "exit_code": 2}
+
+
+def test_a_plugin_at_the_end_of_a_file_is_named(vector_flags, tmp_path, capsys):
+    """Regression: typer turns an EOFError into its Abort, which ended with exit code 130 and without a word."""
+    (tmp_path / "ended.py").write_text(PLUGIN.replace(f"return {ANSWER}", "raise EOFError"), encoding="utf-8")
+    asked = ["audit", f"--plugin={tmp_path}/ended.py", "--strategy=ended", "--queries=10", *vector_flags[:-8]]
+    assert negbench([*asked, "--json"]) == 2
+    assert "ended.py failed in line 17: EOFError" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_a_long_error_loses_its_middle(capsys):

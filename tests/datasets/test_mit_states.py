@@ -115,7 +115,7 @@ def test_weighting_chooses_main_metric_and_protocol(root):
 
 def test_oddly_named_folders(root):
     standin.write_images(root / "images" / "very ripe tomato", ["0"])
-    with pytest.raises(DataError, match="folder 'very ripe tomato' is not named ADJECTIVE NOUN: rename or remove it"):
+    with pytest.raises(DataError, match="folder 'very ripe tomato' is not named ADJECTIVE NOUN: rename or move it"):
         load(root)
     shutil.rmtree(root / "images")
     with pytest.raises(DataError, match="has no images; the data come from http"):

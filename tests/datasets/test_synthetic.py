@@ -186,8 +186,8 @@ def test_a_folder_that_is_none_of_ours(tmp_path):
             build(Synthetic, root=root)
 
 
-CHANGED = r"(cap\.shirt\.val|relevance)\.json is missing or was changed: delete the folder"
-DAMAGED = r"synthetic\.json is damaged: delete the folder"
+CHANGED = r"(cap\.shirt\.val|relevance)\.json (was changed: delete the folder|is missing: leave root out)"
+DAMAGED = r"cannot read .*synthetic\.json \(.*: leave root out, or set NEGBENCH_CACHE"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_damaged_file_of_a_run_is_named(finished, name):
     read = READERS[name]
     read(finished)
     for _ in damaged(finished.path / name):
-        with pytest.raises(DamagedError, match=rf"{name} is damaged \(.*\): delete"):
+        with pytest.raises(DamagedError, match=rf"{name} is damaged \(.*\): move its folder"):
             read(finished)
     read(finished)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -67,7 +68,7 @@ def command(**given):
         time.sleep(0.5)  # what is closed in order takes a moment
         print("closed", flush=True)
 main.app = command
-main.main([])
+main.main(["--json"])
 """
 
 
@@ -97,9 +98,10 @@ def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str
 
 def test_exit_codes_and_a_second_signal(ended):
     for (number, again), (code, out, errors) in ended.items():
-        assert (code, out) == (FIRST[number], "closed\n"), (number, again)
         (line,) = errors.splitlines()
         assert line.startswith(f"negbench: stopped by {number.name}; finished work is kept: ")
+        said = {"error": line.removeprefix("negbench: "), "exit_code": FIRST[number]}
+        assert (code, json.loads(out.removeprefix("closed\n"))) == (FIRST[number], said), (number, again)
 
 
 class Deaf:
