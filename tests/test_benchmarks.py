@@ -16,8 +16,8 @@ FOLDER = Path(__file__).parent / "benchmarks"
         ("bench_engine", ("--rounds", "1"), "in-batch      info-nce"),
         (
             "bench_answers",
-            ("--most", "3", "--strategies", "in-batch,all-corpus", "--set", "train.epochs=1"),
-            "| all | `--until decided` |",
+            ("--most=3", "--times=1", "--seeds=2", "--epochs=1", "--strategies=top-k,all-corpus", "--set=eval.every=1"),
+            " runs to decide first place, 6 for all pairs: ",
         ),
         ("bench_mining", ("--queries", "120", "--images", "80", "--large", "90", "180"), "cost grows from 90 to 180"),
     ],

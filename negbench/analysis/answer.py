@@ -189,6 +189,8 @@ def _beside(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[Verdi
     ):
         if members:
             words = _WORDS[verdict].format("it", f"{100 * best.margin:g}")
+            if verdict == "undecided" and all(-row.gap_low <= best.margin for row in members):
+                words += f", but at most {percent(-min(row.gap_low for row in members), 2)} points ahead"
             parts.append(f"{_names(members)} ({_range([row.mean for row in members])} %) {_is(members)} {words}")
     if losers:
         lost = _range([best.mean - row.mean if math.isnan(row.gap) else row.gap for row in losers])

@@ -6,6 +6,7 @@ from typing import Any
 
 from negbench.grid.comparison import Group
 
+LOST = 0.75  # of what the best run gained
 FALL = 0.1  # of a metric's range; smaller differences between seeds are scatter
 
 
@@ -28,11 +29,12 @@ def bound(untrained: float, best: float) -> float:
     """Return the value below which a run has collapsed, from its untrained model and the best run of its group.
 
     Fine-tuning calls a run failed that ends no better than a trivial baseline (Dodge et al., arXiv:2002.06305; Mosbach
-    et al., arXiv:2006.04884), and the runs of an unstable method end near one of two levels. The bound is halfway
-    between them, and at least `FALL` below the higher one, so that seeds that merely scatter have not collapsed.
+    et al., arXiv:2006.04884), and the runs of an unstable method end near one of two levels. The bound is nearer to the
+    lower one, `LOST` of the gain and at least `FALL` below the higher one, so that seeds that merely scatter have not
+    collapsed: the best of many runs lies above what a run gains on average.
     """
     high = max(untrained, best)
-    return high - max((high - untrained) / 2, FALL)
+    return high - max((high - untrained) * LOST, FALL)
 
 
 def ends_of(groups: Sequence[Group], metric: str) -> dict[str, Ends]:

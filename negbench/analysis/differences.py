@@ -7,8 +7,10 @@ The generator is seeded with the values themselves, so the same cells give the s
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
@@ -37,28 +39,46 @@ class Differences:
         """Return the strategy with the highest mean, as rounded where rows are stored; of equal ones, the first."""
         return max(among, key=lambda name: round(self.means[name].mean, 10))
 
+    def rivals(self, among: Collection[str], out: Collection[str] = ()) -> list[str]:
+        """Return the strategies that can be first among these: none of these beats them, and they are not `out`."""
+        beaten = self.pairs.beaten()
+        return [name for name in among if name not in out and not {*beaten[name]} & {*among}]
+
+    def behind_at_most(self, name: str, others: Iterable[str]) -> float:
+        """Return by how much the best of the others can be ahead of a strategy: the highest end of their intervals."""
+        ends = [self.pairs.of(other, name) for other in others if other != name]
+        return max((math.inf if each is None else each.interval.high for each in ends), default=-math.inf)
+
     def undecided(
-        self, pairs: PairsToDecide, baseline: str | None, blocks: Mapping[str, float], out: Collection[str] = ()
+        self,
+        pairs: PairsToDecide,
+        baseline: str | None,
+        blocks: Mapping[str, float],
+        out: Collection[str] = (),
+        *,
+        margin: float = 0.01,
     ) -> dict[tuple[str, str], statistics.Difference]:
         """Return the undecided ones among the pairs to decide.
 
-        With `best`, those are the pairs between strategies of one block that none of their block beats: first place in
-        it is then decided, or shared by strategies that are equal to each other.
+        With `best`, those are the pairs between the rivals for first place of a block, unless one of them is decided to
+        be first within the margin: none of the others can be further ahead of it (Even-Dar et al., Journal of Machine
+        Learning Research 7, 2006, stop at such an epsilon-optimal arm).
 
         Args:
             pairs: which pairs are to be decided.
             baseline: of the pairs with it.
             blocks: strategy -> the number of negatives at which it is compared for first place.
             out: strategies that cannot be best, whatever their mean.
+            margin: a lead up to this does not matter, in the unit of the values.
         """
         family = dict(self.pairs.differences)
         if pairs == "baseline":
             family = {(name, baseline or ""): each for name, each in self.against.items()}
         elif pairs == "best":
-            beaten = self.pairs.beaten()
-            lost = {name for name in beaten if any(blocks[each] == blocks[name] for each in beaten[name])}
-            ended = lost.union(out)
-            family = {(a, b): each for (a, b), each in family.items() if blocks[a] == blocks[b] and not {a, b} & ended}
+            rivals = [self.rivals([a for a in blocks if blocks[a] == count], out) for count in {*blocks.values()}]
+            contested = [each for each in rivals if not any(self.behind_at_most(a, each) <= margin for a in each)]
+            left = {frozenset(pair) for each in contested for pair in combinations(each, 2)}
+            family = {pair: each for pair, each in family.items() if frozenset(pair) in left}
         return {pair: each for pair, each in family.items() if each.verdict == "undecided"}
 
     def after(self, before: Differences) -> Differences:

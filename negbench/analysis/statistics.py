@@ -331,7 +331,7 @@ def _differences(
         ratio = np.where(half > 0, seen / half, np.where(seen > 0, np.inf, 0))
     joint = (1 + count - np.searchsorted(np.sort(most), ratio)) / (count + 1)
     p_value = np.maximum(p_models, p_both)
-    differences, sd = [], np.quantile(both, 0.6827, axis=0)
+    differences, power = [], scipy.stats.norm.ppf(POWER) * np.quantile(both, 0.6827, axis=0)
     for c, mean in enumerate(value):
         interval = _interval(float(mean), float(stretch * half[c]), 1 - alpha)
         outside = interval.low > 0 or interval.high < 0
@@ -344,7 +344,7 @@ def _differences(
                 p_value=float(p_value[c]),
                 p_adjusted=min(adjusted, alpha) if outside else max(adjusted, alpha * (1 + 1e-9)),
                 verdict=table.design.verdict(interval),
-                minimum_detectable=float(stretch * half[c] + scipy.stats.norm.ppf(POWER) * sd[c]),
+                minimum_detectable=float(stretch * half[c] + power[c]),
                 seeds=int(seeds[c]),
             )
         )

@@ -423,7 +423,7 @@ def _row(
     counts = {each: rounded(table.negatives.get(each, math.nan)) for each in tests.means}
     fallen = [each for each, ends in table.ends.items() if ends.collapsed]
     block = [each for each in counts if counts[each] == counts[name]]
-    best = tests.best([each for each in block if each not in fallen] or block)
+    best = tests.best(tests.rivals(block, fallen) or block)  # who was beaten may have a higher mean over fewer seeds
     for key, first_of in (("behind", tests.best(counts)), ("gap", best)):
         if (test := tests.pairs.of(first_of, name)) is not None:
             columns |= {key: test.value, f"{key}_low": test.interval.low, f"{key}_high": test.interval.high}
@@ -434,7 +434,8 @@ def _row(
         columns |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
     asked = rules.baseline is not None or "own" in table.facts.get(name, {})
     pairs: PairsToDecide = rules.looks.pairs if rules.looks is not None else "baseline" if asked else "best"
-    left = {pair: each for pair, each in tests.undecided(pairs, baseline, counts, fallen).items() if name in pair}
+    open_pairs = tests.undecided(pairs, baseline, counts, fallen, margin=rules.margin)
+    left = {pair: each for pair, each in open_pairs.items() if name in pair}
     prices = [more_seeds(each, rules.margin, nested=table.values[metric][name].nested) for each in left.values()]
     columns["undecided"] = tuple(a if b == name else b for a, b in left)
     columns["more_seeds"] = -1.0 if math.inf in prices else max(prices, default=math.nan)

@@ -18,7 +18,7 @@ from negbench.store.runfolder import RunFolder
 @pytest.mark.parametrize(
     ("untrained", "best", "fell", "scattered"),
     [
-        (0.02, 0.80, 0.40, 0.42),  # halfway
+        (0.02, 0.80, 0.21, 0.22),  # a quarter of the gain is left
         (0.45, 0.52, 0.41, 0.43),  # training gains little: seeds 9 points apart scatter
         (0.45, 0.05, 0.05, 0.36),  # every run ends far below the untrained model
         (0.02, 0.03, -0.1, 0.02),  # nothing was learned, so nothing could be lost
@@ -42,7 +42,7 @@ def group_of(runs: Path, strategy: str, ends: dict[int, float], untrained: float
 def test_runs_are_held_against_their_own_group_and_alike_only_in_all_seeds(tmp_path):
     groups = [
         group_of(tmp_path, "steady", {0: 0.80, 1: 0.75, 4: 0.71}),
-        group_of(tmp_path, "fallen", {0: 0.90, 1: 0.10, 4: 0.44}),
+        group_of(tmp_path, "fallen", {0: 0.90, 1: 0.10, 4: 0.23}),
         group_of(tmp_path, "twin", {0: 0.80, 1: 0.75, 4: 0.71}),
         group_of(tmp_path, "shorter", {0: 0.80, 1: 0.75}),
         group_of(tmp_path, "low", {0: 0.02, 1: 0.02, 4: 0.02}),  # far below the others, but not below its own best

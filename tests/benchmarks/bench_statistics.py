@@ -1,4 +1,4 @@
-"""Calibration of negbench.analysis: bench_statistics.py [--full] [--looks | --best | --rates] [--tables N] [--part I N]
+"""Calibration of negbench.analysis: bench_statistics.py [--full] [--looks | --best | --rates | --ends] [--tables N]
 
 For each setting, simulates tables of hits and misses in which a third of the strategies is truly 3 points better than
 the rest. A verdict is false if it calls a difference of 0, has the wrong sign, or says "equal" at a true difference of
@@ -6,11 +6,12 @@ the margin or more; the rate is the share of tables with any false verdict. Powe
 are called. `--looks` simulates all of `--until decided`: strategies that are 0, 0.5, 1 and 3 points better, looks after
 3, 5, 8, ... seeds, decided strategies that stop. `--best` does so for `--pairs best` and other orders of strategies; in
 the first tenth of the tables it also counts the runs of `--pairs all`. `--rates` simulates choices among three learning
-rates. `--full` prints the table of docs/statistics.md
-(1,000 tables per setting; hours of one core); the default of 40 tables takes a few minutes.
+rates, `--ends` which runs are called collapsed. `--part I N` runs one of N parts of the settings, `--full` prints the
+table of docs/statistics.md (1,000 tables per setting; hours of one core); 40 tables take a few minutes.
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from negbench.analysis.differences import differences
+from negbench.analysis.collapse import bound
+from negbench.analysis.differences import Differences, differences
 from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
 from negbench.grid.looks import Looks
 from negbench.grid.rates import choose
@@ -27,12 +29,14 @@ from negbench.settings.options import PairsToDecide
 
 Tests = dict[tuple[str, str], Difference]
 EFFECT, MARGIN, DIFFICULTY = 0.03, 0.01, 3.0
+UNTRAINED = 0.02  # where collapsed runs end
 EFFECTS = (0.0, 0.005, 0.01, 0.03)  # of the strategies in turn, with `--looks`
 ORDERS = {  # of nine strategies, with `--best`
-    "equal": (0.0,) * 9,
-    "one leader": (0.03, *(0.0,) * 8),
-    "close seconds": (0.03, 0.02, 0.02, 0.015, *(0.0,) * 5),
-    "shared by three": (0.03,) * 3 + (0.01,) * 3 + (-0.02,) * 3,
+    "all equal": (0.0,) * 9,
+    "one ahead by the margin": (0.01, *(0.0,) * 8),
+    "two equal leaders": (0.03, 0.03, *(0.0,) * 7),
+    "one behind collapses": (0.03, *(0.0,) * 8),
+    "the leader collapses": (*(0.0,) * 8, 0.03),
 }
 
 
@@ -50,6 +54,7 @@ class Setting:
     nested: bool = False
     looks: bool = False  # `seeds` is then the number at the last look
     order: str = ""  # a key of `ORDERS`
+    collapse: float = 0.0  # how often a run of the last strategy collapses
 
     def spread(self, rng: np.random.Generator) -> np.ndarray:
         if self.sds == "equal":
@@ -75,7 +80,12 @@ class Setting:
         difficulty, slope = by_query(DIFFICULTY), (logit_of(0.301, DIFFICULTY) - logit_of(0.299, DIFFICULTY)) / 0.002
         values = {}
         for k, sd in enumerate(self.spread(rng)):
-            level = logit_of(0.3 + effects[k], float(np.hypot(DIFFICULTY, self.preference)))
+            wide = float(np.hypot(DIFFICULTY, self.preference))
+            level: np.ndarray | float = logit_of(0.3 + effects[k], wide)
+            if self.collapse and k == self.rows - 1:
+                fell = rng.random((self.seeds, 1)) < self.collapse
+                level = np.where(fell, logit_of(UNTRAINED, wide), level)
+                effects[k] += self.collapse * (UNTRAINED - 0.3 - effects[k])
             moved = level + difficulty + by_query(self.preference) + sd * slope * rng.standard_normal((self.seeds, 1))
             values[f"s{k}"] = (scipy.special.logit(rng.random((self.seeds, self.queries))) < moved).astype(float)
         clusters = places if self.clusters else None
@@ -119,9 +129,9 @@ def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, fl
 
 
 def replayed(
-    whole: Mapping[str, Values], looks: Looks, baseline: str | None
-) -> Iterator[tuple[dict[str, int], Tests, Tests]]:
-    """Yield after each look every strategy's seeds, the family's differences, and those that are left to decide."""
+    whole: Mapping[str, Values], looks: Looks, baseline: str | None, blocks: Mapping[str, float] | None = None
+) -> Iterator[tuple[dict[str, int], Tests, Tests, Differences]]:
+    """Yield after each look every strategy's seeds, the family's differences, those left to decide, and all of them."""
     seeds, running, latest = dict.fromkeys(whole, 0), set(whole), None
     for count, share in zip(looks.counts, looks.shares, strict=True):
         seeds |= dict.fromkeys(running, count)
@@ -131,9 +141,15 @@ def replayed(
         family = dict(latest.pairs.differences)
         if looks.pairs == "baseline":
             family = {(name, str(baseline)): each for name, each in latest.against.items()}
-        left = latest.undecided(looks.pairs, baseline, dict.fromkeys(whole, 1.0))
+        out = {name for name, each in subset.items() if fallen([float(np.mean(row)) for row in each.values]).any()}
+        left = latest.undecided(looks.pairs, baseline, blocks or dict.fromkeys(whole, 1.0), out, margin=MARGIN)
         running &= {name for pair in left for name in pair}
-        yield dict(seeds), family, left
+        yield dict(seeds), family, left, latest
+
+
+def fallen(means: Sequence[float]) -> np.ndarray:
+    """[S] whether each of a strategy's runs is called collapsed."""
+    return np.array(means) < bound(UNTRAINED, max(means))
 
 
 def simulated(setting: Setting, rng: np.random.Generator) -> tuple[dict[str, Values], dict[str, float]]:
@@ -145,17 +161,22 @@ def simulated(setting: Setting, rng: np.random.Generator) -> tuple[dict[str, Val
 
 
 def first_place(setting: Setting, tables: int, seed: int) -> tuple[float, float, float, float]:
-    """Return shares of tables with a false verdict and with a decided first place, mean seeds, runs relative to all."""
+    """Return shares of tables with a false verdict and with a decided first place, mean seeds, runs relative to all.
+
+    It is also false to call a strategy first within the margin if another is truly a margin or more ahead of it.
+    """
     rng, false, ended = np.random.default_rng(seed), 0, 0
     used: dict[str, list[int]] = {"best": [], "all": []}
     for number in range(tables):
         whole, true = simulated(setting, rng)
         if number < tables / 10:
-            *_, (seeds, _, _) = replayed(whole, Looks((0, 1, 2), setting.seeds, "all"), None)
+            *_, (seeds, *_) = replayed(whole, Looks((0, 1, 2), setting.seeds, "all"), None)
             used["all"].append(sum(seeds.values()))
-        *_, (seeds, family, left) = replayed(whole, Looks((0, 1, 2), setting.seeds, "best"), None)
+        *_, (seeds, family, left, latest) = replayed(whole, Looks((0, 1, 2), setting.seeds, "best"), None)
         used["best"].append(sum(seeds.values()))
-        false += any(is_false(each, true[a] - true[b]) for (a, b), each in family.items())
+        first = {a for a in whole if latest.behind_at_most(a, whole) <= MARGIN}
+        wrong = any(is_false(each, true[a] - true[b]) for (a, b), each in family.items())
+        false += wrong or any(true[a] < max(true.values()) - MARGIN + 1e-9 for a in first)
         ended += not left
     share = sum(used["best"][: len(used["all"])]) / sum(used["all"])
     return false / tables, ended / tables, float(np.mean(used["best"])) / setting.rows, share
@@ -167,7 +188,7 @@ def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[flo
     ended = {round(gap, 3): list[bool]() for gap in EFFECTS}
     for _ in range(tables):
         whole, true = simulated(setting, rng)
-        *_, (seeds, family, _) = replayed(whole, looks, "s0")
+        *_, (seeds, family, *_) = replayed(whole, looks, "s0")
         gaps = {pair: true[pair[0]] - true[pair[1]] for pair in family}
         false += any(is_false(each, gaps[pair]) for pair, each in family.items())
         used += float(np.mean(list(seeds.values()))) / tables
@@ -176,15 +197,16 @@ def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[flo
     return false / tables, [float(np.mean(ended[round(gap, 3)])) for gap in EFFECTS], used
 
 
-def rates_chosen(gains: Sequence[float], queries: int, tables: int, seed: int) -> tuple[float, float, float]:
+def rates_chosen(gains: Sequence[float], queries: int, tables: int, seed: int) -> tuple[float, ...]:
     """Choose among rates of 0.3, 1 and 3 times the configured one, whose true recalls are 50 % plus these gains.
 
     A run moves all its queries by a normal term of 0.5 points. Return how often the choice is truly more than a margin
-    below the best, how often the highest mean would be, and how often the configured rate is kept.
+    below the best, how often the highest mean would be, how often the configured rate is kept, and by how many points
+    the choice and the highest mean are below the best on average.
     """
     rng, slope = np.random.default_rng(seed), (logit_of(0.501, DIFFICULTY) - logit_of(0.499, DIFFICULTY)) / 0.002
-    lost = highest = kept = 0
-    for _ in range(tables):
+    kept, short = 0, np.zeros((tables, 2))  # below the best: the choice, the highest mean
+    for below in short:
         difficulty, known = DIFFICULTY * rng.standard_normal(queries), dict[float, Values]()
         for rate, gain in zip((0.3, 1.0, 3.0), gains, strict=True):
             level = logit_of(0.5 + gain, DIFFICULTY) + slope * 0.005 * rng.standard_normal()
@@ -192,28 +214,46 @@ def rates_chosen(gains: Sequence[float], queries: int, tables: int, seed: int) -
             known[rate] = Values(hits[None], (0,), None)
         true = dict(zip(known, gains, strict=True))
         chosen, _ = choose(known, 1.0)
-        lost += true[chosen] < max(gains) - MARGIN
-        highest += true[max(known, key=lambda rate: known[rate].mean)] < max(gains) - MARGIN
+        below[:] = [max(gains) - true[rate] for rate in (chosen, max(known, key=lambda rate: known[rate].mean))]
         kept += chosen == 1.0
-    return lost / tables, highest / tables, kept / tables
+    return *(short > MARGIN).mean(axis=0), kept / tables, *(100 * short.mean(axis=0))
 
 
 def print_rates(tables: int) -> None:
     head = ("true gains of 0.3, 1 and 3 times", "queries", "chosen below the margin", "highest mean", "configured kept")
+    head += ("points below the best: chosen", "highest mean")
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
-    for gains in ((0.0, 0.0, 0.0), (-0.02, 0.0, 0.005), (-0.02, 0.0, 0.02), (0.04, 0.0, -0.1)):
+    for gains in ((0.0, 0.0, 0.0), (-0.02, 0.0, 0.005), (-0.02, 0.0, 0.01), (-0.02, 0.0, 0.02), (0.04, 0.0, -0.1)):
         for queries in (60, 1000, 2000):
-            shares = rates_chosen(gains, queries, tables, queries)
+            *shares, chosen, highest = rates_chosen(gains, queries, tables, queries)
             row = (", ".join(f"{100 * gain:+g}" for gain in gains), queries, *(f"{share:.1%}" for share in shares))
-            print("| " + " | ".join(map(str, row)) + " |", flush=True)
+            print("| " + " | ".join(map(str, (*row, f"{chosen:.2f}", f"{highest:.2f}"))) + " |", flush=True)
+
+
+def print_ends(tables: int) -> None:
+    """Print how often a healthy group has a run called collapsed, and how often k collapsed runs are not all called.
+
+    Healthy runs scatter with a normal term; collapsed ones end at the untrained model plus up to 20 % of the gain.
+    """
+    head = ("trained", "sd over seeds", "seeds", "healthy called", "one collapsed, missed", "all but one, missed")
+    print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    rng = np.random.default_rng(0)
+    for trained, sd, seeds in itertools.product((0.1, 0.2, 0.3, 0.8), (0.01, 0.03, 0.05), (3, 10)):
+        means = trained + sd * rng.standard_normal((tables, seeds))
+        fell = UNTRAINED + 0.2 * (trained - UNTRAINED) * rng.random((tables, seeds))
+        wrong = []
+        for lost in (np.arange(seeds) < k for k in (0, 1, seeds - 1)):
+            wrong.append(np.mean([(fallen(ends) != lost).any() for ends in np.where(lost, fell, means)]))
+        row = (f"{trained:.0%}", f"{100 * sd:g} points", seeds, *(f"{share:.1%}" for share in wrong))
+        print("| " + " | ".join(map(str, row)) + " |", flush=True)
 
 
 def best_settings(full: bool) -> Iterator[Setting]:
-    quick = (("equal", False), ("log-normal", True), ("log-normal", False), ("equal", True))
-    for order, alone in zip(ORDERS, quick, strict=True):
-        for sds, nested in quick if full else (alone,):
-            for most in (8, 60) if full else (8,):
-                yield Setting("best", most, rows=9, sds=sds, nested=nested, looks=True, order=order)
+    sampled = (("equal", False), ("log-normal", True), ("heavy-tailed", False), ("log-normal", True), ("equal", True))
+    for order, (sds, nested) in zip(ORDERS, sampled, strict=True):
+        lost = 0.4 * ("collapses" in order)
+        for most in (8, 60) if full else (8,):
+            yield Setting("best", most, rows=9, sds=sds, nested=nested, looks=True, order=order, collapse=lost)
 
 
 def look_settings(full: bool) -> Iterator[Setting]:
@@ -242,17 +282,15 @@ def settings(full: bool) -> Iterator[Setting]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--looks", action="store_true")
-    parser.add_argument("--best", action="store_true")
-    parser.add_argument("--rates", action="store_true")
+    for flag in ("--full", "--looks", "--best", "--rates", "--ends"):
+        parser.add_argument(flag, action="store_true")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="this one of so many parts of the settings")
     parser.add_argument("--tables", type=int)
     chosen = parser.parse_args()
     tables = chosen.tables or (1000 if chosen.full else 40)
     print(f"{tables} tables a setting, effect {100 * EFFECT:g} points, margin {100 * MARGIN:g} point, alpha 5 %\n")
-    if chosen.rates:
-        return print_rates(tables)
+    if chosen.rates or chosen.ends:
+        return print_rates(tables) if chosen.rates else print_ends(tables)
     head = ("family", "seeds", "rows", "queries", "sds", "by query", "false verdicts", "power", "seconds a table")
     if chosen.looks:
         decided = [f"decided of {100 * gap:g} points" for gap in EFFECTS]

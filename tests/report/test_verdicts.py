@@ -338,6 +338,8 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided():
     alone = answer_of([], [replace(rows[0], standing="best"), rows[3]])
     assert alone[0] == "R@10 with 1 negative per query and step: x (50.0 %) is best; last loses 10.0 points."
     assert alone[1].startswith("Behind x: last by 10.00")
+    near = answer_of([], [rows[0], replace(rows[2], gap_low=-0.004), replace(rows[2], gap_low=-0.005)])
+    assert near[0].endswith("open and open (49.0 %) are undecided against it, but at most 0.50 points ahead.")
     unknown = answer_of([], [row(name, mean, negatives=math.nan) for name, mean in (("x", 0.5), ("y", 0.4))])
     assert unknown[0].startswith("R@10 with an unrecorded number of negatives per query and step: x (50.0 %) is ")
     two = answer_of([], [*rows, row("x", 0.5, loss="other")])
