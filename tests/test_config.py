@@ -60,7 +60,7 @@ MISTAKES: dict[tuple[str, type[NegbenchError]], dict[str, str]] = {
         "trian.epochs=3": "unknown section 'trian': did you mean 'train'?",
         "train.epochs=0": "train.epochs = 0: input should be greater than or equal to 1",
         "train.epochs=many": "train.epochs = 'many': input should be a valid integer",
-        "train=3": "train = 3: train is a section; set train.KEY=value",
+        "train=3": "train = 3: train is a section: --set train.KEY=VALUE",
         "train.epochs": "--set 'train.epochs': expected section.key=value, e.g. --set train.epochs=12",
         "a.b.c=3": "--set 'a.b.c=3': expected section.key=value, e.g. --set train.epochs=12",
         "train.precision=fp8": "train.precision = 'fp8': input should be 'auto', 'fp32', 'bf16' or 'fp16'",

@@ -4,7 +4,7 @@ import csv
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,9 @@ def _jsonl(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tup
         if line.strip():
             where = f"{path}: line {number}"
             entry = typed(parsed(line, where), dict, where)
-            yield number, {names.get(name, name): value for name, value in entry.items()}
+            own = {names.get(name, name): value for name, value in entry.items()}
+            _check_columns(own, where)
+            yield number, own
 
 
 def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -119,12 +121,7 @@ def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple
     records = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     try:
         header = [names.get(name.strip(), name.strip()) for name in records.fieldnames or ()]
-        for column in REQUIRED:
-            if column not in header:
-                raise DataError(
-                    f"{path}: line 1: column '{column}' is missing (it has {', '.join(header)}): name other columns "
-                    f"with --columns {column}=NAME, or `columns` of the data set"
-                )
+        _check_columns(header, f"{path}: line 1")
         for record in records:
             if None in record or None in record.values():
                 want = len(records.fieldnames or ())
@@ -133,6 +130,16 @@ def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple
             yield records.line_num, {name: _cell(name, value) for name, value in own.items()}
     except csv.Error as error:
         raise DataError(f"{path}: line {records.line_num}: not valid CSV: {error}") from error
+
+
+def _check_columns(found: Iterable[str], where: str) -> None:
+    """Name all columns that are missing at once, so that one more try is enough."""
+    if missing := [column for column in REQUIRED if column not in found]:
+        named = ",".join(f"{column}=NAME" for column in missing)
+        raise DataError(
+            f"{where}: no column {', '.join(missing)} (it has {quoted(list(found))}): name them with --columns {named} "
+            f"(init, embed) or --set dataset.columns={named}"
+        )
 
 
 def _cell(column: str, value: str) -> Any:

@@ -36,7 +36,7 @@ class Precision:
         device, name = device_of(config), started or config.train.precision
         name = automatic(device) if name == "auto" else name
         if name == "fp16" and device.type != "cuda":
-            raise NegbenchError("train.precision = 'fp16' needs a GPU: use bf16 or fp32 on a CPU")
+            raise NegbenchError("train.precision = 'fp16' needs a GPU; on a CPU, --set train.precision=bf16")
         return cls(device, name, torch.amp.GradScaler(device.type, enabled=name == "fp16"))
 
     def autocast(self) -> AbstractContextManager[Any]:

@@ -313,7 +313,7 @@ def _check_keys(values: Mapping[str, Any]) -> None:
             raise UnknownNameError("section", key, RunConfig.model_fields)
         if key in _OWN:
             if not isinstance(value, Mapping):
-                raise OptionError(f"{key} = {quoted(value)}: {key} is a section; set {key}.KEY=value")
+                raise OptionError(f"{key} = {quoted(value)}: {key} is a section: --set {key}.KEY=VALUE")
             for name in value:
                 if name not in _OWN[key].model_fields:
                     raise UnknownNameError("key", f"{key}.{name}", [f"{key}.{n}" for n in _OWN[key].model_fields])

@@ -199,7 +199,7 @@ HEADER = "reference,text,target,split\n"
 FLAWS: dict[str, tuple[str, bytes, str]] = {
     "truncated": ("a.jsonl", f"{GOOD}\n{GOOD[:30]}".encode(), r"a\.jsonl: line 2 is not valid JSON \("),
     "no object": ("a.jsonl", b"[1]\n", r"line 1: expected an object, got \[1\]"),
-    "key absent": ("a.jsonl", b'{"reference": "a", "text": "t"}', r"line 1, column 'target' is missing \(it has \["),
+    "key absent": ("a.jsonl", b'{"reference": "a", "text": "t"}', r"line 1: no column target \(it has \["),
     "number": ("a.jsonl", b'{"reference": 7.5, "text": "t", "target": "b"}', r"'reference': expected a string, got 7"),
     "empty text": ("a.jsonl", b'{"reference": "a", "text": " ", "target": "b"}', r"column 'text': is empty"),
     "relevant no list": (
@@ -208,7 +208,7 @@ FLAWS: dict[str, tuple[str, bytes, str]] = {
     "surrogate": ("a.jsonl", GOOD.replace('"t"', '"\\ud800"').encode(), r"column 'text': .* is not valid text"),
     "empty file": ("a.jsonl", b"\n\n", r"it contains no triplet"),
     "not UTF-8": ("a.jsonl", b'{"reference": "\xff"}', r"is not UTF-8 \(byte 15\)"),
-    "column absent": ("a.csv", b"reference,text\na,b\n", r"a\.csv: line 1: column 'target' is missing"),
+    "column absent": ("a.csv", b"reference,text\na,b\n", r"a\.csv: line 1: no column target"),
     "cells": ("a.csv", f"{HEADER}a,t,b,val\na,t\n".encode(), r"line 3: expected 4 cells, as in the header"),
     "empty cell": ("a.csv", f"{HEADER}a,t,,val\n".encode(), r"line 2, column 'target' is missing"),
     "open quote": ("a.csv", f'{HEADER}a,"t,b,val\n'.encode(), r"a\.csv: line 1: not valid CSV: unexpected end"),
