@@ -80,8 +80,9 @@ def _turns(rows: Sequence[VerdictRow]) -> list[str]:
                 if pair[::-1] in beats[long] and not any(pair in pairs for pairs in turns.values()):
                     turns.setdefault((short, long), []).append(pair)
         for (short, long), pairs in turns.items():
-            names = listed([f"{a} and {b}" for a, b in pairs], _NAMED)
-            lines.append(f"Between {short} and {long} epochs the order turns: first ahead, then behind are {names}.")
+            ahead = ", ".join(f"{a} is ahead of {b}" for a, b in pairs[:_NAMED])
+            ahead += f" and {len(pairs) - _NAMED} more pairs" * (len(pairs) > _NAMED)
+            lines.append(f"The order turns: after {short} epochs {ahead}; after {long} it is the other way round.")
         if len(beats) > 1 and not turns:
             lines.append(f"No decided order turns between {min(beats)} and {max(beats)} epochs.")
     return list(dict.fromkeys(lines))

@@ -88,7 +88,7 @@ def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, A
     if options.get("gallery", "") is None and len(val.images) < images:
         yield (
             f"val ranks only the {len(val.images):,} of {images:,} images that its rows name, which is easier than "
-            "ranking all: add the others with --set dataset.gallery=FILE (one image per line, or .npz of the embeddings)"
+            "ranking all: add the others with --set dataset.gallery=FILE (an image per line, or .npz of the embeddings)"
         )
 
 

@@ -109,7 +109,7 @@ class Reader:
         given = os.environ.get(DATA_VARIABLE) if root is None else str(root)
         expected = f"the data come from {card.source}; expected below the folder: {tree}"
         if not given:
-            raise DataError(f"{card.name}: no folder given: set --data-root (root=...) or {DATA_VARIABLE}; {expected}")
+            raise DataError(f"{card.name}: no folder given: --data-root DIR, or set {DATA_VARIABLE}; {expected}")
         for name in ("", card.name, card.name.replace("-", "_")):
             if (Path(given) / name / marker).exists():
                 return cls(Path(given) / name)

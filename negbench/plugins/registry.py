@@ -312,7 +312,8 @@ def _coerced(where: str, value: Any, hint: Any) -> Any:
     except (TypeError, ValueError) as error:
         if isinstance(error, ValidationError):
             problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise OptionError(f"{where} = {quoted(value)}: {problem[0].lower()}{problem[1:]}") from error
+            apart = "; separate options by ':'" * bool(isinstance(value, str) and re.search(r",\s*\w+\s*=", value))
+            raise OptionError(f"{where} = {quoted(value)}: {problem[0].lower()}{problem[1:]}{apart}") from error
         return value  # an object (a Path, a module) that JSON cannot carry: the plug-in checks it
 
 

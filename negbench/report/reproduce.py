@@ -5,6 +5,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
+from negbench.analysis.words import label_of, markdown
 from negbench.report.published import PATH
 from negbench.settings.layers import read_recipe, recipes
 
@@ -13,8 +16,8 @@ INTRODUCTION = """# Reproduce a published table
 For every table of the four papers that a recipe reproduces: the command, what it needs, and the printed numbers. Memory
 is of weights, gradients and Adam's moments in 32 bits: a batch's activations come on top. Features of frozen image
 towers are stored once. A run checks that memory and disk suffice before it computes anything; `--dry-run` of a
-comparison prints its plan. `negbench list recipes NAME` prints the same for one recipe. Numbers in the order of the
-columns, in percent unless named.
+comparison prints its plan. `negbench list recipes NAME` prints the same for one recipe. Numbers are in percent where
+nothing else is said.
 """
 
 
@@ -78,6 +81,6 @@ def _table(table: Mapping[str, Any], trained: str) -> list[str]:
     else:
         place = "The report of a run or comparison prints these rows beside one's own."
     note = f" In print: {table['note']}." if "note" in table else ""
-    values = [" ".join("-" if value is None else f"{value:g}" for value in row["values"]) for row in table["rows"]]
-    rows = [f"- {row['row']}: {printed}" for row, printed in zip(table["rows"], values, strict=True)]
-    return [f"{head}: {', '.join(table['columns'])}. {place}{note}\n", *rows]
+    rows = [[row["row"], *("-" if value is None else f"{value:g}" for value in row["values"])] for row in table["rows"]]
+    frame = pd.DataFrame(rows, columns=["method", *map(label_of, table["columns"])])
+    return [f"{head}. {place}{note}\n", markdown(frame)]

@@ -71,6 +71,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(refused, tmp_path, monkeypatch):
         (["list", "backbones", "clp"], "unknown backbone 'clp': did you mean 'clip'?"),
         (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
         (["compare", "--strategies", "dqe:alpha=0.1,beta=0.5"], "separate options by ':', as NAME:a=1:b=2"),
+        (["run", "--strategy", "dqe:alpha=0.1,beta=0.5"], "should be a valid number; separate options by ':'"),
         (["compare", "--lr", "1e-3", "--set", "train.lr=5"], "--lr 0.001 and --set train.lr=5 set the same key"),
         (["compare", "--dial", "train.epochs=1,2", "--set", "train.epochs=3"], "set the same key"),
         (["compare", "--dial", "compute.threads=1,2"], "compute.threads is where runs are computed"),

@@ -81,7 +81,7 @@ def test_verify_lists_problems(file, capsys):
 
 
 VERIFY_MISTAKES: list[tuple[Any, ...]] = [
-    (["fashioniq"], "no folder given: set --data-root"),
+    (["fashioniq"], "no folder given: --data-root DIR"),
     (["fashionqi"], "did you mean 'fashioniq'?"),
     (["none.csv"], "there is no file"),
     (["synthetic", "--set", "wrold=1"], "did you mean 'world'?"),

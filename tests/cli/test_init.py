@@ -127,7 +127,10 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path, capsys):
 
 MISSING: list[tuple[dict[str, str], str]] = [
     ({}, "cannot start yet: no triplets: save a .jsonl"),
-    ({"t.csv": "ref,caption,target\na,b,c\n"}, "t.csv: line 1: no column reference, text (it has ['ref', 'caption', 't"),
+    (
+        {"t.csv": "ref,caption,target\na,b,c\n"},
+        "t.csv: line 1: no column reference, text (it has ['ref', 'caption', 't",
+    ),
     ({"t.jsonl": '{"ref": "a", "caption": "b", "target": "c"}'}, "--columns reference=NAME,text=NAME (init, embed)"),
     ({"t.csv": "reference,text,target\na,b,c\n"}, "no images (.jpg, .png, .webp), nor embeddings"),
     ({"t.jsonl": '{"reference": "p0", "text": 3.5, "target": "p1"}\n'}, "t.jsonl: line 1"),

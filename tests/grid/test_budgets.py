@@ -72,7 +72,7 @@ def test_turns_are_decided_at_both_budgets(runs):
     beaten = {("2", "in-batch x1"): ("qure x1",), ("4", "qure x1"): ("in-batch x1",)}
     rows = [replace(row, beaten_by=beaten.get((row.epochs, row.strategy), ())) for row in rows]
     assert _turns(rows) == [
-        "Between 2 and 4 epochs the order turns: first ahead, then behind are qure x1 and in-batch x1."
+        "The order turns: after 2 epochs qure x1 is ahead of in-batch x1; after 4 it is the other way round."
     ]
     assert _turns([replace(row, beaten_by=()) for row in rows]) == ["No decided order turns between 2 and 4 epochs."]
     assert _turns([replace(row, epochs="") for row in rows]) == []

@@ -40,8 +40,8 @@ def test_the_page_has_every_printed_row_of_the_papers():
     page = reproduction_page()
     for row in published_rows():
         if not row.secondary and row.dataset in ("fashioniq", "cirr", "circo", "hp-fashioniq"):
-            assert f"- {row.row}: " in page, row.row
-    assert len(re.findall(r"^- QuRe: ", page, re.MULTILINE)) == 5  # tables 2 to 5 and 7
+            assert f"| {row.row} | " in page, row.row
+    assert len(re.findall(r"^\| QuRe \| ", page, re.MULTILINE)) == 5  # tables 2 to 5 and 7
 
 
 def test_steps_are_those_of_the_recipe(capsys):
@@ -52,5 +52,5 @@ def test_steps_are_those_of_the_recipe(capsys):
     assert negbench(["list", "recipes", "cirqrs-table7"]) == 0
     printed = capsys.readouterr().out
     assert "`negbench compare --recipe cirqrs-table7 --data-root DIR`" in printed
-    assert "62.86" in printed
+    assert "| 62.86 |" in printed
     assert "prints these rows beside one's own" in printed
