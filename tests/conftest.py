@@ -209,10 +209,26 @@ def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ensure(tmp_path_factory.mktemp("toy"), spec)
 
 
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that the suite's processes share, for what takes seconds to make."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keep data and features out of the user's cache; workers and subprocesses inherit the setting."""
-    path = tmp_path_factory.mktemp("cache")
+def own_cache(shared_folder: Path, pytestconfig: pytest.Config) -> Path:
+    """Keep data and features out of the user's cache; subprocesses inherit the setting.
+
+    Machine code of the compiled passes stays in pytest's own cache; numba renews it when their source changes.
+    """
+    from negbench.machine.files import locked
+
+    path = shared_folder / "cache"
+    with locked(shared_folder / "cache.lock"):
+        if not path.exists():
+            path.mkdir()
+            (path / "numba").symlink_to(pytestconfig.cache.mkdir("numba"))  # type: ignore[union-attr]
     os.environ["NEGBENCH_CACHE"] = str(path)
     os.environ.pop("NEGBENCH_RUNS", None)
     os.environ.pop("NEGBENCH_DATA", None)
@@ -220,7 +236,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fast_mode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tracker], MlflowClient]]:
+def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]]:
     """Change what would make the tests slow or dependent on speed; this is all that they change for every test.
 
     - `os.fsync` does nothing and SQLite does not sync: tests kill processes, never the machine.
@@ -231,9 +247,10 @@ def fast_mode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tr
     tests/test_tracking.py creates stores, with the original method, which this yields.
     """
     from negbench.loop import checkpoint
+    from negbench.machine.files import locked
     from negbench.store.tracking import Tracker, default_uri
 
-    connect, client, first = sqlite3.dbapi2.connect, Tracker.client, tmp_path_factory.mktemp("store")
+    connect, client, first = sqlite3.dbapi2.connect, Tracker.client, shared_folder / "store"
 
     def unsynchronised(*place: Any, **how: Any) -> sqlite3.Connection:
         connection = connect(*place, **how)
@@ -244,8 +261,9 @@ def fast_mode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tr
     def copied(self: Tracker) -> MlflowClient:
         place = self.root / "mlflow.db"
         if self.uri == default_uri(self.root) and not place.exists():
-            if not (first / place.name).exists():
-                client(Tracker.open(first))
+            with locked(first / "made.lock"):
+                if not (first / place.name).exists():
+                    client(Tracker.open(first))
             with self.guard():
                 try:
                     if not place.exists():  # check again under the lock

@@ -116,6 +116,8 @@ def _figure(chart: Chart, title: str, narrow: bool) -> Figure:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
         tall += 0.1 + 0.2 * -(-len(handles) // columns)
     figure.set_size_inches(wide, tall)
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine(None)  # otherwise matplotlib draws all of it once more for the layout
     return figure
 
 
