@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from negbench.loop.runs import Bench
+    from negbench.loop.types import OpenRun
     from negbench.settings.config import RunConfig
     from negbench.store.tracking import Tracker
 
@@ -154,12 +155,32 @@ def start_command(forked: Callable[[Callable[[], object]], Forked]) -> Callable[
 
 
 @pytest.fixture
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo the test's plug-in registrations when it ends."""
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Undo the test's plug-in registrations when it ends, and whenever the function that this returns is called."""
     from negbench.plugins.registry import registry
 
-    for held in ("_files", "_classes"):
-        monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
+    before = {held: dict(getattr(registry, held)) for held in ("_files", "_classes")}
+
+    def again() -> None:
+        for held, value in before.items():
+            monkeypatch.setattr(registry, held, dict(value))
+
+    again()
+    return again
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Return a function that sets this machine's memory, and the free space of its disks if given, in bytes."""
+    from negbench.machine import room
+
+    def limit(memory: int, disk: int | None = None) -> None:
+        monkeypatch.setattr(room, "machine_memory", lambda: memory)
+        if disk is not None:
+            usage = SimpleNamespace(total=2 * disk, used=disk, free=disk)
+            monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+
+    return limit
 
 
 @pytest.fixture
@@ -359,6 +380,19 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]]
             return watched
 
         monkeypatch.setattr(State, "noting", noting)
+
+    return start
+
+
+@pytest.fixture
+def before_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[OpenRun], object]], None]:
+    """Return a function that installs a callback on every run that is to be trained; its errors fail the run."""
+    from negbench.loop import runs
+
+    real = runs.train
+
+    def start(check: Callable[[OpenRun], object]) -> None:
+        monkeypatch.setattr(runs, "train", lambda run, *given: (check(run), real(run, *given))[1])
 
     return start
 

@@ -10,8 +10,7 @@ from negbench.errors import NegbenchError
 from negbench.loop import identity
 from negbench.loop.identity import code_version, config_hash, counted, plugins_of
 from negbench.plugins import syntax
-from negbench.plugins.registry import KINDS, Registry, registry
-from negbench.settings import config as config_module
+from negbench.plugins.registry import KINDS, registry
 from negbench.settings.config import ResolvedConfig, build_config, resolved
 from tests.plugin_file import ANSWER, PLUGIN
 
@@ -137,7 +136,7 @@ def test_what_a_run_imports_counts_or_says_that_it_does_not():
     assert not away & {name.split(".")[1] for name in reached}
 
 
-def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, monkeypatch):
+def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, own_registry):
     def hash_of(folder: str, text: str, **more: str) -> str:
         files = {"mine.py": text, **{f"{name}.py": content for name, content in more.items()}}
         paths = [tmp_path / folder / name for name in files]
@@ -145,9 +144,7 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, mon
             path.parent.mkdir(exist_ok=True)
             path.write_text(content, encoding="utf-8")
         clear()
-        fresh = Registry()
-        monkeypatch.setattr(identity, "registry", fresh)
-        monkeypatch.setattr(config_module, "registry", fresh)
+        own_registry()
         config = resolved(build_config([{"strategy": "mine", "plugins": list(map(str, paths))}]))
         assert {plugin.path for plugin in plugins_of(config)} == {None, paths[0]}  # the built-in ones, and its file
         return config_hash(config, data="d")
@@ -159,7 +156,7 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, mon
     assert hash_of("a", PLUGIN.replace(ANSWER, "view.allowed")) != before
 
 
-def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch):
+def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_registry):
     """Regression: with a helper of the plug-in changed, old results were returned."""
     (tmp_path / "beside").mkdir()
     helper, deeper, data, other = (
@@ -178,9 +175,6 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch):
         clear()
         return code_version(config)
 
-    fresh = Registry()
-    monkeypatch.setattr(identity, "registry", fresh)
-    monkeypatch.setattr(config_module, "registry", fresh)
     config = resolved(build_config([{"strategy": "mine", "plugins": [str(plugin)]}]))
     modules = counted((("--plugin mine.py", plugin),))
     assert {name for name in modules if not name.startswith("negbench")} == {

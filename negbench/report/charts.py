@@ -77,13 +77,12 @@ def saved(chart: Chart, kind: Literal["svg", "png"], *, narrow: bool = False) ->
     file = io.BytesIO()
     with mpl.rc_context(_RC):
         metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-        _figure(chart, chart.title if kind == "png" else "", narrow).savefig(
-            file, format=kind, dpi=_DPI, metadata=metadata
-        )
+        title, dpi = (chart.title, _DPI) if kind == "png" else ("", 72)
+        _figure(chart, title, narrow, dpi).savefig(file, format=kind, metadata=metadata)
     return file.getvalue()
 
 
-def _figure(chart: Chart, title: str, narrow: bool) -> Figure:
+def _figure(chart: Chart, title: str, narrow: bool, dpi: int) -> Figure:
     """Draw all panels, the title above them and one legend below."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -92,7 +91,7 @@ def _figure(chart: Chart, title: str, narrow: bool) -> Figure:
     rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
     heights = [max(panel.tall for panel in row) + _AROUND for row in rows]
     wide = _FULL if chart.full and not narrow else across * _WIDE
-    figure = Figure((wide, 1), layout="constrained", facecolor="white")
+    figure = Figure((wide, 1), dpi=dpi, layout="constrained", facecolor="white")
     grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
     handles: dict[str, Any] = {
         name: Line2D([], [], color=color, marker=marker, linestyle="") for marker, color, name in chart.legend
@@ -116,8 +115,9 @@ def _figure(chart: Chart, title: str, narrow: bool) -> Figure:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
         tall += 0.1 + 0.2 * -(-len(handles) // columns)
     figure.set_size_inches(wide, tall)
-    figure.get_layout_engine().execute(figure)
-    figure.set_layout_engine(None)  # otherwise matplotlib draws all of it once more for the layout
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
+    figure.set_layout_engine(None)  # otherwise matplotlib draws everything once more for the layout
     return figure
 
 

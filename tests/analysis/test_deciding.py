@@ -21,7 +21,6 @@ from negbench.api import compare
 from negbench.cli.main import run as command
 from negbench.errors import NegbenchError, OptionError, RunError
 from negbench.grid.looks import Looks
-from negbench.loop import runs as loop_runs
 from negbench.machine.files import read_json
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
@@ -250,19 +249,19 @@ def test_who_is_beaten_gets_no_more_seeds_where_first_place_is_the_question(tmp_
     assert [rows[name]["undecided"] for name in ("cirqrs", "after-target", "dqe")] == [["after-target"], ["cirqrs"], []]
 
 
-def test_a_strategy_that_fails_leaves_until_it_is_mended(straight, vector_sets, tmp_path, monkeypatch):
+def test_a_strategy_that_fails_leaves_until_it_is_mended(straight, vector_sets, tmp_path, before_training):
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
     (lost,) = (cell["run"] for cell in cells if (cell["strategy"], cell["seed"]) == ("qure", 2))
     shutil.rmtree(tmp_path / lost)
 
-    def failing(*given: Any) -> Any:
+    def failing(run: Any) -> None:
         raise NegbenchError("mend this")
 
-    monkeypatch.setattr(loop_runs, "train", failing)
+    before_training(failing)
     assert command(flags_of(vector_sets, tmp_path)) == 2
     assert cells_of(tmp_path)["qure"] == [0, 1, 2]
-    monkeypatch.undo()
+    before_training(lambda run: None)
     assert command(flags_of(vector_sets, tmp_path)) == 0
     assert cells_of(tmp_path) == cells_of(straight)
 
@@ -277,17 +276,15 @@ def test_a_strategy_that_fails_leaves_until_it_is_mended(straight, vector_sets, 
 )  # fmt: skip
 def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(
     strategies, first, counts, last,
-    vector_sets, tmp_path, capsys, monkeypatch,
+    vector_sets, tmp_path, capsys, before_training,
 ):  # fmt: skip
     """qure fails from a seed on; no pair can be decided at a margin of a point."""
-    real = loop_runs.train
 
-    def failing(cell: Any, *given: Any) -> Any:
-        if cell.config.strategy.name == "qure" and cell.config.seed >= first:
+    def failing(run: Any) -> None:
+        if run.config.strategy.name == "qure" and run.config.seed >= first:
             raise NegbenchError("mend this")
-        return real(cell, *given)
 
-    monkeypatch.setattr(loop_runs, "train", failing)
+    before_training(failing)
     assert command(flags_of(vector_sets, tmp_path, "--strategies", strategies, "--margin", "1")) == 2
     assert {name: len(seeds) for name, seeds in cells_of(tmp_path).items()} == counts
     looks = [line for line in capsys.readouterr().out.splitlines() if line.startswith("look ")]

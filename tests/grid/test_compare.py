@@ -30,8 +30,6 @@ from negbench.grid.compare import over_recipe, plan_comparison
 from negbench.grid.comparison import ComparisonFolder, check_place, groups_of
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here, Processes
-from negbench.loop import runs as loop_runs
-from negbench.loop import train as loop
 from negbench.machine.files import read_json, write_json
 from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
@@ -93,24 +91,21 @@ def test_cells_are_computed_in_the_order_of_the_plan(vector_sets, tmp_path):
     assert seen == [cell.hash for cell in cells]
 
 
-def test_a_failing_cell_stops_nothing_and_runs_again(vector_sets, tmp_path, monkeypatch):
-    real = loop_runs.train
-
-    def failing(cell: Any, folder: Any, log: Any) -> Any:
-        if cell.config.strategy.name == "qure":
+def test_a_failing_cell_stops_nothing_and_runs_again(vector_sets, tmp_path, before_training):
+    def failing(run: Any) -> None:
+        if run.config.strategy.name == "qure":
             raise NegbenchError("mend this")
-        return real(cell, folder, log)
 
-    monkeypatch.setattr(loop_runs, "train", failing)
+    before_training(failing)
     first = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path)
     assert [(o.cell.labels["strategy"], o.error) for o in first] == [("qure", "mend this"), ("in-batch", None)]
-    monkeypatch.undo()
+    before_training(lambda run: None)
     mended = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path)
     assert [(o.error, o.reused) for o in mended] == [(None, False), (None, True)]
 
 
-def test_a_fault_of_ours_is_kept_with_its_traceback(vector_sets, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop_runs, "train", lambda *_: 1 / 0)
+def test_a_fault_of_ours_is_kept_with_its_traceback(vector_sets, tmp_path, before_training):
+    before_training(lambda run: 1 / 0)
     (outcome,) = compute(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
     assert outcome.error == "ZeroDivisionError: division by zero"
     (kept,) = (tmp_path / "c").glob("fault-*.txt")
@@ -118,18 +113,13 @@ def test_a_fault_of_ours_is_kept_with_its_traceback(vector_sets, tmp_path, monke
 
 
 def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch):
-    opened: list[Any] = []
-    monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run))
-    cells: list[Any] = [_cell_of("clip", data, place) for place, data in enumerate("aabcb")]
-    grid_compute.encode_cells(cells, Display())
-    assert [run.place for run in opened] == [0, 2, 3]
-
-
-def test_of_a_backbone_that_brings_its_features_one_world_is_opened(monkeypatch):
-    opened: list[Any] = []
-    monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run))
-    grid_compute.encode_cells([_cell_of("vectors", data, place) for place, data in enumerate("abc")], Display())
-    assert [run.place for run in opened] == [0]
+    """Of a backbone that brings its features, one world is opened."""
+    opened: list[int] = []
+    monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run.place))
+    for backbone, want in (("clip", [0, 2, 3]), ("vectors", [0])):
+        opened.clear()
+        grid_compute.encode_cells([_cell_of(backbone, data, n) for n, data in enumerate("aabcb")], Display())
+        assert opened == want
 
 
 def _cell_of(backbone: str, data: str, place: int) -> Any:
@@ -139,32 +129,24 @@ def _cell_of(backbone: str, data: str, place: int) -> Any:
     return SimpleNamespace(run=run, config=config, labels={"backbone": backbone, "dataset": "world"})
 
 
-def test_interrupted_and_continued_gives_the_same_table(vector_sets, tmp_path, monkeypatch):
+def test_interrupted_and_continued_gives_the_same_table(vector_sets, tmp_path, watched):
     axes = axes_of(vector_sets, "qure,hycole,cirqrs:n_neg=5")
     compute(axes, tmp_path / "straight")
-    real, calls = loop.train_epoch, []
+    epochs, last = list[int](), 8
 
-    def interrupted(*given: Any) -> Any:
-        calls.append(1)
-        made = real(*given)
-        if len(calls) == 6:
+    def watch(epoch: int) -> None:
+        if not epochs or epochs[-1] != epoch:
+            epochs.append(epoch)
+        if len(epochs) == last:
             raise KeyboardInterrupt
-        return made
 
-    monkeypatch.setattr(loop, "train_epoch", interrupted)
+    watched(watch)
     with pytest.raises(KeyboardInterrupt):
         compute(axes, tmp_path / "halves")  # six cells of two epochs: the last epoch of the third one is lost
-    monkeypatch.setattr(loop, "train_epoch", real)
-    trained: list[int] = []
-
-    def counted(run: Any, moving: Any, state: Any, batches: Any) -> Any:
-        trained.append(state.epoch)
-        return real(run, moving, state, batches)
-
-    monkeypatch.setattr(loop, "train_epoch", counted)
+    assert epochs == [0, 1, 2, 0, 1, 2, 0, 1]  # at the end, once more
+    epochs, last = [], 100
     assert sum(o.reused for o in compute(axes, tmp_path / "halves")) == 2
-    monkeypatch.undo()
-    assert trained == [1, 0, 1, 0, 1, 0, 1]  # it resumed and did not start again
+    assert epochs == [1, 2] + [0, 1, 2] * 3  # it resumed and did not start again
     assert not list((tmp_path / "halves").glob("*-2"))
     tables = [leader_table(groups_of(tmp_path / where, "c")) for where in ("straight", "halves")]
     assert markdown(tables[0].quality) == markdown(tables[1].quality)

@@ -16,7 +16,6 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid.compare import plan_comparison
 from negbench.grid.executors import Here
 from negbench.grid.rates import paired_error
-from negbench.loop import runs as loop_runs
 from negbench.loop.runs import plan_run
 from negbench.machine.files import read_json
 from negbench.scoring.stored import Values
@@ -185,20 +184,18 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, t
         assert dict(row["tried"])[each["lr"]] is None
 
 
-def test_failed_trials_end_the_command(vector_sets, computed, tmp_path, monkeypatch):
+def test_failed_trials_end_the_command(vector_sets, computed, tmp_path, before_training):
     """The cells run at the configured rate then; a rerun tries the others."""
-    real = loop_runs.train
 
-    def failing(cell: Any, folder: Any, log: Any) -> Any:
-        if cell.config.strategy.name == "top-k" and not cell.config.eval.reported:
+    def failing(run: Any) -> None:
+        if run.config.strategy.name == "top-k" and not run.config.eval.reported:
             raise NegbenchError("mend this")
-        return real(cell, folder, log)
 
-    monkeypatch.setattr(loop_runs, "train", failing)
+    before_training(failing)
     with pytest.raises(NegbenchError, match=r"3 of \d+ cells failed"):
         api.compare(asked_of(vector_sets, tmp_path))
     documents = [read_json(tmp_path / "c" / "comparison.json")]
-    monkeypatch.undo()
+    before_training(lambda run: None)
     api.compare(asked_of(vector_sets, tmp_path))
     documents += [read_json(runs / "c" / "comparison.json") for runs in (tmp_path, computed)]
     assert all(cell["run"] for document in documents for cell in document["cells"])

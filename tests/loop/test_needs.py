@@ -1,8 +1,6 @@
 """Needs of a run, estimated before it: the arithmetic against what the run then uses, and the refusals."""
 
-import shutil
 import time
-from collections import namedtuple
 
 import pytest
 import torch
@@ -18,8 +16,6 @@ from negbench.machine import room
 from negbench.machine.room import Need, check_disk, check_memory, machine_memory, size
 from negbench.settings.config import resolved
 from negbench.systems.system import load_config
-
-Usage = namedtuple("Usage", "total used free")
 
 
 def opened(sets: list[str], *more: str, strategy: str = "qure") -> OpenRun:
@@ -37,15 +33,14 @@ def test_a_need_is_a_product_that_reads_as_one():
     assert [size(n) for n in (0, 3 * 2**20, 1.5 * 2**30, 5 * 2**40)] == ["1 MiB", "3 MiB", "1.5 GiB", "5.0 TiB"]
 
 
-def test_all_of_it_together_counts(tmp_path, monkeypatch):
+def test_all_of_it_together_counts(tmp_path, limited):
     both = [Need("a", ((3, "x"), (2**30, "bytes")), "lower a"), Need("b", ((2**30, "bytes"),), "lower b")]
-    monkeypatch.setattr(room, "machine_memory", lambda: 2**32)
+    limited(2**32)
     check_memory(both)
-    monkeypatch.setattr(room, "machine_memory", lambda: 2**32 - 1)
+    limited(2**32 - 1, disk=2**30)
     message = r"about 4.0 GiB of memory, this machine has 4.0 GiB \(a: 3 x x 1,073,741,824 bytes = 3.0 GiB\): lower a"
     with pytest.raises(OptionError, match=message):
         check_memory(both)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(0, 0, 2**30))
     with pytest.raises(OptionError, match=r"of disk, .* has room for 1.0 GiB \(a: .*\): lower a"):
         check_disk(both, tmp_path)
 
@@ -113,32 +108,32 @@ def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, capsys,
     assert not list(tmp_path.glob("*/config.json"))
 
 
-def test_a_grid_is_refused_before_its_first_cell(vector_flags, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(room, "machine_memory", lambda: 2**12)
+def test_a_grid_is_refused_before_its_first_cell(vector_flags, tmp_path, capsys, limited):
+    limited(2**12)
     grid = ["compare", "--lr=fixed", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
     assert "of memory, this machine has 1 MiB (" in capsys.readouterr().err
     assert not list(tmp_path.glob("*/metrics.jsonl"))
 
 
-def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tmp_path, monkeypatch):
+def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tmp_path, limited):
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**40, 2**40, 1000))
+    limited(2**40, disk=1000)
     with pytest.raises(OptionError, match=r"of disk, .* has room for 1 MiB \("):
         run_config(config, Bench.open(tmp_path / "runs", "none"))
     assert not (tmp_path / "runs").exists()
-    monkeypatch.undo()
+    limited(2**40, disk=2**40)
     assert run_config(config, Bench.open(tmp_path / "runs", "none")).folder.status == "finished"
 
 
-def test_features_and_batches_of_images_count_too(toy_sets, monkeypatch, tmp_path):
+def test_features_and_batches_of_images_count_too(toy_sets, limited):
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
     splits = Scenes().splits(resolved(config))
     images = sum(len(part.all_images) for part in splits.parts)
     message = rf"\(a batch of images to encode: {min(128, images)} images x .*\): lower compute.encode_batch_size"
-    monkeypatch.setattr(room, "machine_memory", lambda: 1000 * 2**10)  # enough for the features
+    limited(1000 * 2**10)  # enough for the features
     with pytest.raises(OptionError, match=message):
         open_run(config, Display(), Scenes())
-    monkeypatch.setattr(room, "machine_memory", lambda: 1000)
+    limited(1000)
     with pytest.raises(OptionError, match=r"\(features held in memory: .*\): lower compute.feature_memory_gib"):
         open_run(config, Display(), Scenes())

@@ -226,19 +226,31 @@ def test_any_block_size_gives_the_same_scores_where_the_product_alone_would_not(
         assert torch.equal(parts, whole), size
 
 
+@pytest.fixture
+def sized(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that sets the sizes of blocks and tiles, constants of `tiles` and `mine`, by their names."""
+
+    def start(**sizes: int) -> None:
+        for name, value in sizes.items():
+            modules = [module for module in (tiles, mining) if hasattr(module, name)]
+            assert modules, name
+            for module in modules:
+                monkeypatch.setattr(module, name, value)
+
+    return start
+
+
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_a_corpus_of_several_tiles_is_scored_like_one(tokens, monkeypatch):
+def test_a_corpus_of_several_tiles_is_scored_like_one(tokens, sized):
     task = toy_task(tokens=tokens)
     whole = mining.tiled_relevance(task.queries, task.candidates)
-    monkeypatch.setattr(tiles, "_TILE_QUERIES", 4)
-    monkeypatch.setattr(tiles, "_TILE_TOKENS", 11)
-    monkeypatch.setattr(tiles, "_CACHED_TOKENS", 7)
+    sized(_TILE_QUERIES=4, _TILE_TOKENS=11, _CACHED_TOKENS=7)
     torch.testing.assert_close(mining.tiled_relevance(task.queries, task.candidates), whole, atol=1e-6, rtol=0)
 
 
-def test_a_corpus_is_viewed_copied_or_gathered(monkeypatch):
+def test_a_corpus_is_viewed_copied_or_gathered(sized):
     table = torch.arange(36.0).view(6, 3, 2)
-    monkeypatch.setattr(tiles, "_COPY_BYTES", 4 * table[0].nbytes)
+    sized(_COPY_BYTES=4 * table[0].nbytes)
     for columns, how in (([1, 2, 3], "view"), ([0, 2, 1, 3], "copy"), ([5, 0], "copy"), ([0, 1, 3, 4, 5], "gather")):
         rows = torch.tensor(columns)
         tokens, gathered = tiles.gatherable(table, rows)
@@ -266,9 +278,8 @@ def test_shards_put_together_are_the_whole():
         assert_same(part, Mined(**picked, stale=False))
 
 
-def test_large_corpora_shrink_the_block(monkeypatch):
-    for module in (mining, tiles):
-        monkeypatch.setattr(module, "BLOCK_ENTRIES", 60)
+def test_large_corpora_shrink_the_block(sized):
+    sized(BLOCK_ENTRIES=60)
     done: list[int] = []
     task = toy_task()
     mined = run(task, Everything(), progress=done.append)
@@ -287,16 +298,16 @@ class Nearest(Strategy):
         return view.allowed & (view.plane("target") > view.scores)
 
 
-def test_parts_of_a_block_and_images_that_are_gathered_change_nothing(monkeypatch):
+def test_parts_of_a_block_and_images_that_are_gathered_change_nothing(sized):
     task = toy_task(tokens=2)
     targets = normalize(task.candidates.mean(1), dim=-1)
     plane = EmbeddedPlane(targets[task.target], task.candidates)
     task = dataclasses.replace(task, planes={"target": plane}, filters=Filters(max_target=0.9))
     whole = run(task, Nearest())
     assert int((whole.fallback == 0).sum()) > 20
-    monkeypatch.setattr(mining, "_PART_ENTRIES", 40)
+    sized(_PART_ENTRIES=40)
     assert_same(run(task, Nearest()), whole)
-    monkeypatch.setattr(tiles, "_COPY_BYTES", 0)
+    sized(_COPY_BYTES=0)
     table, gathered = mining.gatherable(task.candidates, task.groups[1])
     assert table is task.candidates
     assert gathered is not None
@@ -318,8 +329,8 @@ class _Largest(TorchDispatchMode):
         return result
 
 
-def test_memory_is_bounded_by_the_block(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiles, "_TILE_QUERIES", 8)
+def test_memory_is_bounded_by_the_block(tmp_path, sized):
+    sized(_TILE_QUERIES=8)
     generator = torch.Generator().manual_seed(0)
     count, images, block = 400, 300, 8
     queries = normalize(torch.randn(count, 4, generator=generator), dim=-1)

@@ -27,11 +27,9 @@ from hypothesis import strategies as st
 import negbench
 from negbench.cli.main import run as command_line
 from negbench.errors import NegbenchError
-from negbench.loop import train as loop
 from negbench.loop.runs import Bench, run_config
-from negbench.machine import room
 from negbench.machine.files import SUMS
-from negbench.plugins.registry import KINDS, registry
+from negbench.plugins.registry import KINDS
 from negbench.settings.config import RunConfig, flattened
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
@@ -56,20 +54,17 @@ def fuzzed(*arguments: st.SearchStrategy[Any]) -> Callable[[Function], Function]
     return lambda function: chosen(given(*arguments)(function))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small() -> Iterator[None]:
-    """Limit memory to a gibibyte and runs to one epoch; at the end of `make fuzz`, print the number of cases."""
-    whole = loop.train_epoch
+@pytest.fixture(autouse=True)
+def small(watched: Callable[[Callable[[int], None]], None], limited: Callable[..., None]) -> Iterator[None]:
+    """Limit memory to a gibibyte and runs to one epoch; in `make fuzz`, print the number of cases so far."""
 
-    def one(run: Any, moving: Any, state: Any, batches: Any) -> Any:
-        if state.epoch > 0:
+    def enough(epoch: int) -> None:
+        if epoch > 0:
             raise NegbenchError("enough for a test")
-        return whole(run, moving, state, batches)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "train_epoch", one)
-        patch.setattr(room, "machine_memory", lambda: 2**30)
-        yield
+    watched(enough)
+    limited(2**30)
+    yield
     if "NEGBENCH_FUZZ" in os.environ:
         print(f"\nfuzzed: {dict(TRIED)}, {TRIED.total()} in all")
 
@@ -422,18 +417,7 @@ MORE += ("def k2(self: pass", "queue = 5", "def order(self, epoch):\n        ret
 DEFAULTS = ("1", "None", "'x'", "tunable(3, low=1, high=9)", "object()", "[]", "tunable(30, low=1, high=9)")
 
 
-@pytest.fixture
-def clean_registry(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    before = dict(registry._files), dict(registry._classes)
-
-    def again() -> None:
-        monkeypatch.setattr(registry, "_files", dict(before[0]))
-        monkeypatch.setattr(registry, "_classes", dict(before[1]))
-
-    return again
-
-
-def test_plugin_files(vector_flags, place, clean_registry, tmp_path):
+def test_plugin_files(vector_flags, place, own_registry, tmp_path):
     plain = STRATEGY.format(scope="corpus", default=1, more="", first="pass", answer="view.allowed")
     numbers = itertools.count()
 
@@ -451,7 +435,7 @@ def test_plugin_files(vector_flags, place, clean_registry, tmp_path):
             form = STRATEGY if kind == "strategy" else LOSS
             default, more = (pick(*DEFAULTS), pick(*MORE)) if data.draw(st.booleans()) else ("1", "")
             content = form.format(scope=scope, default=default, more=more, first=first, answer=answer).encode()
-        clean_registry()
+        own_registry()
         file = tmp_path / f"mine{next(numbers)}.py"
         file.write_bytes(content)
         name = ["--strategy", "qure", "--loss", file.stem] if kind == "loss" else ["--strategy", file.stem]

@@ -1,6 +1,7 @@
 """Trials of the engine on the dev part only, their MLflow copies, and the whole command."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here
-from negbench.loop import runs as engine
-from negbench.loop import train as loop
 from negbench.report.loaded import StudyResult
 from negbench.report.study import importance_frame, trials_frame
 from negbench.settings.config import resolved
@@ -75,15 +74,28 @@ def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touch
             assert not [name for point in run.metrics() for name in point if name.startswith("val/")]
 
 
-def test_nothing_is_pruned_before_its_first_refresh(vector_sets, tmp_path, monkeypatch):
+@pytest.fixture
+def pruned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int, int], bool]], None]:
+    """Return a function that installs the pruner's answer to a trial's number and step."""
+
+    def start(answer: Callable[[int, int], bool]) -> None:
+        def should_prune(self: Any) -> bool:
+            trial = self._get_latest_trial()
+            return answer(trial.number, trial.last_step)
+
+        monkeypatch.setattr(Trial, "should_prune", should_prune)
+
+    return start
+
+
+def test_nothing_is_pruned_before_its_first_refresh(vector_sets, tmp_path, pruned):
     asked: list[tuple[int, int]] = []
 
-    def always(self: Any) -> bool:
-        trial = self._get_latest_trial()
-        asked.append((trial.number, trial.last_step))
-        return bool(trial.number > 0)
+    def always(number: int, step: int) -> bool:
+        asked.append((number, step))
+        return number > 0
 
-    monkeypatch.setattr(Trial, "should_prune", always)
+    pruned(always)
     book = small_study([*vector_sets, "train.epochs=6"], tmp_path, trials=6)
     base = book.spec.config
     firsts = {t.number: first_refresh(book.spec.space.config(base, t.params, 0)) for t in book.frozen()}
@@ -98,37 +110,37 @@ def test_nothing_is_pruned_before_its_first_refresh(vector_sets, tmp_path, monke
     assert not list((tmp_path / "s" / "cells").glob("*/checkpoint.pt"))
 
 
-def test_a_killed_trial_goes_on_from_its_checkpoint(vector_sets, tmp_path, monkeypatch):
+def test_a_killed_trial_goes_on_from_its_checkpoint(vector_sets, tmp_path, watched):
     straight = small_study(vector_sets, tmp_path / "straight", trials=1)
-    real, epochs = loop.train_epoch, list[int]()
+    epochs = list[int]()
 
-    def interrupted(run: Any, moving: Any, state: Any, batches: Any) -> Any:
-        epochs.append(state.epoch)
-        if len(epochs) == 4:
+    def interrupted(epoch: int) -> None:
+        epochs.append(epoch)
+        if epoch == 3 and epochs.count(3) == 1:
             raise KeyboardInterrupt
-        return real(run, moving, state, batches)
 
-    monkeypatch.setattr(loop, "train_epoch", interrupted)
+    watched(interrupted)
     with pytest.raises(KeyboardInterrupt):
         small_study(vector_sets, tmp_path / "halves", trials=1)
+    seen = len(epochs)
     book = small_study(vector_sets, tmp_path / "halves", trials=1)
-    assert epochs == [0, 1, 2, 3, 3]
+    assert ({*epochs[:seen]}, {*epochs[seen:]}) == ({0, 1, 2, 3}, {3, 4})  # 4: at the end
     assert not list(tmp_path.glob("*/s/cells/*/model.safetensors"))  # the weights of forty trials take gigabytes
     (again,), (want,) = book.frozen(), straight.frozen()
     assert again.params == want.params
     assert (again.value, again.intermediate_values) == (want.value, want.intermediate_values)
 
 
-def test_a_trial_killed_before_the_pruner_answered_is_judged_again_there_alone(vector_sets, tmp_path, monkeypatch):
+def test_a_trial_killed_before_the_pruner_answered_is_judged_again_there_alone(vector_sets, tmp_path, pruned):
     asked = list[int]()
 
-    def answer(self: Any) -> bool:
-        asked.append(self._get_latest_trial().last_step)
+    def answer(number: int, step: int) -> bool:
+        asked.append(step)
         if len(asked) == 2:
             raise KeyboardInterrupt
         return False
 
-    monkeypatch.setattr(Trial, "should_prune", answer)
+    pruned(answer)
     with pytest.raises(KeyboardInterrupt):
         small_study(vector_sets, tmp_path, trials=1)
     for path in (tmp_path / "s" / "cells").glob("*/checkpoint.pt"):
@@ -138,7 +150,7 @@ def test_a_trial_killed_before_the_pruner_answered_is_judged_again_there_alone(v
     assert book.counts()["finished"] == 1
 
 
-def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_sets, tmp_path, monkeypatch):
+def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_sets, tmp_path, watched):
     values = list[float]()
     book, job = open_study(tmp_path, "s", spec_of(vector_sets), trials=1, tracking_uri=None)
 
@@ -149,7 +161,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_
     with pytest.raises(KeyboardInterrupt):
         book.work(dying, silent)
     (before,) = book.frozen()
-    monkeypatch.setattr(loop, "train_epoch", lambda *given: pytest.fail("it was trained"))
+    watched(lambda epoch: pytest.fail("it was trained"))
     run_study(job, Here(), silent)
     (again,) = book.frozen()
     assert [again.value] == values
@@ -164,17 +176,14 @@ def mlflow_runs(runs: Path, name: str) -> list[Any]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
-def test_mlflow_statuses(vector_sets, tmp_path, monkeypatch):
-    real = engine.train
-
-    def failing(run: Any, folder: Any, log: Any) -> Any:
+def test_mlflow_statuses(vector_sets, tmp_path, before_training, pruned):
+    def failing(run: Any) -> None:
         if run.config.strategy.options["alpha"] != 0.2 and not (tmp_path / "failed").exists():
             (tmp_path / "failed").touch()
             raise NegbenchError("mend this")
-        return real(run, folder, log)
 
-    monkeypatch.setattr(engine, "train", failing)
-    monkeypatch.setattr(Trial, "should_prune", lambda self: self.number == 2)
+    before_training(failing)
+    pruned(lambda number, step: number == 2)
     book = small_study(vector_sets, tmp_path, trials=4, uri=default_uri(tmp_path))
     runs = mlflow_runs(tmp_path, "s")
     (parent,) = [run for run in runs if run.data.tags["negbench.kind"] == "study"]
