@@ -19,7 +19,9 @@ from negbench.tuning.spec import StudySpec
 
 
 def base_of(strategy: str, *sets: str) -> RunConfig:
-    return load_config(flags={"strategy": {"name": strategy}}, sets=sets)
+    """Return a configuration on data without pictures, as those of the default would have to be drawn first."""
+    flags = {"strategy": {"name": strategy}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
+    return load_config(flags=flags, sets=("train.epochs=12", *sets))
 
 
 def knobs_of(space: Space) -> dict[str, Any]:
