@@ -11,7 +11,7 @@ from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import in_words, last_card
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, rounded
-from negbench.analysis.words import bracket, label_of, listed, percent, signed
+from negbench.analysis.words import bracket, in_points, label_of, listed, percent, signed
 from negbench.display import duration
 from negbench.grid.comparison import Group, place_of
 from negbench.grid.dials import Dials
@@ -22,7 +22,7 @@ _NAMED = 4  # most strategies named in a list
 _WORDS = {  # of a verdict; {} is the strategy that others are compared with
     "better": "better than {}",
     "worse": "worse than {}",
-    "equal": "equal to {} within {} points",
+    "equal": "equal to {} within {}",
     "undecided": "undecided against {}",
 }
 
@@ -142,8 +142,11 @@ def _numbers(blocks: Mapping[str, Sequence[VerdictRow]], after: str) -> str:
     """Compare the highest of each number of negatives with the highest of all."""
     highest = [max(members, key=lambda row: row.mean) for members in blocks.values()]
     first, *rest = sorted(highest, key=lambda row: -row.mean)
-    others = (f"{_with(row)} {signed(row.behind, row.behind_low, row.behind_high, sign=False)} behind" for row in rest)
-    text = f"Between numbers of negatives{after}: {_with(first)} has the highest {label_of(first.metric)}"
+    others = (
+        f"{_with(row)} is {signed(row.behind, row.behind_low, row.behind_high, sign=False)} points behind"
+        for row in rest
+    )
+    text = f"Whatever the number of negatives, {_with(first)} has the highest {label_of(first.metric)}{after}"
     return f"{text}; {', '.join(others)}."
 
 
@@ -160,7 +163,8 @@ def _against(rows: Sequence[VerdictRow]) -> list[str]:
     text = f"Against {rows[0].baseline}: {_verdicts(rows)}"
     if unlike:
         counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in unlike)
-        text += f" Not with its {negatives_text(unlike[0].baseline_negatives)} negatives per query and step: {counts}."
+        own = negatives_words(negatives_text(unlike[0].baseline_negatives))
+        text += f" The baseline has {own} per query and step, but {counts}."
     return [text]
 
 
@@ -189,7 +193,7 @@ def _beside(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[Verdi
         ("undecided", [row for row in near if row.standing != "equal"]),
     ):
         if members:
-            words = _WORDS[verdict].format("it", f"{100 * best.margin:g}")
+            words = _WORDS[verdict].format("it", in_points(best.margin))
             if verdict == "undecided" and all(-row.gap_low <= best.margin for row in members):
                 words += f", but at most {percent(-min(row.gap_low for row in members), 2)} points ahead"
             parts.append(f"{_names(members)} ({_range([row.mean for row in members])} %) {_is(members)} {words}")
@@ -213,7 +217,7 @@ def _verdicts(rows: Sequence[VerdictRow]) -> str:
         names = [f"{row.named} {signed(row.difference, row.diff_low, row.diff_high)}" for row in members]
         if members:
             other = "it" if parts else f"{own.strategy} ({percent(own.mean)} %)"
-            parts.append(f"{listed(names, 9)} {_is(members)} {words.format(other, f'{100 * own.margin:g}')}")
+            parts.append(f"{listed(names, 9)} {_is(members)} {words.format(other, in_points(own.margin))}")
     return f"{metric}: {'; '.join(parts)}."
 
 

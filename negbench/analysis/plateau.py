@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import label_of, listed, percent
+from negbench.analysis.words import in_points, label_of, listed, percent
 from negbench.datasets.dataset import DEV_QUERIES
 from negbench.grid.comparison import AXES, KEY, Group, place_of
 from negbench.grid.rates import ChosenRate
@@ -96,7 +96,8 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
     if errors:
         between = " to ".join(dict.fromkeys((errors[0], errors[-1])))
         parts.append(
-            f"Within one standard error of the best ({between} points), the one nearest to the configured is taken."
+            f"Of rates within one standard error of the best ({between} points), "
+            "the nearest to the configured one is taken."
         )
     end = f"The best rate of {listed(ends, _NAMED)} is the highest or the lowest tried; a better one may lie beyond."
     lost = f"All trials of {listed(failed, _NAMED)} failed, so the configured rate was used."
@@ -111,7 +112,7 @@ def _dev_part(chosen: Sequence[ChosenRate]) -> str:
         return "queries that are not reported"
     count = " to ".join(dict.fromkeys((f"{sizes[0]:,}", f"{sizes[-1]:,}")))
     if chosen[0].generated:
-        return f"{count} queries generated for it"
+        return f"{count} queries generated for this"
     return f"{count} queries carved from train" + f" (fewer than {DEV_QUERIES:,})" * (sizes[0] < DEV_QUERIES)
 
 
@@ -158,7 +159,7 @@ def trained_out(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str
         return []
     rising = sorted((each for each in known if each[0] > each[2].margin), key=lambda each: -each[0])
     row = (rising or known)[0][2]
-    points = f"{100 * row.margin:g} point{'s' * (row.margin != 0.01)}"
+    points = in_points(row.margin)
     third = f"the last third of the {longest or ''} epochs".replace("  ", " ")
     if not rising:
         return [f"Trained out: no curve of {label_of(row.metric)} rises by more than {points} in {third}."]

@@ -29,7 +29,9 @@ def last_card(result: Mapping[str, Any]) -> Card:
 def in_words(cards: Sequence[Card]) -> str:
     """Describe cards in one line; of several cards, the lowest to the highest value."""
     rank, images = _range(cards, "target_rank_median", 1, 0), _range(cards, "images", 1, 0)
-    parts = [f"the training target's median rank is {rank} of {images}, {_range(cards, 'target_first')} % are first"]
+    parts = [
+        f"the training target's median rank is {rank} of {images}, and {_range(cards, 'target_first')} % rank first"
+    ]
     start = f"in the top 5 % of the ranking for {_range(cards, 'band_start_top')} % of the queries"
     parts.append(f"QuRe's negatives (between the two steepest score drops below the target) would start {start}")
     if _known(cards, "false_negatives"):

@@ -55,6 +55,11 @@ def signed(value: float, low: float, high: float, *, sign: bool = True) -> str:
     return "-" if math.isnan(value) else f"{100 * value:{'+' * sign}.2f} {bracket(low, high)}"
 
 
+def in_points(value: float) -> str:
+    """0.01 -> '1 point', 0.005 -> '0.5 points'."""
+    return f"{100 * value:g} point{'s' * (value != 0.01)}"
+
+
 def p_text(value: float) -> str:
     """'0.012', or '<0.001'; '-' where there is no value."""
     return "-" if math.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"

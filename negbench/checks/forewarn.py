@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from negbench.analysis.words import label_of
+from negbench.analysis.words import in_points, label_of
 from negbench.data.scene import Scenes, threads
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display, notes, stages
@@ -80,7 +80,7 @@ def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, A
     if width > margin > 0:
         wanted = round(_CHANGED * (1.96 / margin) ** 2)
         yield (
-            f"{len(val.queries):,} val queries are few for a margin of {100 * margin:g} points: if two strategies "
+            f"{len(val.queries):,} val queries are few for a margin of {in_points(margin)}: if two strategies "
             f"differ on one query in {1 / _CHANGED:.0f}, the interval is ±{100 * width:.1f} points wide; use "
             f"--margin {100 * width:.1f}, or about {wanted:,} queries"
         )

@@ -128,7 +128,7 @@ def _table(scan: Scan, file: Path) -> str:
     except NegbenchError as error:
         return str(error)
     if scan.triplets is not None:
-        scan.present.append(f"{file.name}: triplets, too; the recipe uses {scan.triplets[0].name}")
+        scan.present.append(f"{file.name}: triplets, too, but the recipe uses {scan.triplets[0].name}")
         return ""
     scan.triplets = file, table
     splits = Counter(row.split for row in table.rows if row.split)
@@ -156,7 +156,7 @@ def _vectors(scan: Scan, file: Path) -> None:
         )
         return
     if role in scan.vectors:
-        scan.present.append(f"{file.name}: embeddings of {role}, too; the recipe uses {scan.vectors[role].name}")
+        scan.present.append(f"{file.name}: embeddings of {role}, too, but the recipe uses {scan.vectors[role].name}")
         return
     scan.vectors[role] = file
     scan.present.append(f"{file.name}: embeddings of {role}")

@@ -13,7 +13,7 @@ from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import label_of, percent
+from negbench.analysis.words import in_points, label_of, percent
 from negbench.grid.comparison import AXES, Group, grouped
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
@@ -125,7 +125,7 @@ def _read_tests(rows: Sequence[VerdictRow]) -> str:
         "backbone, in points. Intervals and p-values account for queries and seeds, and are simultaneous over all "
         "pairs or over the rows of a table: `better` and `worse` if the interval excludes 0; `equal` if it is inside "
         "the margin, where a difference does not matter; `undecided` "
-        f"otherwise. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
+        f"otherwise. Level {rows[0].alpha:g}, margin {in_points(rows[0].margin)}."
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import label_of, listed, number, percent, signed
+from negbench.analysis.words import in_points, label_of, listed, number, percent, signed
 from negbench.grid.comparison import Group
 from negbench.mining.curves import Curves, file_name, spaced
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
@@ -154,7 +154,7 @@ def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], key: str, question: _Q
     counts = {word: words.count(word) for word in VERDICTS if word in words}
     text = (
         f"{name}, points {question.title}, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) are "
-        f"simultaneous over the rows of a loss; the shaded range is the margin of {100 * first.margin:g} points. "
+        f"simultaneous over the rows of a loss; the shaded range is the margin of {in_points(first.margin)}. "
         "Negatives: per query and step. FN: share of false negatives among the draws. "
         f"{', '.join(f'{count} {word}' for word, count in counts.items())}."
     )

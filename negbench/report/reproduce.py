@@ -14,7 +14,7 @@ from negbench.settings.layers import read_recipe, recipes
 INTRODUCTION = """# Reproduce a published table
 
 For every table of the four papers that a recipe reproduces: the command, what it needs, and the printed numbers. Memory
-is of weights, gradients and Adam's moments in 32 bits: a batch's activations come on top. Features of frozen image
+counts weights, gradients and Adam's moments in 32 bits; a batch's activations come on top. Features of frozen image
 towers are stored once. A run checks that memory and disk suffice before it computes anything; `--dry-run` of a
 comparison prints its plan. `negbench list recipes NAME` prints the same for one recipe. Numbers are in percent where
 nothing else is said.

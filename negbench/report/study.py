@@ -68,7 +68,7 @@ def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str 
     if rules is not None:
         finish_comparison(console, book.folder.parent, final_name(book.name), tracking_uri, rules)
     elif done[0].number == 0:
-        console.print("the default is the best trial: nothing to compare it with", highlight=False)
+        console.print("the default is the best trial, so there is nothing to compare it with", highlight=False)
     written = []
     for name, frame in (("trials.csv", trials), ("importance.csv", shares)):
         with files.atomic_write(book.folder / name) as file:

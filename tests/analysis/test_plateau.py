@@ -123,7 +123,7 @@ def test_rates_are_told_with_those_at_an_end():
 
     assert rates_answer({}) == []
     (line,) = rates_answer({"rates": [of("qure", 0.001, (0.7, 0.6, 0.1)), of("dqe", 0.003), of("top-k", 0.003)]})
-    assert "chosen on 1,200 queries generated for it with seed 4: 0.003 for dqe and top-k; 0.001 for qure." in line
+    assert "chosen on 1,200 queries generated for this with seed 4: 0.003 for dqe and top-k; 0.001 for qure." in line
     assert line.endswith("The best rate of qure is the highest or the lowest tried; a better one may lie beyond.")
     few = [
         of("dqe", 0.003, error=error, queries=number, generated=False)
@@ -132,7 +132,7 @@ def test_rates_are_told_with_those_at_an_end():
     (line,) = rates_answer({"rates": few})
     assert "on 150 to 1,100 queries carved from train (fewer than 1,000) with" in line
     assert line.endswith(
-        "Within one standard error of the best (0.6 to 1.2 points), the one nearest to the configured is taken."
+        "Of rates within one standard error of the best (0.6 to 1.2 points), the nearest to the configured one is taken."
     )
     (line,) = rates_answer({"rates": [of("dqe", 0.003), of("lost", 0.003, [None] * 3)]})
     assert line.endswith("0.003 for dqe. All trials of lost failed, so the configured rate was used.")

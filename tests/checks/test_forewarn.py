@@ -39,7 +39,7 @@ def warnings_of(folder: Path, margin: float, weight: float, texts: Any = None, *
 def test_each_reason_is_one_line(tmp_path):
     few, gallery, first = warnings_of(tmp_path, 0.01, weight=0.01)
     # by hand: 1.96 sqrt(0.05 / 19) = 10.1 points; 0.05 (1.96 / 0.01)^2 = 1,921
-    assert few.startswith("19 val queries are few for a margin of 1 points")
+    assert few.startswith("19 val queries are few for a margin of 1 point")
     assert "±10.1 points" in few
     assert "1,921 queries" in few
     assert gallery.startswith("val ranks only the 20 of 40 images")

@@ -189,7 +189,7 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(pictures, module
     assert negbench([*audit, "--queries", "10"]) == 0
     short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
     assert negbench([*compare, *short, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 0
-    assert "val queries are few for a margin of 1 points" in capsys.readouterr().err
+    assert "val queries are few for a margin of 1 point" in capsys.readouterr().err
     assert negbench(mining) == 0
     capsys.readouterr()
     assert negbench([*embedding, "--overwrite", "--json"]) == 0

@@ -114,7 +114,7 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path, capsys):
     assert negbench(["init", str(folder)]) == 0
     out = capsys.readouterr().out
     audit = told_next(out)[0]
-    assert "val queries are few for a margin of 1 points" in out
+    assert "val queries are few for a margin of 1 point" in out
     assert "of 60 images that its rows name" in out
     assert read_recipe(folder / "recipe.toml")["train"]["lr"] == Precomputed.recommended["lr"]
     assert read_recipe(folder / "recipe.toml")["plugins"] == [str(folder / "my_strategy.py")]

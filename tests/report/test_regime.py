@@ -104,13 +104,13 @@ def test_unknown_numbers_are_gaps(tmp_path):
 def test_in_words():
     one = in_words([CARD])
     assert one == (
-        "the training target's median rank is 14 of 1,000, 6.0 % are first; QuRe's negatives (between the two steepest "
-        "score drops below the target) would start in the top 5 % of the ranking for 30.5 % of the queries; 0.32 % of "
-        "random negatives are false, 9.6 % of those right above the target; recall at 10 on train minus val is 7.0 "
-        "points"
+        "the training target's median rank is 14 of 1,000, and 6.0 % rank first; QuRe's negatives (between the two "
+        "steepest score drops below the target) would start in the top 5 % of the ranking for 30.5 % of the queries; "
+        "0.32 % of random negatives are false, 9.6 % of those right above the target; recall at 10 on train minus val "
+        "is 7.0 points"
     )
     two = in_words([CARD, {**CARD, "target_rank_median": 3.0, "target_first": 0.5, "fit_gap": -0.01}])
-    assert "median rank is 3 to 14 of 1,000, 6.0 to 50.0 % are first" in two
+    assert "median rank is 3 to 14 of 1,000, and 6.0 to 50.0 % rank first" in two
     assert two.endswith("is -1.0 to 7.0 points")
 
 

@@ -275,17 +275,17 @@ def test_equal_negatives_are_compared_first(tmp_path):
     values, key = tables_of(groups)[0].values["average/recall"], "/".join([*rows[0].place, "average/recall"])
     test = differences(values, "in-batch", key=key).pairs.of("strong", "weak")  # though in-batch is ahead of both
     assert losers == f"Behind strong: weak by {signed(test.value, test.interval.low, test.interval.high)[1:]} points."
-    assert numbers.startswith("Between numbers of negatives: in-batch with 63 (")
+    assert numbers.startswith("Whatever the number of negatives, in-batch with 63 (")
     behind = next(row for row in rows if row.strategy == "strong" and row.main)
-    assert f" %) {100 * behind.behind:.2f} [" in numbers
+    assert f" %) is {100 * behind.behind:.2f} [" in numbers
     assert sure.startswith("Against the best with as many negatives: 1 worse.")
     asked = [row for table in tables_of(groups) for row in rows_of(table, Rules(baseline="in-batch"))]
     (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch: ")]
-    assert line.endswith(" Not with its 63 negatives per query and step: strong 1, weak 1.")
+    assert line.endswith(" The baseline has 63 negatives per query and step, but strong 1, weak 1.")
     shown = leader_table(groups, asked).quality.set_index("strategy")
     assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
     apart = answer_of(groups[:2], [row for row in rows if row.strategy != "strong"])
-    assert apart[0].startswith("Between numbers of negatives: in-batch with 63 (")  # no two have as many
+    assert apart[0].startswith("Whatever the number of negatives, in-batch with 63 (")  # no two have as many
     alone = [row for row in rows if row.strategy == "weak"]
     assert answer_of([groups[1]], alone)[0].endswith(" %) is the only strategy.")
 
