@@ -160,7 +160,7 @@ def _against(rows: Sequence[VerdictRow]) -> list[str]:
     if rows[0].system or not rows[0].against or len(rows) < 2:
         return []
     unlike = [row for row in rows if row.compared and rounded(row.negatives) != rounded(row.baseline_negatives)]
-    text = f"Against {rows[0].baseline}: {_verdicts(rows)}"
+    text = f"Against {rows[0].baseline}, {_verdicts(rows)}"
     if unlike:
         counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in unlike)
         own = negatives_words(negatives_text(unlike[0].baseline_negatives))

@@ -132,7 +132,7 @@ def test_rates_are_told_with_those_at_an_end():
     (line,) = rates_answer({"rates": few})
     assert "on 150 to 1,100 queries carved from train (fewer than 1,000) with" in line
     assert line.endswith(
-        "Of rates within one standard error of the best (0.6 to 1.2 points), the nearest to the configured one is taken."
+        "within one standard error of the best (0.6 to 1.2 points), the nearest to the configured one is taken."
     )
     (line,) = rates_answer({"rates": [of("dqe", 0.003), of("lost", 0.003, [None] * 3)]})
     assert line.endswith("0.003 for dqe. All trials of lost failed, so the configured rate was used.")

@@ -280,7 +280,7 @@ def test_equal_negatives_are_compared_first(tmp_path):
     assert f" %) is {100 * behind.behind:.2f} [" in numbers
     assert sure.startswith("Against the best with as many negatives: 1 worse.")
     asked = [row for table in tables_of(groups) for row in rows_of(table, Rules(baseline="in-batch"))]
-    (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch: ")]
+    (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch, ")]
     assert line.endswith(" The baseline has 63 negatives per query and step, but strong 1, weak 1.")
     shown = leader_table(groups, asked).quality.set_index("strategy")
     assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
@@ -309,7 +309,7 @@ def test_fewer_images_than_asked_for_are_marked(tmp_path):
     assert (line["against the best"], line["verdict"]) == ("best (6 distinct)", "better (6 distinct)")
     answer = " ".join(answer_of(groups, rows))
     assert answer.startswith("average recall with 16 negatives per query and step: a (6 distinct) (")
-    assert "a (6 distinct) +" in answer.split("Against in-batch: ")[1]
+    assert "a (6 distinct) +" in answer.split("Against in-batch, ")[1]
 
 
 def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
