@@ -5,6 +5,7 @@ import gc
 import importlib
 import io
 import json
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -66,6 +67,7 @@ _COLLECTED = (50_000, 10, 50)
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; exits with 0, 2 (a user's mistake), 1 (a bug of ours) or 128 plus a signal's number."""
     gc.set_threshold(*_COLLECTED)
+    os.environ.setdefault("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")  # a run or recipe from somebody else may name weights
     stop_on_signals()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

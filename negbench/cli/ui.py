@@ -67,6 +67,6 @@ def ui(given: Mapping[str, Any]) -> None:
     store = {"MLFLOW_BACKEND_STORE_URI": tracker.uri}  # may hold a password, which a list of processes must not show
     sys.stdout.flush()
     subprocess.Popen([sys.executable, "-I", "-c", _SAY, str(asked.port), str(os.getpid()), address])
-    # MLflow's job runner starts extra processes, for evaluations by language models; its pages send usage data
-    off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    # MLflow's job runner starts extra processes, for evaluations by language models
+    off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     os.execve(sys.executable, arguments, os.environ | store | off | APART)

@@ -245,6 +245,17 @@ def read_json(path: Path, fix: str = _FIX) -> Any:
 # --- locks -------------------------------------------------------------------------------------------------------
 
 
+def check_links(folder: Path) -> None:
+    """Raise NegbenchError if the folder, or a file or folder in it, is a link that leads out of the folder above.
+
+    A run, comparison or study from somebody else may hold such links; writing through one would change another file.
+    """
+    below = (Path(place, name) for place, folders, names in os.walk(folder) for name in (*folders, *names))
+    for path in (folder, *below):
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.parent.resolve()):
+            raise NegbenchError(f"{path} is a link that leads out of {folder.parent}: replace it by what it leads to")
+
+
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[None]:
     """Hold a lock on the file `path` (made if absent); the kernel releases it when the process dies.
@@ -261,8 +272,10 @@ def locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[N
         NegbenchError: a folder that cannot be written.
     """
     try:
+        if path.name == ".lock":  # that of a whole folder
+            check_links(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
     except OSError as error:
         raise NegbenchError(f"cannot write {path.parent}: {error.strerror or error}") from error
     with file:

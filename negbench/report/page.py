@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.display import NUMBER, is_number
-from negbench.machine.files import atomic_write, sweep
+from negbench.machine.files import atomic_write, check_links, sweep
 from negbench.report.cards import Card, Pictures
 from negbench.report.charts import Chart, saved
 from negbench.report.tables import Table
@@ -84,6 +84,7 @@ def write_page(folder: Path, page: Page) -> list[Path]:
     Raises:
         NegbenchError: the folder cannot be written.
     """
+    check_links(folder.parent)
     for place in (folder, folder / "tables", folder / "figures"):
         sweep(place)  # a killed process may have left something
     written = [folder / "index.html"]

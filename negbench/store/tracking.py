@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment
     from mlflow.tracking import MlflowClient
 
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # imported, MLflow would send data on how it is used
 EXPERIMENT = "negbench"
 _FLUSH_SECONDS = 5.0
 _PATIENCE = 10  # seconds for a store to answer
@@ -158,6 +159,9 @@ class Tracker:
         if self.uri != default_uri(self.root):
             return
         place, here, store = self.root / _PLACE, str(self.root.resolve()), self.root / "mlflow.db"
+        for path in (store, self.root / "artifacts", *self.root.glob("artifacts/*")):
+            if path.is_symlink():  # MLflow would write through it
+                raise RunError(f"{path} is a link: replace it by what it leads to")
         if place.exists() and place.read_text(encoding="utf-8") == here:
             return
         if store.exists():

@@ -41,14 +41,8 @@ def test_masks_hand_table():
 
 
 def test_pieces_are_joined_to_words():
-    assert words_of_wordpieces(["[CLS]", "turquoise", "maroon", "##ish", "top", "[SEP]"]) == [
-        None,
-        "turquoise",
-        "maroonish",
-        "maroonish",
-        "top",
-        None,
-    ]
+    words = [None, "turquoise", "maroonish", "maroonish", "top", None]
+    assert words_of_wordpieces(["[CLS]", "turquoise", "maroon", "##ish", "top", "[SEP]"]) == words
     pieces = ["<|startoftext|>", "sleeve", "less</w>", "top</w>", "<|endoftext|>", "<|endoftext|>"]
     assert words_of_clip_pieces(pieces) == [None, "sleeveless", "sleeveless", "top", None, None]
 

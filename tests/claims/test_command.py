@@ -35,13 +35,8 @@ def claims_of(folder: Path) -> dict[int, dict[str, object]]:
 def test_claims_are_computed_and_judged(computed):
     claims = claims_of(computed / "c")
     assert list(claims) == [3, 5, 12, 29, 34]
-    assert {claims[n]["verdict"] for n in (3, 5, 12)} <= {
-        "supported",
-        "refuted",
-        "no effect",
-        "undecided",
-        "premise absent",
-    }
+    verdicts = {"supported", "refuted", "no effect", "undecided", "premise absent"}
+    assert {claims[n]["verdict"] for n in (3, 5, 12)} <= verdicts
     assert (claims[29]["verdict"], claims[34]["verdict"]) == ("not testable", "not testable")
     assert "--dataset fashioniq" in str(claims[34]["reason"])
     assert "'hycole-slow': unknown option" in str(claims[29]["reason"])

@@ -187,18 +187,10 @@ def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, capsys):
     shutil.copytree(toy_root, tmp_path / "data")
     for image in [path for path in (tmp_path / "data").rglob("*") if path.suffix in (".png", ".jpg")]:
         image.unlink()
-    asked = [
-        "compare",
-        "--strategies",
-        "qure,in-batch",
-        "--seeds",
-        "1",
-        "--lr=fixed",
-        "--runs-dir",
-        str(tmp_path / "r"),
-    ]
-    asked += ["--dataset", "fashioniq", "--data-root", str(tmp_path / "data"), "--backbone", "blip2"]
-    asked += ["--set", "backbone.weights=lavis:none.pth"]
+    asked = (
+        f"compare --strategies qure,in-batch --seeds 1 --lr=fixed --runs-dir {tmp_path}/r --dataset fashioniq".split()
+    )
+    asked += f"--data-root {tmp_path}/data --backbone blip2 --set backbone.weights=lavis:none.pth".split()
     plan = document([*asked, "--dry-run"], capsys)
     assert [row["step"] for row in plan["cells"]] == ["anew", "anew"]
     said = plan["notes"][0]

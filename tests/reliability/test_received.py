@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from tests.vector_files import write_vectors
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.rmdir", "shutil.rmtree"}
 STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo"}
 TRAP = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n"
+SEARCH = "study --strategy all-corpus --search train.lr=0.01|0.03 --sampler grid --final-seeds 0 --name searched"
 SETS = ("train.epochs=2", "train.batch_size=16", "train.lr=0.03")
 
 
@@ -83,8 +85,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     runs = ["--runs-dir", str(place / "runs")]
     grid = ["--strategies", "qure,in-batch", "--seeds", "1", "--name", "duel", "--no-report", "--lr=fixed"]
     assert negbench(["compare", *grid, *flags, *runs]) == 0
-    search = ["--search", "train.lr=0.01|0.03", "--sampler", "grid", "--final-seeds", "0", "--name", "searched"]
-    assert negbench(["study", "--strategy", "all-corpus", *search, *flags, *runs]) == 0
+    assert negbench([*SEARCH.split(), *flags, *runs]) == 0
     return place, flags
 
 
@@ -110,6 +111,7 @@ def received(made: tuple[Path, list[str]], tmp_path: Path, visited: tuple[str, A
     place, address = tmp_path / "received", visited[0]
     shutil.copytree(made[0], place)
     runs = place / "runs"
+    shutil.copytree(runs / "duel", runs / "second")
     for folder in (place / "own", runs, runs / "duel", *runs.glob("qure-*")):
         for name in ("my_strategy", "sitecustomize", "conftest", "torch", "mlflow", "negbench"):
             (folder / f"{name}.py").write_text(TRAP, encoding="utf-8")
@@ -142,7 +144,6 @@ def test_the_rows_of_the_table_of_received_folders(
     place = ["--runs-dir", str(runs)]
     flags = [word.replace(str(made[0]), str(received)) for word in made[1]]
     grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--name", "duel", "--no-report", "--lr=fixed"]
-    search = ["--search", "train.lr=0.01|0.03", "--sampler", "grid", "--final-seeds", "0", "--name", "searched"]
 
     def command(*words: str, code: int = 0) -> Callable[[], None]:
         def run() -> None:
@@ -160,8 +161,14 @@ def test_the_rows_of_the_table_of_received_folders(
         "reading a study": lambda: repr(api.load("searched", runs)),
         "reading a study elsewhere": refused,
         "reporting": command("report", "duel", *place),
+        "reporting two": command("report", "duel", "--against", "second", *place),
+        "scoring again": command("evaluate", "in-batch", "--dataset", f"{own}/triplets.jsonl", *place),
+        "scoring a run that names code": command("evaluate", "qure", *place),
+        "mining with a run": command(
+            "mine", "--run", "in-batch", "--strategy", "qure", f"--out={own}/n.parquet", *place
+        ),
         "resuming a comparison": command(*grid, *flags, *place),
-        "resuming a study": command("study", "--strategy", "all-corpus", *search, *made[1], *place),
+        "resuming a study": command(*SEARCH.split(), *made[1], *place),
         "a run": command("run", "--strategy", "qure", *flags, *place),
         "a data folder": command("init", str(own)),
         "a data folder's recipe": command("audit", "--recipe", f"{own}/recipe.toml", "--strategy", "qure"),
@@ -174,6 +181,52 @@ def test_the_rows_of_the_table_of_received_folders(
     assert not list(received.rglob("*.ran"))
     assert not visited[1]()
     assert not (tmp_path / "outside.db").exists()
+
+
+LINKS = {  # an entry of the runs folder that leads elsewhere -> the command that would write through it
+    **dict.fromkeys(
+        ("duel/SHA256SUMS", "duel/.lock", ".claims.lock", "artifacts"),
+        "compare --strategies qure,in-batch --seeds 2 --name duel --lr=fixed",
+    ),
+    **dict.fromkeys(("duel", "duel/report"), "report duel"),
+    **dict.fromkeys(("searched/optuna.journal", "searched/cells"), f"{SEARCH} --trials 3"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", LINKS)
+def test_nothing_is_written_through_a_link(made, tmp_path, capsys, at):
+    shutil.copytree(made[0] / "runs", tmp_path / "runs")
+    path, there = tmp_path / "runs" / at, tmp_path / "elsewhere"
+    shutil.move(path, there) if path.exists() else there.mkdir()
+    path.symlink_to(there)
+    before = contents(there)
+    flags = made[1] * (LINKS[at] != "report duel")
+    code = negbench([*LINKS[at].split(), *flags, "--runs-dir", str(tmp_path / "runs")])
+    assert code == (0 if at == "artifacts" else 2)  # a store that fails costs a remark, never a run
+    assert "link" in capsys.readouterr().err
+    assert contents(there) == before
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in (path, *path.rglob("*")) if file.is_file()}
+
+
+TALKS = """
+import contextlib, negbench.cli.main
+with contextlib.suppress(SystemExit):
+    negbench.cli.main.main(["--version"])
+import negbench.store.tracking, huggingface_hub.constants, mlflow.telemetry.client
+print(mlflow.telemetry.client.get_telemetry_client(), huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN)
+"""
+
+
+@pytest.mark.slow
+def test_neither_usage_data_nor_a_token_is_sent():
+    """In a process of its own: MLflow counts a process of pytest or of a CI as a test, and sends nothing then."""
+    plain = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    done = subprocess.run([sys.executable, "-c", TALKS], env=plain, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.split("\n")[1] == "None True"
 
 
 def test_the_watch_sees_each_kind_of_deed(tmp_path, visited):

@@ -27,15 +27,7 @@ def runs(browser: Any, toy_sets: list[str], tmp_path_factory: pytest.TempPathFac
     """Return the runs folder of a comparison made by the command line, with its store and report."""
     where = tmp_path_factory.mktemp("browser")
     sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
-    axes = [
-        "--strategies",
-        "qure,in-batch",
-        "--losses",
-        "bradley-terry,info-nce",
-        "--seeds",
-        "1",
-        "--baseline=in-batch",
-    ]
+    axes = ["--strategies", "qure,in-batch", "--losses", "bradley-terry,info-nce", "--seeds=1", "--baseline=in-batch"]
     assert negbench(["compare", "--lr=fixed", *axes, "--name", NAME, "--runs-dir", str(where), *sets]) == 0
     return where
 
