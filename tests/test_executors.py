@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from negbench.grid.executors import GRACE, Function, Here, Processes, Report
+from negbench.grid.executors import GRACE, Function, Here, Notify, Processes
 from tests.cluster_tasks import task
 
 
@@ -40,7 +40,7 @@ def test_a_worker_that_leaves_without_an_error_is_one():
     assert (event.kind, event.value) == ("failed", "its worker process died (exit code 0)")
 
 
-def parent_of(value: int, report: Report) -> int:
+def parent_of(value: int, notify: Notify) -> int:
     return os.getppid()
 
 
@@ -63,7 +63,7 @@ def test_a_server_that_was_prepared_is_the_one_that_workers_come_from():
     assert process.returncode == 0, process.stderr
 
 
-def own(value: int, report: Report) -> int:
+def own(value: int, notify: Notify) -> int:
     return os.getpid()
 
 
@@ -90,12 +90,12 @@ def test_processes_serve_later_calls_and_end_with_their_executor():
     assert not any(map(is_alive, third))
 
 
-def hang(pid_file: str, report: Report) -> None:
+def hang(pid_file: str, notify: Notify) -> None:
     Path(pid_file).write_text(str(os.getpid()), encoding="utf-8")
     time.sleep(600)
 
 
-def cling(pid_file: str, report: Report) -> None:
+def cling(pid_file: str, notify: Notify) -> None:
     """Run a task that cannot be stopped: it swallows every exception."""
     Path(pid_file).write_text(str(os.getpid()), encoding="utf-8")
     while True:
@@ -105,10 +105,10 @@ def cling(pid_file: str, report: Report) -> None:
             continue
 
 
-def close(file: str, report: Report) -> None:
+def close(file: str, notify: Notify) -> None:
     """Run a task that needs three seconds to clean up, as with a tracking store on a busy machine."""
     try:
-        hang(file, report)
+        hang(file, notify)
     finally:
         time.sleep(3)
         Path(file).write_text("closed", encoding="utf-8")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 import negbench
 from negbench import api
 from negbench.analysis.verdicts import negatives_of
-from negbench.grid.comparison import Group
+from negbench.grid.comparison import CellGroup
 from negbench.settings.options import Run
 from negbench.store.runfolder import RunRecord
 
@@ -61,4 +61,4 @@ def test_one_negative_is_one_however_the_epoch_is_chosen(vector_sets, tmp_path, 
     """Regression: with a dev part, 1.11 or 1.25 negatives were printed where one is drawn."""
     sets = [*vector_sets, "train.epochs=2", "schedule.n_def=1", f"eval.{select}", "eval.dev_fraction=0.2"]
     run = api.run(strategy="all-corpus", sets=sets, options=Run(runs_dir=tmp_path, tracking_uri="none"))
-    assert negatives_of(Group({"strategy": "all-corpus"}, (run.folder,))) == 1
+    assert negatives_of(CellGroup({"strategy": "all-corpus"}, (run.folder,))) == 1

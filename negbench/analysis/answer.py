@@ -8,12 +8,12 @@ from negbench.analysis.findings import Findings
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words
 from negbench.analysis.pivots import at_point, size_of, unbeaten
 from negbench.analysis.plateau import rates_answer, trained_out
-from negbench.analysis.regime_card import in_words, last_card
+from negbench.analysis.regime_card import in_words, last_regime_card
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
-from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, rounded
+from negbench.analysis.verdicts import OVER_ALL, TABLE_AXES, VerdictRow, rounded
 from negbench.analysis.words import bracket, in_points, label_of, listed, percent, signed
 from negbench.display import duration
-from negbench.grid.comparison import Group, place_of
+from negbench.grid.comparison import CellGroup, place_of
 from negbench.grid.dials import Dials
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
@@ -38,7 +38,7 @@ def say(findings: Findings) -> list[str]:
     rows = findings.main
     steps = steps_of(findings.groups)
     lines = _points(findings.dials, rows) if findings.dials.axes else [*_orders(rows, steps), *_turns(rows)]
-    price = open_pairs(findings.groups, [row for row in rows if OVER_ALL not in row.place])
+    price = open_pairs(findings.groups, [row for row in rows if OVER_ALL not in row.table_key])
     return [
         *lines,
         *([f"{price[0].upper()}{price[1:]}."] if price else []),
@@ -54,7 +54,7 @@ def say(findings: Findings) -> list[str]:
 # --- a table -----------------------------------------------------------------------------------------------------
 
 
-def steps_of(groups: Sequence[Group]) -> dict[str, int]:
+def steps_of(groups: Sequence[CellGroup]) -> dict[str, int]:
     """Return the steps of each training budget, '' where a comparison has one; without budgets of unlike steps."""
     steps: dict[str, set[int]] = {}
     for group in groups:
@@ -68,7 +68,7 @@ def _turns(rows: Sequence[VerdictRow]) -> list[str]:
     """Say which orders turn between two training budgets: A beats B, decided, at one, and B beats A at the other."""
     worlds: dict[tuple[str, ...], dict[int, Sequence[VerdictRow]]] = {}
     for row in (row for row in rows if row.epochs):
-        rest = tuple(label for axis, label in zip(PLACE, row.place, strict=True) if axis != "epochs")
+        rest = tuple(label for axis, label in zip(TABLE_AXES, row.table_key, strict=True) if axis != "epochs")
         table = worlds.setdefault(rest, {})
         table[int(row.epochs)] = [*table.get(int(row.epochs), ()), row]
     lines = []
@@ -91,8 +91,8 @@ def _turns(rows: Sequence[VerdictRow]) -> list[str]:
 def _orders(rows: Sequence[VerdictRow], steps: Mapping[str, int]) -> list[str]:
     """Describe every table: the first lines of all tables, then the others."""
     tables: dict[tuple[str, ...], list[VerdictRow]] = {}
-    for row in sorted(rows, key=lambda row: (OVER_ALL not in row.place, int(row.epochs or 0))):
-        tables.setdefault(row.place, []).append(row)
+    for row in sorted(rows, key=lambda row: (OVER_ALL not in row.table_key, int(row.epochs or 0))):
+        tables.setdefault(row.table_key, []).append(row)
     orders = [
         [_prefix(place, list(tables)) + line for line in _order(table, steps.get(table[0].epochs))]
         for place, table in tables.items()
@@ -102,8 +102,8 @@ def _orders(rows: Sequence[VerdictRow], steps: Mapping[str, int]) -> list[str]:
 
 def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
     """Return the labels that distinguish this table: 'cirr, info-nce: '; '' for the only one."""
-    varied = [index for index in range(len(PLACE)) if len({each[index] for each in places}) > 1]
-    words = [place[index] + " epochs" * (PLACE[index] == "epochs") for index in varied if place[index]]
+    varied = [index for index in range(len(TABLE_AXES)) if len({each[index] for each in places}) > 1]
+    words = [place[index] + " epochs" * (TABLE_AXES[index] == "epochs") for index in varied if place[index]]
     return ", ".join(dict.fromkeys(words)) + ": " * bool(varied)
 
 
@@ -270,10 +270,10 @@ def _points(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
 # --- what it rests on --------------------------------------------------------------------------------------------
 
 
-def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
+def open_pairs(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> str:
     """Say how many of the pairs to decide are undecided, and what deciding them costs; '' for none."""
     left = [row for row in rows if row.undecided]
-    pairs = {(row.place, row.baseline, frozenset((row.strategy, other))) for row in left for other in row.undecided}
+    pairs = {(row.table_key, row.baseline, frozenset((row.strategy, other))) for row in left for other in row.undecided}
     if not pairs:
         return ""
     several, to_baseline = len(pairs) > 1, left[0].against
@@ -316,13 +316,13 @@ def _saturated(rows: Sequence[VerdictRow]) -> list[str]:
     return [f"{name} is saturated (the last strategy has {last} %): choose a stricter one with --metric."]
 
 
-def _regime(groups: Sequence[Group]) -> list[str]:
+def _regime(groups: Sequence[CellGroup]) -> list[str]:
     """Describe the regime at the last refresh, per data set; nothing for more than three data sets."""
     names = sorted({group.labels["dataset"] for group in groups})
     lines = []
     for name in names if len(names) <= 3 else ():
         results = [result for group in groups if group.labels["dataset"] == name for result in group.results]
-        cards = [last_card(result) for result in results if result.get("regime_by_refresh")]
+        cards = [last_regime_card(result) for result in results if result.get("regime_by_refresh")]
         if cards:
             where = f" on {name}" * (len(names) > 1)
             lines.append(f"Regime{where}: {in_words(cards)}. The answer holds for this regime.")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from negbench.grid.comparison import Group
+from negbench.grid.comparison import CellGroup
 
 LOST = 0.75  # of what the best run gained
 FALL = 0.1  # of a metric's range; smaller differences between seeds are scatter
@@ -37,7 +37,7 @@ def bound(untrained: float, best: float) -> float:
     return high - max((high - untrained) * LOST, FALL)
 
 
-def ends_of(groups: Sequence[Group], metric: str) -> dict[str, Ends]:
+def ends_of(groups: Sequence[CellGroup], metric: str) -> dict[str, Ends]:
     """Return strategy -> how its runs ended on this metric, for the groups of one table."""
     alike: dict[str, list[str]] = {}
     for group in groups:
@@ -63,5 +63,5 @@ def _untrained(result: Mapping[str, Any]) -> Mapping[str, float]:
     return metrics
 
 
-def _scores(group: Group) -> str:
+def _scores(group: CellGroup) -> str:
     return repr([(config.seed, result["metrics"]) for config, result in zip(group.configs, group.results, strict=True)])

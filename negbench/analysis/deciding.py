@@ -16,7 +16,7 @@ from negbench.analysis.words import label_of, percent
 from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.compare import ComparisonPlan
-from negbench.grid.comparison import ComparisonFolder, Group, place_of
+from negbench.grid.comparison import CellGroup, ComparisonFolder, place_of
 from negbench.grid.looks import Looks
 from negbench.grid.until import Places
 from negbench.settings.options import parse_seeds
@@ -75,7 +75,8 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
     for cell in sorted(cells, key=lambda cell: cell.seed):
         if cell.step(runs) == "reuse":
             done.setdefault(place_of(cell.labels), []).append(cell)
-    groups = [Group(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in done.values()]
+    folders = [tuple(RunFolder(runs / str(cell.folder)) for cell in own) for own in done.values()]
+    groups = [CellGroup(own[0].labels, each) for own, each in zip(done.values(), folders, strict=True)]
     lines, tables = [], tables_of(groups, rules, main_only=True)
     for table in tables:
         values = table.values.get(table.main, {})
@@ -101,7 +102,7 @@ def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested:
     )
 
 
-def _seconds(groups: Sequence[Group], table: VerdictTable) -> float:
+def _seconds(groups: Sequence[CellGroup], table: VerdictTable) -> float:
     """Return the seconds that one seed of all strategies of a table takes."""
     members = [group for group in groups if all(group.labels.get(axis) == name for axis, name in table.labels.items())]
     return sum(sum(sum(result["seconds"].values()) for result in group.results) / len(group.runs) for group in members)

@@ -9,7 +9,7 @@ from typing import Any
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
-from negbench.grid.comparison import ComparisonFolder, Group, grouped, groups_of, place_of
+from negbench.grid.comparison import CellGroup, ComparisonFolder, grouped, groups_of, place_of
 from negbench.grid.dials import Dial, Dials
 from negbench.machine.files import read_json, write_json
 
@@ -27,7 +27,7 @@ class Findings:
         gains: verdicts on tuned strategies against their own defaults.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[CellGroup, ...]
     document: Mapping[str, Any]
     rows: tuple[VerdictRow, ...] = ()
     gains: tuple[VerdictRow, ...] = ()
@@ -52,7 +52,7 @@ class Findings:
         return [row for row in self.rows if row.main]
 
     @property
-    def plain(self) -> tuple[Group, ...]:
+    def plain(self) -> tuple[CellGroup, ...]:
         """The groups whose figures a page shows: no points, no systems, settings as published."""
         return tuple(
             group
@@ -102,11 +102,11 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     return _parted(groups, document, [row.plain() for row in (*rows, *gains_of(tables, tunings_of(document), rules))])
 
 
-def _parted(groups: tuple[Group, ...], document: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> Findings:
+def _parted(groups: tuple[CellGroup, ...], document: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> Findings:
     """Read rows as `write` stores them, so that a page shows the same numbers at once and later."""
     rows = [VerdictRow.read(row) for row in kept]
     there = {place_of(group.labels) for group in groups}  # not those whose runs were deleted since
-    rows = [row for row in rows if place_of(vars(row)) in there or OVER_ALL in row.place]
+    rows = [row for row in rows if place_of(vars(row)) in there or OVER_ALL in row.table_key]
     gains = tuple(row for row in rows if row.baseline == BASELINE)
     return Findings(groups, document, tuple(row for row in rows if row.baseline != BASELINE), gains)
 
@@ -124,7 +124,7 @@ def standing(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
     return Findings(groups, document, tuple(row for table in tables for row in rows_of(table, rules)))
 
 
-def _jointly(groups: Sequence[Group], rules: Rules) -> Rules:
+def _jointly(groups: Sequence[CellGroup], rules: Rules) -> Rules:
     """Return the rules at a level at which the tables of all training budgets hold at once, so that turns do, too."""
     return replace(rules, alpha=rules.alpha / max(1, len({group.labels.get("epochs") for group in groups})))
 
@@ -146,6 +146,6 @@ def stored(runs: Path, name: str) -> Findings:
         raise NegbenchError(f"{path} is from another version of negbench: rerun the comparison ({error})") from error
 
 
-def _stored(runs: Path, name: str) -> tuple[tuple[Group, ...], Mapping[str, Any]]:
+def _stored(runs: Path, name: str) -> tuple[tuple[CellGroup, ...], Mapping[str, Any]]:
     """Read a comparison's groups and comparison.json."""
     return tuple(groups_of(runs, name)), ComparisonFolder(runs / name).read()

@@ -15,9 +15,9 @@ import pandas as pd
 from negbench.analysis import columns
 from negbench.analysis.columns import metric_column, numbers, texts
 from negbench.analysis.plateau import with_plateaus
-from negbench.analysis.regime_card import last_card
+from negbench.analysis.regime_card import last_regime_card
 from negbench.analysis.verdicts import OVER_ALL, VerdictRow, distinct_of, headline_metrics, negatives_of, rounded
-from negbench.grid.comparison import AXES, Group, place_of
+from negbench.grid.comparison import AXES, CellGroup, place_of
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs")  # shown above a table if all rows agree
 
@@ -36,7 +36,7 @@ class LeaderTable:
     cost: pd.DataFrame
 
 
-def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> LeaderTable:
+def leader_table(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> LeaderTable:
     """Build the tables of means and standard deviations over each group's seeds.
 
     Args:
@@ -61,7 +61,7 @@ def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> Le
     return LeaderTable(texts(quality, [*over_all, *lines], axes), **_others(texts, groups, lines, axes))
 
 
-def leader_tables(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> dict[str, LeaderTable]:
+def leader_tables(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> dict[str, LeaderTable]:
     """Build data set (or "over all") -> leader table; along dials, whose points are data sets, one table under ''."""
     if any("point" in group.labels for group in groups):
         return {"": leader_table(groups, rows)}
@@ -80,41 +80,41 @@ def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     return texts(columns.TESTS, [row_line(row) for row in by_negatives(rows)], axes_of((), rows))
 
 
-def measured(groups: Sequence[Group]) -> dict[str, pd.DataFrame]:
+def measured(groups: Sequence[CellGroup]) -> dict[str, pd.DataFrame]:
     """Build all tables but quality as unrounded numbers under the names of result.json, for CSV files."""
     groups = ordered(groups)
     return _others(numbers, groups, [line_of(group) for group in groups], [*axes_of(groups), "seeds"])
 
 
 def _others(
-    written: Callable[..., pd.DataFrame], groups: Sequence[Group], lines: Sequence[columns.Line], axes: Sequence[str]
+    write: Callable[..., pd.DataFrame], groups: Sequence[CellGroup], lines: Sequence[columns.Line], axes: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
     """Build all tables but quality with `texts` or `numbers`; the regime table omits the last axis, seeds."""
     cards = [{**line, **card} for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
     return {
-        "behaviour": written(columns.BEHAVIOUR, lines, axes),
-        "regime": written(columns.REGIME, cards, axes[:-1]),
-        "training": written(columns.TRAINING, with_plateaus(groups, lines), axes),
-        "cost": written(columns.COST, lines, axes),
+        "behaviour": write(columns.BEHAVIOUR, lines, axes),
+        "regime": write(columns.REGIME, cards, axes[:-1]),
+        "training": write(columns.TRAINING, with_plateaus(groups, lines), axes),
+        "cost": write(columns.COST, lines, axes),
     }
 
 
 # --- lines -------------------------------------------------------------------------------------------------------
 
 
-def axes_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[str]:
+def axes_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> list[str]:
     """Return the axes that a comparison has."""
     used = [group.labels for group in groups] + [vars(row) for row in rows]
     return [axis for axis in AXES if any(labels.get(axis) for labels in used)]
 
 
-def _headline(group: Group, row: VerdictRow | None) -> list[str]:
+def _headline(group: CellGroup, row: VerdictRow | None) -> list[str]:
     """Return the metrics that a table shows for a group, the tested one first."""
     names = headline_metrics(list(group.results[0]["metrics"]))
     return names if row is None else list(dict.fromkeys([row.metric, *names]))
 
 
-def line_of(group: Group, row: VerdictRow | None = None) -> dict[str, object]:
+def line_of(group: CellGroup, row: VerdictRow | None = None) -> dict[str, object]:
     """Return a group's values by column key: means over seeds, the highest peak memory, its verdict."""
     results = group.results
     line: dict[str, object] = {**dict.fromkeys(AXES, ""), **group.labels}
@@ -145,9 +145,9 @@ def row_line(row: VerdictRow) -> dict[str, object]:
     }
 
 
-def regime_of(group: Group) -> dict[str, float]:
+def regime_of(group: CellGroup) -> dict[str, float]:
     """Average the last refresh's regime card over seeds; empty if no run has one."""
-    cards = [last_card(result) for result in group.results if result.get("regime_by_refresh")]
+    cards = [last_regime_card(result) for result in group.results if result.get("regime_by_refresh")]
     names = [column.key for column in columns.REGIME] * bool(cards)
     return {
         name: _mean([v for card in cards if (v := card.get(name)) is not None and math.isfinite(v)]) for name in names
@@ -187,11 +187,11 @@ def by_negatives(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
     return sorted(rows, key=lambda row: _rank(vars(row), row.negatives, row.mean))
 
 
-def ordered(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Group]:
+def ordered(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> list[CellGroup]:
     """Sort groups in the same order."""
     means = {place_of(vars(row)): row.mean for row in rows if row.main}
 
-    def rank(group: Group) -> tuple[object, ...]:
+    def rank(group: CellGroup) -> tuple[object, ...]:
         own = _mean(group.values("metrics", group.results[0]["main_metric"]))
         return _rank(group.labels, negatives_of(group), means.get(place_of(group.labels), own))
 

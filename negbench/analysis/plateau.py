@@ -10,7 +10,7 @@ from typing import Any
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, percent
 from negbench.datasets.dataset import DEV_QUERIES
-from negbench.grid.comparison import AXES, KEY, Group, place_of
+from negbench.grid.comparison import AXES, KEY, CellGroup, place_of
 from negbench.grid.rates import ChosenRate
 
 SHARE = 0.95  # of a plateau: the steps to reach it are reported
@@ -37,7 +37,7 @@ class Plateau:
     mean: tuple[float, ...]
 
     @classmethod
-    def of(cls, group: Group, metric: str) -> Plateau:
+    def of(cls, group: CellGroup, metric: str) -> Plateau:
         """Average a group's stored curves; without points if none is stored."""
         epochs, steps, values = group.curve(metric)
         return cls(tuple(epochs), tuple(steps), tuple(values.mean(0).tolist() if epochs else ()))
@@ -116,7 +116,7 @@ def _dev_part(chosen: Sequence[ChosenRate]) -> str:
     return f"{count} queries carved from train" + f" (fewer than {DEV_QUERIES:,})" * (sizes[0] < DEV_QUERIES)
 
 
-def with_plateaus(groups: Sequence[Group], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def with_plateaus(groups: Sequence[CellGroup], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Add plateaus to the groups' lines; the best plateau is per point, data set and backbone.
 
     Args:
@@ -140,7 +140,7 @@ def with_plateaus(groups: Sequence[Group], lines: Sequence[Mapping[str, Any]]) -
     ]
 
 
-def trained_out(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
+def trained_out(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list[str]:
     """Say whether a curve still rises by more than the margin at the longest budget; nothing where no rise is known.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 
 from negbench.analysis.words import number
 
-Card = Mapping[str, Any]  # of result.json: numbers by the names of `negbench.mining.regime.Regime`, None where unknown
+RegimeCard = Mapping[str, Any]  # numbers by the names of `negbench.mining.regime.Regime`, None where unknown
 
 READ = (
     "How the models rank their own training queries at the last refresh, mean over seeds. Rank, first: the target's "
@@ -20,13 +20,13 @@ READ = (
 )
 
 
-def last_card(result: Mapping[str, Any]) -> Card:
+def last_regime_card(result: Mapping[str, Any]) -> RegimeCard:
     """Return the card of the last refresh from result.json."""
-    card: Card = result["regime_by_refresh"][-1]
+    card: RegimeCard = result["regime_by_refresh"][-1]
     return card
 
 
-def in_words(cards: Sequence[Card]) -> str:
+def in_words(cards: Sequence[RegimeCard]) -> str:
     """Describe cards in one line; of several cards, the lowest to the highest value."""
     rank, images = _range(cards, "target_rank_median", 1, 0), _range(cards, "images", 1, 0)
     parts = [
@@ -46,7 +46,7 @@ def in_words(cards: Sequence[Card]) -> str:
     return "; ".join(parts)
 
 
-def _range(cards: Sequence[Card], field: str, factor: float = 100, digits: int = 1) -> str:
+def _range(cards: Sequence[RegimeCard], field: str, factor: float = 100, digits: int = 1) -> str:
     values = [factor * value for value in _known(cards, field)]
     if not values:
         return "-"
@@ -54,6 +54,6 @@ def _range(cards: Sequence[Card], field: str, factor: float = 100, digits: int =
     return low if low == high else f"{low} to {high}"
 
 
-def _known(cards: Sequence[Card], field: str) -> list[float]:
+def _known(cards: Sequence[RegimeCard], field: str) -> list[float]:
     values = [card.get(field) for card in cards]
     return [value for value in values if value is not None and math.isfinite(value)]

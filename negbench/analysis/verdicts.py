@@ -20,7 +20,7 @@ from negbench.analysis.differences import Differences, decided
 from negbench.analysis.prices import more_seeds
 from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
-from negbench.grid.comparison import AXES, Group
+from negbench.grid.comparison import AXES, CellGroup
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Seen, Values, values_of
 from negbench.settings.options import PairsToDecide
@@ -28,7 +28,7 @@ from negbench.settings.options import PairsToDecide
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy
 OVER_ALL = "over all"  # in place of a data set or a backbone
 FEW = 0.9  # of the number asked for: with fewer different images, a row is marked
-PLACE = tuple(axis for axis in AXES if axis != "strategy")  # axes whose values a table's strategies share
+TABLE_AXES = tuple(axis for axis in AXES if axis != "strategy")  # axes whose values a table's strategies share
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ class VerdictRow:
         return not math.isnan(self.difference)
 
     @property
-    def place(self) -> tuple[str, ...]:
-        """Labels that identify its table: its values of `PLACE`."""
-        return tuple(getattr(self, axis) for axis in PLACE)
+    def table_key(self) -> tuple[str, ...]:
+        """Labels that identify its table: its values of `TABLE_AXES`."""
+        return tuple(getattr(self, axis) for axis in TABLE_AXES)
 
     @property
     def where(self) -> str:
@@ -235,9 +235,9 @@ class VerdictTable:
     ends: Mapping[str, Ends] = field(default_factory=dict)
 
     @property
-    def place(self) -> tuple[str, ...]:
-        """As `VerdictRow.place`."""
-        return tuple(self.labels.get(axis, "") for axis in PLACE)
+    def table_key(self) -> tuple[str, ...]:
+        """As `VerdictRow.table_key`."""
+        return tuple(self.labels.get(axis, "") for axis in TABLE_AXES)
 
     def baseline(self, rules: Rules) -> str | None:
         """Return the strategy that the others are compared with: a system's own, or that of the rules.
@@ -260,7 +260,7 @@ def headline_metrics(metrics: Sequence[str]) -> list[str]:
     return averaged or [name for name in metrics if "/" not in name] or list(metrics)
 
 
-def negatives_of(group: Group) -> float:
+def negatives_of(group: CellGroup) -> float:
     """Return the negatives per query and step: the number asked for, or those of a whole batch, averaged over the runs.
 
     A whole batch counts its other members, times the slots that are corrupted; a union counts draws and members. NaN if
@@ -272,7 +272,7 @@ def negatives_of(group: Group) -> float:
     return float(np.mean(negatives)) if negatives else math.nan
 
 
-def distinct_of(group: Group) -> float:
+def distinct_of(group: CellGroup) -> float:
     """Return the different images per query and step, averaged over refreshes and runs; of a batch, its members."""
     numbers = group.values("behaviour", "distinct") or group.values("negatives_per_query")
     return float(np.mean(numbers)) if numbers else math.nan
@@ -283,7 +283,7 @@ def rounded(negatives: float) -> float:
     return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
-def tables_of(groups: Sequence[Group], rules: Rules = Rules(), *, main_only: bool = False) -> list[VerdictTable]:
+def tables_of(groups: Sequence[CellGroup], rules: Rules = Rules(), *, main_only: bool = False) -> list[VerdictTable]:
     """Read per-query values of all groups on the headline metrics, the one that verdicts are about first.
 
     Args:
@@ -295,13 +295,13 @@ def tables_of(groups: Sequence[Group], rules: Rules = Rules(), *, main_only: boo
         UnknownNameError: a data set has no such metric.
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
-    by_place: dict[tuple[str, ...], list[Group]] = {}
+    by_place: dict[tuple[str, ...], list[CellGroup]] = {}
     for group in groups:
-        by_place.setdefault(tuple(group.labels.get(axis, "") for axis in PLACE), []).append(group)
+        by_place.setdefault(tuple(group.labels.get(axis, "") for axis in TABLE_AXES), []).append(group)
     tables = []
     seen: dict[str, Seen] = {}
     for place, members in sorted(by_place.items()):
-        labels = {axis: value for axis, value in zip(PLACE, place, strict=True) if value}
+        labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
         result, dataset = members[0].results[0], labels["dataset"]
         main = rules.main(result["main_metric"], list(result["metrics"]))
         others = [] if main_only else headline_metrics(list(result["metrics"]))
@@ -324,7 +324,7 @@ def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
     """
     by_rest: dict[tuple[str, ...], list[VerdictTable]] = {}
     for table in tables:
-        rest = tuple(table.labels.get(axis, "") for axis in PLACE if axis not in ("dataset", "backbone"))
+        rest = tuple(table.labels.get(axis, "") for axis in TABLE_AXES if axis not in ("dataset", "backbone"))
         by_rest.setdefault(rest, []).append(table)
     joined = [_joined(members) for members in by_rest.values() if len(members) > 1]
     return [table for table in joined if table is not None]
@@ -403,7 +403,7 @@ def rows_of(table: VerdictTable, rules: Rules, key: str | None = None) -> list[V
     baseline = table.baseline(rules)
     for metric, values in table.values.items():
         # an axis that was added later is no part of the key where it is not used: the key seeds the intervals
-        place = [label for axis, label in zip(PLACE, table.place, strict=True) if label or axis != "epochs"]
+        place = [label for axis, label in zip(TABLE_AXES, table.table_key, strict=True) if label or axis != "epochs"]
         named = "/".join([*place, metric]) if key is None else key
         try:
             tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=named)

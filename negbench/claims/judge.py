@@ -18,12 +18,12 @@ from negbench.grid.looks import Looks
 from negbench.metrics.preference import spearman
 
 Array = NDArray[np.float64]
-Verdict = Literal["supported", "refuted", "no effect", "undecided", "premise absent", "not testable"]
+ClaimVerdict = Literal["supported", "refuted", "no effect", "undecided", "premise absent", "not testable"]
 
 ALPHA = 0.05
 NO_EFFECT = 0.005  # differences of which the whole interval is smaller count as none: half a point
 LENGTHS = ("short", "long")
-DECIDED: tuple[Verdict, ...] = ("supported", "refuted", "no effect")
+DECIDED: tuple[ClaimVerdict, ...] = ("supported", "refuted", "no effect")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Answer:
     """
 
     test: ClaimTest
-    verdict: Verdict
+    verdict: ClaimVerdict
     estimate: ClaimEstimate | None = None
     reason: str = ""
     seeds: int = 0
@@ -55,8 +55,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Result of a claim: a `Verdict`, or at two lengths what `at_both` says."""
+class JudgedClaim:
+    """Result of a claim: a `ClaimVerdict`, or at two lengths what `at_both` says."""
 
     claim: Claim
     verdict: str
@@ -72,7 +72,7 @@ def judge(
     lacking: str | None,
     undefined: Mapping[str, str],
     lengths: int = 1,
-) -> Finding:
+) -> JudgedClaim:
     """Judge a claim: the verdict of its weakest test, refuted before untestable, undecided, without effect, supported.
 
     If a premise does not hold, the claim is neither supported nor refuted, whatever its tests say. The intervals of a
@@ -88,27 +88,27 @@ def judge(
         lengths: at how many lengths of training the claim is judged.
     """
     if lacking is not None:
-        return Finding(claim, "not testable", lacking, ())
+        return JudgedClaim(claim, "not testable", lacking, ())
     answers = tuple(_answer(test, evidence, looks, undefined, lengths * len(claim.tests)) for test in claim.tests)
     for premise in claim.premises:
         try:
             runs = [evidence.run(premise.setting, seed) for seed in looks.first]
             value = float(np.mean([_mean(measured) for measured in premise.measure.of_seeds(runs)]))
         except Untestable as error:
-            return Finding(claim, "not testable", f"premise: {undefined.get(premise.setting, error)}", answers)
+            return JudgedClaim(claim, "not testable", f"premise: {undefined.get(premise.setting, error)}", answers)
         if not premise.holds.holds(value, value):
             shown = f"{value * premise.measure.unit.scale:.3g} {premise.measure.unit.name}"
-            return Finding(claim, "premise absent", f"{premise}: here {shown}", answers)
+            return JudgedClaim(claim, "premise absent", f"{premise}: here {shown}", answers)
     verdicts = [answer.verdict for answer in answers]
-    worst: tuple[Verdict, ...] = ("refuted", "not testable", "undecided", "no effect")
+    worst: tuple[ClaimVerdict, ...] = ("refuted", "not testable", "undecided", "no effect")
     for verdict in worst:
         if verdict in verdicts:
             reason = next(answer.reason for answer in answers if answer.verdict == verdict)
-            return Finding(claim, verdict, reason, answers)
-    return Finding(claim, "supported", "", answers)
+            return JudgedClaim(claim, verdict, reason, answers)
+    return JudgedClaim(claim, "supported", "", answers)
 
 
-def at_both(short: Finding, long: Finding) -> Finding:
+def at_both(short: JudgedClaim, long: JudgedClaim) -> JudgedClaim:
     """Combine a claim's findings at two lengths of training.
 
     Two equal verdicts are the verdict. Decided at both (supported, refuted, no effect) and differently, the claim
@@ -124,7 +124,7 @@ def at_both(short: Finding, long: Finding) -> Finding:
         verdict = "depends on the length" if decided else "undecided"
     reason = "; ".join(f"{name}: {finding.reason}" for name, finding in findings.items() if finding.reason)
     answers = [replace(each, length=name) for name, finding in findings.items() for each in finding.answers]
-    return Finding(short.claim, verdict, short.reason if short.reason == long.reason else reason, tuple(answers))
+    return JudgedClaim(short.claim, verdict, short.reason if short.reason == long.reason else reason, tuple(answers))
 
 
 def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mapping[str, str], tests: int) -> Answer:
@@ -148,7 +148,7 @@ def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mappin
     return answer
 
 
-def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
+def decide(test: ClaimTest, estimate: ClaimEstimate) -> ClaimVerdict:
     """Return supported or refuted if the whole interval meets that condition, else undecided.
 
     A difference in points that is tested against 0 is "no effect" if its interval lies inside `NO_EFFECT`.

@@ -10,14 +10,14 @@ from typing import Any
 
 from negbench.claims.claim import Claim, chosen, settings
 from negbench.claims.evidence import Evidence, lacking
-from negbench.claims.judge import Finding, at_both, judge
-from negbench.claims.table import write_findings
+from negbench.claims.judge import JudgedClaim, at_both, judge
+from negbench.claims.table import write_judged
 from negbench.data.scene import Scenes
 from negbench.display import Display, duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Choice
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
-from negbench.grid.comparison import ComparisonFolder, check_place, default_name, place_of
+from negbench.grid.comparison import ComparisonFolder, check_name, default_name, place_of
 from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
 from negbench.grid.until import Places, Until, computed_until
@@ -68,7 +68,7 @@ class JudgedClaims:
         outcomes: outcomes of the runs, including failed ones.
     """
 
-    findings: list[Finding]
+    findings: list[JudgedClaim]
     about: str
     files: list[Path]
     outcomes: list[Outcome]
@@ -87,7 +87,7 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     work = ClaimsWork.of(asked, say)
     kind = "claims-" if asked.until is None else "claims-decided-"
     path = work.runs / (asked.name or default_name(work.plan.cells).replace("compare-", kind))
-    check_place(path, "claims")
+    check_name(path, "claims")
     folder = ComparisonFolder(path, {"kind": "claims"})
     execution, until = Execution.of(asked), Until(work.looks if asked.until else None, work.undecided, say)
     with execution.open():
@@ -96,7 +96,7 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     taken = {o.run_id: sum(RunFolder(work.runs / o.run_id).result["seconds"].values()) for o in outcomes if o.run_id}
     about = f"{work.about}; {len(taken)} runs, {duration(sum(taken.values()))} of computing"
     findings = work.findings(outcomes)
-    return JudgedClaims(findings, about, write_findings(findings, folder.path, about), outcomes)
+    return JudgedClaims(findings, about, write_judged(findings, folder.path, about), outcomes)
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,12 @@ class ClaimsWork:
             text += f": {duration(rest)} of computing to {self.looks.most} seeds"
         return left, text
 
-    def findings(self, outcomes: Sequence[Outcome]) -> list[Finding]:
+    def findings(self, outcomes: Sequence[Outcome]) -> list[JudgedClaim]:
         """Return every claim's verdict, over both lengths if there are two."""
         short, *long = self._by_length(outcomes).values()
         return [at_both(*pair) for pair in zip(short, *long, strict=True)] if long else short
 
-    def _by_length(self, outcomes: Sequence[Outcome]) -> dict[str, list[Finding]]:
+    def _by_length(self, outcomes: Sequence[Outcome]) -> dict[str, list[JudgedClaim]]:
         """Return the end of the labels -> every claim's verdict at that length."""
         finished: dict[str, dict[int, RunFolder]] = {}
         failed: dict[str, str] = {}

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from negbench.analysis.words import markdown
 from negbench.claims.claim import Claim, ClaimTest, Condition
-from negbench.claims.judge import Answer, Finding
+from negbench.claims.judge import Answer, JudgedClaim
 from negbench.machine import files
 
 WIDTH = 80  # of tables, so that they fit any terminal and a report
@@ -36,7 +36,7 @@ def listed(claims: Sequence[Claim]) -> Table:
     return table
 
 
-def shown(findings: Sequence[Finding]) -> Table:
+def shown(findings: Sequence[JudgedClaim]) -> Table:
     """Return a table of published and measured effects, and verdicts."""
     table = _table("#", "claim", "measured effect", "verdict")
     for finding in findings:
@@ -46,13 +46,13 @@ def shown(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def because(finding: Finding) -> list[str]:
+def because(finding: JudgedClaim) -> list[str]:
     """Return one line per test: estimate, interval, detectable effect; and why there is none, or no premise."""
     absent = [f"premise absent: {finding.reason}"] * (finding.verdict == "premise absent")
     return [*absent, *map(_answer, finding.answers)] or [finding.reason]
 
 
-def counts(findings: Sequence[Finding]) -> str:
+def counts(findings: Sequence[JudgedClaim]) -> str:
     """Return '12 supported, 9 refuted, ...'; claims that no paper makes are counted apart."""
     parts = []
     for title, published in (("", True), ("of no paper: ", False)):
@@ -63,7 +63,7 @@ def counts(findings: Sequence[Finding]) -> str:
     return "; ".join(parts)
 
 
-def write_findings(findings: Sequence[Finding], folder: Path, about: str) -> list[Path]:
+def write_judged(findings: Sequence[JudgedClaim], folder: Path, about: str) -> list[Path]:
     """Write claims.md and claims.json; returns their paths."""
     paths = [folder / "claims.md", folder / "claims.json"]
     with files.atomic_write(paths[0]) as file:
@@ -113,7 +113,7 @@ def _table(*columns: str) -> Table:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _markdown(findings: Sequence[Finding], about: str) -> str:
+def _markdown(findings: Sequence[JudgedClaim], about: str) -> str:
     columns = ("#", "claim", "source", "published effect", "measured effect", "verdict")
     rows = [
         (f.claim.number, f.claim.words, f.claim.source, f.claim.published, "<br>".join(because(f)), f.verdict)
@@ -140,7 +140,7 @@ def _of_answer(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _plain(finding: Finding) -> dict[str, Any]:
+def _plain(finding: JudgedClaim) -> dict[str, Any]:
     claim = finding.claim
     return {
         "id": claim.number,

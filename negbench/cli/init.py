@@ -17,10 +17,10 @@ from negbench.settings.command_options import Init
 def init(given: Mapping[str, Any]) -> dict[str, Any]:
     """Inspect the folder, write the files, print the next commands."""
     from negbench.errors import DataError, printable
-    from negbench.own.init import commands, look, write
+    from negbench.own.init import commands, inspect_folder, write
 
     asked, console = Init.parsed(given), output.console()
-    scan = look(asked.folder, asked.columns)
+    scan = inspect_folder(asked.folder, asked.columns)
     for title, lines in (("found", scan.present), ("warning", scan.warnings)):
         for line in lines:
             console.print(f"{title:8} {printable(line)}", highlight=False, markup=False)

@@ -99,7 +99,7 @@ def run(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
             raise
-        return _fail(f"{_place_of(error)}: {error.strerror}", arguments)
+        return _fail(f"{_path_of(error)}: {error.strerror}", arguments)
     except Stopped as error:
         kept = "finished work is kept: rerun the command to resume"
         return _fail(f"stopped by {error}; {kept}", arguments, error.code)
@@ -135,7 +135,7 @@ def _fail(message: str, arguments: list[str] | None, code: int = 2, document: Ma
     return code
 
 
-def _place_of(error: OSError) -> str:
+def _path_of(error: OSError) -> str:
     """Return the file that an error of the machine is about: standard output, if that takes no line."""
     if error.filename is None:
         try:

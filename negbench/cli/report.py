@@ -26,9 +26,9 @@ def report(given: Mapping[str, Any]) -> dict[str, Any]:
     plugin_layer(asked.plugin)
     runs, document = files.runs_dir(asked.runs_dir), dict[str, Any]()
     if asked.card:
-        from negbench.report.result_card import write_card
+        from negbench.report.result_card import write_result_card
 
-        for path in write_card(runs, asked.name):
+        for path in write_result_card(runs, asked.name):
             shown.print(str(path), highlight=False, soft_wrap=True)
     if asked.against is None:
         page, *others = write_report(runs, asked.name, asked.galleries)

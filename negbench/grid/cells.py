@@ -18,7 +18,7 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError, RunError
 from negbench.grid.axes import Choice, Fact, labels_of, short
-from negbench.grid.executors import Report
+from negbench.grid.executors import Notify
 from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig
@@ -173,7 +173,7 @@ def this_process() -> str:
     return f"{socket.gethostname()} {os.getpid()}"
 
 
-def compute_task(task: Task, report: Report) -> tuple[str, bool]:
+def compute_task(task: Task, notify: Notify) -> tuple[str, bool]:
     """Compute, resume or reuse one cell; return its run id and whether it was finished before.
 
     Raises:

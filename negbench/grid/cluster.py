@@ -106,13 +106,13 @@ class Ray:
         work = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_work)
         pending, deaths = deque(enumerate(tasks)), Counter[int]()
         active: dict[Any, int] = {}  # Ray's reference to a task's result -> its index
-        with self._place() as place, _mailbox() as mailbox:
+        with self._started() as start, _mailbox() as mailbox:
             try:
                 while pending or active:
                     check_stopped()
                     while pending and (self.most is None or len(active) < self.most):
                         index, task = pending.popleft()
-                        active[work.remote(function, index, task, place, mailbox)] = index
+                        active[work.remote(function, index, task, start, mailbox)] = index
                     ready, _ = ray.wait(list(active), timeout=1.0)
                     if waiting := mailbox.qsize():
                         yield from mailbox.get_nowait_batch(waiting)
@@ -140,7 +140,7 @@ class Ray:
                 _cancel(list(active))
 
     @contextmanager
-    def _place(self) -> Iterator[_Place]:
+    def _started(self) -> Iterator[_Start]:
         """Provide what a task needs to run as if here, with marker files in the shared folders meanwhile."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(_PASSED)}
         if not self.gpus:
@@ -150,11 +150,11 @@ class Ray:
             for mark in marks:
                 held.enter_context(locked(mark))
                 held.callback(mark.unlink, missing_ok=True)
-            yield _Place(tuple(marks), Path.cwd(), environment)
+            yield _Start(tuple(marks), Path.cwd(), environment)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Start:
     """Where a command was started, which each node checks and adopts before every task."""
 
     marks: tuple[Path, ...]  # files that the command holds locked
@@ -187,11 +187,11 @@ def _wrong(mark: Path) -> str | None:
     return None
 
 
-def _work(function: Function, index: int, task: Any, place: _Place, mailbox: Any) -> Event:
+def _work(function: Function, index: int, task: Any, start: _Start, mailbox: Any) -> Event:
     """Compute a task on its node. `KeyboardInterrupt`, which cancels it, passes through."""
     # Ray cancels through Python's Ctrl-C handler, which a node that a script started in the background lacks
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if wrong := place.enter():
+    if wrong := start.enter():
         return Event(index, "apart", wrong)
     return outcome_of(function, index, task, mailbox.put)
 

@@ -14,7 +14,7 @@ from negbench.display import duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes, Choice, joined, listed
 from negbench.grid.cells import SCENES, Cell, plan
-from negbench.grid.comparison import ComparisonFolder, check_place, default_name
+from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.dials import Dials, dial_choices, parse_dial
 from negbench.grid.looks import Looks
 from negbench.grid.rates import FACTORS, MORE, Rates, at_rates
@@ -131,7 +131,7 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     if asked.lr not in (None, "grid") or _searches_rates(asked):
         return planned
     planned = replace(planned, rates=Rates.of(planned.cells, runs, SCENES))
-    check_place(planned.trials.path, "comparison")
+    check_name(planned.trials.path, "comparison")
     return planned.at_best_rates()
 
 
@@ -221,7 +221,7 @@ def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, 
     if asked.tuned is not None:  # not the folder of the plain comparison
         name += "-tuned"
     folder = runs / (asked.name or name)
-    check_place(folder, "comparison")
+    check_name(folder, "comparison")
     return ComparisonFolder(folder, about)
 
 

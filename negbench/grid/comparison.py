@@ -33,7 +33,7 @@ _OF_RUN = ("seed", "hash", "run", "error")  # keys of a cell that are neither la
 _KINDS = {"comparison": "a comparison", "claims": "claims", "study": "a study", "final": "the final runs of a study"}
 
 
-def check_place(folder: Path, kind: str) -> None:
+def check_name(folder: Path, kind: str) -> None:
     """Refuse a name that something of another kind has in the runs folder.
 
     Args:
@@ -156,7 +156,7 @@ def default_name(cells: Sequence[Cell]) -> str:
 
 
 @dataclass(frozen=True)
-class Group:
+class CellGroup:
     """Runs of one (strategy, loss, backbone, dataset), one per seed, with the typed columns of their cells."""
 
     labels: dict[str, str]
@@ -211,7 +211,7 @@ class Group:
         return epochs, [tables[0][epoch]["step"] for epoch in epochs], values
 
 
-def groups_of(runs: Path, name: str) -> list[Group]:
+def groups_of(runs: Path, name: str) -> list[CellGroup]:
     """Return the finished cells of a comparison in groups, sorted by seed.
 
     Raises:
@@ -228,14 +228,14 @@ def groups_of(runs: Path, name: str) -> list[Group]:
     return groups
 
 
-def grouped(runs: Path, cells: Iterable[Mapping[str, Any]]) -> list[Group]:
+def grouped(runs: Path, cells: Iterable[Mapping[str, Any]]) -> list[CellGroup]:
     """Group the finished ones of these rows of comparison.json, sorted by seed."""
     by_place: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in cells:
         if row["run"] is not None and (runs / row["run"] / "result.json").exists():
             by_place.setdefault(place_of(row), []).append(row)
     return [
-        Group(
+        CellGroup(
             {k: v for k, v in zip(AXES, place, strict=True) if v},
             tuple(RunFolder(runs / row["run"]) for row in sorted(rows, key=lambda row: row["seed"])),
             {key: value for key, value in rows[0].items() if key not in (*AXES, *_OF_RUN)},

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Protocol, Self
 
 from negbench.machine.signals import Stopped, check_stopped, stop_on_signals
 
-Report = Callable[[str], None]
-Function = Callable[[Any, Report], Any]
+Notify = Callable[[str], None]
+Function = Callable[[Any, Notify], Any]
 
 # Modules that tasks import late, by the task's module: the fork server imports them once, and the workers that it forks
 # share them in memory. None of them starts a Python thread.
@@ -54,10 +54,10 @@ class Executor(Protocol):
         ...
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
-        """Compute ``function(task, report)`` for every task.
+        """Compute ``function(task, notify)`` for every task.
 
         Args:
-            function: importable by name; `report(text)` sends a note while it runs.
+            function: importable by name; `notify(text)` sends a note while it runs.
             tasks: picklable.
 
         Yields:
@@ -218,11 +218,11 @@ def _context(function: Function) -> multiprocessing.context.ForkServerContext:
 def outcome_of(function: Function, index: int, task: Any, send: Callable[[Event], object]) -> Event:
     """Compute a task in this process and return its last event; `send` receives its notes."""
 
-    def report(text: str) -> None:
+    def notify(text: str) -> None:
         send(Event(index, "note", text))
 
     try:
-        return Event(index, "done", function(task, report))
+        return Event(index, "done", function(task, notify))
     except Exception as error:
         return Event(index, "failed", *_explained(error))
 

@@ -22,7 +22,7 @@ from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameEr
 from negbench.machine.files import atomic_write
 from negbench.machine.room import device_named
 from negbench.own.init import Scan, load_split, survey
-from negbench.plugins.registry import import_file, on_one_line, place_in
+from negbench.plugins.registry import import_file, line_in, on_one_line
 from negbench.settings.command_options import Embed
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class _Used:
             raise
         except Exception as error:
             memory = out_of_memory(error, "lower --batch-size")
-            place = place_in(error, {self.module})
+            place = line_in(error, {self.module})
             line = f" in line {place[1]}" if place else ""
             raise NegbenchError(memory or f"{self.title} failed{line}: {on_one_line(error)}") from error
 

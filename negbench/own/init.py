@@ -82,7 +82,7 @@ class Scan:
         return not self.missing and self.triplets is not None
 
 
-def look(folder: Path, columns: str = "") -> Scan:
+def inspect_folder(folder: Path, columns: str = "") -> Scan:
     """Inspect a folder, and check that its files fit together as a run would.
 
     Raises:

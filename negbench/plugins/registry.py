@@ -182,7 +182,7 @@ def blamed(error: BaseException) -> str | None:
     """Describe in one line an error from a third-party plug-in, with its line number; None for other errors."""
     path = tuple(sys.path)
     foreign = {each.module: each for kind in KINDS for each in (*registry._of_files(kind), *_entry_points(kind, path))}
-    place = place_in(error, foreign)
+    place = line_in(error, foreign)
     if place is None:
         return None
     plugin = foreign[place[0]]
@@ -191,7 +191,7 @@ def blamed(error: BaseException) -> str | None:
     )
 
 
-def place_in(error: BaseException, modules: Container[str]) -> tuple[str, int] | None:
+def line_in(error: BaseException, modules: Container[str]) -> tuple[str, int] | None:
     """Return module and line of an error's innermost frame in one of `modules`; None if there is none."""
     trace, place = error.__traceback__, None
     while trace is not None:

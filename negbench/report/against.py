@@ -13,7 +13,7 @@ from negbench.analysis.leader import FOLDED, row_line
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
 from negbench.errors import OptionError, RunError
-from negbench.grid.comparison import AXES, Group
+from negbench.grid.comparison import AXES, CellGroup
 from negbench.report.build import header_of
 from negbench.report.page import Page, PageSection, chapters, write_page
 from negbench.report.tables import Table
@@ -37,7 +37,7 @@ class Against:
 
     def answer(self) -> str:
         """Say how many verdicts changed, and which."""
-        changed = [f"{_place(vars(a), self.axes)} ({_verdicts(a, b)})" for a, b in self.rows if a.verdict != b.verdict]
+        changed = [f"{_named(vars(a), self.axes)} ({_verdicts(a, b)})" for a, b in self.rows if a.verdict != b.verdict]
         text = f"Of {len(self.rows)} rows in both, {len(changed) or 'no'} verdict{'s' * (len(changed) != 1)} changed"
         return f"{text}{': ' * bool(changed)}{', '.join(changed)}."
 
@@ -75,8 +75,8 @@ def against(runs: Path, name: str, other: str) -> Against:
     first, second = (stored(runs, each) for each in (name, other))
     values = {axis: [{getattr(row, axis) for row in each.rows} for each in (first, second)] for axis in AXES}
     axes = ("strategy", *(axis for axis in AXES if axis != "strategy" and max(map(len, values[axis])) > 1))
-    known = {(row.metric, _place(vars(row), axes)): row for row in second.rows}
-    keys = [(row, (row.metric, _place(vars(row), axes))) for row in first.main]
+    known = {(row.metric, _named(vars(row), axes)): row for row in second.rows}
+    keys = [(row, (row.metric, _named(vars(row), axes))) for row in first.main]
     pairs = tuple((row, known[key]) for row, key in keys if key in known)
     if not pairs:
         raise RunError(
@@ -85,7 +85,7 @@ def against(runs: Path, name: str, other: str) -> Against:
     return Against((name, other), pairs, _differing(first, second, axes), axes)
 
 
-def _place(labels: Mapping[str, Any], axes: tuple[str, ...]) -> str:
+def _named(labels: Mapping[str, Any], axes: tuple[str, ...]) -> str:
     """Join the labels of a row or a group on these axes: 'qure, info-nce'."""
     return ", ".join(str(labels.get(axis, "")) for axis in axes)
 
@@ -98,8 +98,8 @@ def _verdicts(first: VerdictRow, second: VerdictRow) -> str:
 def _differing(first: Findings, second: Findings, axes: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     """Return the settings of paired cells that differ, with their values in both."""
     differing: dict[str, tuple[list[str], list[str]]] = {}
-    groups = {_place(group.labels, axes): group for group in second.groups}
-    pairs = [(group, groups[place]) for group in first.groups if (place := _place(group.labels, axes)) in groups]
+    groups = {_named(group.labels, axes): group for group in second.groups}
+    pairs = [(group, groups[place]) for group in first.groups if (place := _named(group.labels, axes)) in groups]
     for pair in pairs:
         seeds = [{config.seed for config in group.configs} for group in pair]
         a, b = (_values(group, seeds[0] & seeds[1]) for group in pair)
@@ -109,7 +109,7 @@ def _differing(first: Findings, second: Findings, axes: tuple[str, ...]) -> dict
     return {key: (", ".join(a), ", ".join(b)) for key, (a, b) in differing.items()}
 
 
-def _values(group: Group, shared: set[int]) -> dict[str, list[str]]:
+def _values(group: CellGroup, shared: set[int]) -> dict[str, list[str]]:
     """Return setting -> distinct values over the `shared` seeds (some settings depend on the seed), and all seeds."""
     values: dict[str, list[str]] = {}
     for run in (run for run in group.runs if not shared or run.config.seed in shared):

@@ -11,9 +11,9 @@ import numpy as np
 
 from negbench.analysis.answer import steps_of
 from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, size_of, unbeaten
-from negbench.analysis.verdicts import PLACE, VerdictRow
+from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of
-from negbench.grid.comparison import Group
+from negbench.grid.comparison import CellGroup
 from negbench.grid.dials import Dial, Dials, Point
 from negbench.report.charts import Chart, Panel, Square, heat, label_ends, line_style, log_axis, shade, tall_enough
 
@@ -111,17 +111,17 @@ def _draw_means(axes: Axes, lines: Sequence[_Line]) -> None:
     label_ends(axes, ends)
 
 
-def budgets_chart(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Chart | None:
+def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart | None:
     """Draw each rule's mean after each training budget; None unless a comparison has several budgets."""
     steps = steps_of(groups)
     rows = [row for row in rows if row.main and row.epochs in steps]
     if len({row.epochs for row in rows} - {""}) < 2:
         return None
     panels: dict[str, list[VerdictRow]] = {}
-    places = [[label for axis, label in zip(PLACE, row.place, strict=True) if axis != "epochs"] for row in rows]
-    varied = [index for index in range(len(PLACE) - 1) if len({place[index] for place in places}) > 1]
-    for row, place in zip(rows, places, strict=True):
-        panels.setdefault(", ".join(place[index] for index in varied), []).append(row)
+    others = [axis for axis in TABLE_AXES if axis != "epochs"]
+    varied = [axis for axis in others if len({getattr(row, axis) for row in rows}) > 1]
+    for row in rows:
+        panels.setdefault(", ".join(getattr(row, axis) for axis in varied), []).append(row)
     name = label_of(rows[0].metric)
 
     def drawn(members: Sequence[VerdictRow]) -> Callable[[Axes], None]:

@@ -14,13 +14,13 @@ from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, percent
-from negbench.grid.comparison import AXES, Group, grouped
+from negbench.grid.comparison import AXES, CellGroup, grouped
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
 from negbench.report.charts import Chart
 from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs
-from negbench.report.page import Cards, Note, Page, PageSection, Part, chapters, write_page
+from negbench.report.page import Examples, Note, Page, PageSection, Part, chapters, write_page
 from negbench.report.published import rows_beside
 from negbench.report.tables import Table, tables
 from negbench.report.zone import zone_chart
@@ -220,10 +220,10 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
         for runs in parts:
             examples = gallery(runs, count)
             missing += examples.missing
-            for shown, cards in ((val, examples.val), (train, examples.train)):
-                if cards:
+            for shown, some in ((val, examples.val), (train, examples.train)):
+                if some:
                     shown += [Note(f"{runs.dataset}, {runs.backbone}")] * (len(parts) > 1)
-                    shown.append(Cards(cards, examples.pictures))
+                    shown.append(Examples(some, examples.pictures))
     first = "Models: each strategy's first seed, with the first loss of the table."
     legend = "Solid outline: the target. Dashed outline: also known to be relevant."
     text = (
@@ -240,7 +240,7 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
 # --- facts -------------------------------------------------------------------------------------------------------
 
 
-def header_of(groups: Sequence[Group]) -> tuple[str, ...]:
+def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
     """Return the data sets, seeds, epochs, the last run's date, and negbench's version."""
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]

@@ -1,4 +1,4 @@
-"""Image cards: a query with the images that several runs retrieve for it and drew as its negatives."""
+"""Examples: a query with the images that several runs retrieve for it and drew as its negatives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class Card:
+class Example:
     """One query. `why`: the reason why it was chosen."""
 
     title: str

@@ -14,7 +14,7 @@ import numpy as np
 from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, number, percent, signed
-from negbench.grid.comparison import Group
+from negbench.grid.comparison import CellGroup
 from negbench.mining.curves import Curves, file_name, spaced
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
@@ -38,7 +38,7 @@ class Runs:
     `groups` are in the order of the leader table, `rows` their statistics.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[CellGroup, ...]
     rows: tuple[VerdictRow, ...]
     dataset: str
     backbone: str
@@ -68,7 +68,7 @@ class Runs:
         queries = self.groups[0].runs[0].manifest["dataset"]["val_queries"]
         return f"n = {queries:,} queries, {count}"
 
-    def index(self, group: Group) -> int:
+    def index(self, group: CellGroup) -> int:
         """Return the index of the strategy's colour: by name, so that it does not depend on a result."""
         return sorted(self.strategies).index(group.labels["strategy"])
 
@@ -76,16 +76,16 @@ class Runs:
         """Return a chart's file name."""
         return f"{name}{self.suffix}"
 
-    def by_loss(self) -> Iterable[tuple[str, list[Group]]]:
+    def by_loss(self) -> Iterable[tuple[str, list[CellGroup]]]:
         """Yield each loss with its groups, in the order of the strategies."""
         for loss in self.losses:
             groups = [group for group in self.groups if group.labels["loss"] == loss]
             yield loss, sorted(groups, key=lambda group: self.strategies.index(group.labels["strategy"]))
 
 
-def parts_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Runs]:
+def parts_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> list[Runs]:
     """Build one `Runs` per data set, backbone and training budget; `groups` must be sorted and not empty."""
-    parts: dict[tuple[str, str, int], list[Group]] = {}
+    parts: dict[tuple[str, str, int], list[CellGroup]] = {}
     for group in groups:
         labels = group.labels
         parts.setdefault((labels["dataset"], labels["backbone"], int(labels.get("epochs", 0))), []).append(group)
@@ -364,6 +364,6 @@ def score_curves(runs: Runs) -> Chart | None:
     return Chart(runs.key("score-curves"), title, text, tuple(panels), direct=True) if panels else None
 
 
-def _false_negative_rate(group: Group) -> float | None:
+def _false_negative_rate(group: CellGroup) -> float | None:
     values = group.values("behaviour", "false_negative_rate_draws")
     return 100 * float(np.mean(values)) if values else None

@@ -14,7 +14,7 @@ from negbench.analysis.findings import Findings, judged, stored
 from negbench.analysis.leader import row_line
 from negbench.analysis.verdicts import Rules, VerdictRow
 from negbench.display import Grid, log
-from negbench.grid.comparison import AXES, Group, place_of
+from negbench.grid.comparison import AXES, CellGroup, place_of
 from negbench.machine.files import atomic_write
 from negbench.report.tables import Table, files_of, tables
 from negbench.report.unchanged import inputs_of, keep, unchanged, writable
@@ -104,7 +104,7 @@ def _grid(table: Table, file: Path) -> Grid:
     return Grid(table.frame.drop(columns=list(table.constant)), table.title, caption, rest=str(file))
 
 
-def _summary(group: Group, rows: Sequence[VerdictRow], axes: Sequence[str]) -> SummaryRun:
+def _summary(group: CellGroup, rows: Sequence[VerdictRow], axes: Sequence[str]) -> SummaryRun:
     """Build a summary run: means of final values, deviations of final metrics, shared parameters, the verdict.
 
     Its name joins the labels on these axes. MLflow draws a section of charts for each prefix of metric names, in

@@ -16,7 +16,7 @@ from negbench.data.scene import Scene, Scenes, Split, device_of
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.report.cards import Card, Pictures, Relation, Strip, Thumb
+from negbench.report.cards import Example, Pictures, Relation, Strip, Thumb
 from negbench.report.figures import Runs
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights
@@ -48,16 +48,16 @@ class View:
 
 @dataclass(eq=False)
 class Gallery:
-    """Cards of one (data set, backbone); `missing` says what could not be shown."""
+    """Examples of one (data set, backbone); `missing` says what could not be shown."""
 
     pictures: Pictures
-    val: tuple[Card, ...] = ()
-    train: tuple[Card, ...] = ()
+    val: tuple[Example, ...] = ()
+    train: tuple[Example, ...] = ()
     missing: list[str] = field(default_factory=list)
 
 
 def gallery(runs: Runs, count: int) -> Gallery:
-    """Build cards of `count` best, `count` worst and `count` random queries of the reported split and of train.
+    """Build examples of `count` best, `count` worst and `count` random queries of the reported split and of train.
 
     The models are those of each strategy's first seed under the first loss it has, at most five strategies. Missing
     data and weights are listed in `missing` and raise nothing.
@@ -92,9 +92,9 @@ def gallery(runs: Runs, count: int) -> Gallery:
     if split.dataset.files is None:
         examples.missing.append("the backbone reads stored embeddings, so there are no images to show")
         return examples
-    examples.val = _cards(split.dataset, picked, views, "val", {}, ranks, examples.pictures)
+    examples.val = _examples(split.dataset, picked, views, "val", {}, ranks, examples.pictures)
     if train is not None:
-        examples.train = _cards(scene.train.dataset, train, views, "train", mined, last, examples.pictures)
+        examples.train = _examples(scene.train.dataset, train, views, "train", mined, last, examples.pictures)
     else:
         examples.missing.append("no drawn negatives: batch strategies, or runs trained on different data")
     return examples
@@ -163,10 +163,10 @@ def _top(backbone: Backbone, scene: Scene, split: Split, rows: Sequence[int]) ->
     return top.columns, top.scores
 
 
-# --- cards -------------------------------------------------------------------------------------------------------
+# --- examples ----------------------------------------------------------------------------------------------------
 
 
-def _cards(
+def _examples(
     dataset: Dataset,
     picked: Pick,
     views: Sequence[View],
@@ -174,12 +174,12 @@ def _cards(
     mined: Mapping[str, pd.DataFrame],
     ranks: Mapping[str, pd.Series[Any]],
     pictures: Pictures,
-) -> tuple[Card, ...]:
+) -> tuple[Example, ...]:
     def thumb(image: str, caption: str, relation: Relation) -> Thumb:
         key = pictures.add(f"{split}/{image}", lambda: dataset.open_image(image))
         return Thumb(image, key, caption, relation)
 
-    cards = []
+    made = []
     for position, (row, why) in enumerate(zip(picked.rows, picked.why, strict=True)):
         query = dataset.queries[row]
         strips = []
@@ -201,8 +201,8 @@ def _cards(
             if view.label in mined:
                 strips.append(_draws(dataset, row, view.label, mined[view.label], thumb))
         target = str(query.target or query.relevant[0])
-        cards.append(
-            Card(
+        made.append(
+            Example(
                 title=f"query {query.id} of {split}, {query.group or 'all images'}",
                 why=why,
                 text=query.text,
@@ -211,7 +211,7 @@ def _cards(
                 strips=tuple(strips),
             )
         )
-    return tuple(cards)
+    return tuple(made)
 
 
 def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: Any) -> Strip:

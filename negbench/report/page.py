@@ -1,7 +1,7 @@
 """A self-contained HTML page of chapters; its tables and figures are also written as files beside it.
 
 A page opens with its answer. Its chapters are the result, the reasons, examples, and details; only details are folded.
-A section has a title, an explanation, and parts: tables, charts, notes, image cards. Other modules choose the contents
+A section has a title, an explanation, and parts: tables, charts, notes, examples. Other modules choose the contents
 for a comparison, a run or a study.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 from negbench.display import NUMBER, is_number
 from negbench.machine.files import atomic_write, check_links, sweep
-from negbench.report.cards import Card, Pictures
+from negbench.report.cards import Example, Pictures
 from negbench.report.charts import Chart, saved
 from negbench.report.tables import Table
 
@@ -34,14 +34,14 @@ class Note:
 
 
 @dataclass(frozen=True, eq=False)
-class Cards:
-    """Image cards of queries, and the pictures that they show."""
+class Examples:
+    """Queries with images, and the pictures that they show."""
 
-    cards: tuple[Card, ...]
+    examples: tuple[Example, ...]
     pictures: Pictures
 
 
-Part = Table | Chart | Note | Cards
+Part = Table | Chart | Note | Examples
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def html(page: Page) -> str:
     environment.filters["prose"] = lambda text: Markup(_prose(text))
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    pictures = {key: image for part in _all(page, Cards) for key, image in part.pictures.images.items()}
+    pictures = {key: image for part in _all(page, Examples) for key, image in part.pictures.images.items()}
     return environment.get_template("page.html.j2").render(
         page=page,
         pictures=pictures,

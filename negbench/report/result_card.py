@@ -12,7 +12,7 @@ from negbench.analysis.findings import Findings, stored
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import markdown
 from negbench.errors import RunError
-from negbench.grid.comparison import Group, place_of
+from negbench.grid.comparison import CellGroup, place_of
 from negbench.machine.files import write_json
 from negbench.report.build import comparison_page
 from negbench.report.claims import is_of_claims
@@ -34,7 +34,7 @@ _TEST = (
 )
 
 
-def write_card(runs: Path, name: str) -> list[Path]:
+def write_result_card(runs: Path, name: str) -> list[Path]:
     """Write card.json (docs/cards/card.schema.json) and card.md into a comparison's folder; return their paths.
 
     Raises:
@@ -74,7 +74,7 @@ def _document(name: str, page: Page, settings: Mapping[str, Any], findings: Find
     }
 
 
-def _row(group: Group, test: VerdictRow | None, shared: Mapping[str, Any]) -> dict[str, Any]:
+def _row(group: CellGroup, test: VerdictRow | None, shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return a strategy's labels, runs, settings besides the shared ones, metrics per seed, and means over seeds."""
     plain = {} if test is None else test.plain()
     settings = _shared(config.flat() for config in group.configs)

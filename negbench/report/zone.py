@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from negbench.analysis.verdicts import PLACE, VerdictRow
+from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of, listed
-from negbench.grid.comparison import Group, place_of
+from negbench.grid.comparison import CellGroup, place_of
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, log_axis
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class _Rule:
     window: bool
 
 
-def zone_chart(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Chart | None:
+def zone_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart | None:
     """Draw each rule's gain over the baseline against the median rank of its negatives; None without two windows.
 
     A panel holds one table's rows of one number of negatives. Batch strategies, which rank no corpus, have no point.
@@ -41,16 +41,16 @@ def zone_chart(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Chart | N
         ranks = group.values("behaviour", "draw_rank_median") if group else []
         if group and ranks:
             window = group.configs[0].strategy.name == WINDOW
-            key = (str(group.configs[0].train.num_negatives), *(getattr(row, axis) for axis in PLACE))
+            key = (str(group.configs[0].train.num_negatives), *(getattr(row, axis) for axis in TABLE_AXES))
             panels.setdefault(key, []).append(_Rule(row, float(np.mean(ranks)), window))
     panels = {key: rules for key, rules in panels.items() if sum(rule.window for rule in rules) > 1}
     if not panels:
         return None
     first = next(iter(panels.values()))[0].row
     baselines = listed(sorted({rule.row.baseline for rules in panels.values() for rule in rules}))
-    several = [len({key[index] for key in panels}) > 1 for index in range(1 + len(PLACE))]
+    several = [len({key[index] for key in panels}) > 1 for index in range(1 + len(TABLE_AXES))]
     drawn = []
-    epochs = 1 + PLACE.index("epochs")
+    epochs = 1 + TABLE_AXES.index("epochs")
     for key, rules in sorted(panels.items(), key=lambda panel: (int(panel[0][0]), int(panel[0][epochs] or 0))):
         parts = [f"{key[0]} negative{'s' * (key[0] != '1')} per query and step"]
         named = [*key[1:epochs], f"{key[epochs]} epochs" * bool(key[epochs]), *key[epochs + 1 :]]

@@ -20,7 +20,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench.errors import NegbenchError, OptionError, RunError, without_secrets
-from negbench.grid.comparison import check_place
+from negbench.grid.comparison import check_name
+from negbench.grid.executors import Notify
 from negbench.machine import files
 from negbench.machine.signals import Stopped, check_stopped
 from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
@@ -29,7 +30,6 @@ MAX_DEATHS = 5  # a trial whose worker dies this often is taken as the cause, an
 _POLL = 0.5  # seconds between polls while other workers compute the last trials
 
 Objective = Callable[[optuna.Trial], float]
-Report = Callable[[str], None]
 
 
 class Pruned(BaseException):
@@ -58,7 +58,7 @@ class Book:
 
     def __init__(self, folder: Path, spec: StudySpec | None, storage: str | None = None, trials: int = 0) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        check_place(folder, "study")
+        check_name(folder, "study")
         self.folder, self.name, self.trials = folder, folder.name, trials
         if spec is not None:
             files.seal(folder)
@@ -131,12 +131,12 @@ class Book:
 
     # --- computing ------------------------------------------------------------------------------------------------
 
-    def work(self, objective: Objective, report: Report) -> int:
+    def work(self, objective: Objective, notify: Notify) -> int:
         """Compute trials until the study has as many as requested; return how many this worker computed.
 
         Args:
             objective: returns the value of a trial whose `params` are set; raises `Pruned` to stop it early.
-            report: called with a line about each trial.
+            notify: called with a line about each trial.
 
         Raises:
             NegbenchError: the default itself (trial 0) cannot be computed.
@@ -146,10 +146,10 @@ class Book:
             check_stopped()
             with ExitStack() as turn:
                 turn.enter_context(self.hold())
-                self._requeue_dead(report)
+                self._requeue_dead(notify)
                 number = self._next()
                 if isinstance(number, int):
-                    self._compute(number, objective, turn, report)
+                    self._compute(number, objective, turn, notify)
                     made += 1
             if number is None:
                 return made
@@ -164,7 +164,7 @@ class Book:
             return waiting[0] if waiting else len(trials)
         return "wait" if any(trial.state == TrialState.RUNNING for trial in trials) else None
 
-    def _requeue_dead(self, report: Report) -> None:
+    def _requeue_dead(self, notify: Notify) -> None:
         """Queue again every trial whose worker died. The caller holds the study's lock."""
         for seen in self.frozen():
             if seen.state != TrialState.RUNNING:
@@ -180,7 +180,7 @@ class Book:
             self._storage.set_trial_user_attr(trial._trial_id, "deaths", deaths)
             if deaths < MAX_DEATHS:
                 self._queue(trial)
-                report(f"trial {trial.number}: its worker died; queued again")
+                notify(f"trial {trial.number}: its worker died; queued again")
             else:
                 self._storage.set_trial_user_attr(trial._trial_id, "error", f"its worker died {MAX_DEATHS} times")
                 self.study.tell(trial.number, state=TrialState.FAIL)
@@ -188,7 +188,7 @@ class Book:
     def _queue(self, trial: FrozenTrial) -> None:
         self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
-    def _compute(self, number: int, objective: Objective, turn: ExitStack, report: Report) -> None:
+    def _compute(self, number: int, objective: Objective, turn: ExitStack, notify: Notify) -> None:
         """Let Optuna compute one trial; `turn` is closed as soon as the trial is sampled and locked."""
 
         def held_objective(trial: optuna.Trial) -> float:
@@ -212,7 +212,7 @@ class Book:
                 if isinstance(error.__cause__, KeyboardInterrupt):
                     raise error.__cause__ from None
                 raise
-        report(f"trial {number}: {_described(self.frozen()[number])}")
+        notify(f"trial {number}: {_described(self.frozen()[number])}")
 
 
 def _opened(url: str) -> BaseStorage:

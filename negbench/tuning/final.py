@@ -14,7 +14,7 @@ from negbench.analysis.verdicts import Rules
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES, Cell, plan
-from negbench.grid.comparison import ComparisonFolder, check_place
+from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
 from negbench.grid.until import Until, computed_until
@@ -106,7 +106,7 @@ def compare_best(
         return None
     comparison = ComparisonFolder(runs / final_name(book.name), {"kind": "final"})
     rules = Rules(next(iter(points)), looks=looks)
-    check_place(comparison.path, "final")
+    check_name(comparison.path, "final")
     until = Until(looks, open_strategies(comparison, rules), say)
     outcomes = computed_until(comparison, cells_of(fresh), cells_of, until, execution)
     comparison.settle(outcomes)

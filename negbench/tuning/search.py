@@ -83,7 +83,7 @@ def study(asked: Study, execution: Execution, say: Callable[[str], None]) -> tup
         say(line)
     started = time.monotonic()
 
-    def report(text: str) -> None:
+    def notify(text: str) -> None:
         counts = book.counts()
         ended = counts["finished"] + counts["pruned"] + counts["failed"]
         log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
@@ -92,7 +92,7 @@ def study(asked: Study, execution: Execution, say: Callable[[str], None]) -> tup
         open_run(spec.space.corners(spec.config)[0], Display(), SCENES)
     try:
         with Tracker.open(runs, uri).working(book.folder / "mlflow.json"):
-            run_study(job, executor, report)
+            run_study(job, executor, notify)
     except (KeyboardInterrupt, Stopped):
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
         raise

@@ -12,7 +12,7 @@ import optuna
 
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
-from negbench.grid.executors import Executor, Report
+from negbench.grid.executors import Executor, Notify
 from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.loop.types import Log, PlannedRun, RunResult, Watch
 from negbench.machine import files
@@ -147,14 +147,14 @@ def open_study(
     return book, Job(folder, spec, storage, trials, tracking_uri, parent, Trials)
 
 
-def serve(job: Job, report: Report) -> int:
+def serve(job: Job, notify: Notify) -> int:
     """Compute trials until the study has as many as requested; return how many this worker computed."""
     for path in job.spec.base["plugins"]:
         registry.add_file(Path(path))
-    return Book(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), report)
+    return Book(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), notify)
 
 
-def run_study(job: Job, executor: Executor, report: Report) -> None:
+def run_study(job: Job, executor: Executor, notify: Notify) -> None:
     """Compute a study with all workers of an executor, which share the runs folder.
 
     Raises:
@@ -162,16 +162,16 @@ def run_study(job: Job, executor: Executor, report: Report) -> None:
     """
     workers = executor.workers
     if workers == 1 and not executor.elsewhere:
-        serve(job, report)
+        serve(job, notify)
         return
     alive = workers
     for event in executor.run(serve, [job] * workers):
         if event.kind == "note":
-            report(event.value)
+            notify(event.value)
         elif event.kind == "failed":
             alive -= 1
             if "trial 0, the default" in event.value:
                 raise NegbenchError(event.value)
-            report(f"worker {event.index}: {event.value}; {alive} of {workers} workers continue")
+            notify(f"worker {event.index}: {event.value}; {alive} of {workers} workers continue")
             if alive == 0:
                 raise NegbenchError(f"every worker died ({event.value}); rerun the command to resume")

@@ -10,14 +10,14 @@ import pytest
 from negbench.analysis.leader import leader_table, measured
 from negbench.analysis.plateau import Plateau, names_of, rates_answer, trained_out
 from negbench.analysis.verdicts import Rules, rows_of, tables_of
-from negbench.grid.comparison import Group
+from negbench.grid.comparison import CellGroup
 from tests.report.test_verdicts import group_of
 
 METRIC = "average/recall"
 STEPS = 7  # per epoch
 
 
-def curved(group: Group, curves: Sequence[Sequence[float | None]], key: str = f"val/{METRIC}") -> Group:
+def curved(group: CellGroup, curves: Sequence[Sequence[float | None]], key: str = f"val/{METRIC}") -> CellGroup:
     """Return the group with these curves: one value per epoch after the untrained model's; None if not scored."""
     for run, values in zip(group.runs, curves, strict=True):
         run.write_metrics(
@@ -26,7 +26,7 @@ def curved(group: Group, curves: Sequence[Sequence[float | None]], key: str = f"
                 for epoch, value in enumerate(values)
             ]
         )
-    return Group(group.labels, group.runs)
+    return CellGroup(group.labels, group.runs)
 
 
 def curve_of(*values: float) -> Plateau:
@@ -64,7 +64,7 @@ SLOW = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
 FAST = [0.1, 0.55, 0.599, 0.6, 0.6, 0.6, 0.6]
 
 
-def both(runs: Path) -> list[Group]:
+def both(runs: Path) -> list[CellGroup]:
     slow, fast = ([values, values, values] for values in (SLOW, FAST))
     return [curved(group_of(runs, "qure", 0.5), slow), curved(group_of(runs, "all-corpus", 0.3), fast)]
 
@@ -81,7 +81,7 @@ def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path):
     shown = leader_table(groups).training.set_index("strategy")
     assert shown["steps to 95 % of the best"].to_dict() == {"qure": "42", "all-corpus": "-"}
     assert shown["rise in last third"]["qure"] == "20.00"
-    groups[0] = Group({**groups[0].labels, "dataset": "g@1"}, groups[0].runs)  # the best plateau is per data set
+    groups[0] = CellGroup({**groups[0].labels, "dataset": "g@1"}, groups[0].runs)  # the best plateau is per data set
     frame = measured(groups)["training"].set_index("strategy")
     assert frame["steps_best"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
 
@@ -100,8 +100,8 @@ def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path):
     assert "(qure by 20.0)" in line
     third = "in the last third of the epochs."
     assert remarks(0.25) == [f"Trained out: no curve of average recall rises by more than 25 points {third}"]
-    groups[0] = Group({**groups[0].labels, "epochs": "9"}, groups[0].runs)
-    groups[1] = Group({**groups[1].labels, "epochs": "20"}, groups[1].runs)  # of which the longer is trained out
+    groups[0] = CellGroup({**groups[0].labels, "epochs": "9"}, groups[0].runs)
+    groups[1] = CellGroup({**groups[1].labels, "epochs": "20"}, groups[1].runs)  # of which the longer is trained out
     (line,) = remarks(0.01)
     assert line.endswith("more than 1 point in the last third of the 20 epochs.")
 

@@ -15,7 +15,7 @@ from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.claims import measure as measures
 from negbench.claims.claim import Claim, ClaimTest, Condition, Premise
 from negbench.claims.evidence import Evidence, SettingRun, Untestable
-from negbench.claims.judge import Answer, ClaimEstimate, Finding, at_both, decide, estimate_of, judge
+from negbench.claims.judge import Answer, ClaimEstimate, JudgedClaim, at_both, decide, estimate_of, judge
 from negbench.claims.measure import POINTS, Formula, Measure, Measured
 from negbench.grid.looks import Looks
 from negbench.store.runfolder import RunFolder
@@ -166,8 +166,8 @@ def test_a_premise_must_hold_before_anything_is_decided():
 def test_two_lengths_are_one_verdict():
     up = trial({"a": [1.0, 1.1, 0.9]})
 
-    def found(verdict: str) -> Finding:
-        return Finding(claim_of(up), verdict, f"why {verdict}", (Answer(up, "undecided"),))
+    def found(verdict: str) -> JudgedClaim:
+        return JudgedClaim(claim_of(up), verdict, f"why {verdict}", (Answer(up, "undecided"),))
 
     for short, long, want in (
         ("supported", "supported", "supported"), ("refuted", "refuted", "refuted"), ("no effect",) * 3,

@@ -18,7 +18,7 @@ import negbench as package
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
 from negbench.machine.files import atomic_write
-from negbench.own.init import look
+from negbench.own.init import inspect_folder
 from negbench.plugins.registry import import_file
 from negbench.settings.layers import read_recipe
 
@@ -174,7 +174,7 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(pictures, module
     capsys.readouterr()
     recipe = pictures / "recipe.toml"
     assert read_recipe(recipe)["backbone"]["name"] == "tiny"
-    assert any(f"--columns {names} --encoder" in line for line in look(pictures, names).present)
+    assert any(f"--columns {names} --encoder" in line for line in inspect_folder(pictures, names).present)
     own = pictures / "my_strategy.py"
     own.write_text(own.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
     assert negbench(embedding) == 0

@@ -27,7 +27,7 @@ from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.compare import over_recipe, plan_comparison
-from negbench.grid.comparison import ComparisonFolder, check_place, groups_of
+from negbench.grid.comparison import ComparisonFolder, check_name, groups_of
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here, Processes
 from negbench.machine.files import read_json, write_json
@@ -421,11 +421,11 @@ def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, capsys):
         assert "the MLflow store of the runs folder has this name" in capsys.readouterr().err
     for kind in ("claims", "study", "final"):
         with pytest.raises(OptionError, match="compared is already a comparison"):
-            check_place(tmp_path / "compared", kind)
-        check_place(tmp_path / "new", kind)
-    check_place(tmp_path / "compared", "comparison")
-    check_place(tmp_path / "of-claims", "claims")
-    check_place(tmp_path / "of-a-study", "study")
+            check_name(tmp_path / "compared", kind)
+        check_name(tmp_path / "new", kind)
+    check_name(tmp_path / "compared", "comparison")
+    check_name(tmp_path / "of-claims", "claims")
+    check_name(tmp_path / "of-a-study", "study")
     assert held(tmp_path) == before
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from negbench.datasets.triplets import Triplets
 from negbench.errors import OptionError
-from negbench.own.init import look
+from negbench.own.init import inspect_folder
 from negbench.plugins.registry import build
 
 ROWS = [("7", "in red", "8"), ("8", "in red", "x\\y"), ("8", "in red", "x\\y"), ("9", "blue", "9"), ("9", "red", "7")]
@@ -55,5 +55,5 @@ def test_likely_mistakes_are_remarked(tmp_path):
 def test_other_columns_are_named_by_an_option(tmp_path):
     """Missing columns are named, and `--columns` maps them; tests/cli/test_embed.py covers the rest."""
     written(tmp_path / "mine.csv", ";", "ref;caption;target")
-    assert "name other columns with --columns reference=NAME" in look(tmp_path).missing[0]
-    assert look(tmp_path, "reference=ref,text=caption").triplets is not None
+    assert "name other columns with --columns reference=NAME" in inspect_folder(tmp_path).missing[0]
+    assert inspect_folder(tmp_path, "reference=ref,text=caption").triplets is not None

@@ -18,7 +18,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from negbench.cli.main import run as negbench
-from negbench.grid.executors import GRACE, Processes, Report
+from negbench.grid.executors import GRACE, Notify, Processes
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.store.runfolder import RunFolder
@@ -140,12 +140,12 @@ def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening,
     assert statuses(tmp_path) == {"KILLED": 1}
 
 
-def asleep(seconds: float, report: Report) -> None:
+def asleep(seconds: float, report: Notify) -> None:
     report("asleep")
     time.sleep(seconds)
 
 
-def heard_late(task: None, report: Report) -> None:
+def heard_late(task: None, report: Notify) -> None:
     Deaf()
 
 

@@ -12,7 +12,7 @@ from negbench.analysis.columns import REGIME, texts
 from negbench.analysis.leader import regime_of
 from negbench.analysis.regime_card import in_words
 from negbench.display import Grid
-from negbench.grid.comparison import Group
+from negbench.grid.comparison import CellGroup
 from negbench.mining.regime import Regime
 from negbench.settings.config import build_config, resolved
 from negbench.store.runfolder import RunFolder
@@ -39,7 +39,7 @@ CARD: dict[str, Any] = {
 UNKNOWN = {"relevant", "false_negatives", "false_negatives_above", "false_negatives_below", "recall_val", "fit_gap"}
 
 
-def group_of(path: Path, strategy: str, *ranks: float, **card: Any) -> Group:
+def group_of(path: Path, strategy: str, *ranks: float, **card: Any) -> CellGroup:
     """Return a group with one run per rank, which it has at its last refresh only."""
     folders = []
     for seed, rank in enumerate(ranks):
@@ -60,10 +60,10 @@ def group_of(path: Path, strategy: str, *ranks: float, **card: Any) -> Group:
         )
         folders.append(folder)
     labels = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": "d"}
-    return Group(labels, tuple(folders))
+    return CellGroup(labels, tuple(folders))
 
 
-def regime_frame(*groups: Group) -> pd.DataFrame:
+def regime_frame(*groups: CellGroup) -> pd.DataFrame:
     return texts(REGIME, [group.labels | regime_of(group) for group in groups], ["strategy"])
 
 
@@ -121,5 +121,5 @@ def test_the_answer_ends_with_the_regime_of_the_last_refresh(tmp_path):
     assert line.endswith(". The answer holds for this regime.")
     for run in groups[1].runs:
         run.write_result({k: v for k, v in run.result.items() if "regime" not in k})  # of an earlier version
-    earlier = Group(groups[1].labels, groups[1].runs)
+    earlier = CellGroup(groups[1].labels, groups[1].runs)
     assert (_regime([earlier]), regime_of(earlier)) == ([], {})

@@ -20,7 +20,7 @@ from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, over_all, rows_of, tables_of
 from negbench.analysis.words import signed
 from negbench.errors import UnknownNameError
-from negbench.grid.comparison import AXES, Group
+from negbench.grid.comparison import AXES, CellGroup
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import registry
@@ -32,7 +32,7 @@ LABELS = {"dataset": "d", "loss": "l", "backbone": "b"}
 SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]
 
 
-def answer_of(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
+def answer_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list[str]:
     return say(Findings(tuple(groups), {}, tuple(rows)))
 
 
@@ -52,7 +52,7 @@ def ranks_of(seed: int, better: float, queries: int = 120) -> QueryRanks:
 
 def group_of(
     runs: Path, strategy: str, better: float, *, seeds: tuple[int, ...] = (0, 1, 2), dataset: str = "f@1", **labels: str
-) -> Group:
+) -> CellGroup:
     """Return a group of finished runs, as folders."""
     folders = []
     for seed in seeds:
@@ -74,7 +74,7 @@ def group_of(
         folders.append(folder)
     by_axis = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": dataset, **labels}
     facts = {"plugin": strategy.split("(")[0].split()[0]}  # of hand-made labels
-    return Group({k: by_axis[k] for k in AXES if k in by_axis}, tuple(folders), facts)
+    return CellGroup({k: by_axis[k] for k in AXES if k in by_axis}, tuple(folders), facts)
 
 
 def rows_by_strategy(table: VerdictTable, rules: Rules, metric: str = "average/recall") -> dict[str, Any]:
@@ -250,11 +250,11 @@ def test_the_metric_can_be_chosen(tmp_path):
     Rules(metric="R@10").check({"a": "a"}, [["average/recall_at_10"]])
 
 
-def counted(group: Group, seen: int) -> Group:
+def counted(group: CellGroup, seen: int) -> CellGroup:
     """Return the group with `seen` negatives per query and step in its runs."""
     for run in group.runs:
         run.write_result({**run.result, "negatives_per_query": seen})
-    return Group(group.labels, tuple(RunFolder(run.path) for run in group.runs))
+    return CellGroup(group.labels, tuple(RunFolder(run.path) for run in group.runs))
 
 
 def test_equal_negatives_are_compared_first(tmp_path):
@@ -272,7 +272,7 @@ def test_equal_negatives_are_compared_first(tmp_path):
     order, losers, numbers, *_, sure = answer_of(groups, rows)
     assert order.startswith("average recall with 1 negative per query and step: strong (")
     assert " %) is best; weak loses " in order
-    values, key = tables_of(groups)[0].values["average/recall"], "/".join([*rows[0].place, "average/recall"])
+    values, key = tables_of(groups)[0].values["average/recall"], "/".join([*rows[0].table_key, "average/recall"])
     test = differences(values, "in-batch", key=key).pairs.of("strong", "weak")  # though in-batch is ahead of both
     assert losers == f"Behind strong: weak by {signed(test.value, test.interval.low, test.interval.high)[1:]} points."
     assert numbers.startswith("Whatever the number of negatives, in-batch with 63 (")
@@ -298,7 +298,7 @@ def test_fewer_images_than_asked_for_are_marked(tmp_path):
             config = {**run.manifest["config"], "train": {"num_negatives": 16}}
             run.write_manifest({**run.manifest, "config": config})
             run.write_result({**run.result, "behaviour": {"distinct": distinct}, "negatives_per_query": 15.5})
-    groups = [Group(group.labels, tuple(RunFolder(run.path) for run in group.runs)) for group in groups]
+    groups = [CellGroup(group.labels, tuple(RunFolder(run.path) for run in group.runs)) for group in groups]
     rows = [row for table in tables_of(groups) for row in rows_of(table, Rules(baseline="in-batch"))]
     assert {row.negatives for row in rows} == {16.0}
     assert {row.strategy: row.named for row in rows} == {
