@@ -13,7 +13,7 @@ from negbench.analysis import differences
 from negbench.analysis.statistics import POWER, Design
 from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
-from negbench.claims.measure import POINTS, Measured
+from negbench.claims.measure import Measured
 from negbench.grid.looks import Looks
 from negbench.metrics.preference import spearman
 
@@ -21,7 +21,6 @@ Array = NDArray[np.float64]
 ClaimVerdict = Literal["supported", "refuted", "no effect", "undecided", "premise absent", "not testable"]
 
 ALPHA = 0.05
-NO_EFFECT = 0.005  # differences of which the whole interval is smaller count as none: half a point
 LENGTHS = ("short", "long")
 DECIDED: tuple[ClaimVerdict, ...] = ("supported", "refuted", "no effect")
 
@@ -151,10 +150,9 @@ def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mappin
 def decide(test: ClaimTest, estimate: ClaimEstimate) -> ClaimVerdict:
     """Return supported or refuted if the whole interval meets that condition, else undecided.
 
-    A difference in points that is tested against 0 is "no effect" if its interval lies inside `NO_EFFECT`.
+    What is tested against 0 is "no effect" if its interval lies inside what counts as none in its unit.
     """
-    tested = test.statistic == "difference" and test.unit == POINTS and test.supports.bound == 0
-    if tested and estimate.low > -NO_EFFECT and estimate.high < NO_EFFECT:
+    if test.supports.bound == 0 and -test.unit.none < estimate.low and estimate.high < test.unit.none:
         return "no effect"
     if test.supports.holds(estimate.low, estimate.high):
         return "supported"

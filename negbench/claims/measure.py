@@ -22,13 +22,17 @@ from negbench.scoring.stored import preferences_of, values_of
 
 
 class Unit(NamedTuple):
-    """Unit of a measure: values are printed times `scale`, followed by `name`."""
+    """Unit of a measure: values are printed times `scale`, followed by `name`.
+
+    An effect tested against 0 counts as none if its whole interval is nearer to 0 than `none`.
+    """
 
     name: str
     scale: float = 1.0
+    none: float = 0.0
 
 
-POINTS = Unit("points", 100)
+POINTS = Unit("points", 100, none=0.005)
 PERCENT = Unit("%", 100)
 COSINE = Unit("cosine")
 
@@ -183,7 +187,7 @@ def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measu
     return _plain(effect)
 
 
-@measure("pool-trend", Unit("images a refresh"))
+@measure("pool-trend", Unit("images a refresh", none=10.0))  # ours: half a percent of claims-world's gallery
 def pool_trend(run: SettingRun) -> Measured:
     """[Q] slope of each query's pool size over the refreshes."""
     sizes = [frame["pool_size"].to_numpy() for frame in run.mined()]

@@ -251,7 +251,7 @@ def plan_claims(
         runs: runs folder.
         display: shows the progress.
         scenes: caches loaded data and backbones.
-        long: epochs of the second length, if any; scored as often as the first.
+        long: epochs of the second length, if any.
         shared: the system with which backbone, data set and training must run: the recipe's.
 
     Raises:
@@ -265,10 +265,9 @@ def plan_claims(
             claims_plan.lacking[claim.number] = why
     ends: dict[str, Layer] = {"": {}}
     if long is not None:
-        epochs = claims_plan.config.train.epochs
-        if long <= epochs:
-            raise OptionError(f"--long {long} must be more than train.epochs={epochs}")
-        ends[LONG] = {"train": {"epochs": long}, "eval": {"every": claims_plan.config.eval.every * (long // epochs)}}
+        if long <= claims_plan.config.train.epochs:
+            raise OptionError(f"--long {long} must be more than train.epochs={claims_plan.config.train.epochs}")
+        ends[LONG] = {"train": {"epochs": long}}
     wanted = [name for claim in claims if claim.number not in claims_plan.lacking for name in claim.settings]
     for name, end in itertools.product(dict.fromkeys(wanted), ends):
         try:
