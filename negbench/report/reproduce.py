@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 
 from negbench.analysis.words import label_of, markdown
+from negbench.datasets._submission import Submittable
+from negbench.plugins.registry import registry
 from negbench.report.published import PATH
 from negbench.settings.layers import read_recipe, recipes
 
@@ -16,8 +18,8 @@ INTRODUCTION = """# Reproduce a published table
 For every table of the four papers that a recipe reproduces: the command, what it needs, and the printed numbers. Memory
 counts weights, gradients and Adam's moments in 32 bits; a batch's activations come on top. Features of frozen image
 towers are stored once. A run checks that memory and disk suffice before it computes anything; `--dry-run` of a
-comparison prints its plan. `negbench list recipes NAME` prints the same for one recipe. Numbers are in percent where
-nothing else is said.
+comparison prints its plan. An epoch of Fashion200K or MIT-States draws one pair for each training image of HyCoLe-HNM's
+table 5. `negbench list recipes NAME` prints the same for one recipe. Numbers are in percent where nothing else is said.
 """
 
 
@@ -71,15 +73,17 @@ def _table(table: Mapping[str, Any], trained: str) -> list[str]:
     name = table["dataset"]
     if any("cirqrs" in column for column in table["columns"]):
         place = f"`negbench evaluate --ranks FILE --dataset {name} --metric cirqrs --scorer RUN` prints its columns."
-    elif table["split"] != "val":
+    elif issubclass(registry.get("datasets", name), Submittable) and table["split"] != "val":
         place = (
             f"`negbench evaluate RUN --dataset {name} --split {table['split']} --submission DIR` writes the file for "
         )
         place += "the closed split's server; no result on val stands beside these rows."
     elif name != trained:
         place = f"`negbench evaluate RUN --dataset {name}` prints one's own numbers."
-    else:
+    elif table.get("beside", True):
         place = "The report of a run or comparison prints these rows beside one's own."
+    else:
+        place = "A run has another gallery, so no report prints these rows beside it."
     note = f" In print: {table['note']}." if "note" in table else ""
     rows = [[row["row"], *("-" if value is None else f"{value:g}" for value in row["values"])] for row in table["rows"]]
     frame = pd.DataFrame(rows, columns=["method", *map(label_of, table["columns"])])

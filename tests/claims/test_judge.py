@@ -141,13 +141,14 @@ THE_WHOLE_INTERVAL_DECIDES: list[tuple[Any, ...]] = [
 ]
 
 
-def test_a_difference_inside_half_a_point_is_no_effect():
-    for low, high, supports, want in (
-        (0.001, 0.004, "> 0", "no effect"), (-0.004, 0.004, "> 0", "no effect"), (0.001, 0.006, "> 0", "supported"),
-        (-0.004, 0.004, "> 0.005", "refuted"), (math.nan, math.nan, "> 0", "undecided"),
+def test_an_effect_that_its_unit_counts_as_none_is_no_effect():
+    for name, low, high, supports, want in (
+        ("recall", 0.001, 0.004, "> 0", "no effect"), ("recall", 0.001, 0.006, "> 0", "supported"),
+        ("recall-at-refresh", -0.004, 0.004, "> 0", "no effect"), ("pool-trend", -9, 9, "> 0", "no effect"),
+        ("recall", -0.004, 0.004, "> 0.005", "refuted"), ("recall", math.nan, math.nan, "> 0", "undecided"),
     ):  # fmt: skip
-        test = trial({"a": [], "b": []}, "difference", supports, supports.replace(">", "<"))
-        assert decide(test, ClaimEstimate(0.0, low, high, 0.1)) == want, (low, high)
+        test = ClaimTest("level", ("a",), Measure(name), None, *map(Condition.parse, (supports, "<" + supports[1:])))
+        assert decide(test, ClaimEstimate(0.0, low, high, 0.1)) == want, (name, low, high)
 
 
 def test_a_premise_must_hold_before_anything_is_decided():
