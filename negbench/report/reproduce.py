@@ -74,10 +74,8 @@ def _table(table: Mapping[str, Any], trained: str) -> list[str]:
     if any("cirqrs" in column for column in table["columns"]):
         place = f"`negbench evaluate --ranks FILE --dataset {name} --metric cirqrs --scorer RUN` prints its columns."
     elif issubclass(registry.get("datasets", name), Submittable) and table["split"] != "val":
-        place = (
-            f"`negbench evaluate RUN --dataset {name} --split {table['split']} --submission DIR` writes the file for "
-        )
-        place += "the closed split's server; no result on val stands beside these rows."
+        place = f"`negbench evaluate RUN --dataset {name} --split {table['split']} --submission DIR` writes the file"
+        place += " for the closed split's server; no result on val stands beside these rows."
     elif name != trained:
         place = f"`negbench evaluate RUN --dataset {name}` prints one's own numbers."
     elif table.get("beside", True):
