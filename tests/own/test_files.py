@@ -55,5 +55,5 @@ def test_likely_mistakes_are_remarked(tmp_path):
 def test_other_columns_are_named_by_an_option(tmp_path):
     """Missing columns are named, and `--columns` maps them; tests/cli/test_embed.py covers the rest."""
     written(tmp_path / "mine.csv", ";", "ref;caption;target")
-    assert "name other columns with --columns reference=NAME" in inspect_folder(tmp_path).missing[0]
+    assert "name them with --columns reference=NAME,text=NAME " in inspect_folder(tmp_path).missing[0]
     assert inspect_folder(tmp_path, "reference=ref,text=caption").triplets is not None
