@@ -18,8 +18,9 @@ from negbench.grid.comparison import AXES, CellGroup, place_of
 from negbench.machine.files import atomic_write
 from negbench.report.tables import Table, files_of, tables
 from negbench.report.unchanged import inputs_of, keep, unchanged, writable
+from negbench.store.copies import SummaryRun
 from negbench.store.runfolder import final_values
-from negbench.store.tracking import SummaryRun, Tracker
+from negbench.store.tracking import Tracker
 
 
 def finish(

@@ -1,9 +1,10 @@
-"""A folder's note of its copy in an MLflow store, written before the copy."""
+"""A folder's note of its copy in an MLflow store, written before the copy; what a copy of several runs holds."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
 MOVES_SCORES = False  # only about copies
 
 TOKEN = "negbench.token"  # tag of an MLflow run, noted before the run is created
+
+
+@dataclass(frozen=True)
+class SummaryRun:
+    """An MLflow run that summarises several: a strategy's mean over seeds, with its deviation."""
+
+    name: str
+    tags: Mapping[str, str]
+    params: Mapping[str, Any]
+    metrics: Mapping[str, float]
 
 
 def announced(note: Path, uri: str, **more: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.machine.files import atomic_write, locked, write_json
 from negbench.machine.signals import Stopped
-from negbench.store.copies import TOKEN, announced, noted, run_of
+from negbench.store.copies import TOKEN, SummaryRun, announced, noted, run_of
 from negbench.store.runfolder import RunFolder, final_values
 
 if TYPE_CHECKING:
@@ -55,16 +55,6 @@ _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "m
 def default_uri(root: Path) -> str:
     """Return the URI of the sqlite store in the runs folder."""
     return f"sqlite:///{root.resolve() / 'mlflow.db'}"
-
-
-@dataclass(frozen=True)
-class SummaryRun:
-    """An MLflow run that summarises several: a strategy's mean over seeds, with its deviation."""
-
-    name: str
-    tags: Mapping[str, str]
-    params: Mapping[str, Any]
-    metrics: Mapping[str, float]
 
 
 class _Guarded:
