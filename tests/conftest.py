@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from negbench.loop.runs import Bench
     from negbench.loop.types import OpenRun
     from negbench.settings.config import RunConfig
+    from negbench.store.runfolder import RunFolder
     from negbench.store.tracking import Tracker
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the Makefile: forked children hang with OpenMP threads
@@ -340,6 +341,30 @@ def toy_sets(toy_root: Path) -> list[str]:
         "train.batch_size=16",
         "schedule.n_def=2",
     ]
+
+
+@pytest.fixture(scope="session")
+def finished(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFolder]:
+    """Return a function that gives a run, computed once, by a setting of `eval`; tests change only copies."""
+    from negbench.loop.runs import Bench, run_config
+    from negbench.systems.system import load_config
+
+    bench = Bench.open(tmp_path_factory.mktemp("finished"), "none")
+
+    def computed(setting: str, strategy: str = "qure") -> RunFolder:
+        sets = [*vector_sets, f"eval.{setting}", "eval.dev_fraction=0.2"]
+        return run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), bench).folder
+
+    return computed
+
+
+@pytest.fixture
+def ui_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """Collect the servers' commands and environments that `negbench ui` would replace its process with."""
+    started = list[tuple[list[str], dict[str, str]]]()
+    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append((command, environment)))
+    monkeypatch.setattr("negbench.cli.ui._SAY", "")
+    return started
 
 
 @pytest.fixture(scope="session")

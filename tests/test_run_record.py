@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,21 @@ import pytest
 from pydantic import ValidationError
 
 import negbench
-from negbench import api
 from negbench.analysis.verdicts import negatives_of
 from negbench.grid.comparison import CellGroup
-from negbench.settings.options import Run
-from negbench.store.runfolder import RunRecord
+from negbench.store.runfolder import RunFolder, RunRecord
 
 FILE = Path(negbench.__file__).with_name("result.schema.json")
 
 
+SETTINGS = ("select=last", "select=dev", "select=val", "reported=false")
+
+
 @pytest.fixture(scope="module")
-def results(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return the results of a corpus strategy and a batch strategy."""
-    runs = tmp_path_factory.mktemp("runs")
-    for strategy in ("qure", "in-batch"):
-        api.run(strategy=strategy, sets=vector_sets, options=Run(runs_dir=runs, tracking_uri="none"))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(runs.glob("*/result.json"))]
+def results(finished: Callable[..., RunFolder]) -> list[dict[str, Any]]:
+    """Return the results of a corpus strategy, by every way to choose the epoch, and of a batch strategy."""
+    folders = [*map(finished, SETTINGS), finished(SETTINGS[0], "in-batch")]
+    return [json.loads((folder.path / "result.json").read_text(encoding="utf-8")) for folder in folders]
 
 
 def test_the_file_is_that_of_the_model():
@@ -56,9 +56,8 @@ def test_unknown_numbers_are_null(results, tmp_path):
     assert RunRecord.model_validate_json((tmp_path / "r.json").read_text()).behaviour == {"overlap": None}
 
 
-@pytest.mark.parametrize("select", ["select=last", "select=dev", "select=val", "reported=false"])
-def test_one_negative_is_one_however_the_epoch_is_chosen(vector_sets, tmp_path, select):
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_one_negative_is_one_however_the_epoch_is_chosen(finished, setting):
     """Regression: with a dev part, 1.11 or 1.25 negatives were printed where one is drawn."""
-    sets = [*vector_sets, "train.epochs=2", "schedule.n_def=1", f"eval.{select}", "eval.dev_fraction=0.2"]
-    run = api.run(strategy="all-corpus", sets=sets, options=Run(runs_dir=tmp_path, tracking_uri="none"))
-    assert negatives_of(CellGroup({"strategy": "all-corpus"}, (run.folder,))) == 1
+    run = finished(setting)
+    assert negatives_of(CellGroup({"strategy": "qure"}, (run,))) == run.result["negatives_per_query"] == 1

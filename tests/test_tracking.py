@@ -2,7 +2,6 @@
 
 import itertools
 import multiprocessing
-import os
 import shutil
 import socket
 import time
@@ -62,9 +61,8 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path, toy_sets):
     assert copy.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
 
 
-def test_ui_copies_what_the_store_lacks(tmp_path, toy_sets, monkeypatch, capsys):
-    monkeypatch.setattr(os, "execve", lambda *_: None)
-    monkeypatch.setattr("negbench.cli.ui._SAY", "")
+@pytest.mark.usefixtures("ui_commands")
+def test_ui_copies_what_the_store_lacks(tmp_path, toy_sets, capsys):
     here, there = tmp_path / "here", tmp_path / "there"
     result = run(toy_sets, here)
     (before,) = runs_in(here)

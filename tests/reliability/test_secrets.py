@@ -1,7 +1,6 @@
 """A password in a store's address reaches no file, no printed line and no record in the store."""
 
 import itertools
-import os
 import sys
 from pathlib import Path
 
@@ -124,14 +123,11 @@ def test_a_store_that_fails_is_named_without_it(vector_flags, tmp_path, capfd, m
     assert found_in(tmp_path) == []
 
 
-def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(elsewhere, vector_flags, capfd, monkeypatch):
-    started = list[tuple[list[str], dict[str, str]]]()
-    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append((command, environment)))
+def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(elsewhere, vector_flags, capfd, ui_commands):
     place = ["--runs-dir", "runs", "--tracking-uri", URI]
     assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
-    monkeypatch.setattr("negbench.cli.ui._SAY", "")
     assert negbench(["ui", *place]) == 0
-    ((command, environment),) = started
+    ((command, environment),) = ui_commands
     assert command[:4] == [sys.executable, "-m", "mlflow", "ui"]
     assert "--workers 1 " in " ".join(command)
     assert command[command.index("--host") + 1] == "127.0.0.1"

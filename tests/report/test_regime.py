@@ -1,10 +1,13 @@
 """The regime card in tables and in words."""
 
+import shutil
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from rich.console import Console
 
 from negbench.analysis.answer import _regime
@@ -14,7 +17,6 @@ from negbench.analysis.regime_card import in_words
 from negbench.display import Grid
 from negbench.grid.comparison import CellGroup
 from negbench.mining.regime import Regime
-from negbench.settings.config import build_config, resolved
 from negbench.store.runfolder import RunFolder
 
 CARD: dict[str, Any] = {
@@ -39,43 +41,36 @@ CARD: dict[str, Any] = {
 UNKNOWN = {"relevant", "false_negatives", "false_negatives_above", "false_negatives_below", "recall_val", "fit_gap"}
 
 
-def group_of(path: Path, strategy: str, *ranks: float, **card: Any) -> CellGroup:
-    """Return a group with one run per rank, which it has at its last refresh only."""
-    folders = []
-    for seed, rank in enumerate(ranks):
-        folder = RunFolder(path / f"{strategy}-{seed}")
-        config = resolved(build_config([{"strategy": strategy, "seed": seed}]))
-        folder.write_manifest({"config": config.model_dump(mode="json"), "dataset": {"scored": "val"}})
-        last = {**CARD, "epoch": 2.0, "target_rank_median": rank, **card}
-        by_refresh = [{"epoch": 0.0, "pool_size": 9.0 - seed}, {"epoch": 2.0, "pool_size": 8.0}]
-        folder.write_result(
-            {
-                "main_metric": "main",
-                "refresh_epochs": [2],
-                "behaviour": {},
-                "behaviour_by_refresh": by_refresh,
-                "regime_by_refresh": [{**CARD, "band_start_median": 0.995}, last],
-                "regime": {**CARD, "epoch": 4.0, "target_rank_median": 1.0},
-            }
-        )
-        folders.append(folder)
-    labels = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": "d"}
-    return CellGroup(labels, tuple(folders))
+@pytest.fixture
+def group_of(finished: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., CellGroup]:
+    """Return a function that makes a group with one run per rank, which it has at its last refresh only."""
+    real, after = finished("select=last"), {**CARD, "epoch": 4.0, "target_rank_median": 1.0}
+
+    def group(strategy: str, *ranks: float, **card: Any) -> CellGroup:
+        folders = []
+        for seed, rank in enumerate(ranks):
+            folders.append(RunFolder(Path(shutil.copytree(real.path, tmp_path / f"{strategy}-{seed}"))))
+            cards = [CARD | {"band_start_median": 0.995}, CARD | {"epoch": 2.0, "target_rank_median": rank} | card]
+            folders[-1].write_result({**real.result, "regime_by_refresh": cards, "regime": after})
+        labels = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": "d"}
+        return CellGroup(labels, tuple(folders))
+
+    return group
 
 
 def regime_frame(*groups: CellGroup) -> pd.DataFrame:
     return texts(REGIME, [group.labels | regime_of(group) for group in groups], ["strategy"])
 
 
-def test_every_number_of_the_card_has_a_column(tmp_path):
+def test_every_number_of_the_card_has_a_column(group_of):
     assert set(Regime.__dataclass_fields__) == {column.key for column in REGIME}
-    means = regime_of(group_of(tmp_path, "qure", 4, 8))
+    means = regime_of(group_of("qure", 4, 8))
     assert means["target_rank_median"] == 6  # of the last refresh, mean over seeds
     assert means["fit_gap"] == 0.07
 
 
-def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(tmp_path):
-    groups = [group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)]
+def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(group_of):
+    groups = [group_of("qure", 4, 8), group_of("in-batch", 3)]
     frame = regime_frame(*groups)
     assert list(frame["strategy"]) == ["qure", "in-batch"]
     assert list(frame["rank"]) == ["6.0", "3.0"]
@@ -90,9 +85,9 @@ def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(tmp_path):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_unknown_numbers_are_gaps(tmp_path):
+def test_unknown_numbers_are_gaps(group_of):
     real = dict.fromkeys(UNKNOWN)
-    frame = regime_frame(group_of(tmp_path, "qure", 4, 8, **real))
+    frame = regime_frame(group_of("qure", 4, 8, **real))
     gaps = ["gap", "FN above %", "FN below %", "FN random %", "R@10 val", "relevant"]
     assert [frame.loc[0, title] for title in gaps] == ["-"] * 6
     assert frame.loc[0, "rank"] == "6.0"
@@ -114,8 +109,8 @@ def test_in_words():
     assert two.endswith("is -1.0 to 7.0 points")
 
 
-def test_the_answer_ends_with_the_regime_of_the_last_refresh(tmp_path):
-    groups = [group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)]
+def test_the_answer_ends_with_the_regime_of_the_last_refresh(group_of):
+    groups = [group_of("qure", 4, 8), group_of("in-batch", 3)]
     (line,) = _regime(groups)
     assert line.startswith("Regime: the training target's median rank is 3 to 8 of 1,000, ")
     assert line.endswith(". The answer holds for this regime.")
