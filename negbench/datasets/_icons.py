@@ -145,7 +145,7 @@ class Icons:
         found = content_hashes({name: picture.path for name, picture in present.items()}, cache_dir())
         for name, picture in present.items():
             if found[name].hex() != picture.sha256:
-                raise DataError(f"{picture.path} is not as it was drawn: delete {folder} to draw it again")
+                raise DataError(f"{picture.path} is not as it was drawn: move {folder} elsewhere to draw it again")
         return pictures
 
     def _drawing(self, wanted: Mapping[str, str]) -> str:

@@ -308,7 +308,7 @@ def check(folder: Path) -> Manifest:
         DataError: no manifest, one that is not ours or of another generator, or an annotation file changed or lost.
     """
     path = folder / MANIFEST
-    fix = "delete the folder and make it again"
+    fix = "move the folder elsewhere and make it again"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         generator, files = int(raw["generator"]), dict(raw["files"])

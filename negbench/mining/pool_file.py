@@ -82,7 +82,7 @@ def opened(path: Path | None, shape: tuple[int, int]) -> Callable[[Tensor, int],
     """
     if path is None:
         return lambda rows, used: None
-    with intact(path, "delete checkpoint.pt beside it to restart the run from its first epoch"):
+    with intact(path, "move checkpoint.pt elsewhere to restart the run from its first epoch"):
         bits: Bytes = np.lib.format.open_memmap(path, mode="r")
     if bits.shape != shape or bits.dtype != np.uint8:
         raise NegbenchError(

@@ -188,7 +188,7 @@ def test_pictures_are_drawn_once_and_open(root):
     first, other = sorted(drawn.glob("*.png"))[:2]
     for one, bytes_ in ((first, other.read_bytes()), (other, first.read_bytes())):
         content, _ = one.read_bytes(), one.write_bytes(bytes_)
-        with pytest.raises(DataError, match="is not as it was drawn: delete"):
+        with pytest.raises(DataError, match="is not as it was drawn: move"):
             load(root)
         one.write_bytes(content)
     first.unlink()

@@ -186,7 +186,7 @@ def test_a_folder_that_is_none_of_ours(tmp_path):
             build(Synthetic, root=root)
 
 
-CHANGED = r"(cap\.shirt\.val|relevance)\.json (was changed: delete the folder|is missing: leave root out)"
+CHANGED = r"(cap\.shirt\.val|relevance)\.json (was changed: move the folder|is missing: leave root out)"
 DAMAGED = r"cannot read .*synthetic\.json \(.*: leave root out, or set NEGBENCH_CACHE"
 
 
