@@ -158,7 +158,7 @@ def test_every_error_is_one_json_document_too(mistake, tmp_path, monkeypatch, ca
     assert json.loads(said.out) == {"error": line.removeprefix("negbench: error: "), "exit_code": 2}
 
 
-def test_a_plugin_at_the_end_of_a_file_is_named(vector_flags, tmp_path, capsys):
+def test_a_plugin_at_the_end_of_a_file_is_named(vector_flags, tmp_path, capsys, own_registry):
     """Regression: typer turns an EOFError into its Abort, which ended with exit code 130 and without a word."""
     (tmp_path / "ended.py").write_text(PLUGIN.replace(f"return {ANSWER}", "raise EOFError"), encoding="utf-8")
     asked = ["audit", f"--plugin={tmp_path}/ended.py", "--strategy=ended", "--queries=10", *vector_flags[:-8]]
