@@ -142,12 +142,9 @@ def _numbers(blocks: Mapping[str, Sequence[VerdictRow]], after: str) -> str:
     """Compare the highest of each number of negatives with the highest of all."""
     highest = [max(members, key=lambda row: row.mean) for members in blocks.values()]
     first, *rest = sorted(highest, key=lambda row: -row.mean)
-    others = (
-        f"{_with(row)} is {signed(row.behind, row.behind_low, row.behind_high, sign=False)} points behind"
-        for row in rest
-    )
+    behind = {_with(row): signed(row.behind, row.behind_low, row.behind_high, sign=False) for row in rest}
     text = f"Whatever the number of negatives, {_with(first)} has the highest {label_of(first.metric)}{after}"
-    return f"{text}; {', '.join(others)}."
+    return f"{text}; {', '.join(f'{name} is {points} points behind' for name, points in behind.items())}."
 
 
 def _with(row: VerdictRow) -> str:

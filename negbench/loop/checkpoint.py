@@ -80,6 +80,10 @@ class Moving:
         state = _state(saved["state"])
         if fresh != _types(saved["optimizer"]):
             raise ValueError("it was saved with a different optimizer")
+        for parameter, kept in self.optimizer.state.items():  # AdamW's step and two moments
+            shapes = [each.shape for each in kept.values() if each.is_floating_point()]
+            if shapes != [torch.Size(), parameter.shape, parameter.shape] or not kept["step"] >= 0:
+                raise ValueError("its optimizer's step and moments do not fit the parameters")
         queries = len(self.objective.scene.train.dataset.target_columns)
         if state.negatives is not None and (state.negatives.ndim, len(state.negatives)) != (2, queries):
             raise ValueError("its negatives belong to other queries")

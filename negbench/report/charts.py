@@ -104,9 +104,8 @@ def _figure(chart: Chart, title: str, narrow: bool, dpi: int) -> Figure:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     tall = sum(heights)
-    if chart.direct:  # room for long names beside the panels
-        longest = max((len(text.get_text()) for axes in figure.axes for text in axes.texts), default=0)
-        wide += across * 0.07 * max(0, longest - 16)
+    beside = [len(text.get_text()) for axes in figure.axes for text in axes.texts if chart.direct]
+    wide += across * 0.07 * max(0, max(beside, default=0) - 16)  # room for long names beside the panels
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
         tall += 0.35

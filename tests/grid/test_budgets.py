@@ -5,8 +5,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from negbench.analysis.answer import _turns, say
+from negbench.analysis.answer import _turns, say, steps_of
 from negbench.analysis.findings import stored
 from negbench.analysis.pivots import at_point, points_frame
 from negbench.api import compare
@@ -37,21 +38,22 @@ def test_each_budget_has_tables_schedules_and_rates_of_its_own(runs):
     assert {rate["labels"]["epochs"] for rate in findings.document["rates"]} == {"2", "4"}
     assert {row.alpha for row in findings.main} == {0.025}  # both budgets hold at once
     chart = budgets_chart(findings.groups, findings.main)
-    assert len(chart.panels) == 1
+    (panel,) = chart.panels
+    panel.draw(axes := Figure().add_subplot())
+    assert list(axes.get_xticks()) == sorted(steps_of(findings.groups).values())  # a tick for each budget
 
 
 def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     """Every point is a value of each; strategies are compared within it."""
     sets = tuple(text for text in vector_sets if not text.startswith("train.epochs="))
-    asked = {
-        "strategies": "qure,in-batch",
-        "seeds": 2,
-        "sets": sets,
-        "epochs": "1,2",
-        "negatives": "1,3",
+    asked = {"strategies": "qure,in-batch", "seeds": 2, "sets": sets, "epochs": "1,2", "negatives": "1,3"}
+    given = {
         "lr": "fixed",
+        "dials": ("train.weight_decay=0.1,0.2",),
+        "name": "c",
+        "tracking_uri": "none",
+        "report": False,
     }
-    given = {"dials": ("train.weight_decay=0.1,0.2",), "name": "c", "tracking_uri": "none", "report": False}
     compare(Compare(runs_dir=tmp_path, **asked, **given))
     findings = stored(tmp_path, "c")
     assert len(findings.groups) == 2 * 2 * 2 * 2

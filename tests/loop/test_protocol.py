@@ -796,6 +796,8 @@ def test_the_time_before_an_interruption_counts(vector_sets, tmp_path, interrupt
     ("change", "message"),
     [
         (lambda saved: saved["optimizer"]["param_groups"][0].update(lr="0.01"), "different optimizer"),
+        (lambda saved: saved["optimizer"]["state"][0].update(step=torch.zeros(2)), "step and moments do not fit"),
+        (lambda saved: saved["optimizer"]["state"][0].update(step=torch.tensor(-1.0)), "step and moments do not fit"),
         (lambda saved: saved["state"].update(epoch="1"), "error for int"),
         (lambda saved: saved["state"].update(negatives=saved["state"]["negatives"][:-1]), "other queries"),
     ],
