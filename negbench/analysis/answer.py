@@ -249,10 +249,11 @@ def _points(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
     """Say which strategies are best along dials, at how many points and where."""
     points = [point for place in dials.points if (point := at_point(rows, dials.label(place)))]
     alone = [unbeaten(point)[0] for point in points if len(unbeaten(point)) == 1]
-    lines = [
-        f"{len(points)} points ({label_of(rows[0].metric)}, {size_of(rows)} per point): one strategy beats all others "
-        f"at {len(alone)}; at {len(points) - len(alone)} several are not beaten."
-    ]
+    shared = f"; at {len(points) - len(alone)} several are not beaten" * (len(alone) < len(points))
+    size = f"{len(points)} points ({label_of(rows[0].metric)}, {size_of(rows)} per point)"
+    if len({row.strategy for row in rows}) == 1:
+        return [f"{size} of {rows[0].strategy} alone."]
+    lines = [f"{size}: one strategy beats all others at {len(alone)}{shared}."]
     for name in sorted(set(alone), key=lambda each: -alone.count(each)):
         where = [point[0].where for point in points if unbeaten(point) == [name]]
         more = f" and {len(where) - _NAMED} more" * (len(where) > _NAMED)

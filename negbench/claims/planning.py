@@ -126,7 +126,8 @@ class ClaimsWork:
         notes(plan.remarks)
         distinct = {cell.hash: cell for cell in plan.cells}.values()
         done = sum(cell.step(runs) == "reuse" for cell in distinct)
-        say(f"{len(plan.claims)} claims need {len(distinct)} runs ({len(first)} seeds), {done} already finished")
+        need = "s need" if len(plan.claims) > 1 else " needs"
+        say(f"{len(plan.claims)} claim{need} {len(distinct)} runs ({len(first)} seeds), {done} already finished")
         return cls(asked, plan, looks, runs)
 
     def price(self) -> str:

@@ -52,6 +52,10 @@ def test_the_best_and_those_that_share_first_place():
         "are not beaten."
     )
     assert lines[1] == "b is best at x=2."
+    decided = say(Findings((), {"dials": of(x=[2]).plain()}, tuple(row for row in rows if row.point == "x=2")))
+    assert decided[0] == "1 points (R@10, 5 seeds, 1200 queries per point): one strategy beats all others at 1."
+    alone = say(Findings((), {"dials": dials.plain()}, tuple(row for row in rows if row.strategy == "b")))
+    assert alone[0] == "2 points (R@10, 5 seeds, 1200 to 1500 queries per point) of b alone."
     assert lines[2] == "a, b and c are not beaten at 1 of 2 points, the most of all strategies."
     frame = points_frame(dials, rows)
     assert list(frame["best"]) == [point[0].strategy, "b"]
