@@ -1,15 +1,17 @@
 """Can the best window of ranks be said before training? Fit a formula on some worlds and judge it on others.
 
-Compare windows and rules in worlds of different dials, then read the folders:
+Compare windows and rules in worlds of different dials, once per number of negatives, then read the folders:
 
-    negbench compare --recipe zone-1 --epochs 120 --name worlds --dial dataset.train_images=500,2000,8000 \
+    negbench compare --recipe zone-1 --epochs 120 --name worlds-1 --dial dataset.train_images=1000,2000,8000 \
         --dial dataset.twins=1.5,3,6
-    python examples/zone_formula.py runs/worlds
+    negbench compare --recipe zone-16 --epochs 120 --name worlds-16 --dial ... # the same dials
+    python examples/zone_formula.py runs/worlds-1 runs/worlds-16
 
 The formula is ridge regression of a window's R@10, less the mean over the world's windows, on the squares and products
 of the logarithms of the window's rank, the number of negatives, the gallery's size and the target's median rank before
-training; its choice is the window with the highest prediction. Every second world fits, the others judge. In each, the
-best window is chosen on the first half of the seeds, and all regrets to it are measured on the second half.
+training; its choice is the window with the highest prediction. A random half of the worlds fits, the others judge. In
+each, the best window is chosen on the first half of the seeds, and all regrets to it are measured on the second half.
+The constant window and the rule are the best of the fitting worlds with as many negatives.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def rows(folder: Path) -> pd.DataFrame:
         rank = np.sqrt((own["start"] + 1) * own["stop"]) if own else np.nan
         scores = [100 * result["metrics"][result["main_metric"]] for result in group.results]
         half = len(scores) // 2
-        world = f"{folder.name} {group.labels.get('point', '')}"
+        world = str(group.labels.get("point", ""))
         inputs = (rank, config.train.num_negatives, first["images"], first["target_rank_median"])
         ends = (np.mean(scores[:half]), np.mean(scores[half:]))
         records.append((world, group.labels["strategy"], *inputs, *ends))
@@ -53,25 +55,30 @@ def fitted(windows: pd.DataFrame) -> Pipeline:
     """Fit the formula on windows of several worlds, all seeds."""
     score = (windows["choose"] + windows["judge"]) / 2
     model = make_pipeline(StandardScaler(), PolynomialFeatures(2), RidgeCV(np.logspace(-3, 3, 13)))
-    return model.fit(np.log(windows[INPUTS]), score - score.groupby(windows["world"]).transform("mean"))
+    means = score.groupby([windows["world"], windows["negatives"]]).transform("mean")
+    return model.fit(np.log(windows[INPUTS]), score - means)
 
 
 def regrets(table: pd.DataFrame) -> pd.DataFrame:
-    """Return each judging world's regret, in points, of the formula, of one constant window and of the best rule."""
-    worlds = sorted(table["world"].unique())
+    """Return the regret of the formula, a constant window and the best rule, in points; a row per number and world."""
+    worlds = np.random.default_rng(0).permutation(sorted(table["world"].unique()))
     fits = table[table["world"].isin(worlds[::2])]
-    windows = table["rank"].notna()
     model = fitted(fits[fits["rank"].notna()])
-    mean = fits.groupby("strategy")[["choose", "judge"]].mean().sum(axis=1)
-    constant = mean[mean.index.isin(table.loc[windows, "strategy"])].idxmax()
-    rule = mean[~mean.index.isin({*table.loc[windows, "strategy"], *BASELINES})].idxmax()
     found = {}
-    for world in worlds[1::2]:
-        own = table[windows & (table["world"] == world)].set_index("strategy")
-        judge = table[table["world"] == world].set_index("strategy")["judge"]
-        best = judge[own["choose"].idxmax()]
-        said = own.index[np.argmax(model.predict(np.log(own[INPUTS])))]
-        found[world] = {"formula": best - judge[said], constant: best - judge[constant], rule: best - judge[rule]}
+    for (negatives, world), here in table[table["world"].isin(worlds[1::2])].groupby(["negatives", "world"]):
+        peers = fits[(fits["negatives"] == negatives) & ~fits["strategy"].isin(BASELINES)]
+        mean = peers.assign(both=peers["choose"] + peers["judge"], window=peers["rank"].notna())
+        constant, rule = (
+            mean[mean["window"] == window].groupby("strategy")["both"].mean().idxmax() for window in (True, False)
+        )
+        own, judge = here[here["rank"].notna()], here.set_index("strategy")["judge"]
+        said = own["strategy"].iloc[int(np.argmax(model.predict(np.log(own[INPUTS]))))]
+        best = judge[own["strategy"][own["choose"].idxmax()]]
+        found[negatives, world] = {
+            "formula": best - judge[said],
+            "constant": best - judge[constant],
+            "rule": best - judge[rule],
+        }
     return pd.DataFrame(found).T
 
 
@@ -84,5 +91,6 @@ def summary(regret: pd.DataFrame) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    table = pd.concat([rows(Path(name)) for name in sys.argv[1:]])
-    print(summary(regrets(table)).round(2).to_string())
+    table = regrets(pd.concat([rows(Path(name)) for name in sys.argv[1:]]))
+    for negatives, regret in table.groupby(level=0):
+        print(f"{negatives:g} negatives, {len(regret)} worlds", summary(regret).round(2).to_string(), sep="\n")

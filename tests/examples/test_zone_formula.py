@@ -1,5 +1,7 @@
 """The example that says the best window before training, on tables whose peak is known."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,21 +15,23 @@ RANKS = [2.0**power for power in range(10)]
 def test_a_peak_that_follows_the_gallery_is_said_where_a_constant_window_misses_it(example):
     records = []
     for images in (200, 300, 500, 900, 1500, 3000, 6000, 9000):
-        for rank in RANKS:
-            score = 80 - 2 * (np.log(rank) - np.log(0.02 * images)) ** 2
-            records.append((f"w{images:05}", f"window {rank}", rank, 1, images, 30, score, score))
-        records.append((f"w{images:05}", "top-k", np.nan, 1, images, 30, 79.0, 79.0))
+        for rank, negatives in itertools.product(RANKS, (1, 16)):
+            score = 80 - 2 * (np.log(rank) - np.log(0.02 * images * np.sqrt(negatives))) ** 2
+            records.append((f"w{images:05}", f"window {rank}", rank, negatives, images, 30, score, score))
+        for negatives in (1, 16):
+            records.append((f"w{images:05}", "top-k", np.nan, negatives, images, 30, 79.0, 79.0))
+            records.append((f"w{images:05}", "all-corpus", np.nan, negatives, images, 30, 99.0, 99.0))
     module = example("zone_formula")
     table = pd.DataFrame(records, columns=["world", "strategy", *module.INPUTS, "choose", "judge"])
     regret = module.regrets(table)
-    assert list(regret.index) == ["w00300", "w00900", "w03000", "w09000"]  # every second world
-    best = table[table["rank"].notna()].groupby("world")["judge"].max()
-    assert regret["formula"].tolist() == pytest.approx([0] * 4, abs=0.3)
-    assert regret["top-k"].tolist() == pytest.approx((best[regret.index] - 79).tolist())
-    frame = module.summary(regret)
-    constant = next(name for name in regret if name.startswith("window"))
-    assert frame.loc[f"{constant} less formula", "points"] > 1
-    assert frame.loc["top-k", "points"] == pytest.approx(regret["top-k"].mean())
+    judged = sorted(np.random.default_rng(0).permutation(sorted(table["world"].unique()))[1::2])
+    assert list(regret.index) == [(negatives, world) for negatives in (1, 16) for world in judged]
+    best = table[table["rank"].notna()].groupby(["negatives", "world"])["judge"].max()
+    assert regret["formula"].tolist() == pytest.approx([0] * 8, abs=0.3)
+    assert regret["rule"].tolist() == pytest.approx((best[regret.index] - 79).tolist())
+    frame = module.summary(regret.loc[16])
+    assert frame.loc["constant less formula", "points"] > 1
+    assert frame.loc["rule", "points"] == pytest.approx(regret.loc[16, "rule"].mean())
 
 
 def test_rows_hold_the_runs_own_numbers(example, tmp_path):
