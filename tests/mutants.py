@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -204,7 +204,7 @@ def _ordered(mutant: Mutant) -> list[str]:
 
 _WALL = 10  # wall-clock seconds allowed per CPU second, as other processes may compete
 # without tests that compare with another process: it lacks the fault, so they would kill any mutant that moves a number
-_PYTEST = ("-knot another_process", "-xq", "--no-header", "--tb=line", "-Wignore", "-pno:cacheprovider", "-pno:xdist")
+_PYTEST = ("-knot another_process", "-xq", "--no-header", "--tb=line", "-Wignore", "-pno:xdist", "--timeout=0")
 
 
 def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
@@ -223,7 +223,8 @@ def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
     import pytest
 
     for file in _ordered(mutant):  # one by one: most mutants die in the first file
-        code = int(pytest.main([*_PYTEST, "--timeout=0", f"--basetemp={basetemp}", file]))
+        # a cache of its own: numba must neither find the code without the fault nor leave the code with it
+        code = int(pytest.main([*_PYTEST, f"--basetemp={basetemp}", f"-ocache_dir={basetemp}-cache", file]))
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
     return 0
@@ -301,6 +302,10 @@ def main() -> int:
     for group in groups:
         chosen, total = sample_of(group, given.sample, given.seed)
         chosen = [mutant for mutant in chosen if re.search(given.only, str(mutant))]
+        tests = tuple(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
+        clean = replace(chosen[0], what="no fault", text=chosen[0].path.read_text(encoding="utf-8"), tests=tests)
+        if (found := attempt(clean, given.seconds))[0] != "survived":
+            sys.exit(f"{group}: the tests fail without a fault: {' '.join(found)}")
         counts = Counter[str]()
         with ThreadPoolExecutor(given.jobs) as pool:
             outcomes = pool.map(partial(attempt, seconds=given.seconds), chosen)
