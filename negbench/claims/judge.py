@@ -108,21 +108,21 @@ def judge(
 
 
 def at_both(short: JudgedClaim, long: JudgedClaim) -> JudgedClaim:
-    """Combine a claim's findings at two lengths of training.
+    """Combine a claim's verdicts at two lengths of training.
 
     Two equal verdicts are the verdict. Decided at both (supported, refuted, no effect) and differently, the claim
     depends on the length. Decided at one alone, the verdict names that length.
     """
-    findings = dict(zip(LENGTHS, (short, long), strict=True))
-    decided = {name: finding.verdict for name, finding in findings.items() if finding.verdict in DECIDED}
+    judged = dict(zip(LENGTHS, (short, long), strict=True))
+    decided = {name: one.verdict for name, one in judged.items() if one.verdict in DECIDED}
     if short.verdict == long.verdict:
         verdict = short.verdict
     elif len(decided) == 1:
         verdict = ", ".join((*decided.values(), f"{next(iter(decided))} only"))
     else:
         verdict = "depends on the length" if decided else "undecided"
-    reason = "; ".join(f"{name}: {finding.reason}" for name, finding in findings.items() if finding.reason)
-    answers = [replace(each, length=name) for name, finding in findings.items() for each in finding.answers]
+    reason = "; ".join(f"{name}: {one.reason}" for name, one in judged.items() if one.reason)
+    answers = [replace(each, length=name) for name, one in judged.items() for each in one.answers]
     return JudgedClaim(short.claim, verdict, short.reason if short.reason == long.reason else reason, tuple(answers))
 
 

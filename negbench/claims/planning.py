@@ -62,13 +62,13 @@ class JudgedClaims:
     """Verdicts on claims.
 
     Attributes:
-        findings: one for each claim.
+        claims: one for each claim.
         about: data set, backbone, seeds, and how long the runs took.
         files: claims.md and claims.json.
         outcomes: outcomes of the runs, including failed ones.
     """
 
-    findings: list[JudgedClaim]
+    claims: list[JudgedClaim]
     about: str
     files: list[Path]
     outcomes: list[Outcome]
@@ -95,8 +95,8 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     folder.settle(outcomes)
     taken = {o.run_id: sum(RunFolder(work.runs / o.run_id).result["seconds"].values()) for o in outcomes if o.run_id}
     about = f"{work.about}; {len(taken)} runs, {duration(sum(taken.values()))} of computing"
-    findings = work.findings(outcomes)
-    return JudgedClaims(findings, about, write_judged(findings, folder.path, about), outcomes)
+    judged = work.judged(outcomes)
+    return JudgedClaims(judged, about, write_judged(judged, folder.path, about), outcomes)
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,12 @@ class ClaimsWork:
         """Return, for `Until`, the settings of undecided claims' undecided tests, and a line on their cost."""
         place = {cell.labels["system"]: place_of(cell.labels) for cell in self.plan.cells}
         by_length = self._by_length(outcomes)
-        left_open = [(end, f) for end, findings in by_length.items() for f in findings if f.verdict == "undecided"]
-        claims = list({finding.claim.number: finding for _, finding in left_open}.values())
+        left_open = [(end, f) for end, judged in by_length.items() for f in judged if f.verdict == "undecided"]
+        claims = list({one.claim.number: one for _, one in left_open}.values())
         needed = [
             {place[name + end] for name in answer.test.needed}
-            for end, finding in left_open
-            for answer in finding.answers
+            for end, one in left_open
+            for answer in one.answers
             if answer.verdict == "undecided"
         ]
         left = set[tuple[str, ...]]().union(*(places for places in needed if places <= {*running}))
@@ -168,14 +168,14 @@ class ClaimsWork:
             return left, "all claims are decided"
         done = [outcome for outcome in outcomes if outcome.run_id is not None and place_of(outcome.cell.labels) in left]
         took = sum(sum(RunFolder(self.runs / str(o.run_id)).result["seconds"].values()) for o in done)
-        numbers = ", ".join(str(finding.claim.number) for finding in claims)
+        numbers = ", ".join(str(one.claim.number) for one in claims)
         text = f"{len(claims)} claim{'s are' if len(claims) > 1 else ' is'} undecided ({numbers})"
         if done:
             rest = took / len(done) * (self.looks.most * len(left) - len(done))
             text += f": {duration(rest)} of computing to {self.looks.most} seeds"
         return left, text
 
-    def findings(self, outcomes: Sequence[Outcome]) -> list[JudgedClaim]:
+    def judged(self, outcomes: Sequence[Outcome]) -> list[JudgedClaim]:
         """Return every claim's verdict, over both lengths if there are two."""
         short, *long = self._by_length(outcomes).values()
         return [at_both(*pair) for pair in zip(short, *long, strict=True)] if long else short

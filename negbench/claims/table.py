@@ -1,4 +1,4 @@
-"""Write findings: a table for the terminal, claims.md, and claims.json for other programs."""
+"""Write judged claims: a table for the terminal, claims.md, and claims.json for other programs."""
 
 import math
 from collections import Counter
@@ -36,39 +36,39 @@ def listed(claims: Sequence[Claim]) -> Table:
     return table
 
 
-def shown(findings: Sequence[JudgedClaim]) -> Table:
+def shown(judged: Sequence[JudgedClaim]) -> Table:
     """Return a table of published and measured effects, and verdicts."""
     table = _table("#", "claim", "measured effect", "verdict")
-    for finding in findings:
-        words = f"{finding.claim.words}\n{finding.claim.source}\npublished: {finding.claim.published}"
-        verdict = f"[{STYLES[finding.verdict.partition(',')[0]]}]{finding.verdict}[/]"
-        table.add_row(str(finding.claim.number), escape(words), escape("\n".join(because(finding))), verdict)
+    for one in judged:
+        words = f"{one.claim.words}\n{one.claim.source}\npublished: {one.claim.published}"
+        verdict = f"[{STYLES[one.verdict.partition(',')[0]]}]{one.verdict}[/]"
+        table.add_row(str(one.claim.number), escape(words), escape("\n".join(because(one))), verdict)
     return table
 
 
-def because(finding: JudgedClaim) -> list[str]:
+def because(one: JudgedClaim) -> list[str]:
     """Return one line per test: estimate, interval, detectable effect; and why there is none, or no premise."""
-    absent = [f"premise absent: {finding.reason}"] * (finding.verdict == "premise absent")
-    return [*absent, *map(_answer, finding.answers)] or [finding.reason]
+    absent = [f"premise absent: {one.reason}"] * (one.verdict == "premise absent")
+    return [*absent, *map(_answer, one.answers)] or [one.reason]
 
 
-def counts(findings: Sequence[JudgedClaim]) -> str:
+def counts(judged: Sequence[JudgedClaim]) -> str:
     """Return '12 supported, 9 refuted, ...'; claims that no paper makes are counted apart."""
     parts = []
     for title, published in (("", True), ("of no paper: ", False)):
-        verdicts = Counter(f.verdict.replace(",", "") for f in findings if bool(f.claim.papers) == published)
+        verdicts = Counter(f.verdict.replace(",", "") for f in judged if bool(f.claim.papers) == published)
         ordered = sorted(verdicts, key=lambda name: next(i for i, own in enumerate(STYLES) if name.startswith(own)))
         if verdicts:
             parts.append(title + ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ordered))
     return "; ".join(parts)
 
 
-def write_judged(findings: Sequence[JudgedClaim], folder: Path, about: str) -> list[Path]:
+def write_judged(judged: Sequence[JudgedClaim], folder: Path, about: str) -> list[Path]:
     """Write claims.md and claims.json; returns their paths."""
     paths = [folder / "claims.md", folder / "claims.json"]
     with files.atomic_write(paths[0]) as file:
-        file.write(_markdown(findings, about))
-    files.write_json(paths[1], {"about": about, "claims": [_plain(finding) for finding in findings]})
+        file.write(_markdown(judged, about))
+    files.write_json(paths[1], {"about": about, "claims": [_plain(one) for one in judged]})
     return paths
 
 
@@ -113,13 +113,13 @@ def _table(*columns: str) -> Table:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _markdown(findings: Sequence[JudgedClaim], about: str) -> str:
+def _markdown(judged: Sequence[JudgedClaim], about: str) -> str:
     columns = ("#", "claim", "source", "published effect", "measured effect", "verdict")
     rows = [
         (f.claim.number, f.claim.words, f.claim.source, f.claim.published, "<br>".join(because(f)), f.verdict)
-        for f in findings
+        for f in judged
     ]
-    return f"{about}; {counts(findings)}.\n\n{markdown(pd.DataFrame(rows, columns=columns))}"
+    return f"{about}; {counts(judged)}.\n\n{markdown(pd.DataFrame(rows, columns=columns))}"
 
 
 def _of_answer(answer: Answer) -> dict[str, Any]:
@@ -140,15 +140,15 @@ def _of_answer(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _plain(finding: JudgedClaim) -> dict[str, Any]:
-    claim = finding.claim
+def _plain(one: JudgedClaim) -> dict[str, Any]:
+    claim = one.claim
     return {
         "id": claim.number,
         "words": claim.words,
         "source": claim.source,
         "published": claim.published,
-        "verdict": finding.verdict,
-        "reason": finding.reason,
-        "measured": because(finding),
-        "tests": [_of_answer(answer) for answer in finding.answers],
+        "verdict": one.verdict,
+        "reason": one.reason,
+        "measured": because(one),
+        "tests": [_of_answer(answer) for answer in one.answers],
     }

@@ -52,8 +52,8 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
             say(line)
         return output.plan_document(work.plan.cells, work.runs, lines)
     judged = judge_claims(asked, say)
-    console.print(table.shown(judged.findings))
-    say(f"{table.counts(judged.findings)} ({judged.about})")
+    console.print(table.shown(judged.claims))
+    say(f"{table.counts(judged.claims)} ({judged.about})")
     folder = judged.files[-1].parent
     for path in (*judged.files, write_report(folder.parent, folder.name)[0]):
         say(str(path))
