@@ -171,6 +171,8 @@ def test_pools_of_one_age_shrink_at_the_same_shares_of_training():
     assert resolved(RunConfig.model_validate(full.model_dump())) == full  # as a stored run is read
     with pytest.raises(OptionError, match="refresh_counts must have 2 numbers"):
         schedule(20, "schedule.refresh_epochs=[4,8]", "schedule.refresh_counts=[0]")
+    with pytest.raises(OptionError, match="a warm-up of 5 epochs leaves none of 5 to the pools"):
+        schedule(5)  # every strategy would draw from the whole corpus alone
 
 
 def test_refresh_epochs():

@@ -404,6 +404,10 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
         listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) or ((start,) if start else ())
     elif list(listed) != sorted(set(listed)) or any(not 0 <= e < epochs for e in listed):
         raise OptionError(f"schedule.refresh_epochs must increase within 0..{epochs - 1}, got {quoted(list(listed))}")
+    if not listed and (every or given):
+        raise OptionError(
+            f"schedule: a warm-up of {warmup} epochs leaves none of {epochs} to the pools: set schedule.warmup=0"
+        )
     if start and start not in listed[:1]:
         raise OptionError(
             f"schedule.refresh_epochs must begin with {start}, where the last part of strategy "
