@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -107,8 +108,9 @@ def _figure(chart: Chart, title: str, narrow: bool, dpi: int) -> Figure:
     beside = [len(text.get_text()) for axes in figure.axes for text in axes.texts if chart.direct]
     wide += across * 0.07 * max(0, max(beside, default=0) - 16)  # room for long names beside the panels
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-        tall += 0.35
+        lines = textwrap.fill(title, int(wide / 0.09))  # inches of a bold letter
+        figure.suptitle(lines, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        tall += 0.35 + 0.15 * lines.count("\n")
     if len(handles) > 1 and not chart.direct:
         columns = max(1, int(wide / (0.6 + 0.07 * max(map(len, handles)))))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)

@@ -16,6 +16,7 @@ from negbench.report.charts import (
     Chart,
     Panel,
     Square,
+    _figure,
     heat,
     label_ends,
     line_style,
@@ -111,3 +112,11 @@ def test_a_chart_is_as_wide_as_the_names_beside_it_need():
         return Image.open(file).width
 
     assert wide("x" * 16) == wide("x") < wide("x" * 40)
+
+
+def test_a_long_title_takes_as_many_lines_as_the_width_needs():
+    chart = Chart("c", "Where in the ranking should negatives come from?", "", (Panel("", lines),))
+    figure = _figure(chart, chart.title, False, 72)
+    (title,) = (text for text in figure.texts if text.get_text())
+    assert title.get_text().replace("\n", " ") == chart.title
+    assert title.get_window_extent().x1 < figure.bbox.width
