@@ -139,6 +139,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     from negbench.checks.forewarn import forewarn
     from negbench.grid.cells import SCENES, Outcome
     from negbench.grid.compute import Execution, raise_failed
+    from negbench.grid.estimate import MANY
     from negbench.grid.until import Until, computed_until
 
     asked, console = (asked or Compare()).but(**options), console or _silent()
@@ -146,6 +147,8 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     planned, rules, searches = plan_compare(asked, console)
     until = Until(rules.looks, open_strategies(planned.folder, rules), _say(console))
     path, errors = planned.folder.path, list[str]()
+    for line in planned.price(rules.looks) if len(planned.cells) >= MANY else ():
+        _say(console)(line)
     with planned.folder.hold():
         with execution.open():
             trials = list[Outcome]()

@@ -19,8 +19,9 @@ from negbench.grid.axes import Choice
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name, place_of
 from negbench.grid.compute import Execution
+from negbench.grid.estimate import price
 from negbench.grid.looks import Looks
-from negbench.grid.until import Places, Until, computed_until
+from negbench.grid.until import Places, Until, computed_until, epochs_of_looks
 from negbench.loop.runs import plan_run
 from negbench.machine.files import runs_dir
 from negbench.settings.command_options import Claims
@@ -130,14 +131,16 @@ class ClaimsWork:
         say(f"{len(plan.claims)} claim{need} {len(distinct)} runs ({len(first)} seeds), {done} already finished")
         return cls(asked, plan, looks, runs)
 
-    def price(self) -> str:
-        """Say what is undecided after the first look and what deciding it costs, once its runs are finished."""
-        finished = [cell for cell in self.plan.cells if cell.step(self.runs) == "reuse"]
-        if len(finished) < len(self.plan.cells):
-            return "the cost of deciding is unknown: compute these runs first"
+    def price(self) -> list[str]:
+        """Say what the runs that are left take; if none is, what is undecided and what deciding it costs."""
+        cells = self.plan.cells
+        finished = [cell for cell in cells if cell.step(self.runs) == "reuse"]
+        if len(finished) < len(cells):
+            later = epochs_of_looks(cells, self.looks, len(self.looks.first))
+            return price(cells, self.runs, later) or ["the cost of deciding is unknown: compute these runs first"]
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
         places = {place_of(cell.labels) for cell in finished}
-        return f"after {len(self.looks.first)} seeds {self.undecided(outcomes, places)[1]}"
+        return [f"after {len(self.looks.first)} seeds {self.undecided(outcomes, places)[1]}"]
 
     def more(self, seeds: Sequence[int]) -> list[Cell]:
         """Return the cells of other seeds."""

@@ -47,7 +47,7 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
 
         with SCENES.lenient() as lacking:
             work = ClaimsWork.of(asked, say)
-            lines = [*[output.unrecognised(lacking)] * bool(lacking), work.price()]
+            lines = [*[output.unrecognised(lacking)] * bool(lacking), *work.price()]
         for line in lines:
             say(line)
         return output.plan_document(work.plan.cells, work.runs, lines)

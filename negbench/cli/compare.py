@@ -12,7 +12,8 @@ class _Asked(Compare):
 
     dry_run: bool = option(
         False,
-        "Print the plan, what is finished, and what more seeds would detect; then stop. Needs no weights, no images.",
+        "Print the plan, what is finished, what the rest takes and what more seeds would detect; then stop. "
+        "Needs no weights, no images.",
     )
 
 
@@ -36,7 +37,7 @@ def compare(given: Mapping[str, Any]) -> dict[str, Any]:
         with SCENES.lenient() as lacking:
             planned, rules, _ = api.plan_compare(asked, console)
         lines = [output.unrecognised(lacking)] * bool(lacking)
-        lines += planned.price() + resolution(planned.cells, planned.folder.path.parent, rules)
+        lines += planned.price(rules.looks) + resolution(planned.cells, planned.folder.path.parent, rules)
         for line in lines:
             console.print(line, highlight=False, soft_wrap=True)
         return output.plan_document(planned.cells, planned.folder.path.parent, lines)

@@ -7,22 +7,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from negbench.display import duration, notes, stages
+from negbench.display import notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes, Choice, joined, listed
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.dials import Dials, dial_choices, parse_dial
+from negbench.grid.estimate import price
 from negbench.grid.looks import Looks
 from negbench.grid.rates import FACTORS, MORE, Rates, at_rates
 from negbench.grid.systems import system_choices
 from negbench.grid.until import epochs_of_looks
 from negbench.settings.layers import merged, read_recipe
 from negbench.settings.options import Compare
-from negbench.store.runfolder import RunFolder
 from negbench.systems.system import system, systems
 
 
@@ -66,16 +65,11 @@ class ComparisonPlan:
             most += (len(FACTORS) + MORE - len(trials)) * trials[0].config.train.epochs
         return sum(left.values()), sum(left.values()) + most
 
-    def price(self) -> list[str]:
-        """Say what the runs that are left cost, by those that are finished; nothing if there are none of either."""
-        runs = self.folder.path.parent
-        cells = {cell.hash: cell for cell in (*self.cells, *(self.rates.cells if self.rates else ()))}.values()
-        done = [RunFolder(runs / str(cell.folder)).result for cell in cells if cell.step(runs) == "reuse"]
-        if not done or not (left := len(cells) - len(done)):
-            return []
-        seconds = left * fmean(sum(result["seconds"].values()) for result in done)
-        memory = max(result["peak_memory_mib"]["process"] for result in done)
-        return [f"the other {left} runs: {duration(seconds)} of computing; {memory:,.0f} MiB of memory for each worker"]
+    def price(self, looks: Looks | None) -> list[str]:
+        """Say what the runs that are left take, as `estimate.price`."""
+        least, most = self.epochs_after_trials(looks)
+        cells = (*self.cells, *(self.rates.cells if self.rates else ()))
+        return price(cells, self.folder.path.parent, most - least)
 
     @property
     def trials(self) -> ComparisonFolder:

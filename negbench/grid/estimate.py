@@ -1,13 +1,20 @@
-"""Estimate what a command still needs, from the runs that it has computed."""
+"""Estimate what a command still needs: from the runs that it has computed, or from rehearsals before there are any."""
 
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from negbench.display import duration
+from negbench.grid.cells import SCENES, Cell
+from negbench.grid.comparison import place_of
+from negbench.loop.record import peak_memory_mib
+from negbench.loop.rehearsal import Rehearsals
 from negbench.machine.room import size
 from negbench.store.runfolder import RunFolder
+
+MANY = 20  # runs from which a command rehearses before it starts: of fewer, the first tells soon enough
 
 
 @dataclass
@@ -50,3 +57,43 @@ class Estimate:
         disk = size(int(self.stored / self.epochs * (sum(epochs) + self.later[0])))
         source = "one" if self.runs == 1 else str(self.runs)
         return f"{what}: {took}, {disk} (estimated from the first {source})"
+
+
+def price(cells: Iterable[Cell], runs: Path, later: float = 0.0) -> list[str]:
+    """Say what the runs that are left take: as long as finished ones in their place of the grid, or else as rehearsed.
+
+    Args:
+        cells: planned.
+        runs: runs folder.
+        later: epochs of all runs that may follow.
+
+    Returns:
+        A line; none if no run is left, or if some can be known from neither.
+    """
+    distinct = {cell.hash: cell for cell in cells}.values()
+    left = [cell for cell in distinct if cell.step(runs) != "reuse"]
+    done = [(cell, RunFolder(runs / str(cell.folder)).result) for cell in distinct if cell.step(runs) == "reuse"]
+    known = dict[tuple[str, ...], list[float]]()  # by place, whatever the rate
+    for cell, result in done:
+        known.setdefault(_place(cell), []).append(sum(result["seconds"].values()))
+    each = sum(map(sum, known.values())) / max(1, sum(cell.config.train.epochs for cell, _ in done))
+    rehearsals = Rehearsals(SCENES)
+
+    def seconds(cell: Cell) -> float:
+        own = known.get(_place(cell))
+        return fmean(own) if own else rehearsals.seconds(cell.run) or each * cell.config.train.epochs
+
+    times = [seconds(cell) for cell in left]
+    if not left or not all(times):
+        return []
+    more = later / sum(cell.config.train.epochs for cell in left)
+    time = " to ".join(dict.fromkeys(map(duration, (sum(times), sum(times) * (1 + more)))))
+    memory = max([result["peak_memory_mib"]["process"] for _, result in done] or [peak_memory_mib()["process"]])
+    what = (
+        f"the {'other ' * bool(done)}{len(left)} runs: {time} of computing; {memory:,.0f} MiB of memory for each worker"
+    )
+    return [what + ("" if {*map(_place, left)} <= known.keys() else " (rehearsed on this machine)")]
+
+
+def _place(cell: Cell) -> tuple[str, ...]:
+    return place_of({**cell.labels, "settings": ""})

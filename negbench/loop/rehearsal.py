@@ -1,0 +1,146 @@
+"""Rehearse runs: time a step, a refresh and a scoring of each kind of run, and multiply each by how often it occurs.
+
+This tells what runs take before any has finished. Only backbones that hold their features are rehearsed: for others,
+weights would have to be loaded and images encoded first. Nothing is stored, and loading the data is not counted.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Iterator
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import Any
+
+import torch
+
+from negbench.contracts import HoldsFeatures, Strategy
+from negbench.data.scene import Scenes, threads
+from negbench.display import Display
+from negbench.loop.batches import epoch_batches
+from negbench.loop.checkpoint import Moving, own_randomness
+from negbench.loop.objective import Batch
+from negbench.loop.observe import card_epochs
+from negbench.loop.runs import open_run
+from negbench.loop.schedule import Stage, stages_of
+from negbench.loop.snapshot import Snapshot
+from negbench.loop.train import _moving, train_epoch
+from negbench.loop.types import OpenRun, PlannedRun, State
+from negbench.mining.mine import mine
+from negbench.mining.mined import Mined
+from negbench.mining.regime import regime
+from negbench.plugins.registry import registry
+
+MOVES_SCORES = False  # only estimates
+
+_QUERIES = 512  # of a rehearsed refresh, at most
+_STEPS = 4
+_STORED = 0.3  # seconds that a run's files and their copy in MLflow take
+_WORLDS = {"dataset": {"world"}, "backbone": {"world"}}
+
+
+class Rehearsals:
+    """Seconds that runs take; what several runs have in common is timed once."""
+
+    def __init__(self, scenes: Scenes) -> None:
+        self._scenes, self._known = scenes, dict[Hashable, float]()
+
+    def seconds(self, planned: PlannedRun) -> float:
+        """Return what a run takes on an idle core; 0 if it cannot be rehearsed."""
+        config = planned.config
+        backbones = (config.backbone, *config.mining.backbones)
+        if not all(issubclass(registry.get("backbones", each.name), HoldsFeatures) for each in backbones):
+            return 0.0
+        try:
+            with threads(config.compute.threads), own_randomness(config.seed, torch.device("cpu")):
+                return self._seconds(planned)
+        except Exception:  # whatever a plug-in raises: its own run reports it
+            return 0.0
+
+    def _seconds(self, planned: PlannedRun) -> float:
+        config, splits, parts = planned.config, self._scenes.splits(planned.config), _Parts(planned, self._scenes)
+        queries, epochs, chosen = len(splits.train.queries), config.train.epochs, config.eval.select
+        data = (config.model_dump_json(include={"dataset", "backbone"}, exclude=_WORLDS), queries)
+        rules = (
+            config.model_dump_json(include={"loss", "mining", "hybrid"}),
+            config.train.draws,
+            config.train.batch_size,
+        )
+
+        def once(what: str, *key: Hashable, of: tuple[Stage, ...] = ()) -> float:
+            if (what, key) not in self._known:
+                self._known[what, key] = getattr(parts, what)(*of)
+            return self._known[what, key]
+
+        stages = stages_of(parts.strategy, config)
+        carded = card_epochs(config).union(*(stage.refreshes for stage in stages))
+        scored = {*range(0, epochs, config.eval.every), epochs}
+        curves = config.eval.reported * (1 + any(config.schedule.refresh_epochs[:1]))  # a curve takes as long as a card
+        rankings = len(scored | carded) + 4 + (chosen != "last")  # four by one modality alone
+        rankings += (len(scored) - 1) * (chosen == "dev" and config.eval.reported)
+        total = _STORED + (len(carded) + 1 + curves) * once("card", data)
+        total += rankings * once("scoring", data, len(splits.val.queries))
+        for stage, begin in zip(stages, [0, *(stage.end for stage in stages[:-1])], strict=True):
+            if stage.refreshes:
+                total += len(stage.refreshes) * once("refresh", data, rules, repr(stage.mined), of=(stage,))
+            total += (stage.end - begin) * once("epoch", data, rules, repr(stage.strategy), of=(stage,))
+        return total
+
+
+class _Parts:
+    """Times parts of a run, which is opened for the first of them."""
+
+    def __init__(self, planned: PlannedRun, scenes: Scenes) -> None:
+        self._planned, self._scenes, named = planned, scenes, planned.config.strategy
+        self.strategy: Strategy = registry.make("strategies", named.name, **named.options)
+
+    @cached_property
+    def _opened(self) -> tuple[OpenRun, Moving, Snapshot]:
+        run = open_run(self._planned, Display(), self._scenes)
+        moving = _moving(run, self.strategy)
+        return run, moving, Snapshot(run, moving.objective, State())
+
+    def _least(self, action: Callable[[], object]) -> float:
+        """Return the seconds of the faster of two calls: the first may compile, or fill caches."""
+        run, _, now = self._opened
+        on_core = run.precision.device.type == "cpu" and run.config.compute.threads == 1
+        clock = time.process_time if on_core else time.perf_counter  # as if idle, however busy the core is now
+        times = [clock()]
+        for _ in range(2):
+            now.clear()
+            action()
+            times.append(clock())
+        return min(after - before for before, after in pairwise(times))
+
+    def scoring(self) -> float:
+        return self._least(self._opened[2].scored)
+
+    def card(self) -> float:
+        run, _, now = self._opened
+        return self._least(lambda: regime(now.task(run.scene)))
+
+    def _mining(self, stage: Stage) -> Callable[[], Mined]:
+        run, moving, now = self._opened
+        task, draws = now.task(run.scene, stage.mined), run.config.train.draws
+        each = draws if run.config.mining.replacement else None
+        part = task.shard(torch.arange(min(_QUERIES, len(task.queries))))
+        options: Any = {"draws": draws * -(-stage.end // len(stage.refreshes)), "per_epoch": each}
+        return lambda: mine(part, stage.mined, refresh=0, generator=moving.streams["draws"], **options)
+
+    def refresh(self, stage: Stage) -> float:
+        queries = len(self._opened[0].scene.train.dataset.queries)
+        return self._least(self._mining(stage)) * max(1.0, queries / _QUERIES)
+
+    def epoch(self, stage: Stage) -> float:
+        run, moving, now = self._opened
+        queries = len(run.scene.train.dataset.queries)
+        moving.objective.take(stage.strategy)
+        if stage.refreshes:
+            mined = self._mining(stage)().negatives
+            now.state.negatives = mined[torch.arange(queries) % len(mined)]
+
+        def batches() -> Iterator[Batch]:
+            moving.objective.see(run.scene.at_epoch(run.backbone, 0, run.config.seed))
+            return epoch_batches(run, moving.objective, now.state, moving.streams, self.strategy)
+
+        steps = list(islice(batches(), _STEPS))
+        taken = self._least(lambda: train_epoch(run, moving, now.state, iter(steps)))
+        return self._least(batches) + taken * -(-queries // run.config.train.batch_size) / len(steps)

@@ -1,0 +1,83 @@
+"""Rehearsals: what is counted, against a run that counts it; what is timed, by a clock that ticks once a call."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from negbench.data.scene import Scenes
+from negbench.loop import observe, pools, rehearsal, train
+from negbench.loop.rehearsal import Rehearsals, _Parts
+from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.mining import curves
+from negbench.scoring import evaluation
+from negbench.settings.config import PluginConfig
+from negbench.systems.system import load_config
+
+PARTS = {
+    (evaluation, "rank"): "scoring",
+    (evaluation, "measure"): "scoring",
+    (observe, "regime"): "card",
+    (curves, "score_curves"): "card",
+    (pools, "mine"): "refresh",
+    (train, "train_epoch"): "epoch",
+}
+RUNS = [
+    ("qure", []),
+    ("in-batch", ["train.epochs=9", "eval.every=2"]),
+    ("top-k", ["train.epochs=7", "eval.every=3", "schedule.refresh_every=2"]),
+    ("cirqrs", ["eval.reported=false", "eval.every=4"]),
+    ("all-corpus:2>in-batch", ["eval.select='dev'"]),
+    ("top-k:2>qure", ["schedule.n_def=4"]),
+]
+
+
+@pytest.mark.parametrize(("strategy", "sets"), RUNS, ids=[name for name, _ in RUNS])
+def test_each_part_is_counted_as_often_as_a_run_does_it(strategy, sets, vector_sets, tmp_path, monkeypatch):
+    counted, scenes = Counter[str](), Scenes()
+    planned = plan_run(load_config(flags={"strategy": {"name": strategy}}, sets=[*vector_sets, *sets]), scenes)
+
+    def spied(part, made, *args, **options):
+        counted[part] += 1
+        return made(*args, **options)
+
+    for (module, name), part in PARTS.items():
+        monkeypatch.setattr(module, name, partial(spied, part, getattr(module, name)))
+    run_config(planned, Bench(tmp_path, Bench.open(tmp_path, "none").tracker, scenes=scenes))
+    for part in {*PARTS.values()}:
+        for other in PARTS.values():
+            monkeypatch.setattr(_Parts, other, lambda *_, is_it=other == part: float(is_it))
+        assert Rehearsals(scenes).seconds(planned) == pytest.approx(counted[part] + rehearsal._STORED), part
+
+
+def test_some_queries_and_steps_stand_for_all(monkeypatch):
+    """48 queries in 3 steps: of 16 the refresh counts three times, of two steps each counts one and a half times."""
+    ticks = iter(range(1000))
+    monkeypatch.setattr(rehearsal, "_QUERIES", 16)
+    monkeypatch.setattr(rehearsal, "_STEPS", 2)
+    monkeypatch.setattr(rehearsal.time, "process_time", lambda: float(next(ticks)))
+    monkeypatch.setattr(rehearsal, "regime", lambda task: torch.rand(1))
+    sizes = ("train_images=60", "train_queries=48", "val_images=60", "val_queries=20")
+    sets = [*(f"dataset.{size}" for size in sizes), "backbone.dim=8", "train.epochs=4", "train.batch_size=16"]
+    flags = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
+    config, scenes, before = load_config(flags=flags, sets=sets), Scenes(), torch.get_rng_state()
+    rehearsals = Rehearsals(scenes)
+    first = rehearsals.seconds(plan_run(config, scenes))
+    known = sorted((key[0], value) for key, value in rehearsals._known.items())
+    # the corpus before the first refresh is mined once too
+    assert known == [("card", 1), ("epoch", 2.5), ("refresh", 3), ("refresh", 3), ("scoring", 1)]
+    assert torch.equal(torch.get_rng_state(), before)
+    taken = next(ticks)
+    assert rehearsals.seconds(plan_run(config.model_copy(update={"seed": 1}), scenes)) == first
+    assert next(ticks) == taken + 1  # another world of the same kind is not timed again
+
+
+def test_what_must_be_encoded_is_not_rehearsed(vector_sets, monkeypatch):
+    monkeypatch.setattr(Rehearsals, "_seconds", lambda self, planned: 5.0)
+    scenes = Scenes()
+    planned = plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets), scenes)
+    encoder = planned.config.model_copy(update={"backbone": PluginConfig(name="tiny")})
+    seconds = [Rehearsals(scenes).seconds(each) for each in (planned, replace(planned, config=encoder))]
+    assert seconds == [5.0, 0.0]
