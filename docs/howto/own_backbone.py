@@ -128,7 +128,7 @@ from negbench.cli.main import run as negbench_command  # the shell's `negbench`
 status = negbench_command(
     "compare --plugin colours.py --backbones colours --strategies top-k,in-batch --seeds 1 --datasets synthetic "
     "--set train.epochs=2 --set dataset.train_images=30 --set dataset.train_queries=30 --set dataset.val_images=30 "
-    "--set dataset.val_queries=30 --name own-backbone --tracking-uri none --no-report".split()
+    "--set dataset.val_queries=30 --lr fixed --name own-backbone --tracking-uri none --no-report".split()
 )
 print("exit status", status)
 

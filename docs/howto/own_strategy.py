@@ -83,10 +83,10 @@ from negbench.cli.main import run as negbench_command  # the shell's `negbench`
 
 status = negbench_command(
     "compare --plugin below.py --strategies below,top-k,in-batch --baseline in-batch --losses bradley-terry "
-    "--seeds 2 --datasets vectors --backbones vectors --set train.epochs=2 "
+    "--seeds 2 --lr 0.01 --datasets vectors --backbones vectors --set train.epochs=2 "
     "--set dataset.train_images=200 --set dataset.train_queries=100 --set dataset.val_images=200 "
     "--set dataset.val_queries=100 "
-    "--name first-try --tracking-uri none".split()
+    "--name first-try --tracking-uri none --no-report".split()
 )
 print("exit status", status)
 

@@ -18,7 +18,7 @@ from negbench.cli.main import run as negbench_command  # the shell's `negbench`
 # %%
 status = negbench_command(
     "compare --strategies qure,top-k,in-batch --losses bradley-terry --seeds 3 --datasets vectors --backbones vectors "
-    "--set train.epochs=2 --set dataset.train_images=200 --set dataset.train_queries=100 "
+    "--lr 0.01 --set train.epochs=2 --set dataset.train_images=200 --set dataset.train_queries=100 "
     "--set dataset.val_images=200 --set dataset.val_queries=100 "
     "--name read-me --tracking-uri none --runs-dir runs".split()
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import pickle
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -92,6 +93,9 @@ class Differences:
         return Differences(self.means, against, replace(self.pairs, differences=pairs))
 
 
+_KNOWN: dict[bytes, Differences] = {}  # each look replays all earlier ones, and the final verdicts all of them
+
+
 def differences(
     values: Mapping[str, Values],
     baseline: str | None,
@@ -114,14 +118,17 @@ def differences(
     Raises:
         ValueError: a stratum with a single query.
     """
-    design = replace(_design(values, margin=margin, alpha=alpha), share=share)
-    seeds = {name: each.seeds for name, each in values.items()}
-    generator = seeded(values, key)
-    table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
-    against = {} if baseline is None else statistics.against(table, baseline, generator)
-    if len(values) == 2:  # the only pair is the test against the baseline: the same draws, the same interval
+    same = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, share, key))).digest()
+    if same not in _KNOWN:
+        design = replace(_design(values, margin=margin, alpha=alpha), share=share)
+        seeds = {name: each.seeds for name, each in values.items()}
         generator = seeded(values, key)
-    return Differences(statistics.summarise(table), against, statistics.pairs(table, generator))
+        table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
+        against = {} if baseline is None else statistics.against(table, baseline, generator)
+        if len(values) == 2:  # the only pair is the test against the baseline: the same draws, the same interval
+            generator = seeded(values, key)
+        _KNOWN[same] = Differences(statistics.summarise(table), against, statistics.pairs(table, generator))
+    return _KNOWN[same]
 
 
 def difference(one: statistics.Seeded, other: statistics.Seeded, design: statistics.Design) -> statistics.Difference:

@@ -192,7 +192,7 @@ def test_prices_are_those_of_the_widths_that_come():
 
 # --- cells -------------------------------------------------------------------------------------------------------
 
-ASKED = ("--strategies", "qure,in-batch,hycole,all-corpus", "--max-seeds", "8", "--margin", "20", "--pairs", "baseline")
+ASKED = ("--strategies", "qure,in-batch,hycole,all-corpus", "--max-seeds", "5", "--margin", "20", "--pairs", "baseline")
 
 
 def flags_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
@@ -222,7 +222,7 @@ def test_open_strategies_run_on_and_decided_ones_stop(straight, vector_sets, tmp
     others = [row for row in rows.values() if row["verdict"] != "baseline"]
     for row in others:
         assert cells[row["strategy"]] == list(range(row["paired_seeds"]))
-        assert row["verdict"] != "undecided" or row["paired_seeds"] == 8
+        assert row["verdict"] != "undecided" or row["paired_seeds"] == 5
         assert row["undecided"] == (["in-batch"] if row["verdict"] == "undecided" else [])
     assert len(cells["in-batch"]) == max(row["paired_seeds"] for row in others)
     assert len({row["paired_seeds"] for row in others}) > 1  # they stopped at different looks
@@ -269,9 +269,9 @@ def test_a_strategy_that_fails_leaves_until_it_is_mended(straight, vector_sets, 
 @pytest.mark.parametrize(
     ("strategies", "first", "counts", "last"),
     [
-        ("qure,all-corpus", 0, {"qure": 3, "all-corpus": 3}, "look 1, 3 seeds, {}: each difference"),
-        ("qure,all-corpus", 3, {"qure": 5, "all-corpus": 5}, "look 2, 5 seeds, {}: each difference"),
-        ("qure,hycole,all-corpus", 3, {"qure": 5, "hycole": 8, "all-corpus": 8}, "look 3, 8 seeds, {}: 1 difference"),
+        ("qure,all-corpus", 0, {"qure": 2, "all-corpus": 2}, "look 1, 2 seeds, {}: each difference"),
+        ("qure,all-corpus", 2, {"qure": 3, "all-corpus": 3}, "look 2, 3 seeds, {}: each difference"),
+        ("qure,top-k,dqe,all-corpus", 2, {"qure": 3, "top-k": 4, "dqe": 4, "all-corpus": 4}, "look 3, 4 seeds, {}: 3 "),
     ],
 )  # fmt: skip
 def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(
@@ -285,7 +285,8 @@ def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(
             raise NegbenchError("mend this")
 
     before_training(failing)
-    assert command(flags_of(vector_sets, tmp_path, "--strategies", strategies, "--margin", "1")) == 2
+    few = ("--seeds", "2", "--max-seeds", "4")
+    assert command(flags_of(vector_sets, tmp_path, "--strategies", strategies, "--margin", "1", *few)) == 2
     assert {name: len(seeds) for name, seeds in cells_of(tmp_path).items()} == counts
     looks = [line for line in capsys.readouterr().out.splitlines() if line.startswith("look ")]
     assert looks[-1].startswith(last.format("without what failed"))
@@ -388,7 +389,7 @@ def test_a_plan_says_what_seeds_resolve(straight, vector_sets, tmp_path, capsys)
 def test_every_point_of_a_dial_is_decided_by_itself(straight, vector_sets, tmp_path):
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     vector_sets = [text for text in vector_sets if not text.startswith("train.lr=")]
-    more = ("--dial", "train.lr=0.03,0.01", "--strategies", "qure,in-batch", "--max-seeds", "5", "--name", "dial")
+    more = ("--dial", "train.lr=0.03,0.01", "--strategies", "qure,in-batch", "--name", "dial")
     assert command(flags_of(vector_sets, tmp_path, *more)) == 0
     rows = [row for row in read_json(tmp_path / "dial" / "statistics.json")["rows"] if row["main"]]
     assert len({row["point"] for row in rows}) == 2

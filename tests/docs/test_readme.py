@@ -6,7 +6,7 @@
 | with `--data-root DIR`, or on a run named RUN | in full, on an empty folder: missing data, exit code 2 |
 | `negbench ui` | up to the server's own command; tests/report/test_browser.py opens it |
 | `negbench init`, `embed` | tests/cli/test_init.py and test_embed.py run them, on images and on embeddings |
-| all others of `negbench` | in full, on a toy data set, with fewer seeds, trials, systems and claims |
+| all others of `negbench` | in full, on toy data, with fewer seeds, trials, systems and claims |
 """
 
 import itertools
@@ -58,7 +58,7 @@ def test_make():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", WHOLE, ids=" ".join)
-def test_commands_run_whole(words, toy_sets, tmp_path, monkeypatch):
+def test_commands_run_whole(words, toy_sets, vector_sets, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [words[0], *(FEWER.get(option, word) for option, word in itertools.pairwise(words))]
     if words[0] == "claims":
@@ -74,7 +74,8 @@ def test_commands_run_whole(words, toy_sets, tmp_path, monkeypatch):
         small = ["train_images=60", "train_queries=40", "val_images=60", "val_queries=40"]
         words += [part for text in small for part in ("--set", f"dataset.{text}")]
     elif words[0] not in ("list", "data"):
-        sets = [text for text in toy_sets if not (words[0] == "claims" and "schedule" in text)]  # claims sets it
+        sets = toy_sets if "--dataset" in words else vector_sets
+        sets = [text for text in sets if not (words[0] == "claims" and "schedule" in text)]  # claims sets it
         epochs = [] if "--epochs" in words else ["train.epochs=1"]
         sets = [text for text in sets if not text.startswith("train.epochs=")]
         words += [part for text in (*sets, *epochs) for part in ("--set", text)]
@@ -95,9 +96,9 @@ def test_commands_on_missing_data_end_there(words, tmp_path, monkeypatch, capsys
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ui_commands")
-def test_report_and_ui_of_a_comparison_named_as_in_the_readme(toy_sets, tmp_path, monkeypatch, capsys):
+def test_report_and_ui_of_a_comparison_named_as_in_the_readme(vector_sets, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    sets = [part for text in (*toy_sets, "train.epochs=1") for part in ("--set", text)]
+    sets = [part for text in (*vector_sets, "train.epochs=1") for part in ("--set", text)]
     grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", *sets]
     for name, more in (("earlier", ["--no-report"]), ("demo", [])):
         assert negbench(["compare", "--lr=fixed", *grid, "--name", name, *more]) == 0

@@ -259,9 +259,9 @@ def test_workers_have_ended_when_the_report_begins(vector_sets, tmp_path, monkey
         return real(*given, **more)
 
     monkeypatch.setattr(finish_of, "finish", watched)
-    assert negbench(command_of(vector_sets, tmp_path, "--workers", "2")) == 0
+    assert negbench(command_of(vector_sets, tmp_path, "--workers", "2", "--no-report")) == 0
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
-    assert negbench(command_of(vector_sets, tmp_path / "here")) == 0
+    assert negbench(command_of(vector_sets, tmp_path / "here", "--no-report")) == 0
     assert alive == [0, 0]
     assert len(emptied) == len(list((tmp_path / "here").glob("*/result.json")))
 
@@ -347,10 +347,12 @@ def test_a_finished_comparison_is_read_and_printed(vector_sets, tmp_path, capsys
     (tmp_path / "c" / "report" / "index.html").unlink()
     assert negbench(command) == 0
     assert (tmp_path / "c" / "report" / "index.html").exists()
+    command.append("--no-report")
+    assert negbench(command) == 0
     for name in ("inputs.json", "statistics.json"):  # a damaged file is made again
         (tmp_path / "c" / name).write_text("{}", encoding="utf-8")
         assert negbench(command) == 0
-    assert len(judged) == 3
+    assert len(judged) == 4
     judged.clear()
     assert negbench([*command, "--margin", "30"]) == 0
     assert read_json(tmp_path / "c" / "statistics.json")["rows"][0]["margin"] == 0.3
@@ -450,7 +452,7 @@ def test_a_dry_run_stops_after_the_plan(vector_sets, tmp_path, capsys):
     assert "the 2 runs: 1 s of computing; " in out  # rehearsed: each takes 0.3 s to be stored
     assert "MiB of memory for each worker (rehearsed on this machine)\n" in out
     assert not list(tmp_path.iterdir())
-    assert negbench(command_of(vector_sets, tmp_path)) == 0  # a pilot
+    assert negbench(command_of(vector_sets, tmp_path, "--no-report")) == 0  # a pilot
     capsys.readouterr()
     assert negbench(command_of(vector_sets, tmp_path, "--dry-run", "--seeds", "4")) == 0
     results = [read_json(path) for path in tmp_path.glob("*/result.json")]

@@ -73,7 +73,7 @@ def test_systems(compared, cells):
     rows = cells("info-nce", system="plain") + cells("bradley-terry", system="sys")
     own = {"plain": "in-batch", "sys": "qure"}
     facts = [{**row, "own": row["strategy"] == own[row["system"]]} for row in rows]
-    out = ended(compared, "systems", facts, remarks=["no colours here"])
+    out = ended(compared, "systems", facts, report=False, remarks=["no colours here"])
     assert "note: no colours here" in out
     findings = stored(compared, "systems")
     assert {row.system for row in findings.rows} == {"plain", "sys"}
@@ -82,7 +82,7 @@ def test_systems(compared, cells):
     corner = [{**row, "system": "sys: negatives"} for row in cells("info-nce")]
     systems = {"names": list(own), "corners": {}, "own": own, "remarks": ["no colours here"]}
     old = [{key: value for key, value in row.items() if key != "plugin"} for row in rows + corner]
-    assert ended(compared, "schema-1", old, systems=systems).replace("schema-1", "systems") == out
+    assert ended(compared, "schema-1", old, report=False, systems=systems).replace("schema-1", "systems") == out
     assert [{**vars(row), "facts": 0} for row in stored(compared, "schema-1").rows] == [
         {**vars(row), "facts": 0} for row in findings.rows
     ]
