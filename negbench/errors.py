@@ -118,7 +118,7 @@ def cause_among(error: BaseException | None, kinds: tuple[type[Caused], ...]) ->
     return error
 
 
-def out_of_memory(error: BaseException, fix: str = "lower train.batch_size or other large settings") -> str | None:
+def out_of_memory(error: BaseException, fix: str = "try a smaller batch, as --set train.batch_size=16") -> str | None:
     """Return a one-line message if the machine or the GPU ran out of memory; None for any other error."""
     text = str(error).split("\n")[0]
     allocators = ("can't allocate memory", "not enough memory", "out of memory")

@@ -284,6 +284,10 @@ def test_plugins_as_text():
         ("emoji:artists=['noto', 'fluent']", {"name": "emoji", "artists": ["noto", "fluent"]}),
     ):
         assert parse_plugin(text) == want
+    window = "shifted-top-k:start=1:stop=5"
+    for wrong in (f"{window}:start=2", f"{window}:60>{window}"):
+        with pytest.raises(OptionError, match="start is given twice; in a switch or union, options of the parts"):
+            parse_plugin(wrong)
     for wrong in ("qure:variant", "qure:", ":k=3:", "qure:name=dqe"):
         with pytest.raises(NegbenchError) as error:
             resolved(build_config([{"strategy": parse_plugin(wrong)}]))

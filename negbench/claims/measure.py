@@ -178,12 +178,16 @@ def loss_at_refresh(run: SettingRun) -> Measured:
     return _at_refresh(run, run.series("train/loss"))
 
 
+def _longer(run: SettingRun) -> str:
+    return f"--set train.epochs={2 * run.folder.metrics()[-1]['epoch']}"
+
+
 def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measured:
     epochs, values = series
     whole = epochs == list(range(len(epochs)))
     effect = event_effect(values, run.result["refresh_epochs"]) if whole else float("nan")
     if np.isnan(effect):
-        raise Untestable("needs every epoch scored, and epochs between two refreshes: raise train.epochs")
+        raise Untestable(f"needs every epoch scored, and epochs between two refreshes: {_longer(run)}")
     return _plain(effect)
 
 
@@ -192,7 +196,7 @@ def pool_trend(run: SettingRun) -> Measured:
     """[Q] slope of each query's pool size over the refreshes."""
     sizes = [frame["pool_size"].to_numpy() for frame in run.mined()]
     if len(sizes) < 2:
-        raise Untestable(f"'{run.setting}' defines its pools only once here: raise train.epochs")
+        raise Untestable(f"'{run.setting}' defines its pools only once here: {_longer(run)}")
     return Measured(slope(np.stack(sizes)))
 
 

@@ -113,7 +113,9 @@ class Reader:
         for name in ("", card.name, card.name.replace("-", "_")):
             if (Path(given) / name / marker).exists():
                 return cls(Path(given) / name)
-        raise DataError(f"{card.name}: {given} has no {marker}; {expected}")
+        raise DataError(
+            f"{card.name}: {given} has no {marker}; {expected.replace('fetch emoji', f'fetch emoji --out {given!r}')}"
+        )
 
     @cached_property
     def files(self) -> list[Path]:

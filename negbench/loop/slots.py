@@ -139,7 +139,7 @@ def check_triples(batch: int, wide: int, what: str) -> None:
         raise OptionError(
             f"{what}: {batch} x {wide:,} = {batch * wide:,} numbers ({batch * wide * 4 / 2**30:.1f} GiB in float32, "
             f"several times over) for the triples of a batch, but the limit is {_MOST_SCORES:,}: "
-            "lower train.batch_size or strategy.k"
+            f"--set train.batch_size={batch // 4}, or a lower strategy.k"
         )
 
 

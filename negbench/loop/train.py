@@ -149,7 +149,8 @@ def train_epoch(
     mean = float(torch.stack(losses).sum()) / queries
     if not math.isfinite(mean):
         raise NegbenchError(
-            f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr, or --set train.max_grad_norm=1"
+            f"the loss is {mean} in epoch {state.epoch + 1}: --set train.lr={run.config.train.lr / 10:g}, "
+            "or --set train.max_grad_norm=1"
         )
     return mean, statistics
 

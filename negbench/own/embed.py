@@ -188,7 +188,7 @@ class _Used:
         except NegbenchError:
             raise
         except Exception as error:
-            memory = out_of_memory(error, "lower --batch-size")
+            memory = out_of_memory(error, "try a smaller batch, as --batch-size 8")
             place = line_in(error, {self.module})
             line = f" in line {place[1]}" if place else ""
             raise NegbenchError(memory or f"{self.title} failed{line}: {on_one_line(error)}") from error

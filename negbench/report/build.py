@@ -147,6 +147,7 @@ def _published(parts: Sequence[Runs]) -> PageSection:
                 ]
             )
             about = [f"{row.source}: {row.about}" for row in rows if row.about]
+            about += [f"the runs compared here, {remark}" for remark in run.manifest["dataset"]["remarks"]]
             text = "; ".join(dict.fromkeys([*(f"{row.paper}: {row.citation}" for row in rows), *about])) + "."
             title = f"Published on {identity}, split {rows[0].split}"
             tables[identity] = Table(f"published-{identity}", title, frame, text)

@@ -24,14 +24,14 @@ table 5. `negbench list recipes NAME` prints the same for one recipe. Numbers ar
 
 
 def reproduction(name: str) -> str:
-    """Return, as Markdown, what a recipe needs and each table that it reproduces; "" if it reproduces none."""
+    """Return, as Markdown, what a recipe needs and each table that it reproduces; "" if no paper has its backbone."""
     book = json.loads(PATH.read_text(encoding="utf-8"))
     tables = [table for table in book["tables"] if table.get("recipe") == name]
-    if not tables:
-        return ""
     recipe = read_recipe(recipes()[name])
+    if (backbone := _backbone(recipe.get("backbone", {}))) not in book["backbones"]:
+        return ""
     verb = "compare" if "compare" in recipe else "run"
-    train, dataset, backbone = recipe["train"], recipe["dataset"]["name"], _backbone(recipe["backbone"])
+    train, dataset = recipe["train"], recipe["dataset"]["name"]
     size = f"{train['epochs']} epochs in batches of {train['batch_size']}"
     if (queries := book["train_queries"].get(dataset)) is not None:
         steps = train["epochs"] * math.ceil(queries / train["batch_size"])
@@ -42,13 +42,14 @@ def reproduction(name: str) -> str:
         f"- data: {dataset}; weights: {backbone}",
         f"- memory: {_memory(book['backbones'][backbone], book['images'].get(dataset))}",
         f"- {size}",
+        *["- no table: a figure without printed numbers, or a question of ours"] * (not tables),
     ]
     return "\n".join([*lines, *(part for table in tables for part in _table(table, dataset)), ""])
 
 
 def reproduction_page() -> str:
     """Return the page of all recipes that reproduce a table."""
-    return "\n".join([INTRODUCTION, *filter(None, map(reproduction, recipes()))])
+    return "\n".join([INTRODUCTION, *(text for name in recipes() if "| method |" in (text := reproduction(name)))])
 
 
 def _backbone(section: Mapping[str, Any]) -> str:

@@ -119,8 +119,9 @@ def parse_plugin(text: str) -> dict[str, Any]:
     section: dict[str, Any] = {"name": name.strip()}
     for option in options:
         key, _, value = option.partition("=")
-        if key.strip() == "name":
-            raise OptionError(f"{quoted(text)}: write the name before the first colon, not as an option")
+        if key.strip() in section:  # a name is given before the first colon
+            why = "in a switch or union, options of the parts follow the last name"
+            raise OptionError(f"{quoted(text)}: {key.strip()} is given twice; {why}")
         section[key.strip()] = parse_value(value, quoted(text))
     return section
 

@@ -330,10 +330,10 @@ class Tracker:
         Returns:
             Its id; None if no copy is kept, or if the store fails (with a warning).
         """
-        from mlflow.exceptions import MlflowException
-
         if not self.enabled:
             return None
+        from mlflow.exceptions import MlflowException
+
         with self._tolerated(f"no MLflow run for '{name}'"), locked(note.with_suffix(".lock")):
             client, kept = self.client(), noted(note)
             if kept is not None and kept["uri"] == self.shown and (run_id := run_of(client, kept)):

@@ -237,9 +237,10 @@ def test_open_strategies_run_on_and_decided_ones_stop(straight, vector_sets, tmp
 @pytest.mark.slow
 def test_who_is_beaten_gets_no_more_seeds_where_first_place_is_the_question(tmp_path):
     """In this world dqe is far behind, and the other two are within three points of each other."""
-    sets = ("dataset.train_images=300", "dataset.train_queries=150", "dataset.val_images=300", "backbone.dim=32")
+    sets = ("train_images=300", "train_queries=150", "val_images=300", "val_queries=400")
+    sets = (*(f"dataset.{each}" for each in sets), "backbone.dim=32", "eval.every=20")
     asked = Compare(
-        strategies="cirqrs,after-target,dqe", recipe=Path("world-small"), sets=(*sets, "eval.every=20"), seeds=3,
+        strategies="cirqrs,after-target,dqe", recipe=Path("world-small"), sets=sets, seeds=3,
         until="decided", max_seeds=4, lr="fixed", name="c", runs_dir=tmp_path, tracking_uri="none", report=False,
     )  # fmt: skip
     compare(asked)

@@ -95,8 +95,8 @@ def test_runs_that_are_there_are_not_computed_again(computed, world, capsys):
 
 def until(world: list[str], runs: Path, *more: str) -> list[str]:
     """Return a command for claims 7 (three settings), 8 (one of these and a fourth) and 14 (decided at once)."""
-    asked = ["claims", "--only", "7,8,14", "--until", "decided", "--seeds", "2", "--max-seeds", "3", "--name", "u", *world, *more]
-    return [*asked, "--runs-dir", str(runs), "--tracking-uri", "none"]
+    asked = ["claims", "--only", "7,8,14", "--until", "decided", "--seeds", "2", "--max-seeds", "3", "--name", "u"]
+    return [*asked, *world, *more, "--runs-dir", str(runs), "--tracking-uri", "none"]
 
 
 @pytest.fixture(scope="module")

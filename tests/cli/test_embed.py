@@ -270,7 +270,7 @@ ONE_LINE = {
     "mine.py:nan": "encode_image gave NaN or inf for 'p4'",
     "mine.py:many": "encode_text must return [n, C] floats, a row for each of n = 3, got [3, 1, 2]",
     "mine.py:widths": "encode_image returned shape [10] per item for one batch and [4] for the next",
-    "mine.py:large": "out of memory (CUDA out of memory. Tried): lower --batch-size",
+    "mine.py:large": "out of memory (CUDA out of memory. Tried): try a smaller batch, as --batch-size 8",
     "mine.py:half": "an object of type Bad lacks encode_image: expected",
     "mine.py:raises": f"failed in line {line_of('raise KeyError')}: KeyError: 'no key'",
     "mine.py:Late": f"failed in line {line_of('return texts[0]')}: AttributeError: 'str' object",

@@ -1,6 +1,7 @@
 """Published numbers: every row adds up or says why not, and is shown only beside its own split and protocol."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from negbench.api import make_strategy
 from negbench.datasets import cirr, fashioniq, hp_fashioniq
 from negbench.datasets._fashioniq_files import METRICS as FASHIONIQ
 from negbench.datasets.fashioniq import FashionIQOptions
+from negbench.report import build
 from negbench.report.published import PATH, PublishedRow, published_rows, rows_beside
 
 
@@ -143,6 +145,15 @@ def test_rows_beside_a_run():
     assert not rows_beside(manifest("fashioniq@original-12345678", split="train"), FASHIONIQ)  # a dev part
     assert not rows_beside(manifest("fashioniq@original-12345678", partial=True), FASHIONIQ)
     assert not rows_beside(manifest("synthetic@twins4.5-seed0-12345678"), FASHIONIQ)
+
+
+def test_a_smaller_gallery_is_said_beside_the_printed_rows():
+    remark = "dress val: 50 images, but 3,817 are published"
+    data = {"val": "fashioniq@original-12345678", "split": "val", "partial": False, "remarks": [remark]}
+    run = SimpleNamespace(manifest={"dataset": data}, result={"metrics": dict.fromkeys(FASHIONIQ, 0.5)})
+    runs: Any = SimpleNamespace(groups=[SimpleNamespace(runs=[run])])
+    (table,) = build._published([runs]).parts
+    assert table.text.endswith(f"; the runs compared here, {remark}.")
 
 
 def test_tables_are_whole():

@@ -51,3 +51,7 @@ def test_steps_are_those_of_the_recipe(capsys):
     assert "`negbench compare --recipe cirqrs-table7 --data-root DIR`" in printed
     assert "| 62.86 |" in printed
     assert "prints these rows beside one's own" in printed
+    figure = reproduction("qure-fig4")
+    assert "- no table: a figure without printed numbers" in figure
+    assert "- memory: " in figure
+    assert figure not in reproduction_page()
