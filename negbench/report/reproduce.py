@@ -28,7 +28,9 @@ def reproduction(name: str) -> str:
     book = json.loads(PATH.read_text(encoding="utf-8"))
     tables = [table for table in book["tables"] if table.get("recipe") == name]
     recipe = read_recipe(recipes()[name])
-    if (backbone := _backbone(recipe.get("backbone", {}))) not in book["backbones"]:
+    given = recipe.get("backbone", {})
+    backbone = ", ".join(str(given[key]) for key in ("name", "model", "weights") if key in given)
+    if backbone not in book["backbones"]:
         return ""
     verb = "compare" if "compare" in recipe else "run"
     train, dataset = recipe["train"], recipe["dataset"]["name"]
@@ -50,10 +52,6 @@ def reproduction(name: str) -> str:
 def reproduction_page() -> str:
     """Return the page of all recipes that reproduce a table."""
     return "\n".join([INTRODUCTION, *(text for name in recipes() if "| method |" in (text := reproduction(name)))])
-
-
-def _backbone(section: Mapping[str, Any]) -> str:
-    return ", ".join(str(section[key]) for key in ("name", "model", "weights") if key in section)
 
 
 def _memory(backbone: Mapping[str, float], images: int | None) -> str:

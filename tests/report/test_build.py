@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,9 +35,6 @@ from negbench.report.charts import GREY
 from negbench.report.gallery import TOP, Pick, _view
 from negbench.report.page import _prose, sort_key
 from negbench.store.runfolder import RunFolder
-
-if TYPE_CHECKING:
-    pass
 
 SHIFTS = """window.shift = 0;
     const added = list => list.getEntries().forEach(entry => { window.shift += entry.value; });
