@@ -398,16 +398,16 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     counts = config.schedule.refresh_counts
     if listed is None and every is not None:
         listed = tuple(range(warmup, epochs, every))
+        if not listed:
+            raise OptionError(
+                f"schedule: a warm-up of {warmup} epochs leaves none of {epochs} to the pools: set schedule.warmup=0"
+            )
         under_n_def = refresh_epochs(epochs, n_def, rule=rule, warmup=given)
         counts = tuple(max(0, sum(each <= epoch for each in under_n_def) - 1) for epoch in listed)
     elif listed is None:
         listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) or ((start,) if start else ())
     elif list(listed) != sorted(set(listed)) or any(not 0 <= e < epochs for e in listed):
         raise OptionError(f"schedule.refresh_epochs must increase within 0..{epochs - 1}, got {quoted(list(listed))}")
-    if not listed and (every or given):
-        raise OptionError(
-            f"schedule: a warm-up of {warmup} epochs leaves none of {epochs} to the pools: set schedule.warmup=0"
-        )
     if start and start not in listed[:1]:
         raise OptionError(
             f"schedule.refresh_epochs must begin with {start}, where the last part of strategy "
