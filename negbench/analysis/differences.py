@@ -93,7 +93,8 @@ class Differences:
         return Differences(self.means, against, replace(self.pairs, differences=pairs))
 
 
-_KNOWN: dict[bytes, Differences] = {}  # each look replays all earlier ones, and the final verdicts all of them
+# the latest results by their inputs: each look replays all earlier ones, and the final verdicts all of them
+_KNOWN: dict[bytes, Differences] = {}
 
 
 def differences(
@@ -127,6 +128,8 @@ def differences(
         against = {} if baseline is None else statistics.against(table, baseline, generator)
         if len(values) == 2:  # the only pair is the test against the baseline: the same draws, the same interval
             generator = seeded(values, key)
+        if len(_KNOWN) == 256:
+            _KNOWN.clear()
         _KNOWN[same] = Differences(statistics.summarise(table), against, statistics.pairs(table, generator))
     return _KNOWN[same]
 
