@@ -440,8 +440,7 @@ def words_of() -> Callable[[Path], str]:
     """Return a function that reads a page's text without `wbr` and `span` tags and with characters unescaped."""
 
     def read(page: Path) -> str:
-        text = re.sub(r"<wbr>|</?span[^>]*>", "", page.read_text(encoding="utf-8"))
-        return html.unescape(text).replace("\xa0", " ")
+        return html.unescape(re.sub(r"<wbr>|</?span[^>]*>", "", page.read_text(encoding="utf-8"))).replace("\xa0", " ")
 
     return read
 

@@ -26,8 +26,7 @@ def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_fla
     grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "2", "--name", "c", *vector_flags]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
     assert command(["compare", "--lr=fixed", *grid, *place, "--json"]) == 0
-    output = capsys.readouterr()
-    document = json.loads(output.out)
+    document = json.loads(capsys.readouterr().out)
     assert len(list(tmp_path.glob("*/result.json"))) == 4  # the command reused the runs of the Python call
     assert document["cells"] == json.loads((tmp_path / "c" / "comparison.json").read_text())["cells"]
     assert document["answer"] == comparison.answer
@@ -38,8 +37,7 @@ def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_fla
     np.testing.assert_allclose(rows[mean.index], mean, atol=1e-9)
     assert comparison.answer[0] in repr(comparison)
     assert set(comparison.cost.strategy) == {"in-batch", "top-k(k=3)"}
-    again = negbench.load("c", tmp_path)
-    assert repr(again) == repr(comparison)
+    assert repr(negbench.load("c", tmp_path)) == repr(comparison)
     one = negbench.load(str(comparison.cells.run[0]), tmp_path)
     assert one.metrics["recall_at_10"] == comparison.cells.recall_at_10[0]
 
@@ -90,8 +88,7 @@ def test_one_model_is_signature_help_and_check():
     from negbench.cli.main import app
 
     for model, name in ((negbench.Compare, "compare"), (negbench.Run, "run")):
-        parameters = inspect.signature(model).parameters
-        assert set(parameters) == set(model.model_fields)
+        assert set(inspect.signature(model).parameters) == set(model.model_fields)
         flags = {each.name: each for each in get_command(app).commands[name].params}
         for field, info in model.model_fields.items():
             assert (info.description or "?") in flags[field].help, field

@@ -96,8 +96,7 @@ def test_no_circle_of_imports():
     for path, tree in TREES.items():
         if path.stem != "__init__":  # packages only re-export
             graph.add_edges_from((path, other) for other in _imported(path, tree, files) if other.stem != "__init__")
-    circles = [sorted(map(str, part)) for part in networkx.strongly_connected_components(graph) if len(part) > 1]
-    assert circles == []
+    assert [sorted(map(str, part)) for part in networkx.strongly_connected_components(graph) if len(part) > 1] == []
 
 
 def test_no_function_has_many_parameters():
@@ -114,8 +113,7 @@ def test_no_function_has_many_parameters():
 
 def test_no_file_is_long():
     """Counts lines of code only: no blank lines, comments or docstrings."""
-    long = {str(path.relative_to(ROOT)) for path in SOURCES if code_lines(path) > MOST_LINES}
-    assert long == set()
+    assert {str(path.relative_to(ROOT)) for path in SOURCES if code_lines(path) > MOST_LINES} == set()
 
 
 def test_what_scripts_import_is_there():

@@ -107,8 +107,7 @@ def test_failures_stop_nothing(two_nodes, tmp_path, monkeypatch):
     notes = [(event.index, event.value) for event in events if event.kind == "note"]
     assert sorted(notes) == [(0, "at 1"), (2, "at 2"), (4, "its worker process died: tried again"), (5, "at 3")]
     for index in (0, 2, 5):  # a task's note precedes its end
-        kinds = [event.kind for event in events if event.index == index]
-        assert kinds == ["note", "done"]
+        assert [event.kind for event in events if event.index == index] == ["note", "done"]
     assert list(tmp_path.iterdir()) == []  # no marker file is left
 
 

@@ -236,8 +236,7 @@ def test_paired_relevance_is_relevance_of_ones_own_images():
 def test_evaluation_mode_leaves_every_module_in_its_own():
     """Every module, also a frozen tower in evaluation mode, gets its own mode back, even after an error."""
     backbone = registry.make("backbones", "tiny", weights="random").train()
-    tower = next(module for module in backbone.children() if next(module.children(), None) is not None)
-    tower.eval()
+    next(module for module in backbone.children() if next(module.children(), None) is not None).eval()
     before = [module.training for module in backbone.modules()]
     assert {True, False} == set(before)
     within = list[bool]()

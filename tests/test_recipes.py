@@ -413,8 +413,7 @@ def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
 def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
     """Return `--set` values for the recipe at toy size: two epochs of one step, with a pool refresh in between."""
     sets = sets_of(name, root_of)
-    data = load_config(recipe=path_of(name), sets=sets).dataset
-    queries = len(load_split(data, "train", images=False).queries)
+    queries = len(load_split(load_config(recipe=path_of(name), sets=sets).dataset, "train", images=False).queries)
     sets += ["backbone.model=null"] if name.startswith("hycole") else []
     sets += ["backbone.init=random", "backbone.size=toy", "backbone.weights=null", "compute.device=cpu"]
     return [*sets, "train.epochs=2", f"train.batch_size={queries}", "schedule.warmup=1"]

@@ -252,8 +252,7 @@ def test_a_data_set_declares_the_files_it_reads():
 def test_every_option_is_explained():
     for kind, name in EVERY:
         options = options_of(kind, name)
-        defaults = option_defaults(registry.get(kind, name))
-        assert [option.name for option in options] == list(defaults)
+        assert [option.name for option in options] == list(option_defaults(registry.get(kind, name)))
         for option in options:
             assert len(option.text) > 3, f"{kind}/{name}: the docstring says nothing of '{option.name}'"
             assert option.type
@@ -378,8 +377,7 @@ def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path, own_registr
     view = ScoreView(torch.zeros(2, 3), torch.tensor([0, 1]))
     with pytest.raises(IndexError) as caught:
         registry.make("strategies", "broken").pool(view)
-    message = blamed(caught.value)
-    assert message.startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
+    assert blamed(caught.value).startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
     with pytest.raises(ZeroDivisionError) as ours:
         assert 1 / 0
     assert blamed(ours.value) is None

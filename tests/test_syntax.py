@@ -79,8 +79,7 @@ def test_constants_of_modules_and_classes():
 
 
 def test_modules_are_located_without_importing_them():
-    here = syntax.locate("negbench.contracts.strategy")
-    assert here.name == "strategy.py"
+    assert syntax.locate("negbench.contracts.strategy").name == "strategy.py"
     for name in ("negbench.contracts.Strategy", "negbench.none", "no_such_package.x", "negbench.strategies.none"):
         assert syntax.locate(name) is None
 

@@ -173,8 +173,7 @@ def test_a_moved_folder_gets_a_new_store(tmp_path, toy_sets):
 def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(tmp_path, toy_sets, refused):
     run(toy_sets, tmp_path)
     tracker = Tracker.open(tmp_path)
-    client = tracker.client()
-    experiment = client.get_experiment_by_name("negbench")
+    experiment = tracker.client().get_experiment_by_name("negbench")
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert tracker.address() == f"/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
     assert tracker.address("negbench") == tracker.address()

@@ -47,8 +47,7 @@ def write_vectors(folder: Path, *, seed: int = 0) -> list[str]:
                 reference = number % IMAGES  # every image is a reference, so all are in the corpus
                 target = (reference + 1 + int(random.integers(IMAGES - 1))) % IMAGES
                 text = f"{split} {group} {number}"
-                noise = 0.3 * random.normal(size=WIDTH)
-                texts[text] = turn @ (looks[target] - looks[reference] + noise)
+                texts[text] = turn @ (looks[target] - looks[reference] + (0.3 * random.normal(size=WIDTH)))
                 row = {"reference": names[reference], "text": text, "target": names[target]}
                 known = {"relevant": [names[target ^ 1]]} if number % 2 else {}
                 rows.append({**row, **known, "group": group, "split": split})

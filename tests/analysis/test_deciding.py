@@ -396,6 +396,5 @@ def test_every_point_of_a_dial_is_decided_by_itself(straight, vector_sets, tmp_p
     assert len({row["point"] for row in rows}) == 2
     cells = read_json(tmp_path / "dial" / "comparison.json")["cells"]
     for row in rows:
-        matching = [c for c in cells if (c["point"], c["strategy"]) == (row["point"], row["strategy"])]
-        assert len(matching) == row["seeds"]
+        assert len([c for c in cells if (c["point"], c["strategy"]) == (row["point"], row["strategy"])]) == row["seeds"]
         assert row["seeds"] == 5 or not row["undecided"]

@@ -44,8 +44,7 @@ def test_many_seeds_give_each_strategy_its_own_variance():
 
 
 def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not():
-    rng = generator(3)
-    alike = rng.normal(size=(20, 3))
+    alike = generator(3).normal(size=(20, 3))
     spread = np.quantile(variance_draws(alike, 800, generator()), 0.95, axis=0)
     own = alike.var(axis=1, ddof=1)
     assert np.ptp(spread) < np.ptp(own) * 3  # one variance from 20 rows, not 20 with two degrees of freedom
@@ -109,8 +108,7 @@ def test_one_seed_is_judged_over_queries():
 
 def test_clusters_are_the_units_that_vary():
     rng, clusters = generator(7), np.repeat(np.arange(20), 30)
-    by_cluster = rng.normal(size=20)[clusters]
-    values = {"a": by_cluster[None] + 0.001 * rng.normal(size=(1, 600)), "b": np.zeros((1, 600))}
+    values = {"a": rng.normal(size=20)[clusters][None] + 0.001 * rng.normal(size=(1, 600)), "b": np.zeros((1, 600))}
     clustered = against(ValueTable(values, Design(clusters=clusters)), "b", generator())["a"]
     plain = against(ValueTable(values), "b", generator())["a"]
     means = np.array([values["a"][0, clusters == c].mean() for c in range(20)])
@@ -121,8 +119,7 @@ def test_clusters_are_the_units_that_vary():
 
 def test_a_mean_of_strata_weighs_every_stratum_alike():
     strata = np.array([0] * 10 + [1] * 90)
-    values = {"a": np.where(strata == 0, 1.0, 0.0)[None], "b": np.zeros((1, 100))}
-    table = ValueTable(values, Design(strata=strata))
+    table = ValueTable({"a": np.where(strata == 0, 1.0, 0.0)[None], "b": np.zeros((1, 100))}, Design(strata=strata))
     assert against(table, "b", generator())["a"].value == pytest.approx(0.5)
     assert summarise(table)["a"].mean == pytest.approx(0.5)
     noise = table.query_noise(["a", "b"], [0])
@@ -193,8 +190,7 @@ def test_strategies_are_paired_on_the_seeds_that_both_have():
     rng = generator(11)
     rows = {"a": [0, 1, 2, 3], "b": [2, 3, 4], "c": [0, 1, 2, 3, 4]}
     values = {name: rng.normal(size=(len(seeds), 60)) for name, seeds in rows.items()}
-    table = ValueTable(values, seeds=rows)
-    differences = against(table, "b", generator())
+    differences = against(ValueTable(values, seeds=rows), "b", generator())
     assert (differences["a"].seeds, differences["c"].seeds) == (2, 3)
     assert differences["a"].value == pytest.approx((values["a"][2:] - values["b"][:2]).mean())
     alone = ValueTable({"a": values["a"][:1], "b": values["b"][2:]}, seeds={"a": [0], "b": [4]})
@@ -205,8 +201,7 @@ def test_strategies_are_paired_on_the_seeds_that_both_have():
 
 
 def test_summaries_hold_the_mean_and_stay_on_the_scale():
-    rng = generator(12)
-    hits = (rng.random((4, 100)) < 0.02).astype(float)
+    hits = (generator(12).random((4, 100)) < 0.02).astype(float)
     summaries = summarise(ValueTable({"rare": hits, "one": hits[:1]}, seeds={"rare": [0, 1, 2, 3], "one": [0]}))
     rare = summaries["rare"]
     assert (rare.mean, rare.sd) == pytest.approx((hits.mean(), hits.mean(1).std(ddof=1)))

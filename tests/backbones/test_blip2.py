@@ -388,8 +388,7 @@ def outline(weights: str | None, **options: Any) -> Outline:
 def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
     sizes = lavis.Sizes()
-    state = lavis.blip2_state(sizes)
-    path = lavis.save(state)
+    path = lavis.save(lavis.blip2_state(sizes))
     weights, config = f"lavis:{path}", lavis.config(sizes)
     tokenizer = str(path.parent)
 
@@ -438,8 +437,7 @@ def test_trap_05_vocabulary_size_is_the_tensors(lavis, sizes):
     whole = world_of(lavis, sizes)
     name = "Qformer.bert.embeddings.word_embeddings.weight"
     # the last row, "[DEC]", is never used, so a checkpoint without it scores the same
-    shorter = {**whole.state, name: whole.state[name][:-1]}
-    model = load(lavis, sizes, shorter)
+    model = load(lavis, sizes, {**whole.state, name: whole.state[name][:-1]})
     assert model.sizes.vocab_size == len(lavis.vocabulary)
     assert torch.equal(model.queries(whole.features, lavis.captions), whole.queries)
     assert not (whole.ids == len(lavis.vocabulary)).any()
@@ -486,8 +484,7 @@ def test_trap_11_mixed_dtypes_are_upcast(world):
 def test_trap_12_precision_of_the_tower_is_its_own(world):
     with torch.autocast("cpu", dtype=torch.bfloat16):  # the caller's autocast does not affect stored features
         assert torch.equal(world.model.image_features(world.pixels), world.features)
-    low = load(world.lavis, world.sizes, world.state, precision="bf16")
-    features = low.image_features(world.pixels)
+    features = load(world.lavis, world.sizes, world.state, precision="bf16").image_features(world.pixels)
     assert features.dtype == torch.float32
     assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
 
@@ -527,8 +524,7 @@ def test_trap_13_surplus_of_a_tower_file(world):
 
 def test_trap_14_wrong_tower_is_refused(lavis, sizes):
     own = lavis.save(lavis.qformer_state(sizes), "pretrained.pth")
-    other = lavis.Sizes(tower=sizes.tower, vit=30)
-    tower = lavis.save(lavis.tower_state(other), "tower.pth")
+    tower = lavis.save(lavis.tower_state(lavis.Sizes(tower=sizes.tower, vit=30)), "tower.pth")
     with pytest.raises(WeightsError, match=r"ln_vision\.weight \[24\] for \[30\].*crossattention"):
         build(Blip2, weights=f"lavis:{own},tower={tower}", config=lavis.config(sizes))
 
@@ -550,16 +546,14 @@ def test_trap_17_tokenizer_is_berts(lavis, tmp_path):
     bert = BertTokenizer(vocab={word: index for index, word in enumerate(lavis.vocabulary)}, bos_token="[DEC]")
     bert.add_tokens(["<image>"], special_tokens=True)  # as Blip2Processor saves it
     bert.save_pretrained(folder)
-    model = build(Blip2, weights=str(folder))
-    ids = model.tokenize(["red <image> dress"])["input_ids"]
+    ids = build(Blip2, weights=str(folder)).tokenize(["red <image> dress"])["input_ids"]
     assert ids.max() < len(lavis.vocabulary)
     assert ids.shape[1] == 32  # no room is reserved for image tokens
 
 
 def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world):
     model = world.model
-    rates = {part.p for part in model.qformer.modules() if isinstance(part, torch.nn.Dropout)}
-    assert rates == {0.1}
+    assert {part.p for part in model.qformer.modules() if isinstance(part, torch.nn.Dropout)} == {0.1}
     assert model.qformer.config.attention_probs_dropout_prob == 0.1
     assert not model.training
     assert torch.equal(model.queries(world.features, world.tokens), world.queries)

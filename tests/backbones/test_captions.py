@@ -65,8 +65,7 @@ def test_added_tokens_take_the_next_ids():
 
 
 def test_rows_are_padded_to_max_length_and_truncated_with_their_ends():
-    tokenizer = make_tokenizer(built_in_vocabulary(), added=("[DEC]",), max_length=6)
-    batch = tokenizer(["red", "red " * 20, ""])
+    batch = make_tokenizer(built_in_vocabulary(), added=("[DEC]",), max_length=6)(["red", "red " * 20, ""])
     ids, mask = batch["input_ids"], batch["attention_mask"]
     red = built_in_vocabulary()["red"]
     assert set(batch) == {"input_ids", "attention_mask"}
@@ -78,8 +77,7 @@ def test_built_in_vocabulary_spells_any_ascii_word():
     vocabulary = built_in_vocabulary()
     assert list(vocabulary.values()) == list(range(len(vocabulary)))
     assert list(vocabulary)[:5] == list(SPECIAL_TOKENS)
-    tokenizer = make_tokenizer(vocabulary, added=("[DEC]",), max_length=64)
-    ids = tokenizer(["Quixotic9 {jazz} 50% [x] red"])["input_ids"]
+    ids = make_tokenizer(vocabulary, added=("[DEC]",), max_length=64)(["Quixotic9 {jazz} 50% [x] red"])["input_ids"]
     assert 1 not in ids  # [UNK]
     assert vocabulary["red"] in ids
 

@@ -351,8 +351,7 @@ def test_sub_queries_are_of_the_texts_token_features():
         words = theirs.ln_final(theirs.transformer(x, attn_mask=theirs.attn_mask))
         image = F.normalize(theirs.encode_image(pixels()), dim=-1)
         query = gated(clip, image, F.normalize(theirs.encode_text(ids), dim=-1))
-        masks = {aspect: clip.tokenize(TEXTS)[aspect] for aspect in ("colour", "shape")}
-        wanted = clip.attributes(query, words, masks)
+        wanted = clip.attributes(query, words, {aspect: clip.tokenize(TEXTS)[aspect] for aspect in ("colour", "shape")})
         sub_queries = clip.sub_queries(features, TEXTS)
         for aspect, sub in wanted.items():
             torch.testing.assert_close(sub_queries[aspect].embeddings, sub.embeddings)

@@ -79,8 +79,7 @@ def test_untrained_gated_begins_near_the_sum_where_that_is_asked_for(dim):
 
 def test_gated_is_drawn_as_two_xavier_layers():
     bound = (6 / (4 * 50 + 50)) ** 0.5
-    weight = GatedFusion(50, _generator()).linear.weight
-    assert 0.99 * bound < weight.abs().max() <= bound
+    assert 0.99 * bound < GatedFusion(50, _generator()).linear.weight.abs().max() <= bound
 
 
 @pytest.mark.parametrize("enabled", [False, True], ids=["float32", "bf16"])
@@ -93,6 +92,5 @@ def test_sums_in_place_keep_the_precision_of_the_formula(enabled):
     with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
         z = (x[:, None] * y[None]) @ c.T + (x @ (a + e).T + fusion.linear.bias)[:, None] + (y @ (b - e).T)[None]
         h, g = z.chunk(2, dim=-1)
-        mixed = x[:, None] + torch.sigmoid(g) * (F.gelu(h) - x[:, None])
-        want = F.normalize(mixed.float(), dim=-1)
+        want = F.normalize((x[:, None] + torch.sigmoid(g) * (F.gelu(h) - x[:, None])).float(), dim=-1)
         assert torch.equal(fusion.cross(x, y), want)

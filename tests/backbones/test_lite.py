@@ -57,8 +57,7 @@ def test_texts_are_sums_of_words_and_of_pairs(small):
     assert not torch.allclose(pooled[0], pooled[1])  # but different pairs
     assert not pooled[2].any()
     assert (tokens["ids"][3, :, 0] > 0).sum() == 1  # hyphens do not split words
-    want = sum(small.text_table[i] for i in tokens["ids"][0].flatten())
-    torch.testing.assert_close(pooled[0], want)
+    torch.testing.assert_close(pooled[0], sum(small.text_table[i] for i in tokens["ids"][0].flatten()))
 
 
 def test_the_network_trains_at_a_share_of_the_rate():

@@ -33,8 +33,7 @@ def test_an_image_is_its_attributes_and_noise_of_its_own():
     assert clean.shape == (3, 1, 64)
     assert torch.equal(clean[0], clean[1])
     assert not torch.equal(clean[0], clean[2])
-    noisy = features((*TWINS, OTHER), noise=0.5)
-    own = noisy - clean
+    own = features((*TWINS, OTHER), noise=0.5) - clean
     assert own.norm(dim=-1).flatten().tolist() == pytest.approx([0.5] * 3, rel=0.3)
     assert torch.cosine_similarity(own[0], own[1]).abs() < 0.5
     torch.testing.assert_close(features((*TWINS, OTHER), noise=1.0) - clean, 2 * own)
@@ -60,8 +59,7 @@ def test_weights_of_the_attributes_fall():
     ids = ("dress-val-0-000000-0", *(f"dress-val-0-{'0' * a}1{'0' * (5 - a)}-0" for a in range(6)))
     clean = features(ids, noise=0.0, dim=1024)[:, 0]
     moved = (clean[1:] - clean[0]).norm(dim=-1)  # sqrt 2 times the weight if random vectors are orthogonal
-    wanted = torch.tensor([0.9**a for a in range(6)])
-    torch.testing.assert_close(moved / moved[0], wanted, rtol=0.1, atol=0)
+    torch.testing.assert_close(moved / moved[0], torch.tensor([0.9**a for a in range(6)]), rtol=0.1, atol=0)
     assert clean[0].norm() == pytest.approx(1.0, abs=0.15)
 
 
@@ -74,8 +72,7 @@ def test_a_look_is_the_lines():
     torch.testing.assert_close(looks.norm(dim=-1), torch.ones(3))
     torch.testing.assert_close(looks[0], looks[1])
     assert abs(looks[0] @ looks[2]) < 0.2
-    alone = features((line,), noise=0.0, dim=512)
-    assert torch.equal(alone[0, 0], clean[0])
+    assert torch.equal(features((line,), noise=0.0, dim=512)[0, 0], clean[0])
     val = features((line.replace("train", "val"),), noise=0.0, dim=512)[0, 0]
     assert abs((val - 0.8 * plain[0]) / 0.6 @ looks[0]) < 0.2
 
@@ -103,8 +100,7 @@ def test_a_description_points_at_its_image():
     world = build(VectorWorld, train_images=40, twins=1.0, train_queries=20, split="train")
     backbone = load(noise=0.0, dim=1024)
     images = backbone.candidates(backbone.features_of([str(query.target) for query in world.queries]))[:, 0]
-    texts = backbone.text_queries([str(query.target_text) for query in world.queries])
-    cosines = (images * texts).sum(-1)
+    cosines = (images * backbone.text_queries([str(query.target_text) for query in world.queries])).sum(-1)
     assert cosines.tolist() == pytest.approx([0.3] * 20, abs=0.15)
 
 

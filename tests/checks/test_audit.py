@@ -97,8 +97,7 @@ def test_likeness_is_the_judges_cosine_of_draws_and_target(config):
 
 
 def test_diversity_is_the_mean_over_pairs():
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.nn.functional.normalize(torch.randn(3, 5, 4, generator=generator), dim=-1)
+    drawn = torch.nn.functional.normalize(torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)), dim=-1)
     for query, distance in enumerate(diversity(drawn).tolist()):
         pairs = [float(drawn[query, a] @ drawn[query, b]) for a, b in combinations(range(5), 2)]
         assert distance == pytest.approx(1 - sum(pairs) / len(pairs), abs=1e-6)
@@ -194,5 +193,4 @@ MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
 
 def test_mistakes_are_one_line(toy_sets, refused, tmp_path):
     for flags, message in MISTAKES_ARE_ONE_LINE:
-        sets = [] if "--run" in flags else toy_sets
-        refused(command(sets, *flags, "--runs-dir", str(tmp_path)), message)
+        refused(command(([] if "--run" in flags else toy_sets), *flags, "--runs-dir", str(tmp_path)), message)

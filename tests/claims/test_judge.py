@@ -85,16 +85,14 @@ def test_one_seed_of_whole_runs_has_no_interval():
 
 
 def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missing():
-    generator = np.random.default_rng(0)
-    one, other = generator.normal(0.2, 1, (2, 3, 40))
+    one, other = np.random.default_rng(0).normal(0.2, 1, (2, 3, 40))
     strata, clusters = np.array(["x", "y"] * 20), np.array(list("abcdefgh") * 5)
     labels = Measured(one[0], strata, clusters)
     one[1, 7] = other[2, 9] = np.nan
     effect = estimate_of(one, other, labels, 0.4)
     kept = [q for q in range(40) if q not in (7, 9)]
     a, b = one[:, kept], other[:, kept]
-    want = np.mean([(a - b)[:, strata[kept] == name].mean() for name in ("x", "y")])
-    assert effect.value == pytest.approx(want)
+    assert effect.value == pytest.approx(np.mean([(a - b)[:, strata[kept] == name].mean() for name in ("x", "y")]))
     assert effect == estimate_of(one, other, labels, 0.4)  # deterministic
     table = ValueTable({"a": a, "b": b}, Design(strata[kept], clusters[kept], alpha=0.02))
     same = against(table, "b", np.random.default_rng(1))["a"]
@@ -182,8 +180,7 @@ def test_two_lengths_are_one_verdict():
     assert both.reason == "why not testable"
     # each length spends half of the level
     one = judge(claim_of(up), evidence("a"), ONCE, lacking=None, undefined={}, lengths=2).answers[0].estimate
-    want_low = stats.ttest_1samp([1.0, 1.1, 0.9], 0).confidence_interval(0.975).low
-    assert one.low == pytest.approx(want_low)
+    assert one.low == pytest.approx(stats.ttest_1samp([1.0, 1.1, 0.9], 0).confidence_interval(0.975).low)
 
 
 def test_the_whole_interval_decides():
@@ -204,8 +201,7 @@ def test_a_claim_is_as_good_as_its_weakest_test():
 def test_intervals_of_a_claim_are_simultaneous():
     values = {"a": [1.0, 0.6, 1.4]}
     alone = stats.ttest_1samp(values["a"], 0).confidence_interval(0.95)
-    three = stats.ttest_1samp(values["a"], 0).confidence_interval(1 - 0.05 / 3)
-    assert alone.low > 0 > three.low
+    assert alone.low > 0 > stats.ttest_1samp(values["a"], 0).confidence_interval(1 - 0.05 / 3).low
     assert verdict(trial(values)) == "supported"
     assert verdict(*[trial(values)] * 3) == "undecided"
 

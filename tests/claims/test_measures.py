@@ -48,8 +48,7 @@ def hand(tmp_path: Path) -> SettingRun:
     for refresh, (sizes, shares) in enumerate(
         [((10, 5), (0.1, 0.2)), ((20, 5), (0.3, math.nan)), ((24, 2), (0.2, 0.4))]
     ):
-        frame = pd.DataFrame({"pool_size": sizes, "band_mean": shares})
-        frame.to_parquet(tmp_path / f"mining-{refresh:02d}.parquet")
+        pd.DataFrame({"pool_size": sizes, "band_mean": shares}).to_parquet(tmp_path / f"mining-{refresh:02d}.parquet")
     for moment, drops in (("start", [[9, 5], [10, 0], [-1, -1]]), ("warm", [[2, 0], [8, 2], [4, 2]])):
         curves(np.array(drops)).save(tmp_path / f"curves-{moment}.npz")
     ranks = QueryRanks(

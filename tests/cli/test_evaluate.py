@@ -103,12 +103,10 @@ def test_a_run_scored_again_gives_its_own_ranks(run, call, tmp_path):
 
 
 def test_another_data_set_is_zero_shot(run, call, benchmarks, tmp_path):
-    place = ("--data-root", benchmarks, "--out", tmp_path / "ranks.parquet")
-    printed = call(run.run_id, "--dataset", "cirr", *place)
+    printed = call(run.run_id, "--dataset", "cirr", *("--data-root", benchmarks, "--out", tmp_path / "ranks.parquet"))
     assert f"trained on {run.manifest['dataset']['train']}: this is zero-shot" in printed
     assert "all val: 20 queries, but 4,181 are published" in printed
-    data = negbench.load_dataset("cirr", root=str(benchmarks), images=False)
-    assert data.identity in printed
+    assert negbench.load_dataset("cirr", root=str(benchmarks), images=False).identity in printed
     ranks = pd.read_parquet(tmp_path / "ranks.parquet")
     assert set(ranks["gallery_size"]) == {59}
     assert metrics_in(printed)["R@10"] == f"{100 * (ranks['target_rank'] <= 10).mean():.2f}"

@@ -65,8 +65,7 @@ def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, ca
     arguments = ["evaluate", str(finished.path), "--dataset", "hp-fashioniq", "--data-root", str(root)]
     assert negbench([*arguments, "--out", str(out)]) == 0
     text, notes = capsys.readouterr()
-    layers = [{"dataset": {"name": "hp-fashioniq", "root": str(root)}}]
-    encoded = scoring.encode_run(finished, layers, "val", Display())
+    encoded = scoring.encode_run(finished, [{"dataset": {"name": "hp-fashioniq", "root": str(root)}}], "val", Display())
     data = encoded.dataset
     assert isinstance(data, PreferenceFormat)
     scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates)

@@ -38,8 +38,7 @@ def test_a_run_as_json_quiet_and_verbose(place, tmp_path, capsys):
     command = ["run", "--strategy", "qure", *place]
     printed = document([*command, "-v"], capsys)
     (stored,) = tmp_path.glob("*/result.json")
-    result = json.loads(stored.read_text(encoding="utf-8"))
-    assert printed["metrics"] == result["metrics"]
+    assert printed["metrics"] == json.loads(stored.read_text(encoding="utf-8"))["metrics"]
     assert printed["run"] == stored.parent.name
     assert not printed["reused"]
     assert document(command, capsys)["reused"]
@@ -107,8 +106,7 @@ def test_audit_mine_and_evaluate_as_json(vector_flags, place, tmp_path, capsys):
     capsys.readouterr()
     (stored,) = tmp_path.glob("*/result.json")
     again = document(["evaluate", str(stored.parent)], capsys)
-    want = json.loads(stored.read_text(encoding="utf-8"))["metrics"]
-    assert again["metrics"] == pytest.approx(want, abs=1e-6)
+    assert again["metrics"] == pytest.approx(json.loads(stored.read_text(encoding="utf-8"))["metrics"], abs=1e-6)
 
 
 def test_commands_without_a_table_have_no_json(capsys):

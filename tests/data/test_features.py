@@ -130,8 +130,7 @@ def test_equals_the_plain_loop(tmp_path, folder, small_shards, budget):
     images, backbone = images_of(folder), Pooled()
     store = new_store(tmp_path)
     assert store.ensure(images, backbone, batch_size=5) == 12  # of 13 ids, as two share a picture
-    ids = list(images)
-    held = store.load(ids, budget_bytes=budget)
+    held = store.load(list(images), budget_bytes=budget)
     assert isinstance(held._source, Tensor) is (budget is None)
     assert len(held) == 13
     assert held.shape == (13, ROWS, WIDTH)
@@ -159,8 +158,7 @@ def test_batches_of_any_size_and_workers_give_the_same(tmp_path, folder):
 def test_only_what_is_new_is_encoded(tmp_path, folder):
     images = images_of(folder)
     store = new_store(tmp_path)
-    some = {image: images[image] for image in ("i03", "i05")}
-    assert store.ensure(some, Pooled()) == 2
+    assert store.ensure({image: images[image] for image in ("i03", "i05")}, Pooled()) == 2
     assert store.missing(images) == [image for image in images if image not in ("copy", "i03", "i05")]
     counts: list[int] = []
     assert store.ensure(images, Pooled(), batch_size=4, progress=counts.append) == 10
@@ -425,8 +423,7 @@ def test_unchanged_files_are_not_read_again(tmp_path, folder, monkeypatch, settl
     real = contents._file_sha256
     monkeypatch.setattr(contents, "_file_sha256", lambda name: read.append(name) or real(name))
     monkeypatch.chdir(folder)
-    relative = {image: Path(path.name) for image, path in images.items()}
-    assert content_hashes(relative, tmp_path) == first
+    assert content_hashes({image: Path(path.name) for image, path in images.items()}, tmp_path) == first
     assert read == []
     os.utime(folder / "i05.png", ns=(0, 1))
     assert content_hashes(images, tmp_path) == first

@@ -92,8 +92,7 @@ def test_a_guide_is_of_the_runs_world():
     opened = open_run(config_of(3, "mining.guide=vectors:dim=16:tokens=2"), Display(), Scenes())
     plane = offline_planes(("guide",), opened.config, opened.scene, Display())["guide"]
     assert isinstance(plane, EmbeddedPlane)
-    guide = build(Vectors, dim=16, tokens=2, world=3, seed=3).eval()
-    want = evaluation.embed(guide, opened.scene, opened.scene.train)
+    want = evaluation.embed(build(Vectors, dim=16, tokens=2, world=3, seed=3).eval(), opened.scene, opened.scene.train)
     assert torch.allclose(plane.queries, want.queries)
     assert torch.allclose(plane.candidates, want.candidates)
 
@@ -102,8 +101,6 @@ def test_what_a_process_keeps_of_data_sets_is_bounded(monkeypatch):
     monkeypatch.setattr(scene, "_KEPT_SPLITS", 4)
     scenes = Scenes()
     for seed in range(4):
-        config = resolved(config_of(seed, "eval.select=dev"))
-        scenes.splits(config)
+        scenes.splits(resolved(config_of(seed, "eval.select=dev")))
     assert (len(scenes._datasets), len(scenes._carved)) == (4, 4)
-    first = resolved(config_of(0, "eval.select=dev"))
-    assert scenes.splits(first).val.card.world == "0"
+    assert scenes.splits(resolved(config_of(0, "eval.select=dev"))).val.card.world == "0"

@@ -71,8 +71,7 @@ def submission_faults(files: dict[str, Any], queries: set[str], gallery: set[int
 def test_the_real_queries_and_a_submission_of_random_scores(shared_data, tmp_path):
     text = (shared_data / "circo" / TEST).read_text()
     annotations = json.loads(text)
-    references = sorted({a["reference_img_id"] for a in annotations})
-    gallery = [*references, *range(1_000_000, 1_001_000)]
+    gallery = [*sorted({a["reference_img_id"] for a in annotations}), *range(1_000_000, 1_001_000)]
     data = load(flaws.write(tmp_path, {TEST: text.encode(), INFO: info_of(gallery)}), split="test")
     assert [q.id for q in data.queries] == [str(n) for n in range(800)]
     assert [int(q.reference) for q in data.queries] == [a["reference_img_id"] for a in annotations]
@@ -146,8 +145,7 @@ def test_metrics_are_the_servers(tmp_path):
 def test_images_are_found_by_number(root):
     names = [f"{number:012d}" for number in (10, 20, 30, 40, 50, 60, 243611)]
     standin.write_images(root / "COCO2017_unlabeled/unlabeled2017", names)
-    data = load(root, images=True)
-    assert data.open_image("243611").getpixel((0, 0)) == tuple(standin.color_of("000000243611"))
+    assert load(root, images=True).open_image("243611").getpixel((0, 0)) == tuple(standin.color_of("000000243611"))
 
 
 # --- flawed files ------------------------------------------------------------------------------------------------

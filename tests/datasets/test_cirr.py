@@ -87,8 +87,7 @@ def test_published_counts(shared_data):
     assert data.remarks == ()
     assert load(shared_data, split="test1").identity == data.identity  # the parent folder works too
     captions = json.loads((shared_data / "cirr/captions/cap.rc2.test1.json").read_text())
-    names = json.loads((shared_data / "cirr/image_splits/split.rc2.test1.json").read_text())
-    assert data.images == list(names)
+    assert data.images == list(json.loads((shared_data / "cirr/image_splits/split.rc2.test1.json").read_text()))
     for query, entry in zip(data.queries, captions, strict=True):
         assert (query.id, query.reference, query.target) == (str(entry["pairid"]), entry["reference"], None)
         assert {*query.subset, query.reference} == set(entry["img_set"]["members"])

@@ -186,5 +186,4 @@ def test_a_flaw_is_seen(name, tmp_path):
     check = getattr(suite, name.strip())
     with pytest.raises(AssertionError):
         check(data)
-    plain = registry.make("datasets", "pairs-plugin", root=tmp_path, split=split, images=False)
-    check(plain)
+    check(registry.make("datasets", "pairs-plugin", root=tmp_path, split=split, images=False))

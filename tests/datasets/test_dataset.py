@@ -121,8 +121,7 @@ def test_closed_labels():
         closed.evaluate(toy_table(closed, 5))
     with pytest.raises(DataError, match="needs a target"):
         closed.split_dev(0.5, 0)
-    scores = toy_table(closed, 5)
-    ranks = closed.rank(block_of(scores))
+    ranks = closed.rank(block_of(toy_table(closed, 5)))
     assert ranks.target_rank.tolist() == [0] * 25
     assert ranks.relevant_ranks.lengths.tolist() == [0] * 25
 
@@ -183,8 +182,7 @@ def test_a_target_of_two_groups_keeps_the_part_of_its_first():
     assert shared
     first = [i for i, query in enumerate(data.queries) if query.group == "one"]
     alone = {q.id for q in data.with_queries(first, "one").split_dev(0.4, seed)[1].queries}
-    both = {q.id for q in data.split_dev(0.4, seed)[1].queries if q.group == "one"}
-    assert alone == both
+    assert alone == {q.id for q in data.split_dev(0.4, seed)[1].queries if q.group == "one"}
 
 
 def test_split_dev_errors():

@@ -179,8 +179,7 @@ def test_the_dev_part_has_families_of_its_own(root):
 
 def test_pictures_are_drawn_once_and_open(root):
     data = load(root)
-    image = data.open_image(data.images[0])
-    assert image.size == (128, 128)
+    assert data.open_image(data.images[0]).size == (128, 128)
     drawn = next((root / "noto").glob("drawn-*"))
     stamp = (drawn / "pictures.json").stat().st_mtime_ns
     load(root, "val")

@@ -136,8 +136,7 @@ def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
 
 
 def test_pairs_are_drawn_as_tirg_draws_them(root):
-    data = load(root, split="train")
-    queries = data.pairs.draw(20_000, 4, 7)
+    queries = load(root, split="train").pairs.draw(20_000, 4, 7)
     drawn = Counter((short(q.reference), short(q.target)) for q in queries)
     want = all_pairs(TRAIN)
     assert set(drawn) == set(want)
@@ -164,8 +163,7 @@ def draws(data: Fashion200K, epochs: int) -> list[Query]:
 def test_pairs_are_of_one_category(tmp_path):
     places = {"dresses/x/1/1_0": "red silk", "dresses/x/2/2_0": "blue silk", "tops/x/3/3_0": "pink silk"}
     lines = "".join(f"women/{place}.jpeg\t1\t{caption}\n" for place, caption in places.items())
-    root = flaws.write(tmp_path, {"labels/train.txt": lines.encode()})
-    pairs = draws(load(root, split="train"), 100)
+    pairs = draws(load(flaws.write(tmp_path, {"labels/train.txt": lines.encode()}), split="train"), 100)
     assert {q.text for q in pairs} == {"is not red, is blue.", "is not blue, is red."}
 
 
@@ -192,8 +190,7 @@ def pairs_of(captions: list[str]) -> TrainingPairs:
 
 def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs():
     sizes = (20, 20, 10)
-    captions = [f"c{a} m{b} t{c}" for a in range(sizes[0]) for b in range(sizes[1]) for c in range(sizes[2])]
-    pairs = pairs_of(captions * 2)
+    pairs = pairs_of([f"c{a} m{b} t{c}" for a in range(sizes[0]) for b in range(sizes[1]) for c in range(sizes[2])] * 2)
     assert pairs.count * sum(size - 1 for size in sizes) * 2 == 752_000  # number of possible pairs
     stored = (pairs.targets, pairs.families, pairs.members)
     assert [sum(map(len, part.values())) for part in stored] == [8_000, 12_000, 12_000]
@@ -225,8 +222,7 @@ def test_images_are_found_below_any_folder(root):
 
 def test_missing_images(root):
     with_images(root, TEST)
-    file = root / f"{name_of('q')}.png"
-    file.write_bytes(b"")
+    (root / f"{name_of('q')}.png").write_bytes(b"")
     data = build(Fashion200K, root=root, allow_missing=True)
     assert data.missing == (name_of("q"),)
     # queries with reference q are dropped; where q was the target, another image with its caption replaces it

@@ -93,8 +93,7 @@ def test_a_registry_that_does_not_answer_is_one_line_without_its_name(npm, tmp_p
 
 def test_npm_that_is_missing_hangs_or_brings_nothing(npm, tmp_path, monkeypatch, capsys):
     script = npm / "npm"
-    whole = script.read_text()
-    script.write_text(whole.split("to = next")[0])
+    script.write_text(script.read_text().split("to = next")[0])
     with pytest.raises(DataError, match="exit code 0"):
         fetch(tmp_path / "out")
     script.write_text(f"#!{Path('/proc/self/exe').readlink()}\nimport time\ntime.sleep(60)\n")

@@ -159,8 +159,7 @@ def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path, monkeypatch
 
 def test_training_queries_carry_descriptions(folder):
     query = build(Synthetic, root=folder, split="train").queries[0]
-    described = read(folder / "attributes.json")
-    attributes = Attributes(**described[query.target])
+    attributes = Attributes(**read(folder / "attributes.json")[query.target])
     assert query.target_text.startswith("is ")
     said = query.target_text.removeprefix("is ").removesuffix(".").split(", ")
     assert set(said) == {clauses(attributes, name)[0].phrase.removeprefix("a ") for name in ATTRIBUTES}

@@ -231,8 +231,7 @@ def test_which_file(tmp_path):
     with pytest.raises(DataError, match=r"there is no file .*a\.csv"):
         load(tmp_path / "a.csv")
     path = save(tmp_path / "a.jsonl", toy_rows())
-    made = registry.make("datasets", "triplets", file=str(path), images=False)
-    assert made.identity == load(path).identity
+    assert registry.make("datasets", "triplets", file=str(path), images=False).identity == load(path).identity
     scenes, section = Scenes(), PluginConfig(name="triplets", file=str(path))
     first = scenes.dataset(section, "val", images=False)
     assert scenes.dataset(section, "val", images=False) is first

@@ -83,14 +83,12 @@ def test_copies_are_found_by_their_pixels(file):
     Image.open(images / "r0.png").save(images / "train1.webp", lossless=True)  # other bytes, equal pixels
     (images / "train1.png").unlink()
     Image.open(images / "val0.png").resize((4, 16)).save(images / "train0.png")  # equal colour, another shape
-    verification = check(file)
-    assert kinds(verification) == [("duplicate", "", ("r0", "train1", "val1"))]
+    assert kinds(check(file)) == [("duplicate", "", ("r0", "train1", "val1"))]
 
 
 def test_splits(file):
     assert [s.split for s in check(file, splits=("val",)).splits] == ["val"]
-    verification = check(file, splits=("val", "dev"))
-    assert kinds(verification) == [("load", "dev", ())]
+    assert kinds(check(file, splits=("val", "dev"))) == [("load", "dev", ())]
     with pytest.raises(DataError, match="no row of split 'dev'"):
         check(file, splits=("dev",))
 

@@ -37,8 +37,7 @@ def test_each_budget_has_tables_schedules_and_rates_of_its_own(runs):
     assert groups["4", "qure x1"].results[0]["refresh_epochs"] == [2]
     assert {rate["labels"]["epochs"] for rate in findings.document["rates"]} == {"2", "4"}
     assert {row.alpha for row in findings.main} == {0.025}  # both budgets hold at once
-    chart = budgets_chart(findings.groups, findings.main)
-    (panel,) = chart.panels
+    (panel,) = budgets_chart(findings.groups, findings.main).panels
     panel.draw(axes := Figure().add_subplot())
     assert list(axes.get_xticks()) == sorted(steps_of(findings.groups).values())  # a tick for each budget
 

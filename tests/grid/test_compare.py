@@ -183,8 +183,7 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
     for want in (["compute_task", "encoded"], []):
         calls.clear()
         cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
-        folder = ComparisonFolder(tmp_path / "c")
-        (outcome,) = grid_compute.computed(folder, cells, Execution(Processes(2), "none"))
+        (outcome,) = grid_compute.computed(ComparisonFolder(tmp_path / "c"), cells, Execution(Processes(2), "none"))
         assert (outcome.error, calls) == (None, want)
 
 
@@ -280,8 +279,7 @@ def test_the_command_ends_with_tables_and_summary_runs(vector_sets, tmp_path, ca
     assert "3 more to compute: about" in output.err
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0
-    page = (tmp_path / "both" / "report" / "index.html").read_text(encoding="utf-8")
-    assert "there are no images to show" in page
+    assert "there are no images to show" in (tmp_path / "both" / "report" / "index.html").read_text(encoding="utf-8")
     assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing
     assert "4 already finished" in capsys.readouterr().out
     assert negbench([*command, *sets, "--name", "bare", "--no-report"]) == 0
@@ -289,8 +287,7 @@ def test_the_command_ends_with_tables_and_summary_runs(vector_sets, tmp_path, ca
     client = MlflowClient(default_uri(tmp_path))
     experiment = client.get_experiment_by_name("both")
     runs = client.search_runs([experiment.experiment_id])
-    kinds = [r.data.tags["negbench.kind"] for r in runs]
-    assert sorted(kinds) == ["cell"] * 4 + ["comparison"] + ["summary"] * 2
+    assert sorted([r.data.tags["negbench.kind"] for r in runs]) == ["cell"] * 4 + ["comparison"] + ["summary"] * 2
     parent = next(r for r in runs if r.data.tags["negbench.kind"] == "comparison").info.run_id
     assert all(r.data.tags.get("mlflow.parentRunId", parent) == parent for r in runs)
     for summary in (r for r in runs if r.data.tags["negbench.kind"] == "summary"):
@@ -516,6 +513,5 @@ def test_labels_name_files_without_their_folders_unless_two_are_alike():
 
 
 def test_systems_bring_their_own_losses_whatever_the_recipe_compares():
-    asked = over_recipe(Compare(recipe=Path("demo"), systems="all"))
-    assert asked.losses is None
+    assert over_recipe(Compare(recipe=Path("demo"), systems="all")).losses is None
     assert over_recipe(Compare(recipe=Path("demo"))).losses == ["bradley-terry"]

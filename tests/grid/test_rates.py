@@ -237,8 +237,7 @@ def test_what_looks_for_rates_itself_has_one(vector_sets, tmp_path):
 
 
 def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tmp_path):
-    asked = asked_of(vector_sets, tmp_path, sets=(*vector_sets, "eval.select=val"))
-    plan = plan_comparison(asked, tmp_path)
+    plan = plan_comparison(asked_of(vector_sets, tmp_path, sets=(*vector_sets, "eval.select=val")), tmp_path)
     assert {cell.config.eval.select for cell in plan.cells} == {"val"}
     assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.rates.cells} == {("dev", False)}
 
@@ -260,7 +259,5 @@ def test_mistakes(vector_sets, tmp_path, given, message):
 
 def test_rates_that_differ_are_a_column(computed):
     rates = {each["labels"]["strategy"]: each["lr"] for each in read_json(computed / "c" / "comparison.json")["rates"]}
-    table = pd.read_csv(computed / "c" / "table.csv")
-    assert ("lr" in table) == (len(set(rates.values())) > 1)
-    training = pd.read_csv(computed / "c" / "training.csv").set_index("strategy")
-    assert training["lr"].to_dict() == rates
+    assert ("lr" in pd.read_csv(computed / "c" / "table.csv")) == (len(set(rates.values())) > 1)
+    assert pd.read_csv(computed / "c" / "training.csv").set_index("strategy")["lr"].to_dict() == rates

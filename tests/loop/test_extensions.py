@@ -144,8 +144,7 @@ def test_planes_and_filters_reach_a_bank(opened):
     _, images, targets = tables(opened)
     mining = opened.config.mining.model_copy(update={"max_target": 0.1})
     for name, banked in (("bank", True), ("xbm", False)):
-        objective = Objective(opened.backbone, make_strategy(name), make_loss("info-nce"), opened.scene, mining)
-        result = step(objective)
+        result = step(Objective(opened.backbone, make_strategy(name), make_loss("info-nce"), opened.scene, mining))
         count = 0
         for row in ROWS.tolist():
             own = int(targets[row])
@@ -166,8 +165,7 @@ def test_what_a_bank_holds_is_no_candidate_again(opened):
 
 @pytest.mark.parametrize("name", ["xbm:queue=20", "in-batch:2>xbm:queue=20", "mochi+top-k:k=5:queue=20"])
 def test_a_queue_is_resumed_to_the_bit(name, vector_sets, tmp_path, interrupted):
-    config = config_of(vector_sets, name)
-    whole = resumes_to_the_bit(config, tmp_path, interrupted)
+    whole = resumes_to_the_bit(config_of(vector_sets, name), tmp_path, interrupted)
     without = "in-batch+top-k:k=5" if "+" in name else "in-batch"
     plain = run_config(config_of(vector_sets, without), Bench.open(tmp_path / "plain", "none"))
     assert whole.details["negatives_seen"] > plain.details["negatives_seen"]
@@ -189,8 +187,7 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened):
             return mixtures
 
     objective.take(Watched(**dataclasses.asdict(strategy)))
-    tokens = {k: v[ROWS] for k, v in opened.scene.train.tokens.items()}
-    batch = Batch(ROWS, None, tokens, seed=seed)
+    batch = Batch(ROWS, None, {k: v[ROWS] for k, v in opened.scene.train.tokens.items()}, seed=seed)
     result = objective(batch)
     scores, _, targets = tables(opened)
     (shown,) = given
@@ -254,8 +251,7 @@ def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened):
 def test_mixed_negatives_are_thinned_with_the_others(opened):
     """`train.num_negatives` limits all negatives of the loss, mixed ones included."""
     objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=8, with_query=8)
-    result = step(objective, kept=6, seed=torch.arange(5))
-    assert result.negatives == 6 * 5
+    assert step(objective, kept=6, seed=torch.arange(5)).negatives == 6 * 5
 
 
 def test_what_a_bank_does_not_go_with(vector_sets):

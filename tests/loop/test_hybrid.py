@@ -365,8 +365,7 @@ def test_terms_reach_what_they_are_made_of(cell, strategy, hybrid, reached):
     backbone.zero_grad()
     (step(cell, strategy, hybrid) - step(cell, strategy, None)).backward()
     for name in reached:
-        gradient = backbone.get_parameter(name).grad
-        assert gradient.abs().max() > 1e-6
+        assert backbone.get_parameter(name).grad.abs().max() > 1e-6
     image = backbone.get_parameter("project_image.weight").grad
     if hybrid.alpha:  # composing texts needs no image: its gradients cancel
         assert image is None or image.abs().max() < 1e-5

@@ -56,8 +56,7 @@ def test_the_machine_has_memory(monkeypatch, tmp_path):
 
 def test_what_is_told_is_what_a_run_then_holds(vector_sets, tmp_path, interrupted):
     """The estimates for draws, pools and tables match the files of the run."""
-    more = ["train.epochs=6", "train.num_negatives=3", "schedule.refresh_epochs=[1,3]"]
-    run = opened(vector_sets, *more)
+    run = opened(vector_sets, *["train.epochs=6", "train.num_negatives=3", "schedule.refresh_epochs=[1,3]"])
     memory = by_name(needs.memory_needs(run))
     disk = by_name(needs.disk_needs(run))
     bench = interrupted(run.config, tmp_path, 5)
@@ -67,8 +66,7 @@ def test_what_is_told_is_what_a_run_then_holds(vector_sets, tmp_path, interrupte
     assert [each.tolist() for each in drawn] == [[2 * 3] * 48, [3 * 3] * 48]
     assert memory["drawn negatives"].bytes == drawn[1].sum() * needs._DRAWN_BYTES
     assert disk["tables of mined negatives"].bytes == (drawn[0].sum() + drawn[1].sum()) * needs._DRAWN_DISK
-    corpus = len(run.scene.train.dataset.images)
-    assert disk["pools"].bytes == needs._KEPT_POOLS * 48 * -(-corpus // 8)
+    assert disk["pools"].bytes == needs._KEPT_POOLS * 48 * -(-len(run.scene.train.dataset.images) // 8)
     assert pools * needs._KEPT_POOLS <= disk["pools"].bytes
 
 

@@ -37,8 +37,7 @@ def query(backbone: Backbone, scene: Scene, reference: int, text: int) -> Tensor
 
 
 def candidate(backbone: Backbone, scene: Scene, column: int) -> Tensor:
-    split = scene.train
-    return backbone.candidates(scene.features(backbone, split.images[column : column + 1]))[0]
+    return backbone.candidates(scene.features(backbone, scene.train.images[column : column + 1]))[0]
 
 
 def score(backbone: Backbone, scene: Scene, reference: int, text: int, column: int) -> float:
@@ -81,8 +80,7 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell, sl
     rows = torch.tensor([*repeated, repeated[0], *(r for r in (0, 20, 50) if r not in repeated)])
     hybrid = HybridConfig.model_validate({"slots": slots})
     strategy, loss = make_strategy("hycole"), make_loss("info-nce")
-    objective = Objective(cell.backbone, strategy, loss, scene, MiningConfig(), hybrid)
-    result = objective(batch_of(scene, rows, None))
+    result = Objective(cell.backbone, strategy, loss, scene, MiningConfig(), hybrid)(batch_of(scene, rows, None))
     losses, count = [], 0
     tau = float(cell.backbone.temperature)
 

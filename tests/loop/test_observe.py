@@ -111,8 +111,7 @@ def test_fallbacks_and_stale_pools(vector_sets):
         "epoch 3: the refresh changed no pool",
     ]
     for kind in ("fallback_below", "fallback_any"):  # the other kind counts 0
-        counts = [len(remarks(vector_sets, behaviour=[{"epoch": 1.0, kind: count}])) for count in (10.0, 11.0)]
-        assert counts == [0, 1]
+        assert [len(remarks(vector_sets, behaviour=[{"epoch": 1.0, kind: count}])) for count in (10.0, 11.0)] == [0, 1]
 
 
 def test_collapsed_embeddings_once(vector_sets):

@@ -193,8 +193,7 @@ def registered() -> Iterator[None]:
 
 
 def config_of(sets: list[str], *more: str, strategy: str = "nearest", loss: str = "watched") -> RunConfig:
-    flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
-    return load_config(flags=flags, sets=[*sets, *more])
+    return load_config(flags={"strategy": {"name": strategy}, "loss": {"name": loss}}, sets=[*sets, *more])
 
 
 def with_plugin(sets: list[str], name: str) -> list[str]:
@@ -280,8 +279,7 @@ def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story):
     assert story.result.details["refresh_epochs"] == list(REFRESHES)
     points = {p["epoch"]: p["mining/pool_size"] for p in story.result.folder.metrics() if "mining/pool_size" in p}
     assert points == {0: 19, 2: 3, 3: 3, 5: 3}  # the warm-up is logged, but no behaviour of the strategy
-    names = sorted(p.name for p in story.result.path.glob("mining-*"))
-    assert names == [f"mining-{n:02d}.parquet" for n in range(3)]
+    assert sorted(p.name for p in story.result.path.glob("mining-*")) == [f"mining-{n:02d}.parquet" for n in range(3)]
     assert not list(story.result.path.glob("pools-*"))
 
 
@@ -434,8 +432,7 @@ def test_what_is_counted(story):
 
 
 def test_curves_are_kept_at_their_moments(story, vector_sets, tmp_path):
-    kept = sorted(p.name for p in story.result.path.glob("curves-*"))
-    assert kept == ["curves-start.npz", "curves-warm.npz"]
+    assert sorted(p.name for p in story.result.path.glob("curves-*")) == ["curves-start.npz", "curves-warm.npz"]
     for moment, refresh in (("start", 0), ("warm", 1)):
         curves = Curves.load(story.result.path / f"curves-{moment}.npz")
         backbone = backbone_at(story.config, story.tape.refreshes[refresh].weights)
@@ -473,8 +470,7 @@ def test_baselines_are_those_of_loops(story):
     assert story.result.folder.manifest["backbone"]["tokens_per_image"] == 2
     for name, values in baselines.items():
         weights = None if "untrained" in name else story.result.folder.weights()
-        want = baselines_of(backbone_at(story.config, weights), story.val, name)
-        assert values == pytest.approx(want), name
+        assert values == pytest.approx(baselines_of(backbone_at(story.config, weights), story.val, name)), name
     assert len({str(values) for values in baselines.values()}) == 5
     trained = baselines_of(backbone_at(story.config, story.result.folder.weights()), story.val, "composed")
     assert story.result.metrics == pytest.approx(trained)
@@ -552,8 +548,7 @@ def test_dev_is_taken_from_train(vector_sets, tmp_path):
 
 def test_purposes_have_streams_of_their_own(story):
     purposes = ("batches", "draws", "dropout")
-    seeds = {stream(seed, purpose).initial_seed() for seed in range(3) for purpose in purposes}
-    assert len(seeds) == 9
+    assert len({stream(seed, purpose).initial_seed() for seed in range(3) for purpose in purposes}) == 9
     assert {step.random for step in story.tape.steps} == {stream(3, "dropout").initial_seed()}
     expected = stream(3, "draws")
     for refresh in story.tape.refreshes:
@@ -564,8 +559,7 @@ def test_purposes_have_streams_of_their_own(story):
                 pool = Nearest().pool(refresh.views[index])
             else:
                 pool = columns[None, :] != story.train.target_columns[rows][:, None]
-            want = columns[draw(pool, splitmix(base, rows), refresh.draws)]
-            assert torch.equal(refresh.mined.negatives[rows], want)
+            assert torch.equal(refresh.mined.negatives[rows], columns[draw(pool, splitmix(base, rows), refresh.draws)])
 
 
 def test_batches_know_nothing_of_strategy_draws_and_dropout(vector_sets, tmp_path):
@@ -735,8 +729,7 @@ HALVES = {"nearest": ("schedule.refresh_epochs=[1,3]", "train.num_negatives=2"),
 @pytest.mark.parametrize(("strategy", "more"), HALVES.items())
 def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, strategy, more):
     """A run interrupted in any epoch or after the last gives the same bits when resumed, with global dropout."""
-    sets = with_plugin(vector_sets, "dropping")
-    config = config_of(sets, *more, "train.epochs=5", "eval.every=2", strategy=strategy)
+    config = config_of(with_plugin(vector_sets, "dropping"), *more, "train.epochs=5", "eval.every=2", strategy=strategy)
     tape, straight = recorded(config, tmp_path / "straight")
     per_epoch = len(tape.steps) // 5
     for stop_at in range(6):
@@ -773,8 +766,7 @@ def test_checkpoints_pause_in_proportion_to_what_they_cost(vector_sets, tmp_path
     for epoch in range(1, 5):
         bench = interrupted(config, tmp_path / str(epoch), epoch)
         folder = RunFolder(tmp_path / str(epoch) / straight.run_id)
-        saved = folder.checkpoint()
-        assert saved["state"]["epoch"] == 1
+        assert folder.checkpoint()["state"]["epoch"] == 1
         kept = {path.name for path in folder.path.glob("pools-*")}  # the checkpoint's and the last refresh's
         assert kept == {"pools-00.bits", f"pools-{epoch:02d}.bits"}
         assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
@@ -788,8 +780,7 @@ def test_the_time_before_an_interruption_counts(vector_sets, tmp_path, interrupt
     assert 0 < saved["state"]["seconds"]["train"] < 1000
     saved["state"]["seconds"]["train"] += 1000
     folder.write_checkpoint(saved)
-    seconds = run_config(config, bench).details["seconds"]
-    assert seconds["train"] > saved["state"]["seconds"]["train"]
+    assert run_config(config, bench).details["seconds"]["train"] > saved["state"]["seconds"]["train"]
 
 
 @pytest.mark.parametrize(

@@ -79,5 +79,4 @@ def test_what_must_be_encoded_is_not_rehearsed(vector_sets, monkeypatch):
     scenes = Scenes()
     planned = plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets), scenes)
     encoder = planned.config.model_copy(update={"backbone": PluginConfig(name="tiny")})
-    seconds = [Rehearsals(scenes).seconds(each) for each in (planned, replace(planned, config=encoder))]
-    assert seconds == [5.0, 0.0]
+    assert [Rehearsals(scenes).seconds(each) for each in (planned, replace(planned, config=encoder))] == [5.0, 0.0]

@@ -183,8 +183,7 @@ def test_a_bug_is_noted_and_the_run_computed_again(tmp_path, vector_sets):
     config = config_of("in-batch", vector_sets)
     with pytest.raises(ValueError, match="odd"):
         run(config, tmp_path, point=odd)
-    error = next(tmp_path.glob("in-batch*")) / "error.txt"
-    assert error.read_text(encoding="utf-8").strip() == "ValueError: odd"
+    assert (next(tmp_path.glob("in-batch*")) / "error.txt").read_text(encoding="utf-8").strip() == "ValueError: odd"
     assert [run(config, tmp_path).reused for _ in range(2)] == [False, True]
 
 

@@ -26,8 +26,7 @@ def slots_of(matrices: dict[Slot, list[list[float]]]) -> dict[Slot, Corrupted]:
 
 
 def value(loss: InfoNCE | BradleyTerry | MarginKL, how: str, slots: dict[Slot, Corrupted], beside: Beside) -> float:
-    positive = torch.tensor([0.6, 0.2])
-    return float(loss_of_slots(loss, how, positive, slots, torch.tensor(TAU), beside))
+    return float(loss_of_slots(loss, how, torch.tensor([0.6, 0.2]), slots, torch.tensor(TAU), beside))
 
 
 @pytest.mark.parametrize("loss", [InfoNCE(), BradleyTerry(), MarginKL()])
@@ -47,8 +46,7 @@ def test_bradley_terry_adds_means_where_joint_averages_them():
 
 def test_weights_of_one_slot_stay_with_it():
     slots = slots_of(MATRICES)
-    heavy = Corrupted(slots["target"].scores, OTHERS, OTHERS.float() * 4)
-    weighted = slots | {"target": heavy}
+    weighted = slots | {"target": Corrupted(slots["target"].scores, OTHERS, OTHERS.float() * 4)}
     extra = [math.log1p(4 * math.exp(g / TAU)) - math.log1p(math.exp(g / TAU)) for g in (-0.8, 0.3)]
     plain = value(InfoNCE(), "sum", slots, Beside())
     assert value(InfoNCE(), "sum", weighted, Beside()) == pytest.approx(plain + sum(extra) / 2, rel=1e-6)

@@ -18,8 +18,7 @@ def test_many_candidates_are_a_log_sum_exp():
     got = loss.evaluate(LossInput(logits[:, 0], logits[:, 1:2], candidates=logits[:, 2:])).item()
     assert got == pytest.approx(want, rel=1e-12)
     wanted = torch.tensor([[1.0, 0, 0, 0]], dtype=torch.float64)
-    library = kl_div((logits / tau).log_softmax(1), wanted, reduction="batchmean").item()
-    assert got == pytest.approx(library, rel=1e-12)
+    assert got == pytest.approx(kl_div((logits / tau).log_softmax(1), wanted, reduction="batchmean").item(), rel=1e-12)
     pairs = [math.log1p(math.exp((s - scores[0]) / tau)) for s in scores[1:]]
     pair = MarginKL(kl_over="pair", lambda_rank=0.0, tau=tau)(logits[:, 0], logits[:, 1:]).item()
     assert pair == pytest.approx(sum(pairs) / 3, rel=1e-12)
@@ -58,8 +57,7 @@ def test_against_loops():
             )
             beside = {"candidates": more.negatives, "candidate_mask": some} if kl_over == "batch" else {}
             given = LossInput(toy.positive, toy.negatives, mask, toy.weights, 1.0, [aspect], **beside)
-            got = loss.evaluate(given)
-            assert got.item() == pytest.approx(want, rel=1e-12)
+            assert loss.evaluate(given).item() == pytest.approx(want, rel=1e-12)
 
 
 def test_gradients_of_aspects():

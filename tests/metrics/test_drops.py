@@ -27,8 +27,7 @@ def prominence(scores: Tensor, target: Tensor, allowed: Tensor) -> Prominence:
 def case(seed: int, shift: float) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(-20, 20, (12, 14), generator=generator).float() / 8 + shift
-    target = torch.randint(14, (12,), generator=generator)
-    return scores, target, torch.rand(12, 14, generator=generator) < 0.7
+    return scores, torch.randint(14, (12,), generator=generator), torch.rand(12, 14, generator=generator) < 0.7
 
 
 def test_prominence_against_a_loop():

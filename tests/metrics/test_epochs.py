@@ -43,8 +43,7 @@ def test_late_slope_of_a_line_and_of_next_to_nothing():
 
 
 def test_slope_of_several_curves_is_numpys():
-    generator = np.random.default_rng(0)
-    values, at = generator.normal(-1, 1, (5, 3)), np.array([0.0, 2.0, 3.0, 7.0, 8.0])
+    values, at = np.random.default_rng(0).normal(-1, 1, (5, 3)), np.array([0.0, 2.0, 3.0, 7.0, 8.0])
     assert slope(values, at) == pytest.approx(np.polyfit(at, values, 1)[0])
     assert slope([3.0, 1.0, -1.0]) == -2
 
@@ -57,7 +56,5 @@ def test_effect_of_events_by_hand():
         ([0, 9], math.nan),  # no change leads to epoch 0, and there is no epoch 9
         ([1, 2, 3, 4], math.nan),
     ]:
-        values = [-1.0, -0.75, 0.25, -0.25, 0.0]
-        assert event_effect(values, events) == pytest.approx(want, nan_ok=True)
-        line = [3.0 - 0.5 * epoch for epoch in range(9)]
-        assert event_effect(line, [2, 5]) == pytest.approx(0)
+        assert event_effect([-1.0, -0.75, 0.25, -0.25, 0.0], events) == pytest.approx(want, nan_ok=True)
+        assert event_effect([3.0 - 0.5 * epoch for epoch in range(9)], [2, 5]) == pytest.approx(0)

@@ -41,8 +41,7 @@ def test_recall_of_the_others_against_a_loop():
                 top = order[:k]
                 rest = known[1:]
                 if rest:
-                    share = sum(column in top for column in rest) / len(rest)
-                    assert recall[row] == pytest.approx(share)
+                    assert recall[row] == pytest.approx(sum(column in top for column in rest) / len(rest))
                 else:
                     assert math.isnan(recall[row])
 

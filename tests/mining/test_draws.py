@@ -20,8 +20,7 @@ def test_with_replacement_epochs_are_independent(weighted, per_epoch):
     rows, size, epochs = 4000, 6, 3
     pool = torch.zeros(rows, 9, dtype=torch.bool)
     pool[:, 3:] = True
-    pools = pool.float() if weighted else pool
-    drawn = draw(pools, seeds(rows), epochs * per_epoch, per_epoch=per_epoch)
+    drawn = draw((pool.float() if weighted else pool), seeds(rows), epochs * per_epoch, per_epoch=per_epoch)
     assert drawn.shape == (rows, epochs * per_epoch)
     assert drawn.min() >= 3
     by_epoch = drawn.reshape(rows, epochs, per_epoch)

@@ -143,8 +143,7 @@ def test_a_batch_is_filtered_by_its_own_scores(vector_sets):
 
 def test_a_filter_makes_any_pool_one_of_scores(vector_sets):
     """With a filter on scores, all-corpus is refreshed like other strategies."""
-    plain = resolved(config_of(vector_sets, "all-corpus"))
-    assert plain.schedule.refresh_epochs == (0,)
+    assert resolved(config_of(vector_sets, "all-corpus")).schedule.refresh_epochs == (0,)
     config = config_of(vector_sets, "all-corpus", "mining.margin=0.2", "train.num_negatives=2")
     assert resolved(config).schedule.refresh_epochs == (2,)
     assert resolved(config_of(vector_sets, "all-corpus", "mining.max_judge=0.5")).schedule.refresh_epochs == (0,)
@@ -152,10 +151,8 @@ def test_a_filter_makes_any_pool_one_of_scores(vector_sets):
 
 
 def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets):
-    before = resolved(config_of(vector_sets, "qure")).identity()["mining"]
-    assert before == {}
-    filtered = resolved(config_of(vector_sets, "qure", "mining.margin=0")).identity()["mining"]
-    assert filtered == {"margin": 0.0}
+    assert resolved(config_of(vector_sets, "qure")).identity()["mining"] == {}
+    assert resolved(config_of(vector_sets, "qure", "mining.margin=0")).identity()["mining"] == {"margin": 0.0}
     with pytest.raises(OptionError, match="a mining filter reads the plane 'guide', but the run has none"):
         plan_run(config_of(vector_sets, "qure", "mining.guide_margin=0"), Scenes())
     with pytest.raises(OptionError, match=r"mining\.relative_margin = -1"):
@@ -164,12 +161,10 @@ def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets):
 
 def test_known_groups_are_left_out(vector_sets):
     """`exclude_subset` removes the query's own image group (CIRR) from the negatives, in the corpus and in a batch."""
-    opened = open_run(config_of(vector_sets, "qure"), Display(), Scenes())
-    train = opened.scene.train
+    train = open_run(config_of(vector_sets, "qure"), Display(), Scenes()).scene.train
     data, mining = train.dataset, MiningConfig(exclude_subset=True)
     assert train.excluded(MiningConfig()) is None
-    group = (data.images[3], data.images[8], "an image of another gallery")
-    object.__setattr__(data.queries[0], "subset", group)
+    object.__setattr__(data.queries[0], "subset", (data.images[3], data.images[8], "an image of another gallery"))
     try:
         excluded = train.excluded(mining)
         assert [excluded.row(i).tolist() for i in (0, 1)] == [[3, 8], []]

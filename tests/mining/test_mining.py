@@ -300,8 +300,7 @@ class Nearest(Strategy):
 
 def test_parts_of_a_block_and_images_that_are_gathered_change_nothing(sized):
     task = toy_task(tokens=2)
-    targets = normalize(task.candidates.mean(1), dim=-1)
-    plane = EmbeddedPlane(targets[task.target], task.candidates)
+    plane = EmbeddedPlane(normalize(task.candidates.mean(1), dim=-1)[task.target], task.candidates)
     task = dataclasses.replace(task, planes={"target": plane}, filters=Filters(max_target=0.9))
     whole = run(task, Nearest())
     assert int((whole.fallback == 0).sum()) > 20
@@ -453,8 +452,7 @@ def test_a_nearest_image_that_ties_is_the_first_of_the_corpus():
 def test_fallbacks_of_weighted_pools_leave_the_other_rows_as_they_are():
     task = scored_task([[0.5, 0.4, 0.3], [0.5, 0.4, 0.3]], [0, 0])
     weights = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 2.5]])
-    mined = run(task, Function(lambda view: weights), draws=3)
-    assert mined.negatives.tolist() == [[1, 1, 1], [2, 2, 2]]
+    assert run(task, Function(lambda view: weights), draws=3).negatives.tolist() == [[1, 1, 1], [2, 2, 2]]
     assert not weights[0].any()
 
 
@@ -549,8 +547,7 @@ def test_overlap_is_the_jaccard_index_with_the_previous_pool(tmp_path):
         assert float(mined.overlap[i]) == pytest.approx(len(one & other) / len(one | other)), i
     assert 0 < mined.summary()["overlap"] < 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-    bits = np.unpackbits(np.load(tmp_path / "b"), axis=1)
-    assert bits.sum(1).tolist() == mined.pool_size.tolist()
+    assert np.unpackbits(np.load(tmp_path / "b"), axis=1).sum(1).tolist() == mined.pool_size.tolist()
 
 
 @pytest.mark.filterwarnings("error")  # only a miner warns: in a run the model was trained in between
@@ -595,8 +592,7 @@ def test_summary_and_frame_hold_what_was_mined():
     known = [rate for rate in mined.false_negative_rate_pool.tolist() if not math.isnan(rate)]
     assert summary["false_negative_rate_pool"] == pytest.approx(sum(known) / len(known))
     assert math.isnan(summary["overlap"])
-    even = dataclasses.replace(mined, pool_size=torch.tensor([1, 4]))
-    assert even.summary()["pool_size_median"] == 2.5
+    assert dataclasses.replace(mined, pool_size=torch.tensor([1, 4])).summary()["pool_size_median"] == 2.5
     frame = mined.frame()
     assert len(frame) == 41
     assert frame["negatives"][3] == mined.negatives[3].tolist()

@@ -30,5 +30,4 @@ def test_rows_are_written_and_read_in_any_order(tmp_path):
     with written(tmp_path / "a", shape) as write:
         for rows in (torch.tensor([4, 1]), torch.tensor([0, 5, 2, 3])):
             write(rows, packed(pool[rows]))
-    read = opened(tmp_path / "a", shape)(torch.tensor([3, 0]), 5)
-    assert torch.equal(unpacked(read, 40), pool[[3, 0]])
+    assert torch.equal(unpacked(opened(tmp_path / "a", shape)(torch.tensor([3, 0]), 5), 40), pool[[3, 0]])

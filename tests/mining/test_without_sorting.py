@@ -98,8 +98,7 @@ def sorted_qure(strategy: Qure, view: ScoreView) -> Tensor:
     for row in range(ROWS):
         columns = order[row][below(view)[row, order[row]]]
         values = view.scores[row, columns].to(torch.promote_types(view.scores.dtype, torch.float32))
-        drop = values[:-1] - values[1:]
-        walk = drop.argsort(descending=True, stable=True).tolist()
+        walk = (values[:-1] - values[1:]).argsort(descending=True, stable=True).tolist()
         gap = 0 if strategy.variant == "paper" else strategy.consecutive_threshold
         pairs = [(a, b) for a, b in pairwise(walk) if abs(a - b) > gap]
         if pairs:

@@ -24,8 +24,7 @@ def contents(runs: Path) -> dict[str, bytes]:
             continue
         value = path.read_bytes()
         if path.name == "result.json":
-            document = {k: v for k, v in json.loads(value).items() if k not in _TIMES}
-            value = json.dumps(document).encode()
+            value = json.dumps({k: v for k, v in json.loads(value).items() if k not in _TIMES}).encode()
         if path.suffix == ".safetensors":  # the library writes its header's metadata in any order
             size = int.from_bytes(value[:8], "little")
             value = json.dumps(json.loads(value[8 : 8 + size]), sort_keys=True).encode() + value[8 + size :]

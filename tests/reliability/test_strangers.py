@@ -125,8 +125,7 @@ def test_a_run_names_the_plugin_files_that_it_uses(vector_sets, tmp_path, own_re
     (file := tmp_path / "mine.py").write_text(PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
     for strategy, used in (("mine", [str(file)]), ("qure", [])):
         config = load_config(flags={"strategy": {"name": strategy}, "plugins": [str(file)]}, sets=vector_sets)
-        folder = run_config(config, Bench.open(tmp_path / "runs", "none")).folder
-        assert list(folder.manifest["plugins"]) == used
+        assert list(run_config(config, Bench.open(tmp_path / "runs", "none")).folder.manifest["plugins"]) == used
 
 
 def test_a_report_of_it_executes_nothing(received, own_registry):

@@ -101,15 +101,13 @@ def test_beyond_the_palette_dashes_separate_series():
 
 
 def test_markdown_escapes():
-    frame = pd.DataFrame([{"a": 1, "c": "p|q"}])
-    assert markdown(frame).splitlines()[-1] == r"| 1 | p\|q |"
+    assert markdown(pd.DataFrame([{"a": 1, "c": "p|q"}])).splitlines()[-1] == r"| 1 | p\|q |"
 
 
 def test_a_chart_is_as_wide_as_the_names_beside_it_need():
     def wide(name: str) -> float:
         panel = Panel("", lambda axes: label_ends(axes, [(0.5, name, GREY)]))
-        file = io.BytesIO(saved(Chart("c", "", "", (panel,), direct=True), "png"))
-        return Image.open(file).width
+        return Image.open(io.BytesIO(saved(Chart("c", "", "", (panel,), direct=True), "png"))).width
 
     assert wide("x" * 16) == wide("x") < wide("x" * 40)
 

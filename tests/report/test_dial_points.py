@@ -81,5 +81,4 @@ def test_dials_of_one_name_in_two_sections():
     assert points_frame(dials, rows)[["dataset.world", "backbone.world", "lr"]].to_numpy().tolist() == [
         [str(x), str(y), "0.1"] for x in (1, 2) for y in (3, 4)
     ]
-    keys = [chart.key for chart in dial_charts(dials, rows)]
-    assert keys == ["best", "along-dataset.world", "along-backbone.world"]
+    assert [chart.key for chart in dial_charts(dials, rows)] == ["best", "along-dataset.world", "along-backbone.world"]

@@ -134,8 +134,7 @@ def test_two_backbones_have_a_block_over_all(compared, cells, words_of, monkeypa
     for name in SMALL:
         assert means["over all", name] == pytest.approx((means["one", name] + means["two", name]) / 2)
     assert out.partition("\nanswer\n")[2].startswith("over all: average recall with ")
-    table = pd.read_csv(compared / "both" / "table.csv")
-    assert list(table["backbone"]).count("over all") == 3
+    assert list(pd.read_csv(compared / "both" / "table.csv")["backbone"]).count("over all") == 3
     page = words_of(compared / "both" / "report" / "index.html")
     assert [page.count(f"{name}: no weights") for name in SMALL] == [1, 1, 1]  # not once per backbone
 
@@ -165,8 +164,7 @@ def test_a_run_that_is_gone_counts_as_missing(compared, cells, words_of):
     ended(compared, "less", rows, report=False)
     rows = [{**rows[0], "run": "gone"}, {**rows[1], "run": None}, *rows[2:]]
     write_json(compared / "less" / "comparison.json", {"kind": "comparison", "cells": rows})
-    page = words_of(write_report(compared, "less", 0)[0])
-    assert "2 of 6 cells are not finished and missing from this page" in page
+    assert "2 of 6 cells are not finished and missing from this page" in words_of(write_report(compared, "less", 0)[0])
     assert list(Comparison(compared / "less").cells["average/recall_at_10"].isna()) == [True] * 2 + [False] * 4
 
 
@@ -180,5 +178,4 @@ def test_what_was_judged_is_read_again(compared, cells, tmp_path):
     assert loaded.answer == say(first)
     assert len(loaded.statistics) == len(first.rows)
     assert set(loaded.plain()) == {"comparison", "path", "answer", "statistics", "behaviour", "cost", "cells"}
-    kept = read_json(compared / "again" / "statistics.json")
-    assert set(kept) == {"rows"}
+    assert set(read_json(compared / "again" / "statistics.json")) == {"rows"}

@@ -24,8 +24,7 @@ def test_other_negatives_against_the_systems_own():
         table("s", "qure", in_batch=0.30, qure=0.40, twin=0.40),
         table("none", "absent", qure=0.4),
     ]
-    rows = [row for each in tables for row in rows_of(each, Rules())]
-    frame = matrix_frame(rows).set_index("strategy")
+    frame = matrix_frame([row for each in tables for row in rows_of(each, Rules())]).set_index("strategy")
     assert list(frame.columns) == ["plain", "s", "none"]
     assert frame.loc["in-batch", "plain"] == "30.0 own"
     assert frame.loc["qure", "plain"].startswith("+5.00 [")

@@ -119,12 +119,10 @@ def test_a_row_stands_beside_its_own_split_and_protocol_only():
     original = sources("fashioniq", "val", "original", FASHIONIQ)
     assert {"QuRe table 2", "QuRe table 7", "CIRQRS table 4", "CIRQRS table 7", "DQE-CIR table 1"} <= original
     assert not any("HyCoLe" in source or "table 6" in source for source in original)
-    united = sources("fashioniq", "val", "val", FASHIONIQ)
-    assert united == {"HyCoLe-HNM table 1", "HyCoLe-HNM table 4"}
+    assert sources("fashioniq", "val", "val", FASHIONIQ) == {"HyCoLe-HNM table 1", "HyCoLe-HNM table 4"}
     assert "CIRQRS table 6" in sources("fashioniq", "val", "original", [*FASHIONIQ, *sums_of_cirqrs()])
     assert not sources("fashioniq", "train", "original", FASHIONIQ)
-    dress = [name for name in FASHIONIQ if not name.startswith("average")]
-    assert not sources("fashioniq", "val", "original", dress)
+    assert not sources("fashioniq", "val", "original", [name for name in FASHIONIQ if not name.startswith("average")])
     assert not sources("cirr", "val", "rc2", cirr.card("val").metrics)
     assert {"QuRe table 3", "DQE-CIR table 4"} <= sources("cirr", "test1", "rc2", cirr.card("val").metrics)
     assert not sources("fashion200k", "test", "tirg", ["recall_at_1", "recall_at_10", "recall_at_50", "average"])

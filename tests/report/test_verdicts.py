@@ -228,8 +228,7 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
         low, high = (float(end) for end in str(line["difference"]).split("[")[1].rstrip("]").split(","))
         assert (line["verdict"] == "better") == (low > 0)
         assert (line["verdict"] == "worse") == (high < 0)
-        inside = -100 * rules.margin <= low <= 0 <= high <= 100 * rules.margin
-        assert (line["verdict"] == "equal") == inside
+        assert (line["verdict"] == "equal") == (-100 * rules.margin <= low <= 0 <= high <= 100 * rules.margin)
     for row in rows:
         assert 0 <= row.low <= row.mean <= row.high <= 1
 
@@ -295,8 +294,7 @@ def test_fewer_images_than_asked_for_are_marked(tmp_path):
     groups = [group_of(tmp_path, "a", 0.8), group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "enough", 0.0)]
     for group, distinct in zip(groups, (6.0, 16.0, 14.4), strict=True):
         for run in group.runs:
-            config = {**run.manifest["config"], "train": {"num_negatives": 16}}
-            run.write_manifest({**run.manifest, "config": config})
+            run.write_manifest({**run.manifest, "config": {**run.manifest["config"], "train": {"num_negatives": 16}}})
             run.write_result({**run.result, "behaviour": {"distinct": distinct}, "negatives_per_query": 15.5})
     groups = [CellGroup(group.labels, tuple(RunFolder(run.path) for run in group.runs)) for group in groups]
     rows = [row for table in tables_of(groups) for row in rows_of(table, Rules(baseline="in-batch"))]
@@ -366,8 +364,7 @@ def test_too_few_seeds_are_said(tmp_path):
 
     def answer_text(seeds: tuple[int, ...]) -> str:
         groups = [group_of(tmp_path / str(len(seeds)), name, better, seeds=seeds) for name, better in alike]
-        rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
-        return " ".join(answer_of(groups, rows))
+        return " ".join(answer_of(groups, [row for table in tables_of(groups) for row in rows_of(table, Rules())]))
 
     assert "With one seed, the 95 % intervals hold for other queries of these trained models" in answer_text((0,))
     two = answer_text((0, 1))
@@ -443,8 +440,7 @@ def test_clusters_and_worlds_of_each_seed_reach_the_statistics():
     clusters = np.repeat(np.arange(20), 10).astype(str)
 
     def width(**how: Any) -> float:
-        given = {name: Values(matrix, (0, 1, 2), None, **how) for name, matrix in values.items()}
-        both = differences(given, "b")
+        both = differences({name: Values(matrix, (0, 1, 2), None, **how) for name, matrix in values.items()}, "b")
         assert both.pairs.of("a", "b") == both.against["a"]  # of two strategies, the same test
         interval = both.against["a"].interval
         return interval.high - interval.low

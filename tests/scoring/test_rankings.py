@@ -65,8 +65,7 @@ def test_a_full_ranking_scores_as_its_scores():
     for kind in ["cirr", "circo", "fashioniq"]:
         data = make(kind)
         scores = toy_table(data, 1, "negative")
-        lists = lists_of(data, scores)
-        assert metrics_of(data, lists) == data.evaluate(scores)
+        assert metrics_of(data, lists_of(data, scores)) == data.evaluate(scores)
 
 
 def test_what_a_list_leaves_out_comes_last():

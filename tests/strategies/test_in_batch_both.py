@@ -17,8 +17,7 @@ from negbench.systems.system import load_config
 @torch.no_grad()
 @pytest.mark.parametrize("slots", ["sum", "joint"])
 def test_a_step_goes_both_ways(slots, vector_sets):
-    config = load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets)
-    opened = open_run(config, Display(), Scenes())
+    opened = open_run(load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets), Display(), Scenes())
     opened.backbone.eval()
     train = opened.scene.train
     embeddings = evaluation.embed(opened.backbone, opened.scene, train)

@@ -110,8 +110,7 @@ def test_a_share_is_halved_as_a_count():
 
 
 def test_flags_and_recipes_say_it():
-    given = parse_plugin("top-k:k=0.6%")
-    assert given == {"name": "top-k", "k": "0.6%"}
+    assert parse_plugin("top-k:k=0.6%") == {"name": "top-k", "k": "0.6%"}
     assert registry.make("strategies", "top-k", k="0.6%").k == "0.6%"
     for text, want in (("50.0%", "50%"), ("050 %", "50%"), ("100%", "100%"), ("0.60%", "0.6%"), ("12.5%", "12.5%")):
         assert registry.make("strategies", "top-k", k=text).k == want  # one spelling: two names of one run are found

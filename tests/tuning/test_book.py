@@ -35,8 +35,7 @@ GRID = Space((Knob(ALPHA, 0.2, choices=(0.1, 0.2, 0.3, 0.4)), Knob(DRAWN, 1, cho
 
 
 def toy_spec(sampler: Any = "tpe", **changed: Any) -> StudySpec:
-    spec = StudySpec.of(BASE, GRID if sampler == "grid" else SPACE, sampler=sampler)
-    return dataclasses.replace(spec, **changed)
+    return dataclasses.replace(StudySpec.of(BASE, GRID if sampler == "grid" else SPACE, sampler=sampler), **changed)
 
 
 def toy_value(point: dict[str, Any]) -> float:

@@ -57,8 +57,7 @@ def test_a_share_of_the_gallery_stays_as_it_is():
 
 def test_every_number_of_definitions_gives_another_schedule():
     for epochs in (4, 7, 12, 30, 50):
-        base = base_of("qure", f"train.epochs={epochs}")
-        choices = knobs_of(build_space(base))["schedule.n_def"]
+        choices = knobs_of(build_space(base_of("qure", f"train.epochs={epochs}")))["schedule.n_def"]
         listed = [tuple(resolved(base_of("qure", f"train.epochs={epochs}", f"schedule.n_def={n}")).schedule
                         .refresh_epochs) for n in choices]  # fmt: skip
         assert len(set(listed)) == len(choices)
@@ -99,8 +98,7 @@ def test_a_window_is_searched_on_a_log_scale_from_rank_0():
     space = build_space(small)
     assert knobs_of(space)["strategy.start+1"] == (1, 200, True)  # up to the last rank, 199
     assert space.config(small, {"strategy.start+1": 200, "strategy.stop-start": 2}, 0).strategy.options["start"] == 199
-    shares = base_of("shifted-top-k", 'strategy.start="1%"', 'strategy.stop="4%"')
-    assert knobs_of(build_space(shares)) == SCHEDULE
+    assert knobs_of(build_space(base_of("shifted-top-k", 'strategy.start="1%"', 'strategy.stop="4%"'))) == SCHEDULE
 
 
 def test_every_strategys_own_range_makes_strategies():
@@ -179,8 +177,7 @@ def test_what_is_fixed_keeps_its_value_and_is_no_knob():
 
 def test_a_grid_lists_every_combination_once_and_the_default_first():
     base = base_of("qure")
-    space = build_space(base, search=["strategy.variant=release|paper", "train.num_negatives=1|3"], grid=True)
-    points = space.grid()
+    points = build_space(base, search=["strategy.variant=release|paper", "train.num_negatives=1|3"], grid=True).grid()
     assert points[0] == {"strategy.variant": "paper", "train.num_negatives": 1}
     assert len(points) == len({json.dumps(point) for point in points}) == 4
     with pytest.raises(OptionError, match=r"a grid needs listed values for strategy\.alpha"):

@@ -172,8 +172,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_
 
 def mlflow_runs(runs: Path, name: str) -> list[Any]:
     client = MlflowClient(default_uri(runs))
-    experiment = client.get_experiment_by_name(name)
-    return list(client.search_runs([experiment.experiment_id]))
+    return list(client.search_runs([client.get_experiment_by_name(name).experiment_id]))
 
 
 def test_mlflow_statuses(vector_sets, tmp_path, before_training, pruned):
@@ -259,8 +258,7 @@ def test_the_command_from_start_to_test(vector_sets, tmp_path, capsys):
     cells = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
     seeds = [(name, seed) for name in ("all-corpus best", "all-corpus default") for seed in (1, 2)]
     assert [(row["strategy"], row["seed"]) for row in cells] == seeds
-    rates = [RunFolder(tmp_path / row["run"]).config.train.lr for row in cells]
-    assert rates == [0.03, 0.03, 0.000001, 0.000001]
+    assert [RunFolder(tmp_path / row["run"]).config.train.lr for row in cells] == [0.03, 0.03, 0.000001, 0.000001]
     assert (tmp_path / "s-final" / "report" / "index.html").exists()
     (parent,) = [run for run in mlflow_runs(tmp_path, "s") if run.data.tags["negbench.kind"] == "study"]
     assert parent.info.status == "FINISHED"
