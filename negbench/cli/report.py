@@ -11,10 +11,8 @@ from negbench.settings.options import Report
     Report,
     "negbench report demo",
     "negbench report demo --galleries 5",
-    "negbench report demo --against earlier",
     "negbench report demo --card",
-    help="Write one HTML file with the tables and figures of a comparison or of claims, or put two comparisons "
-    "side by side.",
+    help="Write one HTML file with the tables and figures of a comparison or of claims.",
 )
 def report(given: Mapping[str, Any]) -> dict[str, Any]:
     """Build the page and print its path."""
@@ -24,26 +22,16 @@ def report(given: Mapping[str, Any]) -> dict[str, Any]:
 
     asked, shown = Report.parsed(given), output.console()
     plugin_layer(asked.plugin)
-    runs, document = files.runs_dir(asked.runs_dir), dict[str, Any]()
+    runs = files.runs_dir(asked.runs_dir)
     if asked.card:
         from negbench.report.result_card import write_result_card
 
         for path in write_result_card(runs, asked.name):
             shown.print(str(path), highlight=False, soft_wrap=True)
-    if asked.against is None:
-        page, *others = write_report(runs, asked.name, asked.galleries)
-    else:
-        from negbench.display import Grid
-        from negbench.report.against import against, write_against
-
-        changes = against(runs, asked.name, asked.against)
-        document, (page, *others) = changes.plain(), write_against(runs, changes)
-        for frame, title in ((changes.frame(), changes.answer()), (changes.settings_frame(), "settings that differ")):
-            if len(frame):
-                shown.print(Grid(frame, title, rest=str(page)))
+    page, *others = write_report(runs, asked.name, asked.galleries)
     shown.print(str(page), highlight=False, soft_wrap=True)
     for folder, what in (("tables", "md, tex, csv"), ("figures", "png")):
         count = sum(path.parent.name == folder for path in others)
         if count:
             shown.print(f"{page.parent / folder}: {count} files ({what})", highlight=False, soft_wrap=True)
-    return document | {"page": page, "files": others}
+    return {"page": page, "files": others}

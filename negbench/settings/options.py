@@ -411,16 +411,7 @@ class Report(RunsOptions, PluginOptions):
 
     name: str = option(..., "Name of a comparison or of claims.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
-    against: str | None = option(
-        None, "Second comparison: write a page on the rows that both have and the settings that differ."
-    )
     card: bool = option(False, "Also write card.json and card.md, with which others can repeat it and compare.")
-
-    @model_validator(mode="after")
-    def _one_comparison(self) -> Self:
-        if self.card and self.against is not None:
-            raise OptionError("--card and --against: a card is of one comparison, leave one of them out")
-        return self
 
 
 Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]

@@ -100,11 +100,8 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(vector_sets, tmp_p
     monkeypatch.chdir(tmp_path)
     sets = [part for text in (*vector_sets, "train.epochs=1") for part in ("--set", text)]
     grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", *sets]
-    for name, more in (("earlier", ["--no-report"]), ("demo", [])):
-        assert negbench(["compare", "--lr=fixed", *grid, "--name", name, *more]) == 0
-    assert negbench(["report", "demo", "--against", "earlier"]) == 0
-    for folder in ("report", "against-earlier"):
-        assert (tmp_path / "runs" / "demo" / folder / "index.html").exists()
+    assert negbench(["compare", "--lr=fixed", *grid, "--name", "demo"]) == 0
+    assert (tmp_path / "runs" / "demo" / "report" / "index.html").exists()
     (ui,) = (words for words in OURS if words[0] == "ui")
     capsys.readouterr()
     assert negbench(ui) == 0

@@ -42,7 +42,6 @@ COMMANDS = {
     "g-failing": ("compare --plugin tests/pinned/failing.py --strategies in-batch,failing --lr fixed",),
     "h-claims": (CLAIMS, f"{CLAIMS} --until decided --max-seeds 3"),
     "i-study": ("study --strategy qure --trials 4 --final-seeds 2 --sampler random --name knobs",),
-    "j-against": ("report axes --against until",),
     "k-tuned": (f"compare {TWO} --tuned 3",),
     "l-recipes": (),
 }
@@ -135,8 +134,8 @@ def recipes(runs: Path) -> Any:
 
 
 def folders(runs: Path) -> set[Path]:
-    """Return the folders of comparisons, claims and studies, and of pages against another comparison."""
-    made = [path for path in (*runs.glob("*"), *runs.glob("*/against-*")) if path.is_dir()]
+    """Return the folders of comparisons, claims and studies."""
+    made = [path for path in runs.glob("*") if path.is_dir()]
     return {path for path in made if path.name != "artifacts" and not (path / "config.json").exists()}
 
 
@@ -178,7 +177,7 @@ def main() -> bool:
     """Record, or compare and print; return whether a pin of class "never" differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", action="store_true", help="write the reference (of these items)")
-    parser.add_argument("--only", nargs="+", choices=COMMANDS, default=(), help="j-against needs a-axes and f-until")
+    parser.add_argument("--only", nargs="+", choices=COMMANDS, default=())
     given = parser.parse_args()
     new = computed(given.only)
     pinned = (line.split("\t", 2) for line in REFERENCE.read_text(encoding="utf-8").splitlines())

@@ -111,7 +111,6 @@ def received(made: tuple[Path, list[str]], tmp_path: Path, visited: tuple[str, A
     place, address = tmp_path / "received", visited[0]
     shutil.copytree(made[0], place)
     runs = place / "runs"
-    shutil.copytree(runs / "duel", runs / "second")
     for folder in (place / "own", runs, runs / "duel", *runs.glob("qure-*")):
         for name in ("my_strategy", "sitecustomize", "conftest", "torch", "mlflow", "negbench"):
             (folder / f"{name}.py").write_text(TRAP, encoding="utf-8")
@@ -161,7 +160,6 @@ def test_the_rows_of_the_table_of_received_folders(
         "reading a study": lambda: repr(api.load("searched", runs)),
         "reading a study elsewhere": refused,
         "reporting": command("report", "duel", *place),
-        "reporting two": command("report", "duel", "--against", "second", *place),
         "scoring again": command("evaluate", "in-batch", "--dataset", f"{own}/triplets.jsonl", *place),
         "scoring a run that names code": command("evaluate", "qure", *place),
         "mining with a run": command(

@@ -1,0 +1,71 @@
+"""Put two comparisons side by side: the rows of both, the verdicts that changed, and the settings that differ.
+
+    python examples/two_comparisons.py runs/demo runs/earlier
+
+Every verdict is within its own comparison; no test compares the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pandas as pd
+
+from negbench.analysis.findings import Findings, stored
+from negbench.grid.comparison import AXES, CellGroup
+
+
+def axes_of(*both: Findings) -> list[str]:
+    """Return what names a row: the strategy, and every axis with several values in either."""
+    several = {axis for each in both for axis in AXES if len({getattr(row, axis) for row in each.rows}) > 1}
+    return [axis for axis in AXES if axis == "strategy" or axis in several]
+
+
+def rows(one: Findings, other: Findings) -> pd.DataFrame:
+    """Return each row of both on the main metric of `one`: the means in %, the change in points, the verdicts."""
+    axes = axes_of(one, other)
+    found = {(row.metric, *(getattr(row, axis) for axis in axes)): row for row in other.rows}
+    records = []
+    for row in one.main:
+        place = tuple(getattr(row, axis) for axis in axes)
+        if before := found.get((row.metric, *place)):
+            means = (100 * row.mean, 100 * before.mean, 100 * (row.mean - before.mean))
+            records.append((*place, *means, row.verdict, before.verdict, row.verdict != before.verdict))
+    columns = [*axes, "mean", "other mean", "moved", "verdict", "other verdict", "changed"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def settings(one: Findings, other: Findings) -> pd.DataFrame:
+    """Return the settings, versions, data, code and weights that differ in rows of both, over the seeds of both."""
+    axes, differing = axes_of(one, other), defaultdict[str, tuple[set[str], set[str]]](lambda: (set(), set()))
+    groups = {tuple(group.labels.get(axis) for axis in axes): group for group in other.groups}
+    for group in one.groups:
+        if before := groups.get(tuple(group.labels.get(axis) for axis in axes)):
+            seeds = {config.seed for config in group.configs} & {config.seed for config in before.configs}
+            first, second = values(group, seeds), values(before, seeds)
+            for key in first.keys() | second.keys():
+                if first[key] != second[key]:
+                    differing[key][0].update(first[key])
+                    differing[key][1].update(second[key])
+    records = [(key, *(", ".join(sorted(each)) or "-" for each in sides)) for key, sides in sorted(differing.items())]
+    return pd.DataFrame(records, columns=["setting", "value", "other value"])
+
+
+def values(group: CellGroup, seeds: set[int]) -> dict[str, set[str]]:
+    """Return setting -> its values over the runs of these seeds (of all, if there are none)."""
+    found = defaultdict[str, set[str]](set)
+    for run in (run for run in group.runs if run.config.seed in seeds or not seeds):
+        kept = run.manifest
+        line = run.config.flat() | {f"versions.{name}": version for name, version in kept["versions"].items()}
+        line |= {"data": kept["dataset"]["val"], "code": kept["code"], "weights": kept["backbone"]["sha256"][:12]}
+        for key, value in line.items():
+            found[key].add(str(value))
+    return found
+
+
+if __name__ == "__main__":
+    both = [stored(Path(folder).parent, Path(folder).name) for folder in sys.argv[1:3]]
+    for frame in (rows(*both), settings(*both)):
+        print(frame.round(2).to_string(index=False))

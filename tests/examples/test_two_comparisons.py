@@ -1,0 +1,29 @@
+"""The example that puts two comparisons side by side, against their stored rows and commands."""
+
+import pytest
+
+from negbench.analysis.findings import stored
+from negbench.cli.main import run as negbench
+
+
+def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(example, vector_sets, tmp_path):
+    common = [*(part for text in vector_sets for part in ("--set", text)), "--runs-dir", str(tmp_path), "--no-report"]
+    common += ["--tracking-uri", "none", "--losses", "bradley-terry", "--lr=fixed"]
+    two = ["--strategies", "in-batch,qure,top-k", "--seeds", "2", "--set", "train.epochs=2"]
+    assert negbench(["compare", *common, *two, "--name", "two"]) == 0
+    one = ["--strategies", "in-batch,qure", "--seeds", "1", "--set", "train.epochs=1"]
+    assert negbench(["compare", *common, *one, "--name", "one"]) == 0
+    first, second = (stored(tmp_path, name) for name in ("two", "one"))
+    module = example("two_comparisons")
+    rows = module.rows(first, second).set_index("strategy")
+    assert list(rows.index) == ["in-batch", "qure"]  # top-k is not in `one`
+    for found, mean, verdict in ((first, "mean", "verdict"), (second, "other mean", "other verdict")):
+        by_name = {row.strategy: row for row in found.main}
+        assert all(rows[mean][name] == 100 * by_name[name].mean for name in rows.index)
+        assert all(rows[verdict][name] == by_name[name].verdict for name in rows.index)
+    assert list(rows["changed"]) == list(rows["verdict"] != rows["other verdict"])
+    assert list(rows["moved"]) == pytest.approx(list(rows["mean"] - rows["other mean"]))
+    settings = module.settings(first, second).set_index("setting")
+    assert tuple(settings.loc["train.epochs"]) == ("2", "1")
+    assert {key.split(".")[0] for key in settings.index} <= {"schedule", "train"}  # no entry for the missing seed
+    assert module.settings(first, first).empty
