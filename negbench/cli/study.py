@@ -12,7 +12,7 @@ from negbench.settings.options import Study
     "negbench study --strategy dqe --backbone tiny --dataset synthetic --trials 40",
     "negbench study --recipe band-table",
     "negbench study --strategy top-k --search strategy.k=10:500:log --sampler random",
-    help="Tune a strategy's knobs on a dev part of train, then compare the best with the default on fresh seeds, "
+    help="Tune a strategy's knobs on a dev part, then compare the best with the default on fresh seeds, "
     "scored on val. Rerun the command to resume, also from other machines.",
 )
 def study(given: Mapping[str, Any]) -> dict[str, Any]:

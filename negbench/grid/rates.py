@@ -22,7 +22,7 @@ from negbench.grid.comparison import ComparisonFolder, place_of
 from negbench.grid.compute import Execution, computed
 from negbench.plugins.registry import registry
 from negbench.scoring.stored import Values, values_of
-from negbench.settings.config import ResolvedConfig
+from negbench.settings.config import ResolvedConfig, RunConfig
 from negbench.store.runfolder import best_of
 
 FACTORS = (1.0, 0.3, 3.0)  # multiples of the configured rate
@@ -170,11 +170,9 @@ def _trial(cell: Cell, rate: float, runs: Path, scenes: Scenes) -> Cell:
     """Return a cell at another rate, scored on generated queries of the same world, or else on a part of train."""
     rate = float(f"{rate:.6g}")  # so that 0.3 x 0.003 is the same run as 0.0009
     chosen = cell.config.eval
-    data: Any = registry.get("datasets", cell.config.dataset.name)
     closed: dict[str, Any] = {"reported": False, "select": "dev" if chosen.select == "val" else chosen.select}
-    if data.generates_dev:
-        closed["dev"] = "generated"
-    elif chosen.reported:
+    closed |= generated_dev(cell.config)
+    if "dev" not in closed and chosen.reported:
         plain = cell.config.model_copy(update={"eval": chosen.model_copy(update={"select": "last"})})
         enough = DEV_QUERIES / len(scenes.splits(plain).train.queries)
         closed["dev_fraction"] = max(chosen.dev_fraction, DEV_FRACTION, min(_MOST, float(f"{enough:.3g}")))
@@ -182,6 +180,12 @@ def _trial(cell: Cell, rate: float, runs: Path, scenes: Scenes) -> Cell:
         closed["every"] = cell.config.train.epochs  # only the last epoch is compared
     config = _with_rate(cell.config, rate).model_copy(update={"eval": chosen.model_copy(update=closed)})
     return cell.with_config(config, runs, scenes, settings=f"lr={rate:g}")
+
+
+def generated_dev(config: RunConfig) -> dict[str, str]:
+    """Return the options of `eval` that score a trial on generated queries; none if its data set generates none."""
+    data: Any = registry.get("datasets", config.dataset.name)
+    return {"dev": "generated"} if data.generates_dev else {}
 
 
 def _with_rate(config: ResolvedConfig, rate: float) -> ResolvedConfig:

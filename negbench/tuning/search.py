@@ -10,7 +10,7 @@ from negbench.display import Display, log, notes
 from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
-from negbench.grid.rates import DEV_FRACTION
+from negbench.grid.rates import DEV_FRACTION, generated_dev
 from negbench.loop.runs import open_run
 from negbench.machine import files
 from negbench.machine.signals import Stopped
@@ -106,9 +106,11 @@ def _header(book: Book, trials: int) -> list[str]:
     """Return lines that say what is searched, and how."""
     spec = book.spec
     size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
+    dev = f"a dev part of train ({100 * spec.config.eval.dev_fraction:.0f} %)"
+    dev = "fresh queries generated for it" if generated_dev(spec.config) else dev
     lines = [
-        f"{book.name}: {spec.base['strategy']['name']} on {spec.base['dataset']['name']}, {size}, scored on a dev "
-        f"part of train ({100 * spec.base['eval']['dev_fraction']:.0f} %); no trial reads val"
+        f"{book.name}: {spec.base['strategy']['name']} on {spec.base['dataset']['name']}, {size}, scored on {dev}; "
+        "no trial reads val"
     ]
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
     if clipped := [knob.key for knob in spec.space.knobs if knob.start != knob.default]:

@@ -17,6 +17,7 @@ import optuna
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
 from negbench.grid.cells import SCENES
+from negbench.grid.rates import generated_dev
 from negbench.loop.objective import smallest_gallery
 from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolved
 from negbench.settings.layers import parse_value
@@ -106,7 +107,8 @@ class Space:
             base: the configuration that the study was started with.
             point: knob -> value.
             seed: seed of the run.
-            closed: keep the reported split closed and score the dev part, which is the same for all seeds of a study.
+            closed: keep the reported split closed and score the dev part, which is the same for all seeds of a study:
+                generated queries of the same world, or else a part of train.
 
         Raises:
             OptionError: values that do not fit together.
@@ -115,8 +117,8 @@ class Space:
         for key, value in self.plain(base, point).items():
             section, name = key.split(".", 1)
             layer.setdefault(section, {})[name] = value
-        shut = {"eval": {"reported": False, "dev_seed": base.seed}} if closed else {}
-        return build_config([base.model_dump(), layer, {"seed": seed}, shut])
+        shut = {"reported": False, "dev_seed": base.seed} | generated_dev(base)
+        return build_config([base.model_dump(), layer, {"seed": seed}, {"eval": shut} if closed else {}])
 
     def plain(self, base: RunConfig, point: Mapping[str, Any]) -> dict[str, Any]:
         """Return the point, which may lack knobs, in keys of RunConfig: a width becomes the end of its band."""

@@ -1,4 +1,4 @@
-"""Equal tuning: every strategy of a comparison gets the same number of trials on a dev part of train.
+"""Equal tuning: every strategy of a comparison gets the same number of trials on a dev part.
 
 The budget is equal in trials; the knobs and seconds, which differ, are reported. Negatives per query and step are not
 searched, because the strategies of a table share their number. Musgrave et al. (A Metric Learning Reality Check, ECCV

@@ -14,6 +14,8 @@ from optuna.trial import Trial, TrialState
 from negbench import api
 from negbench.cli.main import run as negbench
 from negbench.data import scene
+from negbench.datasets.dataset import DEV_QUERIES
+from negbench.datasets.synthetic import Synthetic
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
@@ -51,8 +53,12 @@ def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "non
     return book
 
 
-def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touched(toy_sets, tmp_path, monkeypatch):
+@pytest.mark.parametrize("generated", [True, False])
+def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touched(
+    generated, toy_sets, tmp_path, monkeypatch
+):
     asked, load_split = list[str](), scene.load_split
+    monkeypatch.setattr(Synthetic, "generates_dev", generated)
 
     def watched(config: Any, split: str, **options: Any) -> Any:
         asked.append(split)
@@ -61,11 +67,11 @@ def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touch
     monkeypatch.setattr(scene, "load_split", watched)
     SCENES.clear()
     book = small_study(toy_sets, tmp_path, trials=2, seeds=2)
-    assert asked == ["train"]  # once for all trials, and no other split
+    assert asked == ["train", *["dev"] * generated]  # once for all trials, and no other split
     runs = [[RunFolder(tmp_path / "s" / "cells" / run) for run in t.user_attrs["runs"]] for t in book.frozen()]
     train = {q.id for q in load_split(runs[0][0].config.dataset, "train", images=False).queries}
     (shared,) = {tuple(run.ranks()["query"]) for trial_runs in runs for run in trial_runs}
-    assert set(shared) < train
+    assert len(shared) >= DEV_QUERIES if generated else set(shared) < train
     for trial, trial_runs in zip(book.frozen(), runs, strict=True):
         assert trial.value == pytest.approx(np.mean([run.result["metrics"]["average/recall"] for run in trial_runs]))
         assert [run.config.seed for run in trial_runs] == [0, 1]
