@@ -21,12 +21,7 @@ from negbench.backbones._captions import (
     read_vocabulary,
     vocabulary_file,
 )
-from negbench.backbones._composed import (
-    Composed,
-    Init,
-    bounded,
-    check_without_weights,
-)
+from negbench.backbones._composed import Composed, Init, bounded, check_without_weights
 from negbench.backbones._hashing import key_sha256, tensors_sha256
 from negbench.backbones._lavis import (
     Layout,
@@ -40,14 +35,7 @@ from negbench.backbones._lavis import (
     sizes_of_pretrained,
 )
 from negbench.backbones._preprocess import Preprocess
-from negbench.backbones._weights import (
-    Advice,
-    Source,
-    files_of,
-    parse_weights,
-    read_pretrained,
-    vocabulary_source,
-)
+from negbench.backbones._weights import Advice, Source, files_of, parse_weights, read_pretrained, vocabulary_source
 from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline
 from negbench.errors import OptionError, WeightsError
 

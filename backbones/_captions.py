@@ -150,12 +150,7 @@ class CaptionTokenizer:
 
 
 def make_tokenizer(
-    vocabulary: dict[str, int],
-    *,
-    added: Sequence[str],
-    max_length: int,
-    name: str = BUILT_IN,
-    processed: bool = True,
+    vocabulary: dict[str, int], *, added: Sequence[str], max_length: int, name: str = BUILT_IN, processed: bool = True
 ) -> CaptionTokenizer:
     """Make a BertTokenizer of a vocabulary with LAVIS's added tokens: "[DEC]" (BLIP-2), or "[DEC]" and "[ENC]" (BLIP).
 

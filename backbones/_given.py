@@ -31,12 +31,7 @@ class GivenFeatures(TwoTowers):
     """
 
     def __init__(
-        self,
-        inputs: tuple[int, int],
-        width: int,
-        fusion: FusionKind,
-        generator: torch.Generator,
-        hidden: int = 0,
+        self, inputs: tuple[int, int], width: int, fusion: FusionKind, generator: torch.Generator, hidden: int = 0
     ) -> None:
         super().__init__()
         self.image_projection = _projection(inputs[0], width, generator)

@@ -24,14 +24,8 @@ Tower = Literal["eva_clip_g", "clip_vit_L"]
 State = dict[str, Tensor]
 
 # Parts of a whole tower that LAVIS does not use: BLIP-2 reads the last but one block, before any final norm.
-_UNUSED_OF_TOWER = {
-    "eva_clip_g": re.compile(r"(norm|fc_norm|head)\..*"),
-    "clip_vit_L": re.compile(r"ln_post\..*|proj"),
-}
-_BLOCKS = {
-    "eva_clip_g": re.compile(r"blocks\.(\d+)\."),
-    "clip_vit_L": re.compile(r"transformer\.resblocks\.(\d+)\."),
-}
+_UNUSED_OF_TOWER = {"eva_clip_g": re.compile(r"(norm|fc_norm|head)\..*"), "clip_vit_L": re.compile(r"ln_post\..*|proj")}
+_BLOCKS = {"eva_clip_g": re.compile(r"blocks\.(\d+)\."), "clip_vit_L": re.compile(r"transformer\.resblocks\.(\d+)\.")}
 _PUBLISHED_DEPTH = {("eva_clip_g", 1408): 39, ("clip_vit_L", 1024): 23}
 
 

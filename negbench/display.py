@@ -149,8 +149,7 @@ class Display:
                 self._progress.update(self._task, completed=done, refresh=redraw)
 
         if self._progress is not None and self._task is not None:
-            label = f"{self._title} {name}".strip()
-            self._progress.reset(self._task, description=label, total=total, note=note)
+            self._progress.reset(self._task, description=f"{self._title} {name}".strip(), total=total, note=note)
         try:
             yield advance
         finally:

@@ -52,8 +52,7 @@ def ends_of(groups: Sequence[CellGroup], metric: str) -> dict[str, Ends]:
             if result["metrics"][metric] < bound(_untrained(result).get(metric, 0.0), best)
         ]
         same = tuple(sorted(other for other in alike[_scores(group)] if other != name))
-        unmoved = all(result["metrics"] == _untrained(result) for result in results)
-        ends[name] = Ends(frozenset(fallen), same, unmoved)
+        ends[name] = Ends(frozenset(fallen), same, all(result["metrics"] == _untrained(result) for result in results))
     return ends
 
 

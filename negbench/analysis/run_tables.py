@@ -70,8 +70,7 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
 
 def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Build one row per audited strategy; columns without any value are left out."""
-    columns = [column for column in AUDIT if any(pd.notna(row.get(column.key)) for row in rows)]
-    return texts(columns, rows, ["strategy"])
+    return texts([column for column in AUDIT if any(pd.notna(row.get(column.key)) for row in rows)], rows, ["strategy"])
 
 
 def audit_table(audit: AuditResult) -> Grid:

@@ -50,8 +50,7 @@ def variance_draws(means: Array, draws: int, generator: np.random.Generator) -> 
     if len(means) == 2:  # exact, as in a paired t test; how much of it is either's variance changes no difference
         gaps = centred[0] - centred[1]
         return np.repeat(gaps @ gaps / 2 / generator.chisquare(count[0] - 1, (draws, 1)), 2, axis=1)
-    variances = _gibbs(centred / scale, there, draws, generator) * scale**2
-    return np.asarray(variances, dtype=np.float64)
+    return np.asarray(_gibbs(centred / scale, there, draws, generator) * scale**2, dtype=np.float64)
 
 
 def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.random.Generator) -> Array:

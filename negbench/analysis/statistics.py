@@ -395,8 +395,7 @@ def against(table: ValueTable, baseline: str, generator: np.random.Generator) ->
     if baseline not in table.names:
         raise ValueError(f"baseline '{baseline}' is not in the table: {', '.join(table.names)}")
     others = [name for name in table.names if name != baseline and table.common([name, baseline])]
-    differences = contrasts(table, [{name: 1.0, baseline: -1.0} for name in others], generator)
-    return dict(zip(others, differences, strict=True))
+    return dict(zip(others, contrasts(table, [{name: 1.0, baseline: -1.0} for name in others], generator), strict=True))
 
 
 @dataclass(frozen=True)

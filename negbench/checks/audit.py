@@ -114,8 +114,7 @@ def configured(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, 
     by_label: dict[str, Strategy] = {}
     for config in configs:
         chosen = config.strategy
-        defaults = option_defaults(registry.get("strategies", chosen.name))
-        name = label({"name": chosen.name, **chosen.options}, defaults)
+        name = label({"name": chosen.name, **chosen.options}, option_defaults(registry.get("strategies", chosen.name)))
         if name in by_label:
             raise OptionError(f"--strategy names {name} twice")
         by_label[name] = registry.make("strategies", chosen.name, **chosen.options)

@@ -91,8 +91,7 @@ def open_subject(
         with display.stage("evaluate", note="audit"):
             task = mining_task(backbone, scene, config.mining, reads=reads, offline=offline)
         count = min(options.queries or len(dataset.queries), len(dataset.queries))
-        order = torch.randperm(len(dataset.queries), generator=generator_of(options, "sample"))
-        rows = order[:count].sort().values
+        rows = torch.randperm(len(dataset.queries), generator=generator_of(options, "sample"))[:count].sort().values
     own = run is not None and split == "train" and run.config.dataset == config.dataset
     return Subject(
         config,

@@ -242,8 +242,7 @@ def estimate_of(
         raise ValueError("fewer than two queries have a value")
     first, second = ([row[mask] for row, mask in zip(each, there, strict=True)] for each in (one, other))
     strata, clusters = (None if each is None else each[there[0]] for each in (strata, clusters))
-    design = Design(strata, clusters, nested, alpha=ALPHA, share=share)
-    estimate = differences.difference(first, second, design)
+    estimate = differences.difference(first, second, Design(strata, clusters, nested, alpha=ALPHA, share=share))
     return ClaimEstimate(estimate.value, estimate.interval.low, estimate.interval.high, estimate.minimum_detectable)
 
 

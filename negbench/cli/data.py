@@ -32,8 +32,7 @@ def fetch(given: Mapping[str, Any]) -> None:
     from negbench.datasets._fetch import fetch as fetched
     from negbench.datasets.emoji import draw
 
-    asked = FetchData.parsed(given)
-    out = asked.out or Path(os.environ.get("NEGBENCH_DATA") or "data") / "emoji"
+    out = FetchData.parsed(given).out or Path(os.environ.get("NEGBENCH_DATA") or "data") / "emoji"
     started = time.perf_counter()
     for line in fetched(out):
         typer.echo(line)
@@ -102,8 +101,7 @@ def encode(given: Mapping[str, Any]) -> None:
     from negbench.systems.system import with_system
 
     asked, scenes = EncodeData.parsed(given), Scenes()
-    unread = {"strategy": {"name": "all-corpus"}}  # a configuration must name a strategy; it is not used here
-    whole, remarks = with_system([*layers_of(asked), unread], scenes)
+    whole, remarks = with_system([*layers_of(asked), {"strategy": {"name": "all-corpus"}}], scenes)
     notes(remarks)
     with stages("encode") as display:
         run = open_run(build_config([whole]), display, scenes)

@@ -46,8 +46,7 @@ def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     console.print(f"stored {result.path}", highlight=False, soft_wrap=True)
     if result.tracking_error:
         console.print(
-            f"no MLflow copy: {result.tracking_error}; `negbench ui` copies runs that the store lacks",
-            style="yellow",
+            f"no MLflow copy: {result.tracking_error}; `negbench ui` copies runs that the store lacks", style="yellow"
         )
     elif tracking_uri != "none":
         console.print(f"look   negbench ui{f' --runs-dir {result.path.parent}'}", highlight=False, soft_wrap=True)

@@ -68,5 +68,4 @@ def ui(given: Mapping[str, Any]) -> None:
     sys.stdout.flush()
     subprocess.Popen([sys.executable, "-I", "-c", _SAY, str(asked.port), str(os.getpid()), address])
     # MLflow's job runner starts extra processes, for evaluations by language models
-    off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    os.execve(sys.executable, arguments, os.environ | store | off | APART)
+    os.execve(sys.executable, arguments, os.environ | store | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"} | APART)

@@ -75,11 +75,7 @@ _FORMS: Mapping[str, Mapping[str, tuple[Clause, ...]]] = {  # attributes worded 
     "pattern": _PATTERN_FORMS,
     "print": _PRINT_FORMS,
 }
-_NOUNS = {
-    "dress": ("dress", "gown"),
-    "shirt": ("shirt", "tee shirt"),
-    "toptee": ("top", "blouse"),
-}
+_NOUNS = {"dress": ("dress", "gown"), "shirt": ("shirt", "tee shirt"), "toptee": ("top", "blouse")}
 # how an annotator hints at a change without saying what is new; the other annotator then says it
 _VAGUE = {
     "colour lighter": (Clause("is", "lighter"), Clause("is", "brighter"), Clause("is", "a different color")),
@@ -160,13 +156,7 @@ def describe(attributes: Attributes, stream: Stream) -> str:
 def attribute_words(attributes: Attributes) -> list[list[str]]:
     """Five lists of words as in FashionIQ's attribute files: texture, fabric (here: colour), shape, part, style."""
     said = {name: clauses(attributes, name)[0].phrase.removeprefix("a ") for name in ATTRIBUTES}
-    return [
-        [said["pattern"]],
-        [said["colour"]],
-        [said["length"]],
-        [said["sleeve"], said["neckline"]],
-        [said["print"]],
-    ]
+    return [[said["pattern"]], [said["colour"]], [said["length"]], [said["sleeve"], said["neckline"]], [said["print"]]]
 
 
 # --- sentences ---------------------------------------------------------------------------------------------------

@@ -10,15 +10,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from negbench.contracts import Query
-from negbench.datasets._read import (
-    Reader,
-    check_choice,
-    get,
-    image_id,
-    quoted,
-    strings,
-    typed,
-)
+from negbench.datasets._read import Reader, check_choice, get, image_id, quoted, strings, typed
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import Block, FolderOptions, ScoreBlock, Top, columns_of

@@ -8,13 +8,7 @@ from typing import ClassVar, Self
 
 from negbench.contracts import Query
 from negbench.datasets._read import Reader, quoted
-from negbench.datasets._tirg import (
-    ClassDataset,
-    Labels,
-    Language,
-    recalls,
-    resolve_split,
-)
+from negbench.datasets._tirg import ClassDataset, Labels, Language, recalls, resolve_split
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import FolderOptions
 from negbench.datasets.image_files import ImageFiles, relative_path, without_extension

@@ -3,14 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from negbench.datasets._fashioniq_files import (
-    CATEGORIES,
-    METRICS,
-    SPLITS,
-    TEMPLATES,
-    FashionIQFormat,
-    FormatOptions,
-)
+from negbench.datasets._fashioniq_files import CATEGORIES, METRICS, SPLITS, TEMPLATES, FashionIQFormat, FormatOptions
 from negbench.datasets._read import check_choice
 from negbench.datasets.card import Counts, DatasetCard
 

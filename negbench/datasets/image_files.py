@@ -43,12 +43,7 @@ class ImageFiles:
 
     @classmethod
     def scan(
-        cls,
-        root: Path,
-        *,
-        key: Callable[[PurePath], str] = stem,
-        files: Iterable[Path] | None = None,
-        tree: str = "",
+        cls, root: Path, *, key: Callable[[PurePath], str] = stem, files: Iterable[Path] | None = None, tree: str = ""
     ) -> ImageFiles:
         """Index every .jpg, .jpeg, .png and .webp (in any case) below a folder; links to folders are followed.
 

@@ -7,13 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from negbench.contracts import Query
 from negbench.datasets._read import Reader, quoted
-from negbench.datasets._tirg import (
-    ClassDataset,
-    Labels,
-    Language,
-    recalls,
-    resolve_split,
-)
+from negbench.datasets._tirg import ClassDataset, Labels, Language, recalls, resolve_split
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import FolderOptions
 from negbench.datasets.image_files import EXTENSIONS, ImageFiles, relative_path, without_extension
@@ -73,15 +67,7 @@ class MitStates(ClassDataset):
         reader = Reader(Reader.find(options.root, kind, marker="images", tree=TREE).root / "images")
         labels = _labels(reader, split)
         files = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
-        return cls.of_labels(
-            kind,
-            split,
-            labels,
-            LANGUAGE,
-            _test_queries,
-            files,
-            allow_missing=options.allow_missing,
-        )
+        return cls.of_labels(kind, split, labels, LANGUAGE, _test_queries, files, allow_missing=options.allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

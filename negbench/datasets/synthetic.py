@@ -6,14 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from negbench.contracts import check_option
-from negbench.datasets._fashioniq_files import (
-    CATEGORIES,
-    METRICS,
-    TEMPLATES,
-    Corpus,
-    FashionIQFormat,
-    FormatOptions,
-)
+from negbench.datasets._fashioniq_files import CATEGORIES, METRICS, TEMPLATES, Corpus, FashionIQFormat, FormatOptions
 from negbench.datasets._synthesis import GENERATOR, SPLITS, Manifest, Spec, check, ensure
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import DEV_QUERIES

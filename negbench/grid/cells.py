@@ -75,11 +75,7 @@ def _cell(run: PlannedRun, given: RunConfig, labels: dict[str, str], facts: Mapp
 
 
 def plan(
-    configs: Sequence[RunConfig],
-    runs: Path,
-    display: Display,
-    scenes: Scenes,
-    choices: Sequence[Choice] = (),
+    configs: Sequence[RunConfig], runs: Path, display: Display, scenes: Scenes, choices: Sequence[Choice] = ()
 ) -> list[Cell]:
     """Resolve every cell and look for it among the finished runs; nothing is encoded yet.
 

@@ -68,8 +68,7 @@ class ComparisonPlan:
     def price(self, looks: Looks | None) -> list[str]:
         """Say what the runs that are left take, as `estimate.price`."""
         least, most = self.epochs_after_trials(looks)
-        cells = (*self.cells, *(self.rates.cells if self.rates else ()))
-        return price(cells, self.folder.path.parent, most - least)
+        return price((*self.cells, *(self.rates.cells if self.rates else ())), self.folder.path.parent, most - least)
 
     @property
     def trials(self) -> ComparisonFolder:
@@ -78,8 +77,7 @@ class ComparisonPlan:
 
     def more(self, seeds: Sequence[int]) -> list[Cell]:
         """Return the cells of other seeds."""
-        asked = self.asked.model_copy(update={"seeds": list(seeds)})
-        plan, _ = _planned(asked, self.folder.path.parent)
+        plan, _ = _planned(self.asked.model_copy(update={"seeds": list(seeds)}), self.folder.path.parent)
         return replace(plan, rates=self.rates).at_best_rates().cells
 
     def at_best_rates(self) -> ComparisonPlan:
@@ -176,8 +174,7 @@ def _choices(asked: Compare, axes: Axes) -> tuple[list[Choice], Sequence[list[Ch
         for name in chosen:
             system(name, "--systems")  # raises
         base = [*axes.base, {"dataset": axes.datasets[0], "backbone": axes.backbones[0]}]
-        within = replace(axes, losses=(), strategies=())  # those of the systems
-        return system_choices(chosen, axes.strategies, base, SCENES), within.choices()
+        return system_choices(chosen, axes.strategies, base, SCENES), replace(axes, losses=(), strategies=()).choices()
     if asked.dials:
         _single(axes, "--dial", "losses", "backbones", "datasets")
     settings = [Choice(labels={"settings": "default"})] if asked.tuned else [Choice()]

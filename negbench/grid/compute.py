@@ -87,11 +87,9 @@ def computed(
         SCENES.clear()  # free a large backbone here, as the workers load their own
     try:
         with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
-            progress = _progress(runs, cells, todo, execution, advance)
-            outcomes = compute(folder, cells, execution, progress, before)
+            outcomes = compute(folder, cells, execution, _progress(runs, cells, todo, execution, advance), before)
     except (KeyboardInterrupt, Stopped):
-        rows = folder.cells()
-        kept = sum(row["run"] is not None for row in rows)
+        kept = sum(row["run"] is not None for row in folder.cells())
         log.warning("%d of %d cells are finished and kept in %s", kept, len(before) + len(cells), folder.path)
         raise
     for outcome in _failed(outcomes):

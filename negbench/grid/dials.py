@@ -94,8 +94,7 @@ class Dials:
 
     def lines_along(self, axis: int) -> list[list[Point]]:
         """Group the points by the values of all other dials, each list in the order of this dial's values."""
-        others = [(None,) if i == axis else dial.values for i, dial in enumerate(self.axes)]
-        lines = itertools.product(*others)
+        lines = itertools.product(*[(None,) if i == axis else dial.values for i, dial in enumerate(self.axes)])
         return [[(*rest[:axis], value, *rest[axis + 1 :]) for value in self.axes[axis].values] for rest in lines]
 
 

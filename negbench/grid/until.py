@@ -67,8 +67,7 @@ def computed_until(
         until.say(f"look {number}, {count} seeds{', without what failed' * bool(failed)}: {words}")
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
-        seeds = looks.seeds(looks.counts[number])[count:]
-        cells = list(more(seeds))
+        cells = list(more(looks.seeds(looks.counts[number])[count:]))
         wanted = {cell.hash for cell in cells if place_of(cell.labels) in running}
         cells = [cell for cell in cells if cell.hash in wanted]  # all places of a run have the same seeds
         execution.estimate.later = (0.0, epochs_of_looks(cells, looks, looks.counts[number]))

@@ -157,12 +157,7 @@ class HybridTerms:
     """
 
     def __init__(
-        self,
-        config: HybridConfig,
-        backbone: Backbone,
-        loss: Loss,
-        dataset: Dataset,
-        strategy: Strategy,
+        self, config: HybridConfig, backbone: Backbone, loss: Loss, dataset: Dataset, strategy: Strategy
     ) -> None:
         check_hybrid(config, backbone, dataset)
         self.config, self.backbone, self.loss, self.strategy = config, backbone, loss, strategy

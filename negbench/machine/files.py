@@ -205,8 +205,7 @@ def names_in(folder: Path) -> list[str]:
         lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    hashes = {line[66:]: line[:64] for line in lines if line[66:]}
-    return [name for name, value in hashes.items() if value != _DELETED]
+    return [name for name, value in {line[66:]: line[:64] for line in lines if line[66:]}.items() if value != _DELETED]
 
 
 @contextlib.contextmanager

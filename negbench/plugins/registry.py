@@ -128,8 +128,7 @@ class Registry:
         """Return the class of this name, importing it if needed."""
         key = (kind, name)
         if key not in self._classes and is_composite(kind, name):
-            compose = importlib.import_module(COMPOSITES).compose
-            self._classes[key] = compose(name, lambda part: self.get(kind, part))
+            self._classes[key] = importlib.import_module(COMPOSITES).compose(name, lambda part: self.get(kind, part))
         elif key not in self._classes:
             self._classes[key] = _plugin_class(self.find(kind, name))
         return self._classes[key]
@@ -224,8 +223,7 @@ def options_class(cls: type) -> type:
     """
     if not hasattr(cls, "load"):
         return cls
-    first = next(iter(inspect.signature(cls.load).parameters), "")
-    hint = _types_of(cls.load, cls.__name__).get(first)
+    hint = _types_of(cls.load, cls.__name__).get(next(iter(inspect.signature(cls.load).parameters), ""))
     if not (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
         raise NegbenchError(f"{cls.__name__}.load: annotate its first parameter with the dataclass of its options")
     return hint
@@ -364,8 +362,7 @@ def import_file(path: Path, flag: str) -> ModuleType:
     if not path.is_file():
         raise NegbenchError(f"{flag} {path}: no such file")
     # the name holds the path's hash: two files of one name stay apart, one file imported twice is one module
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    name = f"negbench_plugin_{path.stem}_{digest}"
+    name = f"negbench_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -89,8 +89,7 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
             home = node.module or ""
             if node.level:
                 parts = module.split(".")
-                above = parts[: len(parts) - node.level + package]
-                home = ".".join([*above, *([home] if home else [])])
+                home = ".".join([*parts[: len(parts) - node.level + package], *([home] if home else [])])
             for alias in node.names:
                 yield alias.asname or alias.name, f"{home}.{alias.name}"
 

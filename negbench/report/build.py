@@ -299,11 +299,9 @@ def _backbone(backbone: Mapping[str, Any]) -> str:
 
 
 def _selection(select: str) -> str:
-    return {
-        "last": "the last",
-        "dev": "the best on a part of train",
-        "val": "the best on the reported split itself",
-    }[select]
+    return {"last": "the last", "dev": "the best on a part of train", "val": "the best on the reported split itself"}[
+        select
+    ]
 
 
 def _joined(values: Any) -> str:

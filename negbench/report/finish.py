@@ -69,13 +69,7 @@ def finish(
 
 
 def _renew(
-    runs: Path,
-    name: str,
-    tracking_uri: str | None,
-    findings: Findings,
-    listed: Sequence[Table],
-    *,
-    report: bool,
+    runs: Path, name: str, tracking_uri: str | None, findings: Findings, listed: Sequence[Table], *, report: bool
 ) -> list[Path]:
     """Write the tables, the page, and the summary runs; return the files in the comparison's folder."""
     answer = say(findings)

@@ -176,8 +176,7 @@ def _examples(
     pictures: Pictures,
 ) -> tuple[Example, ...]:
     def thumb(image: str, caption: str, relation: Relation) -> Thumb:
-        key = pictures.add(f"{split}/{image}", lambda: dataset.open_image(image))
-        return Thumb(image, key, caption, relation)
+        return Thumb(image, pictures.add(f"{split}/{image}", lambda: dataset.open_image(image)), caption, relation)
 
     made = []
     for position, (row, why) in enumerate(zip(picked.rows, picked.why, strict=True)):

@@ -181,5 +181,4 @@ _JOINT = re.compile(r"(?:(?<=\w)|(?<=</span>))([+|:]|&gt;)(?=[\w<])")  # in comb
 def _prose(text: str) -> str:
     """Escape text for HTML: backticks become code, names and intervals stay on one line, combined names may break."""
     whole = _WHOLE.sub(r'<span class="whole">\g<0></span>', escape(text))
-    parted = re.sub(r"(?<=\d) %", "&nbsp;%", _JOINT.sub(r"\1<wbr>", whole))
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", parted)
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", re.sub(r"(?<=\d) %", "&nbsp;%", _JOINT.sub(r"\1<wbr>", whole)))

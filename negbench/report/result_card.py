@@ -104,11 +104,7 @@ def _markdown(name: str, page: Page, settings: Mapping[str, Any]) -> str:
             lines.append(f"**{table.title}**{f' (all rows: {constant})' * bool(constant)}")
             lines.append(markdown(table.shown).rstrip())
     lines += ["## Settings that all runs share, as a recipe", "Each row's other settings are in `card.json`."]
-    lines.append(f"```toml\n{_toml(settings)}\n```")
+    rows = (f"{key} = {json.dumps(value)}" for key, value in settings.items())  # JSON's scalars and lists are TOML's
+    lines.append("\n".join(("```toml", *rows, "```")))
     lines += ["## Provenance", markdown(pd.DataFrame(page.facts, columns=["", "value"])).rstrip()]
     return "\n\n".join(lines) + "\n"
-
-
-def _toml(settings: Mapping[str, Any]) -> str:
-    """Return dotted keys and values; JSON's scalars and lists are TOML's, too."""
-    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())

@@ -75,8 +75,7 @@ def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str 
             file.write(frame.to_csv(index=False))
         written.append(book.folder / name)
     point = ", ".join(f"{key.split('.')[-1]} = {plain(value)}" for key, value in done[0].params.items())
-    score = percent(done[0].value)
-    answer = f"The best of {len(done)} finished trials: {point} (recall {score} % on the dev part)."
+    answer = f"The best of {len(done)} finished trials: {point} (recall {percent(done[0].value)} % on the dev part)."
     Tracker.open(book.folder.parent, tracking_uri).close_parent(
         book.folder / "mlflow.json", book.name, [], written, answer
     )

@@ -61,8 +61,7 @@ def zone_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart
         f"{100 * (1 - first.alpha):g} % intervals, against the median rank of the drawn negatives (mean over refreshes "
         "and seeds). Line: windows of ranks. Points: all other rules that draw from the corpus."
     )
-    title = "Where in the ranking should negatives come from?"
-    return Chart("zone", title, text, tuple(drawn), 2, direct=True)
+    return Chart("zone", "Where in the ranking should negatives come from?", text, tuple(drawn), 2, direct=True)
 
 
 def _draw(rules: Sequence[_Rule], metric: str) -> Callable[[Axes], None]:

@@ -302,8 +302,7 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
 def _named(key: str, value: Any) -> Any:
     """Add the default plug-in's name to a plug-in section that gives only options."""
     if key in SECTIONS and key != "strategy" and isinstance(value, dict) and "name" not in value:
-        default = RunConfig.model_fields[key].default
-        return {"name": default.name, **value}
+        return {"name": RunConfig.model_fields[key].default.name, **value}
     return value
 
 

@@ -271,9 +271,7 @@ class RunSettings(ModelOptions):
     """All plug-ins of one run."""
 
     strategy: Named | None = option(
-        None,
-        "Negative-sampling strategy (see `list strategies`); options as qure:variant=release.",
-        cli=str,
+        None, "Negative-sampling strategy (see `list strategies`); options as qure:variant=release.", cli=str
     )
     loss: Named | None = option(None, "Loss [default: bradley-terry].", cli=str)
     seed: int | None = option(None, "Seed of initial weights, batches and draws [default: 0].")
@@ -300,8 +298,7 @@ class UntilOptions(Options):
 
     in_recipe: ClassVar[bool] = True
     until: Literal["decided"] | None = option(
-        None,
-        "decided: look after 3, 5, 8, 12, ... seeds, and add seeds to what is still undecided.",
+        None, "decided: look after 3, 5, 8, 12, ... seeds, and add seeds to what is still undecided."
     )
     max_seeds: int = option(60, "With --until: seeds at the last look.", ge=2, le=MANY_SEEDS)
     budget: Budget | None = option(

@@ -11,14 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from negbench.contracts import (
-    Backbone,
-    ComposesTexts,
-    FreezesTexts,
-    HasSubQueries,
-    HoldsFeatures,
-    relevance,
-)
+from negbench.contracts import Backbone, ComposesTexts, FreezesTexts, HasSubQueries, HoldsFeatures, relevance
 from negbench.errors import NegbenchError
 from negbench.testing.worlds import global_generators
 
@@ -223,8 +216,7 @@ class BackboneTestCase:
         order = [2, 0]
         chosen = backbone.queries(features[order], _rows(tokens, order))
         torch.testing.assert_close(chosen, queries[order], rtol=0, atol=1e-5)
-        alone = backbone.queries(features[2:3], self.texts[2:3])[0]
-        torch.testing.assert_close(alone, queries[2], rtol=0, atol=1e-5)
+        torch.testing.assert_close(backbone.queries(features[2:3], self.texts[2:3])[0], queries[2], rtol=0, atol=1e-5)
         torch.testing.assert_close(backbone.queries(features.half(), tokens), queries, rtol=0, atol=0.02)
 
     def test_queries_depend_on_both_sides(

@@ -46,8 +46,7 @@ def plan_study(asked: Study) -> StudyPlan:
         NegbenchError: an unknown key, a value of the wrong type, or invalid settings.
     """
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
-    below = {"eval": {"dev_fraction": DEV_FRACTION}}
-    layer, remarks = with_system([below, *layers_of(asked)], Scenes())
+    layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(asked)], Scenes())
     base, grid = build_config([layer]), asked.sampler == "grid"
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
     spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)

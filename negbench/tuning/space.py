@@ -138,13 +138,7 @@ class Space:
 # --- building ----------------------------------------------------------------------------------------------------
 
 
-def build_space(
-    base: RunConfig,
-    *,
-    search: Sequence[str] = (),
-    fix: Sequence[str] = (),
-    grid: bool = False,
-) -> Space:
+def build_space(base: RunConfig, *, search: Sequence[str] = (), fix: Sequence[str] = (), grid: bool = False) -> Space:
     """Build the space of a study.
 
     Args:
@@ -156,8 +150,7 @@ def build_space(
     Raises:
         OptionError: a key or value that cannot be searched, or no knob at all.
     """
-    full = resolved(base)
-    space = _searched(base, full, search, fix, grid)
+    space = _searched(base, resolved(base), search, fix, grid)
     if not space.knobs:
         raise OptionError(
             f"strategy '{base.strategy.name}' has nothing left to tune: add a knob with --search KEY=low:high"

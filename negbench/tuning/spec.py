@@ -112,11 +112,7 @@ def first_refresh(config: RunConfig) -> int:
 # every option is written out, so that another version's defaults do not apply
 _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
     "tpe": partial(
-        optuna.samplers.TPESampler,
-        multivariate=True,
-        constant_liar=True,
-        n_startup_trials=_STARTUP,
-        n_ei_candidates=24,
+        optuna.samplers.TPESampler, multivariate=True, constant_liar=True, n_startup_trials=_STARTUP, n_ei_candidates=24
     ),
     "gp": partial(optuna.samplers.GPSampler, n_startup_trials=_STARTUP, deterministic_objective=False),
     "cmaes": partial(optuna.samplers.CmaEsSampler, n_startup_trials=_STARTUP, consider_pruned_trials=False),

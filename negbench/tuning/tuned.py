@@ -69,8 +69,7 @@ def _spec(config: RunConfig, seed: int) -> StudySpec | None:
     base = config.model_copy(update={"seed": seed, "eval": chosen})
     if not set(own_knobs(base, resolved(base))) - {_NEGATIVES}:
         return None
-    space = build_space(base, fix=[_NEGATIVES])
-    return StudySpec.of(base, space)
+    return StudySpec.of(base, build_space(base, fix=[_NEGATIVES]))
 
 
 def computed_tuned(
@@ -133,8 +132,7 @@ def tune(
     for place, each in enumerate(searches):
         if each.spec is not None:
             title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
-            uri = execution.tracking_uri
-            books[place], job = open_study(runs, title, each.spec, trials=trials, tracking_uri=uri)
+            books[place], job = open_study(runs, title, each.spec, trials=trials, tracking_uri=execution.tracking_uri)
             jobs.append(job)
             places.append(place)
     several = -(-execution.executor.workers // len(jobs)) if jobs else 0  # per study, so that no process is idle
