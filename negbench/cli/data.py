@@ -101,6 +101,7 @@ def encode(given: Mapping[str, Any]) -> None:
     from negbench.systems.system import with_system
 
     asked, scenes = EncodeData.parsed(given), Scenes()
+    # a configuration must name a strategy; it is not used here
     whole, remarks = with_system([*layers_of(asked), {"strategy": {"name": "all-corpus"}}], scenes)
     notes(remarks)
     with stages("encode") as display:
