@@ -42,8 +42,11 @@ pictures: $(VENV)/.pictures ## real pictures: fetch four icon packages with npm,
 	$(BIN)/negbench compare --recipe emoji --data-root data/emoji --workers 2 --name emoji
 
 test faults attack: export PYTHONDONTWRITEBYTECODE = # keep bytecode: tests start many interpreters, and pytest rewrites their files
-test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+test: $(STAMP) ## run all tests, on the CPU
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+gpu: $(STAMP) ## run the tests that need a GPU
+	$(BIN)/python -m pytest -q -m gpu
 
 faults: $(STAMP) ## repeat the tests of docs/reliability.md: a kill at every write, 50 damaged files of each kind
 	NEGBENCH_FAULTS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/reliability tests/test_executors.py
@@ -80,4 +83,4 @@ system: ## install Debian packages for the browser tests (as root); without them
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium
 
-.PHONY: help install demo pictures test faults attack fuzz mutants pinned lint docs bench system
+.PHONY: help install demo pictures test gpu faults attack fuzz mutants pinned lint docs bench system

@@ -38,7 +38,7 @@ def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Sce
             if precision == "fp16":  # patched in: a run on a CPU refuses fp16
                 patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
             setting = precision if precision == "bf16" else "fp32"
-            config = load_config(flags=flags, sets=[*sets, f"train.precision={setting}"])
+            config = load_config(flags=flags, sets=[*sets, f"train.precision={setting}", "compute.device=cpu"])
             by_precision[precision] = run_config(config, replace(Bench.open(place / precision, "none"), scenes=scenes))
     return by_precision
 
