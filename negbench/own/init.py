@@ -50,6 +50,7 @@ class Scan:
         images: number of image files by extension.
         triplets: the file of triplets, and its table.
         vectors: 'images' or 'texts' -> a file of named embeddings.
+        unused: other files of arrays, with the names of these.
         present: a line for each thing found.
         missing: a line for each thing missing or wrong, with its remedy.
         warnings: a line for each reason why comparisons will say little (`forewarn`).
@@ -60,6 +61,7 @@ class Scan:
     images: Counter[str] = field(default_factory=Counter)
     triplets: tuple[Path, TripletTable] | None = None
     vectors: dict[str, Path] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
     present: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -148,6 +150,7 @@ def _vectors(scan: Scan, file: Path) -> None:
         return
     role = next((role for role, names in _NAMES.items() if names in keys), None)
     if role is None or len(keys) == 1:
+        scan.unused.append(f"{file.name} has {', '.join(sorted(keys)[:9])}")
         return
     if role == "images" and "text" in file.stem.lower():
         scan.missing.append(
@@ -164,17 +167,18 @@ def _vectors(scan: Scan, file: Path) -> None:
 
 def _check(scan: Scan) -> None:
     """Load what was found as a run would; record as missing whatever is absent or does not fit."""
+    unused = f"; {'; '.join(scan.unused)}" * bool(scan.unused)
     if not scan.images and not scan.vectors:
         scan.missing.append(
             "no images (.jpg, .png, .webp), nor embeddings of images and of texts (.npz with ids and features, texts "
-            "and features)"
+            f"and features{unused})"
         )
     if len(scan.vectors) == 1 and not scan.missing:
         (there,) = scan.vectors
         lacking = "texts" if there == "images" else "images"
         scan.missing.append(
             f"no embeddings of {lacking}: save them beside {scan.vectors[there].name}, e.g. "
-            f"np.savez('{lacking}.npz', {_NAMES[lacking]}=names, features=vectors)"
+            f"np.savez('{lacking}.npz', {_NAMES[lacking]}=names, features=vectors){unused}"
         )
     if scan.missing:
         return
