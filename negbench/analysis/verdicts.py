@@ -87,9 +87,10 @@ class Rules:
 
 
 def _named(name: str, plugins: Mapping[str, str]) -> str | None:
-    """Return the label of this name, or the only label of a plug-in of this name; else None."""
-    if name in plugins:
-        return name
+    """Return the label of this name, printed or as --strategies takes it, or a plug-in's only label; else None."""
+    spelled = {label.replace("(", ":").replace(", ", ":").rstrip(")"): label for label in plugins}
+    if name in plugins or name in spelled:
+        return spelled.get(name, name)
     of_plugin = [label for label, plugin in plugins.items() if plugin == name]
     return of_plugin[0] if len(of_plugin) == 1 else None
 

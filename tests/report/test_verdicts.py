@@ -155,11 +155,12 @@ def test_baseline_margin_and_alpha(tmp_path):
 
 
 def test_the_baseline_is_one_of_the_strategies():
-    Rules("top-k").check({"qure": "qure", "top-k(k=5)": "top-k"})
+    window = "shifted-top-k(start=1, stop=3)"
+    assert Rules("shifted-top-k:start=1:stop=3").choose({"top-k": "top-k", window: "shifted-top-k"}) == window
     with pytest.raises(UnknownNameError, match="unknown --baseline 'top': did you mean 'top-k'"):
         Rules("top").check({"qure": "qure", "top-k": "top-k"})
-    with pytest.raises(UnknownNameError):
-        Rules("top-k").check({"top-k(k=5)": "top-k", "top-k(k=6)": "top-k"})
+    assert Rules("top-k").choose({"qure": "qure", "top-k(k=5)": "top-k"}) == "top-k(k=5)"
+    assert Rules("top-k").choose({"top-k(k=5)": "top-k", "top-k(k=6)": "top-k"}) is None
 
 
 def test_seeds_that_are_not_common(tmp_path):
