@@ -65,9 +65,10 @@ def chapters(**sections: Iterable[PageSection | None]) -> Chapters:
 
 @dataclass(frozen=True)
 class Page:
-    """Contents of a page: the answer's first line on top, its other lines below the first section, and the facts last.
+    """Contents of a page: the answer's first lines on top, its others below the first section, and the facts last.
 
-    `header`: what was compared, when and with which version, on one line. `chapters`: "details" are folded.
+    `header`: what was compared, when and with which version, on one line. `chapters`: "details" are folded. `lead`: how
+    many lines of the answer stand on top.
     """
 
     title: str
@@ -76,6 +77,7 @@ class Page:
     answer: tuple[str, ...]
     chapters: Chapters
     facts: tuple[tuple[str, str], ...]
+    lead: int = 1
 
 
 def write_page(folder: Path, page: Page) -> list[Path]:

@@ -14,6 +14,7 @@ from negbench.api import compare
 from negbench.errors import OptionError
 from negbench.grid.compare import over_recipe, plan_comparison
 from negbench.report.along import budgets_chart, dial_charts
+from negbench.report.build import comparison_page
 from negbench.settings.options import Compare
 
 
@@ -31,8 +32,8 @@ def test_each_budget_has_tables_schedules_and_rates_of_its_own(runs):
     findings = stored(runs, "budgets")
     groups = {(group.labels["epochs"], group.labels["strategy"]): group for group in findings.groups}
     assert len(groups) == 2 * 2 * 2
-    for (epochs, _), group in groups.items():
-        assert group.configs[0].train.epochs == int(epochs)
+    assert all(group.configs[0].train.epochs == int(epochs) for (epochs, _), group in groups.items())
+    assert comparison_page(runs / "budgets", findings, (), 0).lead == 2
     assert groups["2", "qure x1"].results[0]["refresh_epochs"] == [1]
     assert groups["4", "qure x1"].results[0]["refresh_epochs"] == [2]
     assert {rate["labels"]["epochs"] for rate in findings.document["rates"]} == {"2", "4"}
@@ -46,14 +47,8 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     """Every point is a value of each; strategies are compared within it."""
     sets = tuple(text for text in vector_sets if not text.startswith("train.epochs="))
     asked = {"strategies": "qure,in-batch", "seeds": 2, "sets": sets, "epochs": "1,2", "negatives": "1,3"}
-    given = {
-        "lr": "fixed",
-        "dials": ("train.weight_decay=0.1,0.2",),
-        "name": "c",
-        "tracking_uri": "none",
-        "report": False,
-    }
-    compare(Compare(runs_dir=tmp_path, **asked, **given))
+    given = {"lr": "fixed", "dials": ("train.weight_decay=0.1,0.2",), "name": "c", "tracking_uri": "none"}
+    compare(Compare(runs_dir=tmp_path, report=False, **asked, **given))
     findings = stored(tmp_path, "c")
     assert len(findings.groups) == 2 * 2 * 2 * 2
     frame = points_frame(findings.dials, findings.main)
