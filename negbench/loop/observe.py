@@ -1,8 +1,10 @@
 """Observe the model during training: the regime card at each refresh and at the end, and score curves."""
 
 import math
+from collections.abc import Iterable
 
 from negbench.contracts import Strategy
+from negbench.loop.schedule import Stage
 from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import Log
 from negbench.mining import curves
@@ -14,14 +16,19 @@ from negbench.store.runfolder import RunFolder
 MOVES_SCORES = False  # only observes
 
 
-def card_epochs(config: ResolvedConfig) -> set[int]:
+_CARDS = 7  # of a run before its end: a card and the ranks it needs cost more than a refresh
+
+
+def card_epochs(config: ResolvedConfig, stages: Iterable[Stage]) -> set[int]:
     """Return the epochs before which the regime card is taken; it is also taken at the end.
 
-    These are the start and every refresh. A run that never redefines its pools (batch strategies, the whole corpus)
-    uses the refreshes of the default schedule, so that runs can be compared.
+    These are the start and every refresh, or evenly spaced ones of more than _CARDS. A run that never redefines its
+    pools (batch strategies, the whole corpus) uses the refreshes of the default schedule, so that runs can be compared.
     """
-    own = config.schedule.refresh_epochs
-    return {0, *own} if any(own) else {0, *refresh_epochs(config.train.epochs, Strategy.n_def)}
+    own = {*config.schedule.refresh_epochs}.union(*(stage.refreshes for stage in stages))
+    taken = sorted({0, *(own if any(own) else refresh_epochs(config.train.epochs, Strategy.n_def))})
+    last, cards = len(taken) - 1, min(len(taken), _CARDS)
+    return {taken[round(last * card / max(1, cards - 1))] for card in range(cards)}
 
 
 def note_regime(now: Snapshot, log: Log) -> None:

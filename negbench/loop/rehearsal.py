@@ -71,7 +71,7 @@ class Rehearsals:
             return self._known[what, key]
 
         stages = stages_of(parts.strategy, config)
-        carded = card_epochs(config).union(*(stage.refreshes for stage in stages))
+        carded = card_epochs(config, stages)
         scored = {*range(0, epochs, config.eval.every), epochs}
         curves = config.eval.reported * (1 + any(config.schedule.refresh_epochs[:1]))  # a curve takes as long as a card
         rankings = len(scored | carded) + 4 + (chosen != "last")  # four by one modality alone

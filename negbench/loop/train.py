@@ -52,6 +52,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             state.baselines = observe.untrained(now, log)
             observe.keep_curves(now, folder, "start")
         stages, due = stages_of(strategy, config), 0.0
+        carded = observe.card_epochs(config, stages)
         while state.epoch < config.train.epochs:
             stage = next(stage for stage in stages if state.epoch < stage.end)
             moving.objective.take(stage.strategy)
@@ -59,7 +60,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
                 _refresh(now, moving, stage, folder, log)
             elif stage.strategy.scope == "batch":
                 state.negatives = None
-            if state.epoch in {*stage.refreshes, *observe.card_epochs(config)}:
+            if state.epoch in carded:
                 observe.note_regime(now, log)
             now.clear()
             moving.objective.see(_epoch_scene(run, state, stage))

@@ -74,7 +74,7 @@ class RunRecord(Closed):
     behaviour: Known = Field(description="what the strategy did: means over refreshes (batch strategies: epochs)")
     behaviour_by_refresh: list[Known] = Field(description="the same, one by one, with the epoch")
     regime: Known = Field(description="how well the model ranked at the end, and what random negatives were")
-    regime_by_refresh: list[Known] = Field(description="the same before each refresh")
+    regime_by_refresh: list[Known] = Field(description="the same before refreshes")
     refresh_epochs: list[int] = Field(description="epochs before which pools were defined anew")
     temperatures: dict[str, float] = Field(description="learned temperatures at the end")
     draws: Draws

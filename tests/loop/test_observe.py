@@ -14,6 +14,7 @@ from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.remarks import remarks_of
 from negbench.loop.runs import Bench, run_config
+from negbench.loop.schedule import stages_of
 from negbench.loop.types import RunResult, State
 from negbench.mining.regime import Regime
 from negbench.plugins.registry import registry
@@ -42,10 +43,14 @@ def run(strategy: str, sets: list[str], runs: Path, *more: str) -> RunResult:
         ("qure", ("schedule.refresh_epochs=[3,5]",), {0, 3, 5}),
         ("qure", ("schedule.refresh_epochs=[0]",), {0, 2, 4, 6, 8, 10}),
         ("cirqrs", ("schedule.n_def=3",), {0, 4, 8}),
+        ("qure", ("schedule.refresh_every=1",), {0, 2, 4, 6, 7, 9, 11}),
+        ("top-k:3>qure", ("schedule.refresh_epochs=[3,5]",), {0, 3, 5}),
     ],
 )
 def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, want):
-    assert card_epochs(resolved(config_of(strategy, [], "train.epochs=12", *more))) == want
+    config = resolved(config_of(strategy, [], "train.epochs=12", *more))
+    stages = stages_of(make_strategy(config.strategy.name, **config.strategy.options), config)
+    assert card_epochs(config, stages) == want
 
 
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])
