@@ -200,7 +200,7 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
         searches = combinations(planned.cells)
         fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
         count = sum(each.spec is not None for each in searches)
-        say(f"tuning: {asked.tuned} trials for each of {count} strategies, on a part of train")
+        say(f"tuning: {asked.tuned} trials for each of {count} strategies, on a dev part")
         if fixed:
             say(f"nothing to tune: {', '.join(fixed)}")
     return planned, rules, searches

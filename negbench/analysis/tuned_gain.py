@@ -84,7 +84,7 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[VerdictRow]) -> list
         if gain is not None:
             parts[-1] += f", {signed(gain.difference, gain.diff_low, gain.diff_high)} points over its default"
     spent, trials = sum(each.seconds for each in tunings), sum(each.trials for each in tunings)
-    cost = f"{trials} trials on a part of train, {spent:,.0f} s of computing besides the runs of both tables"
+    cost = f"{trials} trials on a dev part, {spent:,.0f} s of computing besides the runs of both tables"
     return [f"Equal tuning ({cost}): {'; '.join(parts)}."]
 
 

@@ -362,7 +362,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
         cli=str,
     )
     tuned: int | None = option(
-        None, "Also compare tuned strategies: this many trials for each, on a part of train.", ge=1
+        None, "Also compare tuned strategies: this many trials for each, on a dev part.", ge=1
     )
     lr: LearningRate | None = option(
         None,

@@ -118,7 +118,7 @@ def test_both_settings(compared, cells, words_of):
     table = pd.read_csv(compared / "tuned" / "statistics.csv").set_index("baseline")
     assert table.loc["its default", "difference"] == pytest.approx(gain.difference)
     line = signed(gain.difference, gain.diff_low, gain.diff_high)
-    cost = "10 trials on a part of train, 7 s of computing besides the runs of both tables"
+    cost = "10 trials on a dev part, 7 s of computing besides the runs of both tables"
     others = "top-k keeps its default; in-batch has nothing to tune."
     assert f"Equal tuning ({cost}): qure with k=3, {line} points over its default; {others}" in out
     page = words_of(compared / "tuned" / "report" / "index.html")

@@ -17,7 +17,7 @@ def test_what_tuning_found_gained_and_cost() -> None:
     ends = {"mean": 0.4, "sd": 0.0, "low": 0.4, "high": 0.4, "difference": 0.3, "diff_low": 0.2, "diff_high": 0.4}
     gain = VerdictRow(**LABELS, **known, **ends, strategy="x", verdict="better")
     assert tuned_answer(tunings, [gain]) == [
-        "Equal tuning (10 trials on a part of train, 9 s of computing besides the runs of both tables): x with k=3, "
+        "Equal tuning (10 trials on a dev part, 9 s of computing besides the runs of both tables): x with k=3, "
         "a=0.1235, +30.00 [20.00, 40.00] points over its default; y keeps its default; z has nothing to tune; "
         "f FAILED: mend this."
     ]
