@@ -361,9 +361,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
         "Comma-separated published systems, or all: train each with every strategy's negatives (see `list systems`).",
         cli=str,
     )
-    tuned: int | None = option(
-        None, "Also compare tuned strategies: this many trials for each, on a dev part.", ge=1
-    )
+    tuned: int | None = option(None, "Also compare tuned strategies: this many trials for each, on a dev part.", ge=1)
     lr: LearningRate | None = option(
         None,
         "grid: choose each strategy's learning rate among 0.3, 1 and 3 times train.lr, with the first seed, on queries "
