@@ -42,8 +42,8 @@ pictures: $(VENV)/.pictures ## real pictures: fetch four icon packages with npm,
 	$(BIN)/negbench compare --recipe emoji --data-root data/emoji --workers 2 --name emoji
 
 test faults attack: export PYTHONDONTWRITEBYTECODE = # keep bytecode: tests start many interpreters, and pytest rewrites their files
-test: $(STAMP) ## run all tests, on the CPU
-	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n 2 --dist loadfile
+test: $(STAMP) ## run all tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 gpu: $(STAMP) ## run the tests that need a GPU
 	$(BIN)/python -m pytest -q -m gpu
