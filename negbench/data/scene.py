@@ -304,11 +304,13 @@ def _source(
         return pixels, 0
     store, budget = features.store_of(backbone), int(config.compute.feature_memory_gib * 2**30)
     held = min(len(ids) * store.image_bytes, budget)
-    features_held = Need("features held in memory", ((held, "bytes"),), "lower compute.feature_memory_gib")
-    check_memory([features_held], device)
+    smaller = f"--set compute.feature_memory_gib={held / 4 / 2**30:.2g}"
+    check_memory([Need("features held in memory", ((held, "bytes"),), smaller)], device)
     size = backbone.transform(Image.new("RGB", (32, 32))).numel()
-    batch = ((min(config.compute.encode_batch_size, len(ids)), "images"), (size, "values"), (4, "bytes"))
-    check_memory([Need("a batch of images to encode", batch, "lower compute.encode_batch_size")])
+    images = min(config.compute.encode_batch_size, len(ids))
+    batch = ((images, "images"), (size, "values"), (4, "bytes"))
+    smaller = f"--set compute.encode_batch_size={max(1, images // 4)}"
+    check_memory([Need("a batch of images to encode", batch, smaller)])
     with display.stage("encode", total=len(ids)) as advance:
         encoded = store.ensure(
             {image: files[image] for image in ids},

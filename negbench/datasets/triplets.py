@@ -71,7 +71,9 @@ class Triplets(Dataset):
         """
         file, gallery, root = options.file, options.gallery, options.root
         if file is None:
-            raise OptionError("file must be given: name FILE.jsonl (.csv) instead of triplets, or set dataset.file")
+            raise OptionError(
+                "file must be given: name FILE.jsonl (.csv) instead of triplets, or --set dataset.file=FILE.jsonl"
+            )
         table = read_triplets(file, options.columns)
         rows, part = _of_split(table, split, options.val_fraction, options.seed, file)
         added, content = list[str](), table.content

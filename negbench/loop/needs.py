@@ -52,7 +52,7 @@ def memory_needs(run: OpenRun) -> list[Need]:
         (config.train.draws, "negatives"),
         (_DRAWN_BYTES, "bytes"),
     )
-    return [Need("drawn negatives", factors, "lower train.num_negatives, or refresh more often")]
+    return [Need("drawn negatives", factors, _fewer(config))]
 
 
 def step_needs(run: OpenRun) -> list[Need]:
@@ -74,12 +74,25 @@ def step_needs(run: OpenRun) -> list[Need]:
         Need(
             "images of a step",
             ((batch, "queries"), (2 + drawn, "images"), (image, "values"), four),
-            "lower train.batch_size or train.num_negatives",
+            f"--set train.batch_size={_quarter(batch)}, or --set train.num_negatives={_quarter(config.train.draws)}",
         ),
         Need("candidates", ((corpus + queue, "images"), (tokens * width, "values"), four), "use a smaller corpus"),
         Need("trained parameters", ((_ADAM * parameters, "values"), four), "use a smaller backbone"),
-        Need("scores of a batch", (*square, (made if slots else 0, "values"), four), "lower train.batch_size"),
+        Need(
+            "scores of a batch",
+            (*square, (made if slots else 0, "values"), four),
+            f"--set train.batch_size={_quarter(batch)}",
+        ),
     ]
+
+
+def _quarter(count: int) -> int:
+    return max(1, count // 4)
+
+
+def _fewer(config: ResolvedConfig) -> str:
+    """Return how fewer negatives are drawn at once."""
+    return f"--set train.num_negatives={_quarter(config.train.draws)}, or --set schedule.refresh_every=1"
 
 
 def disk_needs(run: OpenRun) -> list[Need]:
@@ -89,7 +102,7 @@ def disk_needs(run: OpenRun) -> list[Need]:
     weights = sum(value.numel() * value.element_size() for value in trained_state(run.backbone).values())
     mined = sum(stage.end - min(stage.refreshes) for stage in _mined(config) if stage.kept)
     corpus = max(len(split.dataset.images) for split in (run.scene.train, run.scene.val))
-    fewer = "lower train.num_negatives, or refresh more often"
+    fewer = _fewer(config)
     return [
         Need(
             "the last two checkpoints",

@@ -1,4 +1,4 @@
-"""Observe the model during training: the regime card at each refresh and at the end, and score curves."""
+"""Observe the model during training: the regime card at refreshes and at the end, and score curves."""
 
 import math
 from collections.abc import Iterable

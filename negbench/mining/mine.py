@@ -171,7 +171,7 @@ def _part(
     if len(bad):
         raise NegbenchError(
             f"query {int(task.ids[rows[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
-            "lower the learning rate or turn mixed precision off"
+            "try a tenth of train.lr, or --set train.precision=fp32"
         )
     allowed = relevant = None
     if task.excluded is not None:

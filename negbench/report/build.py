@@ -72,7 +72,7 @@ def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], g
     zone, budgets = zone_chart(findings.groups, findings.main), budgets_chart(findings.groups, findings.main)
     val, train, missing = _galleries(parts, galleries)
     runs = {run.run_id: run for group in grouped(folder.parent, cells) for run in group.runs}
-    tables = {row.table_key: row.epochs for row in findings.main}
+    budget_of = {row.table_key: row.epochs for row in findings.main}
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
@@ -80,7 +80,7 @@ def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], g
         header=header_of(groups),
         answer=tuple(say(findings)),
         facts=_facts(findings),
-        lead=len(tables) if len(tables) == len({*tables.values()}) else 1,  # one for each training budget
+        lead=len(budget_of) if len(budget_of) == len({*budget_of.values()}) else 1,  # a line for each training budget
         chapters=chapters(
             result=[
                 section("best", "Best strategy at each point", *points[:1]),

@@ -1,5 +1,6 @@
 """Needs of a run, estimated before it: the arithmetic against what the run then uses, and the refusals."""
 
+import re
 import time
 
 import pytest
@@ -89,19 +90,15 @@ def test_what_a_step_holds(vector_sets):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            ["train.num_negatives=100000", "train.epochs=100000"],
-            "x 50,000 epochs between refreshes x 100,000 negatives x",
-        ),
-        (["backbone.dim=1000000000000"], "out of memory ("),
+        (["train.num_negatives=100000", "train.epochs=100000"], "x 50,000 epochs .* x 100,000 negatives .*=25000, or"),
+        (["backbone.dim=1000000000000"], r"out of memory \("),
     ],
 )
 def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, capsys, more, message):
     started = time.monotonic()
     sets = [part for text in (*vector_sets, *more) for part in ("--set", text)]
     assert negbench(["run", "--strategy", "qure", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert re.fullmatch(f".*{message}.*\n", capsys.readouterr().err)
     assert time.monotonic() - started < 60
     assert not list(tmp_path.glob("*/config.json"))
 
@@ -127,11 +124,13 @@ def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tm
 def test_features_and_batches_of_images_count_too(toy_sets, limited):
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
     splits = Scenes().splits(resolved(config))
-    images = sum(len(part.all_images) for part in splits.parts)
-    message = rf"\(a batch of images to encode: {min(128, images)} images x .*\): lower compute.encode_batch_size"
+    count = min(128, sum(len(part.all_images) for part in splits.parts))
+    message = rf"\(a batch of images to encode: {count} images x .*\): --set compute.encode_batch_size={count // 4}$"
     limited(1000 * 2**10)  # enough for the features
     with pytest.raises(OptionError, match=message):
         open_run(config, Display(), Scenes())
     limited(1000)
-    with pytest.raises(OptionError, match=r"\(features held in memory: .*\): lower compute.feature_memory_gib"):
+    with pytest.raises(
+        OptionError, match=r"\(features held in memory: .*\): --set compute.feature_memory_gib=4.3e-06$"
+    ):
         open_run(config, Display(), Scenes())
