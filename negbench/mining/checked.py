@@ -34,7 +34,7 @@ def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
         raise NegbenchError(f"{name}.pool must return a dense tensor on {view.scores.device}, got {answer.device}")
     if answer.is_floating_point() and not bool((answer.isfinite() & (answer >= 0)).all()):
         raise NegbenchError(f"{name}.pool must return finite weights >= 0")
-    wrong = inside(answer) & ~view.allowed
+    wrong = inside(answer) > view.allowed
     if wrong.numpy(force=True).any():
         row, column = wrong.nonzero()[0].tolist()
         what = "the target itself" if column == int(view.target[row]) else "an excluded image"

@@ -94,10 +94,9 @@ def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
     Returns:
         [B, D] int64 columns, in the order of the draws.
     """
-    size, step = count(pool), torch.arange(draws, device=pool.device)
+    (entries, start, size), step = _members(pool), torch.arange(draws, device=pool.device)
     done = step % size[:, None]  # how many the running cycle has drawn already
     chosen = done + _shifted(splitmix(seed[:, None], step), 1) % (size[:, None] - done)
-    entries, start, _ = _members(pool)
     here, there = start[:, None] + done, start[:, None] + chosen
     drawn = torch.empty_like(here)
     for t in range(draws):  # Fisher and Yates' shuffle, all rows at once; a new cycle shuffles what the last one left

@@ -112,6 +112,7 @@ class _Corpus:
     tokens: Tensor  # [n, T, D], or all images' if `gathered` selects the corpus among them
     gathered: Tensor | None  # [n] int64
     local: Tensor  # [N] int64, position of each column in this corpus, or -1
+    scores: Tensor  # [b, n] float32, overwritten by each block
 
 
 def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
@@ -120,8 +121,9 @@ def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
     for index, columns in enumerate(task.groups):
         rows = (group == index).nonzero().squeeze(1)
         if len(rows):
-            corpus = _corpus(task, index)
-            for part in rows.split(_block_rows(len(columns), tables)):
+            height = min(len(rows), _block_rows(len(columns), tables))
+            corpus = _corpus(task, index, height)
+            for part in rows.split(height):
                 yield part, corpus
 
 
@@ -131,7 +133,7 @@ def _block_rows(images: int, tables: int) -> int:
     return most // height * height or most
 
 
-def _corpus(task: MiningTask, index: int) -> _Corpus:
+def _corpus(task: MiningTask, index: int, height: int) -> _Corpus:
     columns = task.groups[index].cpu()
     local = torch.full((len(task.candidates),), -1)
     local[columns] = torch.arange(len(columns))
@@ -141,13 +143,14 @@ def _corpus(task: MiningTask, index: int) -> _Corpus:
             f"query {int(task.ids[lost[0]])}: its target, column {int(task.target[lost[0]])}, is not in its corpus, "
             f"gallery group {index}; add it to the corpus or drop the query ({len(lost)} such queries)"
         )
-    return _Corpus(columns, *gatherable(task.candidates, columns), local)
+    scores = torch.empty(height, len(columns), device=task.queries.device)
+    return _Corpus(columns, *gatherable(task.candidates, columns), local, scores)
 
 
 def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy) -> Iterator[ScoredBlock]:
     """Score a block, and yield it in parts."""
     device, width = task.queries.device, len(corpus.columns)
-    scores = tiled_relevance(task.queries[rows.to(device)], corpus.tokens, corpus.gathered)
+    scores = tiled_relevance(task.queries[rows.to(device)], corpus.tokens, corpus.gathered, corpus.scores)
     wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
     height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)
@@ -192,7 +195,7 @@ def _part(
         planes=planes,
     )
     shown = filtered(view, task.filters, strategy)
-    room = count(view.allowed)
+    room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
     alone = (room == 0).nonzero()
     if len(alone):
         raise NegbenchError(

@@ -34,20 +34,23 @@ def gatherable(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 @torch.no_grad()
-def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = None) -> Tensor:
+def tiled_relevance(
+    queries: Tensor, tokens: Tensor, gathered: Tensor | None = None, into: Tensor | None = None
+) -> Tensor:
     """Compute [b, n] `relevance` of [b, D] and [n, T, D] in float32, in tiles of fixed shape.
 
     Args:
         queries: on the tokens' device.
         tokens: of any precision.
         gathered: int64 rows of `tokens` to score; None: all of them.
+        into: [at least b, n] float32, overwritten and returned in part: fresh memory costs as much as a pass over it.
     """
     images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
     # a single tile is written in place; with several, the rows lie so far apart that a copy is faster
     alone, cpu = each == 1 and images <= _TILE_TOKENS, queries.device.type == "cpu"
     step = images if alone else min(images, max(1, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each))
     height = tile_rows(images)
-    scores = torch.empty(len(queries), images, device=queries.device)
+    scores = torch.empty(len(queries), images, device=queries.device) if into is None else into[: len(queries)]
     # buffers for all tiles: new memory costs more than the conversion
     wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
     whole = alone and len(queries) % height == 0
@@ -60,12 +63,12 @@ def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = N
                 tile = wide[: len(tile)].copy_(tile)
             columns = tile.reshape(-1, width).T
             for top in range(0, len(queries), height):
-                into, rows = scores[top : top + height, left : left + step], queries[top : top + height]
+                place, rows = scores[top : top + height, left : left + step], queries[top : top + height]
                 if whole:
-                    torch.mm(rows, columns, out=into)
+                    torch.mm(rows, columns, out=place)
                     continue
                 part = product[: height * columns.shape[1]].view(height, -1)
                 torch.mm(rows, columns, out=part)
-                part = part[: len(into)]
-                into.copy_(part if each == 1 else part.view(len(part), -1, each).amax(-1))
+                part = part[: len(place)]
+                place.copy_(part if each == 1 else part.view(len(part), -1, each).amax(-1))
     return scores
