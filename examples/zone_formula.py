@@ -3,15 +3,14 @@
 Compare windows and rules in worlds of different dials, once per number of negatives, then read the folders:
 
     negbench compare --recipe zone-1 --epochs 120 --name worlds-1 --dial dataset.train_images=1000,2000,8000 \
-        --dial dataset.twins=1.5,3,6
+        --dial dataset.twins=1.5,4 --dial backbone.noise=0.4,1.2
     negbench compare --recipe zone-16 --epochs 120 --name worlds-16 --dial ... # the same dials
     python examples/zone_formula.py runs/worlds-1 runs/worlds-16
 
-The formula is ridge regression of a window's R@10, less the mean over the world's windows, on the squares and products
-of the logarithms of the window's rank, the number of negatives, the gallery's size and the target's median rank before
-training; its choice is the window with the highest prediction. A random half of the worlds fits, the others judge. In
-each, the best window is chosen on the first half of the seeds, and all regrets to it are measured on the second half.
-The constant window and the rule are the best of the fitting worlds with as many negatives.
+The formula takes the window nearest, in logarithms, to a factor times the target's median rank before training. A
+random half of the worlds fits the factor, once per number of negatives, the others judge. In each, the best window is
+chosen on the first half of the seeds, and all regrets to it are measured on the second half. The constant window and
+the rule are the best of the fitting worlds with as many negatives.
 """
 
 from __future__ import annotations
@@ -22,14 +21,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from scipy import stats
-from sklearn.linear_model import RidgeCV
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from negbench.analysis.findings import stored
 
-INPUTS = ["rank", "negatives", "images", "target"]
+INPUTS = ["rank", "negatives", "target"]
 BASELINES = {"all-corpus", "in-batch"}
+FACTORS = np.geomspace(0.2, 16, 40)
 
 
 def rows(folder: Path) -> pd.DataFrame:
@@ -45,25 +42,29 @@ def rows(folder: Path) -> pd.DataFrame:
         scores = [100 * result["metrics"][result["main_metric"]] for result in group.results]
         half = len(scores) // 2
         world = str(group.labels.get("point", ""))
-        inputs = (rank, config.train.num_negatives, first["images"], first["target_rank_median"])
+        inputs = (rank, config.train.num_negatives, first["target_rank_median"])
         ends = (np.mean(scores[:half]), np.mean(scores[half:]))
         records.append((world, group.labels["strategy"], *inputs, *ends))
     return pd.DataFrame(records, columns=["world", "strategy", *INPUTS, "choose", "judge"])
 
 
-def fitted(windows: pd.DataFrame) -> Pipeline:
-    """Fit the formula on windows of several worlds, all seeds."""
-    score = (windows["choose"] + windows["judge"]) / 2
-    model = make_pipeline(StandardScaler(), PolynomialFeatures(2), RidgeCV(np.logspace(-3, 3, 13)))
-    means = score.groupby([windows["world"], windows["negatives"]]).transform("mean")
-    return model.fit(np.log(windows[INPUTS]), score - means)
+def window(world: pd.DataFrame, factor: float) -> str:
+    """Return the window that the formula takes in a world."""
+    own = world[world["rank"].notna()]
+    return str(own["strategy"].iloc[int(np.argmin(np.abs(np.log(own["rank"] / (factor * own["target"])))))])
+
+
+def fitted(fits: pd.DataFrame) -> float:
+    """Return the factor with the highest mean score over worlds, all seeds; the geometric mean of those that tie."""
+    worlds = [(here, (here["choose"] + here["judge"]).set_axis(here["strategy"])) for _, here in fits.groupby("world")]
+    means = [np.mean([score[window(here, factor)] for here, score in worlds]) for factor in FACTORS]
+    return float(np.exp(np.log(FACTORS[np.isclose(means, max(means))]).mean()))
 
 
 def regrets(table: pd.DataFrame) -> pd.DataFrame:
     """Return the regret of the formula, a constant window and the best rule, in points; a row per number and world."""
     worlds = np.random.default_rng(0).permutation(sorted(table["world"].unique()))
     fits = table[table["world"].isin(worlds[::2])]
-    model = fitted(fits[fits["rank"].notna()])
     found = {}
     for (negatives, world), here in table[table["world"].isin(worlds[1::2])].groupby(["negatives", "world"]):
         peers = fits[(fits["negatives"] == negatives) & ~fits["strategy"].isin(BASELINES)]
@@ -72,7 +73,7 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
             mean[mean["window"] == window].groupby("strategy")["both"].mean().idxmax() for window in (True, False)
         )
         own, judge = here[here["rank"].notna()], here.set_index("strategy")["judge"]
-        said = own["strategy"].iloc[int(np.argmax(model.predict(np.log(own[INPUTS]))))]
+        said = window(here, fitted(fits[fits["negatives"] == negatives]))
         best = judge[own["strategy"][own["choose"].idxmax()]]
         found[negatives, world] = {
             "formula": best - judge[said],

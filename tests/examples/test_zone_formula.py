@@ -12,15 +12,15 @@ from negbench.store.runfolder import RunFolder
 RANKS = [2.0**power for power in range(10)]
 
 
-def test_a_peak_that_follows_the_gallery_is_said_where_a_constant_window_misses_it(example):
+def test_a_peak_that_follows_the_target_is_said_where_a_constant_window_misses_it(example):
     records = []
     for images in (200, 300, 500, 900, 1500, 3000, 6000, 9000):
         for rank, negatives in itertools.product(RANKS, (1, 16)):
             score = 80 - 2 * (np.log(rank) - np.log(0.02 * images * np.sqrt(negatives))) ** 2
-            records.append((f"w{images:05}", f"window {rank}", rank, negatives, images, 30, score, score))
+            records.append((f"w{images:05}", f"window {rank}", rank, negatives, images / 75, score, score))
         for negatives in (1, 16):
-            records.append((f"w{images:05}", "top-k", np.nan, negatives, images, 30, 79.0, 79.0))
-            records.append((f"w{images:05}", "all-corpus", np.nan, negatives, images, 30, 99.0, 99.0))
+            records.append((f"w{images:05}", "top-k", np.nan, negatives, images / 75, 79.0, 79.0))
+            records.append((f"w{images:05}", "all-corpus", np.nan, negatives, images / 75, 99.0, 99.0))
     module = example("zone_formula")
     table = pd.DataFrame(records, columns=["world", "strategy", *module.INPUTS, "choose", "judge"])
     regret = module.regrets(table)
