@@ -70,7 +70,7 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
         peers = fits[(fits["negatives"] == negatives) & ~fits["strategy"].isin(BASELINES)]
         mean = peers.assign(both=peers["choose"] + peers["judge"], window=peers["rank"].notna())
         constant, rule = (
-            mean[mean["window"] == window].groupby("strategy")["both"].mean().idxmax() for window in (True, False)
+            mean[mean["window"] == kind].groupby("strategy")["both"].mean().idxmax() for kind in (True, False)
         )
         own, judge = here[here["rank"].notna()], here.set_index("strategy")["judge"]
         said = window(here, fitted(fits[fits["negatives"] == negatives]))
