@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
+from negbench import __version__
 from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.machine.files import atomic_write, locked, write_json
@@ -40,6 +41,8 @@ _ALIVE = ".alive"  # lock of a parent run's folder
 _PLACE = ".mlflow.place"  # path of the runs folder when its store was created
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _TAG_LIMIT = 5000  # characters of a tag's value
+_ORIGIN = {"negbench.version": __version__, "mlflow.source.name": "negbench"}
+_PARENT = "mlflow.parentRunId"
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
 _DESCRIPTION = "mlflow.note.content"  # Markdown, of a run and of an experiment
 _SUMMARIES = "tags.`negbench.kind` = 'summary'"
@@ -99,10 +102,10 @@ class Tracker:
         return without_secrets(self.uri)
 
     def client(self) -> MlflowClient:
-        """Return a client of the store; the first process creates the store, under a lock, before any other opens it.
+        """Return a client of the store. A sqlite store is locked during each call, the first of which creates it.
 
         Raises:
-            RunError: the store fails, or did not answer within ten seconds a moment ago.
+            RunError: a server fails, or did not answer within ten seconds a moment ago; or the file cannot be made.
         """
         since, error = _SILENT.get(self.uri, (-math.inf, None))
         if error is not None and time.monotonic() - since < _FORGET:
@@ -130,7 +133,8 @@ class Tracker:
         if self.uri.startswith(("postgresql", "mysql", "mssql")):
             create_engine(self.uri).connect().close()
         client = MlflowClient(tracking_uri=self.uri)
-        client.search_experiments(max_results=1)
+        if not self._is_file:
+            client.search_experiments(max_results=1)
         return client
 
     @property
@@ -208,10 +212,12 @@ class Tracker:
         """Return the id of the experiment `name`, created if absent."""
         from mlflow.exceptions import MlflowException
 
-        location = (self.root.resolve() / "artifacts").as_uri() if self._is_file else None
-        with suppress(MlflowException):  # it exists
-            client.create_experiment(name, artifact_location=location, tags=dict([_KIND]))
-        return str(cast("Experiment", client.get_experiment_by_name(name)).experiment_id)
+        if (known := client.get_experiment_by_name(name)) is None:
+            location = (self.root.resolve() / "artifacts").as_uri() if self._is_file else None
+            with suppress(MlflowException):  # another process made it
+                client.create_experiment(name, artifact_location=location, tags=dict([_KIND]))
+            known = client.get_experiment_by_name(name)
+        return str(cast("Experiment", known).experiment_id)
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
@@ -224,7 +230,7 @@ class Tracker:
         log = RunLog(self, folder)
         status = "KILLED"  # by Ctrl-C or another signal
         try:
-            if self.enabled:
+            if self.enabled and _PARENT not in tags:  # else `parent` did it
                 log.guarded(self.end_abandoned)
             log.start(params, tags)
             yield log
@@ -320,7 +326,7 @@ class Tracker:
         return not self.enabled or (there and kept is not None and kept["uri"] == self.shown)
 
     def parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str | None:
-        """Find or create the parent MLflow run in the experiment `name`.
+        """Find or create the parent MLflow run in the experiment `name`; end abandoned runs.
 
         Args:
             note: file that stores its id, so that a rerun of the command uses the same parent.
@@ -335,6 +341,7 @@ class Tracker:
         from mlflow.exceptions import MlflowException
 
         with self._tolerated(f"no MLflow run for '{name}'"), locked(note.with_suffix(".lock")):
+            self.end_abandoned()
             client, kept = self.client(), noted(note)
             if kept is not None and kept["uri"] == self.shown and (run_id := run_of(client, kept)):
                 with suppress(MlflowException):  # somebody has deleted it: make another
@@ -342,7 +349,7 @@ class Tracker:
                     write_json(note, {**kept, "run_id": run_id})
                     return run_id
             experiment, kept = self.experiment(client, name), announced(note, self.shown)
-            tags = {TOKEN: kept["token"], "mlflow.runName": name, **_origin(), **tags}
+            tags = {TOKEN: kept["token"], "mlflow.runName": name, **_ORIGIN, **tags}
             run_id = str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
             write_json(note, {**kept, "run_id": run_id})
             return run_id
@@ -376,14 +383,12 @@ class Tracker:
         Creates one run per summary, with the group's tags, so that the MLflow pages compare strategies at once. An
         artifact in a folder `figures` stays in one. If the store fails, only a warning is logged.
         """
-        if not self.enabled or not note.exists():  # no note: the store failed when the parent was to be made
+        if not self.enabled or (kept := noted(note)) is None:  # the store failed when the parent was to be made
             return
         with self._tolerated(f"'{name}' has no summary runs"), locked(note.with_suffix(".lock")):
-            client, kept = self.client(), noted(note)
-            if kept is None:
-                return
+            client = self.client()
             experiment, parent = self.experiment(client, name), str(kept["run_id"])
-            condition = f"tags.`mlflow.parentRunId` = '{parent}' and tags.`negbench.kind` = 'summary'"
+            condition = f"tags.`{_PARENT}` = '{parent}' and {_SUMMARIES}"
             for earlier in client.search_runs([experiment], condition):
                 _delete(client, earlier.info.run_id)
             for summary in summaries:
@@ -447,7 +452,7 @@ class RunLog:
         if earlier is not None and earlier["uri"] == self.tracker.shown and (run_id := run_of(client, earlier)):
             _delete(client, run_id)
         kept, name = announced(note, self.tracker.shown, tags=dict(tags)), self.folder.run_id
-        named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **_origin(), **tags}
+        named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **_ORIGIN, **tags}
         run = client.create_run(experiment, tags=named, run_name=name)
         self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
         write_json(note, {**kept, "run_id": self.run_id})
@@ -494,14 +499,8 @@ def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float,
         client.log_batch(run_id, metrics=items[start : start + 1000])
 
 
-def _origin() -> dict[str, str]:
-    from negbench import __version__
-
-    return {"negbench.version": __version__, "mlflow.source.name": "negbench"}
-
-
 def _log_summary(client: MlflowClient, experiment: str, parent: str, summary: SummaryRun) -> None:
-    tags = {"mlflow.parentRunId": parent, "negbench.kind": "summary", **_origin(), **summary.tags}
+    tags = {_PARENT: parent, "negbench.kind": "summary", **_ORIGIN, **summary.tags}
     run_id = str(client.create_run(experiment, tags=tags, run_name=summary.name).info.run_id)
     log_params(client, run_id, summary.params)
     log_points(client, run_id, [(key, value, 0) for key, value in summary.metrics.items()])
