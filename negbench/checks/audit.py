@@ -24,6 +24,7 @@ from negbench.machine.files import runs_dir
 from negbench.mining.mine import mine
 from negbench.mining.planes import Plane, images_of, planes_read
 from negbench.mining.regime import regime
+from negbench.mining.window import window
 from negbench.plugins.registry import option_defaults, registry
 from negbench.settings.command_options import Audit, SubjectOptions
 from negbench.settings.config import ResolvedConfig, build_config, resolved
@@ -51,6 +52,7 @@ class AuditResult:
     truth: bool  # whether the data set lists more relevant images than the target
     options: dict[str, int]  # queries, draws, refresh, seed
     regime: dict[str, float]  # the sampled queries' card: `negbench.mining.regime.Regime.summary`
+    windows: dict[int, str]  # negatives per query and step -> where to draw them, if untrained
     rows: list[dict[str, Any]]
     remarks: list[str]
 
@@ -159,6 +161,11 @@ def audit(
         truth=truth,
         options=options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(subject.rows)},
         regime=card.summary(),
+        windows={
+            number: window(card.target_rank_median, number, card.images)
+            for number in (1, 4, 16)
+            if subject.model == "untrained"
+        },
         rows=rows,
         remarks=remarks,
     )

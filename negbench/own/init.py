@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from negbench.checks.audit import audit
 from negbench.checks.forewarn import forewarnings, of_data
+from negbench.checks.subject import open_subject
 from negbench.data.scene import Scenes
 from negbench.datasets._read import list_files
 from negbench.datasets._triplet_files import TripletTable, read_triplets
@@ -21,7 +23,8 @@ from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, printable
 from negbench.machine.files import atomic_write, cache_dir, sweep
 from negbench.plugins.registry import registry
-from negbench.settings.config import build_config
+from negbench.settings.command_options import Audit
+from negbench.settings.config import build_config, resolved
 from negbench.settings.options import Compare
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class Scan:
         present: a line for each thing found.
         missing: a line for each thing missing or wrong, with its remedy.
         warnings: a line for each reason why comparisons will say little (`forewarn`).
+        window: strategy that draws from the likely best place in the ranking, where there are embeddings to rank.
     """
 
     folder: Path
@@ -65,6 +69,7 @@ class Scan:
     present: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    window: str = ""
     train: int = 0  # queries
     val: int = 0
 
@@ -202,6 +207,7 @@ def _check(scan: Scan) -> None:
         own = {"dataset": _dataset(scan), "backbone": {"name": "precomputed", **_backbone(scan)}}
         config = build_config([{**own, "strategy": "in-batch"}])
         scan.warnings += forewarnings([config], margin, Display(), Scenes(), stored)
+        scan.window = audit(open_subject(resolved(config), "train", Audit(), Display()), {}, Audit()).windows[1]
     else:
         scan.warnings += of_data(train, val, margin, {"gallery": None}, stored)
         columns = f" --columns {shlex.quote(scan.columns)}" * bool(scan.columns)
@@ -290,6 +296,7 @@ def recipe(scan: Scan) -> str:
         lines=map(printable, [*scan.present, *scan.warnings]),
         name=printable(scan.folder.name),
         trusted=scan.trusted,
+        window=scan.window,
         dataset=_dataset(scan),
         vectors=scan.vectors,
         backbone=_backbone(scan),

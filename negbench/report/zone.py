@@ -12,12 +12,11 @@ import numpy as np
 from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of, listed
 from negbench.grid.comparison import CellGroup, place_of
+from negbench.mining.window import WINDOW
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, log_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-WINDOW = "shifted-top-k"
 
 
 @dataclass(frozen=True)

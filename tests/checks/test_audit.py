@@ -2,7 +2,7 @@
 
 import json
 import math
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from negbench.contracts import relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.runs import Bench, run_config
+from negbench.mining.window import window
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
@@ -155,11 +156,23 @@ def test_the_command_prints_every_corpus_strategy(toy_sets, capsys):
     flags = command(toy_sets, "--strategy", "top-k:k=5,all-corpus")
     assert negbench(flags) == 0
     assert "top-k(k=5)" in capsys.readouterr().out
-    rows = document(flags, capsys)["rows"]
+    stored = document(flags, capsys)
+    rows, card = stored["rows"], stored["regime"]
+    assert stored["windows"]["16"] == window(card["target_rank_median"], 16, card["images"])
     assert [(row["strategy"], row["pool_size"] == 5) for row in rows] == [("top-k(k=5)", True), ("all-corpus", False)]
     every = {row["strategy"] for row in document(command(toy_sets), capsys)["rows"]}
     assert {"qure", "cirqrs", "oracle-all"} <= every
     assert not {"in-batch", "hycole"} & every
+
+
+def test_the_window_lies_around_a_multiple_of_the_target_s_rank():
+    for target, negatives in product((6, 18.5, 400), (1, 4, 16)):
+        start, stop = (int(part.split("=")[1]) for part in window(target, negatives, 9000).split(":")[1:])
+        assert stop - start == max(start, 2 * negatives)
+        assert math.sqrt((start + 1) * stop) == pytest.approx(1.6 * negatives**0.24 * target, rel=0.06)
+    assert window(1, 16, 9000) == "shifted-top-k:start=0:stop=32"
+    assert window(400, 16, 1000) == "shifted-top-k:start=880:stop=1000"  # no further than the gallery
+    assert window(3, 16, 20) == "shifted-top-k:start=0:stop=20"
 
 
 def test_a_run_s_weights_are_audited(vector_sets, tmp_path, capsys, refused):
@@ -167,7 +180,7 @@ def test_a_run_s_weights_are_audited(vector_sets, tmp_path, capsys, refused):
     result = run_config(config, Bench.open(tmp_path, "none"))
     flags = ["audit", "--run", result.run_id, "--runs-dir", str(tmp_path)]
     stored = document(flags, capsys)
-    assert stored["model"] == result.run_id
+    assert (stored["model"], stored["windows"]) == (result.run_id, {})
     assert [row["strategy"] for row in stored["rows"]] == ["after-target(k=7)"]
     untrained = open_subject(resolved(config), "train", Audit(), Display())
     trained = open_subject(resolved(config), "train", Audit(), Display(), RunFolder(result.path))

@@ -121,8 +121,10 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path, capsys):
     assert read_recipe(folder / "recipe.toml")["backbone"] == {
         "name": "precomputed", "images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz"),
     }  # fmt: skip
-    assert negbench([*audit, "--queries", "10"]) == 0
-    assert "note: backbone" not in capsys.readouterr().err  # no note for a user's own vectors
+    assert negbench([*audit, "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["windows"]["1"] in read_recipe(folder / "recipe.toml")["compare"]["strategies"]
+    assert "note: backbone" not in said.err  # no note for a user's own vectors
 
 
 MISSING: list[tuple[dict[str, str], str]] = [
