@@ -29,6 +29,7 @@ from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
 
 pytestmark = pytest.mark.slow
+half_a_minute = pytest.mark.skipif("NEGBENCH_FAULTS" not in os.environ, reason="takes half a minute: `make faults`")
 ray = pytest.importorskip("ray")
 
 from negbench.grid import cluster  # noqa: E402
@@ -142,6 +143,7 @@ def kill_when_busy(two_nodes: Any, runs: Path, done: list[float]) -> None:
     done.append(time.monotonic())
 
 
+@half_a_minute
 def test_a_grid_survives_a_killed_node_and_equals_one_machines(two_nodes, vector_sets, tmp_path, logged, capfd):
     here, there = tmp_path / "here", tmp_path / "there"
     there.mkdir()
@@ -205,6 +207,7 @@ def test_a_folder_that_is_not_shared_is_noticed(two_nodes, tmp_path, monkeypatch
         list(executor.run(task, [1, 2]))
 
 
+@half_a_minute
 def test_a_signal_ends_tasks_in_order(two_nodes, vector_flags, tmp_path, statuses):
     grid = ["compare", "--lr=fixed", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "3"]
     more = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--runs-dir", str(tmp_path)]

@@ -108,17 +108,9 @@ def text_of(compared: Path) -> str:
 
 def test_every_section_is_there_and_linked(page):
     want = [
-        "leader",
-        "false-negatives",
-        "training",
-        "pool-sizes",
-        "score-curves",
-        "behaviour",
-        "gallery",
-        "negatives",
-        "tests",
-        "cells",
-    ]
+        "leader", "false-negatives", "training", "pool-sizes", "score-curves", "behaviour", "gallery", "negatives",
+        "tests", "cells",
+    ]  # fmt: skip
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
     assert [h for h in links if h[1:] in want] == [f"#{key}" for key in want]

@@ -313,15 +313,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("sentence-transformers", {"relative_margin": 0.25, "max_score": 0.5, "min_score": -0.75}),
 ]
 RULES = [  # rules that an option can break
-    "form",
-    "precision",
-    "small_and_flat_tables",
-    "pure",
-    "rows_are_independent",
-    "columns_are_permutable",
-    "disallowed_images_are_as_if_absent",
-    "planes_may_be_partial",
-]
+    "form", "precision", "small_and_flat_tables", "pure", "rows_are_independent", "columns_are_permutable",
+    "disallowed_images_are_as_if_absent", "planes_may_be_partial",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("key", registry.plugins("strategies"))
@@ -335,12 +329,8 @@ class TestEveryStrategy(StrategyTestCase):
 def test_options(case):
     key, options = VARIANTS[case]
     suite, strategy = StrategyTestCase(), registry.make("strategies", key, **options)
-    rules = list(RULES)
-    if isinstance(strategy, SyntheticStrategy):
-        rules.append("synthetic")
-    if isinstance(strategy, OrderedBatches):
-        rules.append("order")
-    for rule in rules:
+    more = {"synthetic": SyntheticStrategy, "order": OrderedBatches}
+    for rule in [*RULES, *(rule for rule, kind in more.items() if isinstance(strategy, kind))]:
         getattr(suite, f"test_{rule}")(strategy)
 
 
