@@ -95,7 +95,7 @@ def write_page(folder: Path, page: Page) -> list[Path]:
     for chart in _all(page, Chart):
         written.append(folder / "figures" / f"{chart.key}.png")
         with atomic_write(written[-1], "wb") as file:
-            file.write(saved(chart, "png"))
+            file.write(saved(chart)["png"])
     write_text(folder / "index.html", html(page))
     return written
 
@@ -154,7 +154,7 @@ def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
 
 def _drawn(chart: Chart, narrow: bool = False) -> str:
     """Return the chart as a data URI."""
-    return "data:image/svg+xml;base64," + base64.b64encode(saved(chart, "svg", narrow=narrow)).decode("ascii")
+    return "data:image/svg+xml;base64," + base64.b64encode(saved(chart, narrow=narrow)["svg"]).decode("ascii")
 
 
 def _is_best(table: Table, column: str, cell: object) -> bool:
