@@ -24,7 +24,10 @@ def card_epochs(config: ResolvedConfig, stages: Iterable[Stage]) -> set[int]:
 
     These are the start and every refresh, or evenly spaced ones of more than _CARDS. A run that never redefines its
     pools (batch strategies, the whole corpus) uses the refreshes of the default schedule, so that runs can be compared.
+    A trial, which is not reported, has one at the start.
     """
+    if not config.eval.reported:
+        return {0}
     own = {*config.schedule.refresh_epochs}.union(*(stage.refreshes for stage in stages))
     taken = sorted({0, *(own if any(own) else refresh_epochs(config.train.epochs, Strategy.n_def))})
     last, cards = len(taken) - 1, min(len(taken), _CARDS)
@@ -54,7 +57,9 @@ def keep_curves(now: Snapshot, folder: RunFolder, moment: str) -> None:
 
 
 def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:
-    """Return metrics of the reference image alone and of the text alone under the current model."""
+    """Return metrics of the reference image alone and of the text alone under the current model; none for a trial."""
+    if not now.run.config.eval.reported:
+        return {}
     run, val = now.run, now.run.scene.val
     with run.display.stage("evaluate", note="one modality"):
         ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)

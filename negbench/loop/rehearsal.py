@@ -74,7 +74,7 @@ class Rehearsals:
         carded = card_epochs(config, stages)
         scored = {*range(0, epochs, config.eval.every), epochs}
         curves = config.eval.reported * (1 + any(config.schedule.refresh_epochs[:1]))  # a curve takes as long as a card
-        rankings = len(scored | carded) + 4 + (chosen != "last")  # four by one modality alone
+        rankings = len(scored | carded) + 4 * config.eval.reported + (chosen != "last")  # four by one modality alone
         rankings += (len(scored) - 1) * (chosen == "dev" and config.eval.reported)
         total = _STORED + (len(carded) + 1 + curves) * once("card", data)
         total += rankings * once("scoring", data, len(splits.val.queries))

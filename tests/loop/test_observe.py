@@ -43,6 +43,7 @@ def run(strategy: str, sets: list[str], runs: Path, *more: str) -> RunResult:
         ("qure", ("schedule.refresh_epochs=[3,5]",), {0, 3, 5}),
         ("qure", ("schedule.refresh_epochs=[0]",), {0, 2, 4, 6, 8, 10}),
         ("cirqrs", ("schedule.n_def=3",), {0, 4, 8}),
+        ("qure", ("eval.reported=false",), {0}),
         ("qure", ("schedule.refresh_every=1",), {0, 2, 4, 6, 7, 9, 11}),
         ("top-k:3>qure", ("schedule.refresh_epochs=[3,5]",), {0, 2, 3, 5}),
     ],
