@@ -52,7 +52,7 @@ class AuditResult:
     truth: bool  # whether the data set lists more relevant images than the target
     options: dict[str, int]  # queries, draws, refresh, seed
     regime: dict[str, float]  # the sampled queries' card: `negbench.mining.regime.Regime.summary`
-    windows: dict[int, str]  # negatives per query and step -> where to draw them, if untrained
+    window: str  # strategy that draws one negative from the likely best place in the ranking; '' for a trained model
     rows: list[dict[str, Any]]
     remarks: list[str]
 
@@ -161,11 +161,7 @@ def audit(
         truth=truth,
         options=options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(subject.rows)},
         regime=card.summary(),
-        windows={
-            number: window(card.target_rank_median, number, card.images)
-            for number in (1, 4, 16)
-            if subject.model == "untrained"
-        },
+        window=window(card.target_rank_median, 1, card.images) if subject.model == "untrained" else "",
         rows=rows,
         remarks=remarks,
     )

@@ -23,8 +23,7 @@ def audit(given: Mapping[str, Any]) -> dict[str, Any]:
     audited = run_audit(asked)
     console.print(audit_table(audited))
     console.print(f"regime  {in_words([audited.regime])}", highlight=False)
-    if audited.windows:
-        draw = ", ".join(f"{number} from {window}" for number, window in audited.windows.items())
-        where = "where they paid most in generated worlds (docs/findings.md)"
-        console.print(f"window  draw {draw}: {where}", highlight=False)
+    if audited.window:
+        why = "where one negative pays most in generated worlds and on emoji (docs/findings.md)"
+        console.print(f"window  {audited.window}: {why}", highlight=False)
     return audited.plain()

@@ -207,7 +207,7 @@ def _check(scan: Scan) -> None:
         own = {"dataset": _dataset(scan), "backbone": {"name": "precomputed", **_backbone(scan)}}
         config = build_config([{**own, "strategy": "in-batch"}])
         scan.warnings += forewarnings([config], margin, Display(), Scenes(), stored)
-        scan.window = audit(open_subject(resolved(config), "train", Audit(), Display()), {}, Audit()).windows[1]
+        scan.window = audit(open_subject(resolved(config), "train", Audit(), Display()), {}, Audit()).window
     else:
         scan.warnings += of_data(train, val, margin, {"gallery": None}, stored)
         columns = f" --columns {shlex.quote(scan.columns)}" * bool(scan.columns)

@@ -158,7 +158,7 @@ def test_the_command_prints_every_corpus_strategy(toy_sets, capsys):
     assert "top-k(k=5)" in capsys.readouterr().out
     stored = document(flags, capsys)
     rows, card = stored["rows"], stored["regime"]
-    assert stored["windows"]["16"] == window(card["target_rank_median"], 16, card["images"])
+    assert stored["window"] == window(card["target_rank_median"], 1, card["images"])
     assert [(row["strategy"], row["pool_size"] == 5) for row in rows] == [("top-k(k=5)", True), ("all-corpus", False)]
     every = {row["strategy"] for row in document(command(toy_sets), capsys)["rows"]}
     assert {"qure", "cirqrs", "oracle-all"} <= every
@@ -180,7 +180,7 @@ def test_a_run_s_weights_are_audited(vector_sets, tmp_path, capsys, refused):
     result = run_config(config, Bench.open(tmp_path, "none"))
     flags = ["audit", "--run", result.run_id, "--runs-dir", str(tmp_path)]
     stored = document(flags, capsys)
-    assert (stored["model"], stored["windows"]) == (result.run_id, {})
+    assert (stored["model"], stored["window"]) == (result.run_id, "")
     assert [row["strategy"] for row in stored["rows"]] == ["after-target(k=7)"]
     untrained = open_subject(resolved(config), "train", Audit(), Display())
     trained = open_subject(resolved(config), "train", Audit(), Display(), RunFolder(result.path))

@@ -123,7 +123,7 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path, capsys):
     }  # fmt: skip
     assert negbench([*audit, "--json"]) == 0
     said = capsys.readouterr()
-    assert json.loads(said.out)["windows"]["1"] in read_recipe(folder / "recipe.toml")["compare"]["strategies"]
+    assert json.loads(said.out)["window"] in read_recipe(folder / "recipe.toml")["compare"]["strategies"]
     assert "note: backbone" not in said.err  # no note for a user's own vectors
 
 
