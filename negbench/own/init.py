@@ -199,15 +199,15 @@ def _check(scan: Scan) -> None:
                 backbone.tokenize([query.text for query in each.queries])
             with np.load(scan.vectors["images"], allow_pickle=False) as arrays:
                 stored = len(arrays["ids"])
+            own = {"dataset": _dataset(scan), "backbone": {"name": "precomputed", **_backbone(scan)}}
+            config = build_config([{**own, "strategy": "in-batch"}])
+            scan.window = audit(open_subject(resolved(config), "train", Audit(), Display()), {}, Audit()).window
     except NegbenchError as error:
         scan.missing.append(str(error))
         return
     scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
     if scan.vectors:
-        own = {"dataset": _dataset(scan), "backbone": {"name": "precomputed", **_backbone(scan)}}
-        config = build_config([{**own, "strategy": "in-batch"}])
         scan.warnings += forewarnings([config], margin, Display(), Scenes(), stored)
-        scan.window = audit(open_subject(resolved(config), "train", Audit(), Display()), {}, Audit()).window
     else:
         scan.warnings += of_data(train, val, margin, {"gallery": None}, stored)
         columns = f" --columns {shlex.quote(scan.columns)}" * bool(scan.columns)
