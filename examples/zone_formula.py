@@ -101,6 +101,6 @@ if __name__ == "__main__":
     table = pd.concat([rows(Path(name)) for name in sys.argv[1:]])
     regret = regrets(table)
     for negatives, part in [*regret.groupby(level=0), ("all", regret)]:
-        print(f"{negatives} negatives", summary(part).round(2).to_string(), sep="\n")
+        print(f"negatives: {negatives}", summary(part).round(2).to_string(), sep="\n")
     factor, power = fitted(table)
     print(f"these worlds would fit {factor:.2f} x negatives^{power:.2f} x the target's median rank")
