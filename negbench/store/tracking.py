@@ -105,7 +105,7 @@ class Tracker:
         """Return a client of the store. A sqlite store is locked during each call, the first of which creates it.
 
         Raises:
-            RunError: a server fails, or did not answer within ten seconds a moment ago; or the file cannot be made.
+            RunError: a server fails, or did not answer within ten seconds a moment ago; or the file is a link.
         """
         since, error = _SILENT.get(self.uri, (-math.inf, None))
         if error is not None and time.monotonic() - since < _FORGET:
