@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from negbench.grid.compute import Execution, computed
 from negbench.plugins.registry import registry
 from negbench.scoring.stored import Values, values_of
 from negbench.settings.config import ResolvedConfig, RunConfig
-from negbench.store.runfolder import best_of
+from negbench.store.runfolder import RunFolder, best_of
 
 FACTORS = (1.0, 0.3, 3.0)  # multiples of the configured rate
 STEP, MORE = 3.0, 2  # beyond an end the grid goes on by this factor, at most so often
@@ -197,5 +198,10 @@ def _values(runs: Path, cell: Cell) -> Values | None:
     held = best_of(runs, cell.hash)
     if held is None or held.status != "finished":
         return None
-    metric = held.result["main_metric"]
-    return values_of([held], [metric])[metric]
+    return _read(held)
+
+
+@lru_cache(maxsize=1024)  # planning, each look and the answer ask for the same trials
+def _read(run: RunFolder) -> Values:
+    metric = run.result["main_metric"]
+    return values_of([run], [metric])[metric]

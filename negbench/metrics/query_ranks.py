@@ -117,16 +117,16 @@ class QueryRanks:
             raise NegbenchError(f"not a table of ranks: no column {', '.join(absent)}")
 
         def column(name: str) -> Tensor:
-            return torch.tensor([int(value) for value in frame[name]], dtype=torch.int64)
+            return torch.tensor(frame[name].to_numpy("int64"))
 
         return cls(
-            query=tuple(frame["query"]),
-            group=tuple(frame["group"]),
+            query=tuple(frame["query"].tolist()),
+            group=tuple(frame["group"].tolist()),
             target_rank=column("target_rank"),
             gallery_size=column("gallery_size"),
-            relevant_ranks=Ragged.of([[int(value) for value in row] for row in frame["relevant_ranks"]]),
+            relevant_ranks=Ragged.of([row.tolist() for row in frame["relevant_ranks"].tolist()]),
             subset_rank=column("subset_rank") if "subset_rank" in frame.columns else None,
-            cluster=tuple(frame["cluster"]) if "cluster" in frame.columns else None,
+            cluster=tuple(frame["cluster"].tolist()) if "cluster" in frame.columns else None,
         )
 
 

@@ -232,7 +232,7 @@ class RunFolder:
         """Read what `write_ranks` wrote."""
         frame = self.table("ranks")
         with self._intact("ranks.parquet"):
-            return frame.astype({"target_rank": "int64", "gallery_size": "int64"})
+            return frame.assign(**{name: frame[name].astype("int64") for name in ("target_rank", "gallery_size")})
 
     def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         """Read what `write_table` wrote, or some columns of it."""
