@@ -147,7 +147,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     planned, rules, searches = plan_compare(asked, console)
     until = Until(rules.looks, open_strategies(planned.folder, rules), _say(console))
     path, errors = planned.folder.path, list[str]()
-    for line in planned.price(rules.looks) if len(planned.cells) >= MANY else ():
+    for line in planned.price(rules.looks, execution.estimate) if len(planned.cells) >= MANY else ():
         _say(console)(line)
     with planned.folder.hold():
         with execution.open():

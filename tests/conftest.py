@@ -338,6 +338,7 @@ def toy_sets(toy_root: Path) -> list[str]:
     return [
         f"dataset.root='{toy_root}'",
         "backbone.weights='random'",
+        "compute.device=cpu",
         "train.epochs=4",
         "train.batch_size=16",
         "schedule.n_def=2",

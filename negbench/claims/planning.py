@@ -19,7 +19,7 @@ from negbench.grid.axes import Choice
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name, place_of
 from negbench.grid.compute import Execution
-from negbench.grid.estimate import price
+from negbench.grid.estimate import Estimate
 from negbench.grid.looks import Looks
 from negbench.grid.until import Places, Until, computed_until, epochs_of_looks
 from negbench.loop.runs import plan_run
@@ -136,8 +136,8 @@ class ClaimsWork:
         cells = self.plan.cells
         finished = [cell for cell in cells if cell.step(self.runs) == "reuse"]
         if len(finished) < len(cells):
-            later = epochs_of_looks(cells, self.looks, len(self.looks.first))
-            return price(cells, self.runs, later) or ["the cost of deciding is unknown: compute these runs first"]
+            estimate = Estimate((0.0, epochs_of_looks(cells, self.looks, len(self.looks.first))))
+            return estimate.price(cells, self.runs) or ["the cost of deciding is unknown: compute these runs first"]
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
         places = {place_of(cell.labels) for cell in finished}
         return [f"after {len(self.looks.first)} seeds {self.undecided(outcomes, places)[1]}"]

@@ -33,11 +33,12 @@ def compare(given: Mapping[str, Any]) -> dict[str, Any]:
     if asked.dry_run:
         from negbench.analysis.deciding import resolution
         from negbench.grid.cells import SCENES
+        from negbench.grid.estimate import Estimate
 
         with SCENES.lenient() as lacking:
             planned, rules, _ = api.plan_compare(asked, console)
         lines = [output.unrecognised(lacking)] * bool(lacking)
-        lines += planned.price(rules.looks) + resolution(planned.cells, planned.folder.path.parent, rules)
+        lines += planned.price(rules.looks, Estimate()) + resolution(planned.cells, planned.folder.path.parent, rules)
         for line in lines:
             console.print(line, highlight=False, soft_wrap=True)
         return output.plan_document(planned.cells, planned.folder.path.parent, lines)

@@ -15,7 +15,7 @@ from negbench.grid.axes import Axes, Choice, joined, listed
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.dials import Dials, dial_choices, parse_dial
-from negbench.grid.estimate import price
+from negbench.grid.estimate import Estimate
 from negbench.grid.looks import Looks
 from negbench.grid.rates import FACTORS, MORE, Rates, at_rates
 from negbench.grid.systems import system_choices
@@ -65,10 +65,11 @@ class ComparisonPlan:
             most += (len(FACTORS) + MORE - len(trials)) * trials[0].config.train.epochs
         return sum(left.values()), sum(left.values()) + most
 
-    def price(self, looks: Looks | None) -> list[str]:
-        """Say what the runs that are left take, as `estimate.price`."""
+    def price(self, looks: Looks | None, estimate: Estimate) -> list[str]:
+        """Say what the runs that are left take, as `Estimate.price`."""
         least, most = self.epochs_after_trials(looks)
-        return price((*self.cells, *(self.rates.cells if self.rates else ())), self.folder.path.parent, most - least)
+        estimate.later = (0.0, most - least)
+        return estimate.price((*self.cells, *(self.rates.cells if self.rates else ())), self.folder.path.parent)
 
     @property
     def trials(self) -> ComparisonFolder:

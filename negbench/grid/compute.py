@@ -185,7 +185,7 @@ def _progress(
 ) -> Callable[[Outcome, int], None]:
     """Return a callback for every cell: it moves the bar or logs a line, and estimates the rest now and then."""
     drawn, started, executor = progress_console().is_terminal, time.monotonic(), execution.executor
-    total, left = len({cell.hash for cell in cells}), {cell.hash: cell.config.train.epochs for cell in todo}
+    total, left = len({cell.hash for cell in cells}), {cell.hash: cell for cell in todo}
 
     def progress(outcome: Outcome, done: int) -> None:
         advance(1)
@@ -194,8 +194,8 @@ def _progress(
         if not drawn:
             what = title_of(outcome.cell, cells) + (f" FAILED: {outcome.error}" if outcome.error else "")
             log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
-        epochs, estimate = left.pop(outcome.cell.hash), execution.estimate
-        if outcome.run_id is not None and estimate.add(runs / outcome.run_id, epochs) and (left or estimate.later[1]):
+        cell, estimate = left.pop(outcome.cell.hash), execution.estimate
+        if outcome.run_id is not None and estimate.news(cell, runs / outcome.run_id) and (left or estimate.later[1]):
             log.info(estimate.text(left.values(), executor.workers, elsewhere=executor.elsewhere))
 
     return progress

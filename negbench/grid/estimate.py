@@ -1,8 +1,8 @@
-"""Estimate what a command still needs: from the runs that it has computed, or from rehearsals before there are any."""
+"""Estimate what a command still needs: from the runs of the same place that are finished, else from rehearsals."""
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -15,85 +15,100 @@ from negbench.machine.room import size
 from negbench.store.runfolder import RunFolder
 
 MANY = 20  # runs from which a command rehearses before it starts: of fewer, the first tells soon enough
+Place = tuple[str, ...]
 
 
 @dataclass
 class Estimate:
-    """Time and disk space of the rest of a command; a run is expected to take as long per epoch as those so far.
+    """Time, memory and disk space of the rest of a command, refined by every run.
+
+    A run takes as long as finished ones of its place in the grid, whatever their rate; else as rehearsed; else as long
+    per epoch as all finished ones.
 
     Attributes:
         later: epochs of all runs that follow the cells that are being computed, at least and at most.
-        runs, epochs, seconds, stored: number of the runs computed so far, and their sums; `stored` in bytes.
+        known, rehearsed: seconds of finished runs by place, and of a rehearsed one; 0 if it cannot be rehearsed.
+        epochs, stored, memory: of the finished runs: epochs and bytes in total, and the most MiB that a process took.
+        computed: number of runs that this command computed.
     """
 
     later: tuple[float, float] = (0.0, 0.0)
-    runs: int = 0
-    epochs: float = 0.0
-    seconds: float = 0.0
+    known: dict[Place, list[float]] = field(default_factory=dict)
+    rehearsed: dict[Place, float] = field(default_factory=dict)
+    epochs: int = 0
     stored: int = 0
+    memory: float = 0.0
+    computed: int = 0
 
-    def add(self, folder: Path, epochs: int) -> bool:
-        """Add a computed run; return whether the estimate is news: after 1, 4, 16, ... runs."""
-        self.runs += 1
-        self.epochs += epochs
-        self.seconds += sum(RunFolder(folder).result["seconds"].values())
+    def add(self, cell: Cell, folder: Path) -> None:
+        """Add a finished run."""
+        result = RunFolder(folder).result
+        self.known.setdefault(_place(cell), []).append(sum(result["seconds"].values()))
+        self.epochs += cell.config.train.epochs
         self.stored += sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-        return self.runs in (1, 4, 16, 64, 256)
+        self.memory = max(self.memory, result["peak_memory_mib"]["process"])
 
-    def text(self, todo: Iterable[int], workers: int, *, elsewhere: bool = False) -> str:
+    def news(self, cell: Cell, folder: Path) -> bool:
+        """Add a run that was just computed; return whether to tell the estimate: after 1, 4, 16, ... of them."""
+        self.add(cell, folder)
+        self.computed += 1
+        return self.computed in (1, 4, 16, 64, 256)
+
+    def seconds(self, cells: Collection[Cell]) -> tuple[float, float]:
+        """Return what these cells and all that follows take, at least and at most; zeros if that is unknown."""
+        of_all = sum(map(sum, self.known.values())) / max(1, self.epochs)
+
+        def one(cell: Cell) -> float:
+            own = self.known.get(_place(cell))
+            return fmean(own) if own else self.rehearsed.get(_place(cell)) or of_all * cell.config.train.epochs
+
+        times, epochs = [one(cell) for cell in cells], sum(cell.config.train.epochs for cell in cells)
+        each = (sum(times) / epochs if epochs else of_all) * all(times)
+        least, most = (each * (epochs + more) for more in self.later)
+        return least, most
+
+    def text(self, todo: Collection[Cell], workers: int, *, elsewhere: bool = False) -> str:
         """Say how long the rest takes.
 
         Args:
-            todo: epochs of each run that is still to be computed now.
+            todo: runs that are still to be computed now.
             workers: number of runs at a time, at most.
             elsewhere: whether workers may be on other machines, so that this one's cores are no limit.
         """
-        epochs = list(todo)
         used = max(1, workers if elsewhere else min(workers, os.cpu_count() or 1))
-        used = used if self.later[0] else max(1, min(used, len(epochs)))
-        ends = [duration(self.seconds / self.epochs * (sum(epochs) + more) / used) for more in self.later]
-        what = f"{len(epochs)} more to compute" + ", then the rest of the command" * (self.later[1] > 0)
-        took = f"about {' to '.join(dict.fromkeys(ends))} with {workers} worker{'s' * (workers > 1)}"
-        disk = size(int(self.stored / self.epochs * (sum(epochs) + self.later[0])))
-        source = "one" if self.runs == 1 else str(self.runs)
-        return f"{what}: {took}, {disk} (estimated from the first {source})"
+        used = used if self.later[0] else max(1, min(used, len(todo)))
+        what = f"{len(todo)} more to compute" + ", then the rest of the command" * (self.later[1] > 0)
+        took = " to ".join(dict.fromkeys(duration(seconds / used) for seconds in self.seconds(todo)))
+        epochs = sum(cell.config.train.epochs for cell in todo) + self.later[0]
+        disk = size(int(self.stored / self.epochs * epochs))
+        source = "one" if self.computed == 1 else str(self.computed)
+        time = f"about {took} with {workers} worker{'s' * (workers > 1)}"
+        return f"{what}: {time}, {disk} (estimated from the first {source})"
+
+    def price(self, cells: Iterable[Cell], runs: Path) -> list[str]:
+        """Read the finished ones of these cells, rehearse the others' places, and say what is left.
+
+        Returns:
+            A line; none if no run is left, or if the time of some can be known from neither.
+        """
+        distinct = {cell.hash: cell for cell in cells}.values()
+        left = [cell for cell in distinct if cell.step(runs) != "reuse"]
+        for cell in distinct:
+            if cell.step(runs) == "reuse":
+                self.add(cell, runs / str(cell.folder))
+        rehearsals = Rehearsals(SCENES)
+        for cell in left:
+            if _place(cell) not in {**self.known, **self.rehearsed}:
+                self.rehearsed[_place(cell)] = rehearsals.seconds(cell.run)
+        least, most = self.seconds(left)
+        if not least:
+            return []
+        time = " to ".join(dict.fromkeys(map(duration, (least, most))))
+        memory = self.memory or peak_memory_mib()["process"]
+        what = f"the {'other ' * bool(self.known)}{len(left)} runs: {time} of computing"
+        source = "" if {*map(_place, left)} <= self.known.keys() else " (rehearsed on this machine)"
+        return [f"{what}; {memory:,.0f} MiB of memory for each worker{source}"]
 
 
-def price(cells: Iterable[Cell], runs: Path, later: float = 0.0) -> list[str]:
-    """Say what the runs that are left take: as long as finished ones in their place of the grid, or else as rehearsed.
-
-    Args:
-        cells: planned.
-        runs: runs folder.
-        later: epochs of all runs that may follow.
-
-    Returns:
-        A line; none if no run is left, or if some can be known from neither.
-    """
-    distinct = {cell.hash: cell for cell in cells}.values()
-    left = [cell for cell in distinct if cell.step(runs) != "reuse"]
-    done = [(cell, RunFolder(runs / str(cell.folder)).result) for cell in distinct if cell.step(runs) == "reuse"]
-    known = dict[tuple[str, ...], list[float]]()  # by place, whatever the rate
-    for cell, result in done:
-        known.setdefault(_place(cell), []).append(sum(result["seconds"].values()))
-    each = sum(map(sum, known.values())) / max(1, sum(cell.config.train.epochs for cell, _ in done))
-    rehearsals = Rehearsals(SCENES)
-
-    def seconds(cell: Cell) -> float:
-        own = known.get(_place(cell))
-        return fmean(own) if own else rehearsals.seconds(cell.run) or each * cell.config.train.epochs
-
-    times = [seconds(cell) for cell in left]
-    if not left or not all(times):
-        return []
-    more = later / sum(cell.config.train.epochs for cell in left)
-    time = " to ".join(dict.fromkeys(map(duration, (sum(times), sum(times) * (1 + more)))))
-    memory = max([result["peak_memory_mib"]["process"] for _, result in done] or [peak_memory_mib()["process"]])
-    what = (
-        f"the {'other ' * bool(done)}{len(left)} runs: {time} of computing; {memory:,.0f} MiB of memory for each worker"
-    )
-    return [what + ("" if {*map(_place, left)} <= known.keys() else " (rehearsed on this machine)")]
-
-
-def _place(cell: Cell) -> tuple[str, ...]:
+def _place(cell: Cell) -> Place:
     return place_of({**cell.labels, "settings": ""})

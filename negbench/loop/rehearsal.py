@@ -22,7 +22,7 @@ from negbench.loop.observe import card_epochs
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import Stage, stages_of
 from negbench.loop.snapshot import Snapshot
-from negbench.loop.train import _moving, train_epoch
+from negbench.loop.train import moving_parts, train_epoch
 from negbench.loop.types import OpenRun, PlannedRun, State
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
@@ -95,7 +95,7 @@ class _Parts:
     @cached_property
     def _opened(self) -> tuple[OpenRun, Moving, Snapshot]:
         run = open_run(self._planned, Display(), self._scenes)
-        moving = _moving(run, self.strategy)
+        moving = moving_parts(run, self.strategy)
         return run, moving, Snapshot(run, moving.objective, State())
 
     def _least(self, action: Callable[[], object]) -> float:

@@ -42,7 +42,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     """
     config = run.config
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
-    moving = _moving(run, strategy)
+    moving = moving_parts(run, strategy)
     with own_randomness(config.seed, run.precision.device):
         state = moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
@@ -86,7 +86,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     return details
 
 
-def _moving(run: OpenRun, strategy: Strategy) -> Moving:
+def moving_parts(run: OpenRun, strategy: Strategy) -> Moving:
     """Build objective, optimizer, learning-rate schedule and random streams for the first step."""
     config, backbone, scene = run.config, run.backbone, run.scene
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)

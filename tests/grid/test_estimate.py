@@ -1,27 +1,42 @@
 """What a command still needs: by hand, from the runs so far, over trials, cells and later looks."""
 
 from dataclasses import replace
+from pathlib import Path
 
+from negbench.grid.cells import Cell
 from negbench.grid.compare import plan_comparison
-from negbench.grid.estimate import Estimate, Rehearsals, price
+from negbench.grid.estimate import Estimate, Rehearsals
 from negbench.grid.looks import Looks
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
 
 
-def test_runs_to_come_take_as_long_per_epoch_as_those_so_far(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    folder.write_result({"seconds": {"train": 30.0, "mine": 10.0}})
+def planned(sets: list[str], runs: Path, seeds: str) -> list[Cell]:
+    asked = Compare(strategies="all-corpus,top-k", seeds=seeds, sets=tuple(sets), lr="fixed", name="c")
+    return sorted(plan_comparison(asked, runs).cells, key=lambda cell: cell.labels["strategy"])
+
+
+def computed(folder: Path, seconds: float) -> Path:
+    run = RunFolder(folder)
+    run.write_result({"seconds": {"train": 0.75 * seconds, "mine": 0.25 * seconds}, "peak_memory_mib": {"process": 30}})
+    return run.path
+
+
+def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(vector_sets, tmp_path):
+    """Two places of two seeds; runs of four epochs."""
+    one, again, *others = planned(vector_sets, tmp_path, "2")
     estimate = Estimate()
-    assert estimate.add(folder.path, 10)  # 4 s an epoch
-    text = "2 more to compute: about 2 min with 1 worker, 1 MiB (estimated from the first one)"
-    assert estimate.text([10, 20], 1) == text
-    estimate.later = (15.0, 60.0)
-    text = "2 more to compute, then the rest of the command: about 3 min to 6 min with 1 worker, 1 MiB"
-    assert estimate.text([10, 20], 1) == f"{text} (estimated from the first one)"
-    assert "about 2 min to 3 min with 2 workers" in estimate.text([10, 20], 2, elsewhere=True)
-    assert [estimate.add(folder.path, 30) for _ in range(3)] == [False, False, True]  # 1.6 s an epoch by now
-    assert "about 72 s to 2 min with 1 worker, 1 MiB (estimated from the first 4)" in estimate.text([10, 20], 1)
+    assert estimate.news(one, computed(tmp_path / "one", 40.0))
+    source = "1 worker, 1 MiB (estimated from the first one)"
+    assert estimate.text(others, 1) == f"2 more to compute: about 80 s with {source}"
+    estimate.later = (6.0, 24.0)
+    text = "2 more to compute, then the rest of the command: about 2 min to 5 min with"
+    assert estimate.text(others, 1) == f"{text} {source}"
+    assert "about 70 s to 3 min with 2 workers" in estimate.text(others, 2, elsewhere=True)
+    news = [estimate.news(others[0], computed(tmp_path / f"{i}", 10.0)) for i in range(3)]
+    assert news == [False, False, True]
+    estimate.later = (0.0, 0.0)
+    assert "about 50 s with 1 worker, 1 MiB (estimated from the first 4)" in estimate.text([again, others[1]], 1)
 
 
 def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(vector_sets, tmp_path):
@@ -36,20 +51,17 @@ def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_
     vector_sets, tmp_path, monkeypatch
 ):
     """Two places of three seeds; in the first 10 s and 30 s are known, for four epochs each."""
-    asked = Compare(strategies="all-corpus,top-k", seeds=3, sets=tuple(vector_sets), lr="fixed", name="c")
-    cells = plan_comparison(asked, tmp_path).cells
+    cells = planned(vector_sets, tmp_path, "3")
     monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 100.0)
-    assert price(cells, tmp_path, 12)[0].startswith("the 6 runs: 10 min to 15 min of computing; ")
-    first = [number for number, cell in enumerate(cells) if cell.labels["strategy"] == "all-corpus"]
-    for number, seconds in zip(first, (10.0, 30.0), strict=False):
-        run = RunFolder(tmp_path / f"run-{number}")
-        run.write_result({"seconds": {"train": seconds}, "peak_memory_mib": {"process": seconds}})
-        cells[number] = replace(cells[number], folder=run.run_id)
+    assert Estimate((0.0, 12.0)).price(cells, tmp_path)[0].startswith("the 6 runs: 10 min to 15 min of computing; ")
+    for i, seconds in enumerate((10.0, 30.0)):
+        cells[i] = replace(cells[i], folder=computed(tmp_path / f"run-{i}", seconds).name)
     text = "of computing; 30 MiB of memory for each worker"
-    assert price(cells, tmp_path) == [f"the other 4 runs: 5 min {text} (rehearsed on this machine)"]  # 20 s + 300 s
-    kept = [cell for cell in cells if cell.labels["strategy"] == "all-corpus"]
-    assert price(kept, tmp_path) == [f"the other 1 runs: 20 s {text}"]
+    estimate = Estimate()
+    assert estimate.price(cells, tmp_path) == [f"the other 4 runs: 5 min {text} (rehearsed on this machine)"]
+    assert estimate.seconds(cells[2:]) == (320.0, 320.0)  # and so it goes on once the command runs
+    assert Estimate().price(cells[:3], tmp_path) == [f"the other 1 runs: 20 s {text}"]
     monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 0.0)  # none is possible: 5 s an epoch
-    assert price(cells, tmp_path)[0].startswith(f"the other 4 runs: 80 s {text}")
-    assert price([cell for cell in cells if cell not in kept], tmp_path) == []
-    assert price(kept[:2], tmp_path) == []  # nothing is left
+    assert Estimate().price(cells, tmp_path)[0].startswith(f"the other 4 runs: 80 s {text}")
+    assert Estimate().price(cells[3:], tmp_path) == []
+    assert Estimate().price(cells[:2], tmp_path) == []  # nothing is left

@@ -38,7 +38,7 @@ def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Sce
             if precision == "fp16":  # patched in: a run on a CPU refuses fp16
                 patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
             setting = precision if precision == "bf16" else "fp32"
-            config = load_config(flags=flags, sets=[*sets, f"train.precision={setting}", "compute.device=cpu"])
+            config = load_config(flags=flags, sets=[*sets, f"train.precision={setting}"])
             by_precision[precision] = run_config(config, replace(Bench.open(place / precision, "none"), scenes=scenes))
     return by_precision
 
@@ -84,7 +84,7 @@ def test_the_terms_on_privileged_texts(slots, toy_sets, tmp_path):
 
 def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, interrupted, monkeypatch):
     """Started where "auto" is bf16, resumed where it is fp32; a manifest of earlier versions records neither."""
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*sets, "compute.device=cpu"])
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=sets)
     monkeypatch.setattr("negbench.loop.precision.automatic", lambda device: "bf16")
     straight = run_config(config, Bench.open(tmp_path / "straight", "none")).folder
     halves = [interrupted(config, tmp_path / f"half {n}", 1) for n in range(2)]
@@ -110,9 +110,7 @@ def test_auto_is_bf16_only_on_a_gpu_that_computes_in_it(device, computes, monkey
 
 def test_fp16_without_a_gpu_is_refused(sets, tmp_path):
     """fp16 without a GPU is refused, because it would be computed in float32."""
-    config = load_config(
-        flags={"strategy": {"name": "qure"}}, sets=[*sets, "train.precision=fp16", "compute.device=cpu"]
-    )
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*sets, "train.precision=fp16"])
     with pytest.raises(NegbenchError, match="'fp16' needs a GPU"):
         run_config(config, Bench.open(tmp_path, "none"))
     assert not list(tmp_path.glob("*/config.json"))
