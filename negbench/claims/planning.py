@@ -85,12 +85,12 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     Raises:
         NegbenchError: a user's mistake. A run that fails is in `outcomes`, and its claims are not testable.
     """
-    work = ClaimsWork.of(asked, say)
+    execution, work = Execution.of(asked), ClaimsWork.of(asked, say)
     kind = "claims-" if asked.until is None else "claims-decided-"
     path = work.runs / (asked.name or default_name(work.plan.cells).replace("compare-", kind))
     check_name(path, "claims")
     folder = ComparisonFolder(path, {"kind": "claims"})
-    execution, until = Execution.of(asked), Until(work.looks if asked.until else None, work.undecided, say)
+    until = Until(work.looks if asked.until else None, work.undecided, say)
     with execution.open():
         outcomes = computed_until(folder, work.plan.cells, work.more, until, execution)
     folder.settle(outcomes)

@@ -45,9 +45,11 @@ class Execution:
         """Return what a command's options ask for; nothing is started yet.
 
         Raises:
-            NegbenchError: as `executor_of`.
+            NegbenchError: as `executor_of`; OptionError: the runs folder is a file.
         """
         runs = files.runs_dir(asked.runs_dir)
+        if runs.exists() and not runs.is_dir():  # planning may take long
+            raise OptionError(f"--runs-dir {runs} is not a folder: name another one")
         return cls(executor_of(asked.executor, asked.address, asked.workers, runs), asked.tracking_uri)
 
     def open(self) -> AbstractContextManager[object]:

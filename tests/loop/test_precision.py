@@ -58,7 +58,7 @@ def check(by_precision: dict[str, RunResult]) -> None:
 def sets(vector_sets: list[str]) -> list[str]:
     by_key = dict(text.split("=", 1) for text in vector_sets)
     images, texts = (by_key[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
-    data = [text for text in vector_sets if text.startswith(("dataset", "backbone"))]
+    data = [text for text in vector_sets if text.startswith(("dataset", "backbone", "compute"))]
     return [*data, *STEPS, f'mining.guide="precomputed:images={images}:texts={texts}"']
 
 
