@@ -14,7 +14,7 @@ import torch
 
 from negbench.contracts import HoldsFeatures, Strategy
 from negbench.data.scene import Scenes, threads
-from negbench.display import Display
+from negbench.display import Display, log
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import Moving, own_randomness
 from negbench.loop.objective import Batch
@@ -53,6 +53,7 @@ class Rehearsals:
             with threads(config.compute.threads), own_randomness(config.seed, torch.device("cpu")):
                 return self._seconds(planned)
         except Exception:  # whatever a plug-in raises: its own run reports it
+            log.debug("%s is not rehearsed", config.strategy.name, exc_info=True)
             return 0.0
 
     def _seconds(self, planned: PlannedRun) -> float:

@@ -27,16 +27,13 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(vector_
     one, again, *others = planned(vector_sets, tmp_path, "2")
     estimate = Estimate()
     assert estimate.news(one, computed(tmp_path / "one", 40.0))
-    source = "1 worker, 1 MiB (estimated from the first one)"
-    assert estimate.text(others, 1) == f"2 more to compute: about 80 s with {source}"
-    estimate.later = (6.0, 24.0)
-    text = "2 more to compute, then the rest of the command: about 2 min to 5 min with"
-    assert estimate.text(others, 1) == f"{text} {source}"
-    assert "about 70 s to 3 min with 2 workers" in estimate.text(others, 2, elsewhere=True)
-    news = [estimate.news(others[0], computed(tmp_path / f"{i}", 10.0)) for i in range(3)]
-    assert news == [False, False, True]
-    estimate.later = (0.0, 0.0)
+    text = "2 more to compute: about 80 s with 1 worker, 1 MiB (estimated from the first one)"
+    assert estimate.text(others, 1) == text
+    assert [estimate.news(others[0], computed(tmp_path / f"{i}", 10.0)) for i in range(3)] == [False, False, True]
     assert "about 50 s with 1 worker, 1 MiB (estimated from the first 4)" in estimate.text([again, others[1]], 1)
+    estimate.later = (8.0, 32.0)
+    assert ", then the rest of the command: about 2 min to 4 min with 1 worker" in estimate.text([again, others[1]], 1)
+    assert "about 50 s to 2 min with 2 workers" in estimate.text([again, others[1]], 2, elsewhere=True)
 
 
 def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(vector_sets, tmp_path):
@@ -54,8 +51,7 @@ def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_
     cells = planned(vector_sets, tmp_path, "3")
     monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 100.0)
     assert Estimate((0.0, 12.0)).price(cells, tmp_path)[0].startswith("the 6 runs: 10 min to 15 min of computing; ")
-    for i, seconds in enumerate((10.0, 30.0)):
-        cells[i] = replace(cells[i], folder=computed(tmp_path / f"run-{i}", seconds).name)
+    cells[0], cells[1] = (replace(cells[i], folder=computed(tmp_path / f"run-{i}", 10.0 + 20 * i).name) for i in (0, 1))
     text = "of computing; 30 MiB of memory for each worker"
     estimate = Estimate()
     assert estimate.price(cells, tmp_path) == [f"the other 4 runs: 5 min {text} (rehearsed on this machine)"]
@@ -63,5 +59,4 @@ def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_
     assert Estimate().price(cells[:3], tmp_path) == [f"the other 1 runs: 20 s {text}"]
     monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 0.0)  # none is possible: 5 s an epoch
     assert Estimate().price(cells, tmp_path)[0].startswith(f"the other 4 runs: 80 s {text}")
-    assert Estimate().price(cells[3:], tmp_path) == []
-    assert Estimate().price(cells[:2], tmp_path) == []  # nothing is left
+    assert Estimate().price(cells[3:], tmp_path) == Estimate().price(cells[:2], tmp_path) == []  # unknown; nothing left
