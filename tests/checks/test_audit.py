@@ -160,7 +160,9 @@ def test_the_command_prints_every_corpus_strategy(toy_sets, capsys):
     rows, card = stored["rows"], stored["regime"]
     assert stored["window"] == window(card["target_rank_median"], 1, card["images"])
     assert [(row["strategy"], row["pool_size"] == 5) for row in rows] == [("top-k(k=5)", True), ("all-corpus", False)]
-    every = {row["strategy"] for row in document(command(toy_sets), capsys)["rows"]}
+    sixteen = document(command(toy_sets, "--set", "train.num_negatives=16"), capsys)
+    assert sixteen["window"] == window(card["target_rank_median"], 16, card["images"])
+    every = {row["strategy"] for row in sixteen["rows"]}
     assert {"qure", "cirqrs", "oracle-all"} <= every
     assert not {"in-batch", "hycole"} & every
 
