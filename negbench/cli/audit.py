@@ -24,6 +24,6 @@ def audit(given: Mapping[str, Any]) -> dict[str, Any]:
     console.print(audit_table(audited))
     console.print(f"regime  {in_words([audited.regime])}", highlight=False)
     if audited.window:
-        why = "where train.num_negatives pay most in generated worlds; on emoji level with the best (docs/findings.md)"
+        why = "best in generated worlds at this train.num_negatives, on emoji level with the best (docs/findings.md)"
         console.print(f"window  {audited.window}: {why}", highlight=False)
     return audited.plain()
