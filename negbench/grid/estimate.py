@@ -83,7 +83,7 @@ class Estimate:
         disk = size(int(self.stored / self.epochs * epochs))
         source = "one" if self.computed == 1 else str(self.computed)
         time = f"about {took} with {workers} worker{'s' * (workers > 1)}"
-        return f"{what}: {time}, {disk} (estimated from the first {source})"
+        return f"{what}: {time}, {disk} (estimated after the first {source})"
 
     def price(self, cells: Iterable[Cell], runs: Path) -> list[str]:
         """Read the finished ones of these cells, rehearse the others' places, and say what is left.

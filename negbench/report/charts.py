@@ -75,18 +75,14 @@ def line_style(index: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)  # charts of a page: drawn once for both files
 def saved(chart: Chart, *, narrow: bool = False) -> dict[Literal["svg", "png"], bytes]:
-    """Render the chart as an SVG (without its title) and a PNG file; the same chart gives the same bytes.
-
-    A narrow one is for the page alone: its PNG is empty.
-    """
+    """Render the chart as an SVG (without its title) and a PNG file; the same chart gives the same bytes."""
     import matplotlib as mpl
     from matplotlib.transforms import Bbox
 
     png, svg = io.BytesIO(), io.BytesIO()
     with mpl.rc_context(_RC):
         figure, title = _figure(chart, narrow)
-        if not narrow:
-            figure.savefig(png, format="png", metadata={"Software": None})
+        figure.savefig(png, format="png", metadata={"Software": None})
         below = Bbox.from_extents(0, 0, figure.get_figwidth(), title.get_window_extent().y0 / _DPI)
         title.set_visible(False)
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches=below)
