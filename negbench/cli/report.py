@@ -30,7 +30,7 @@ def report(given: Mapping[str, Any]) -> dict[str, Any]:
             shown.print(str(path), highlight=False, soft_wrap=True)
     page, *others = write_report(runs, asked.name, asked.galleries)
     shown.print(str(page), highlight=False, soft_wrap=True)
-    for folder, what in (("tables", "md, tex, csv"), ("figures", "png")):
+    for folder, what in (("tables", "md, tex, csv"), ("figures", "svg")):
         count = sum(path.parent.name == folder for path in others)
         if count:
             shown.print(f"{page.parent / folder}: {count} files ({what})", highlight=False, soft_wrap=True)

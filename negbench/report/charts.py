@@ -1,20 +1,18 @@
-"""Charts: a few panels drawn with matplotlib into one picture, SVG for the page and PNG as a file."""
+"""Charts: a few panels drawn with matplotlib into one SVG picture, for the page and as a file."""
 
 from __future__ import annotations
 
 import io
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Text
 
 # readable on white as lines and as text, and distinguishable without red and green
 PALETTE = (
@@ -36,7 +34,6 @@ _RC: Any = {  # matplotlib's own type names every key
 }  # fmt: skip
 _WIDE, _FULL = 3.9, 9.4  # inches of a panel with its labels, and of one as wide as the page
 _AROUND = 0.8  # inches above and below a panel's axes
-_DPI = 110  # of a PNG
 
 
 @dataclass(frozen=True)
@@ -73,24 +70,19 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": _DASHES[index // len(PALETTE) % len(_DASHES)]}
 
 
-@lru_cache(maxsize=64)  # charts of a page: drawn once for both files
-def saved(chart: Chart, *, narrow: bool = False) -> dict[Literal["svg", "png"], bytes]:
-    """Render the chart as an SVG (without its title) and a PNG file; the same chart gives the same bytes."""
+@lru_cache(maxsize=64)  # charts of a page: drawn once for page and file
+def svg(chart: Chart, *, narrow: bool = False) -> bytes:
+    """Render the chart as an SVG file, without its title; the same chart gives the same bytes."""
     import matplotlib as mpl
-    from matplotlib.transforms import Bbox
 
-    png, svg = io.BytesIO(), io.BytesIO()
+    file = io.BytesIO()
     with mpl.rc_context(_RC):
-        figure, title = _figure(chart, narrow)
-        figure.savefig(png, format="png", metadata={"Software": None})
-        below = Bbox.from_extents(0, 0, figure.get_figwidth(), title.get_window_extent().y0 / _DPI)
-        title.set_visible(False)
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches=below)
-    return {"png": png.getvalue(), "svg": svg.getvalue()}
+        _figure(chart, narrow).savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return file.getvalue()
 
 
-def _figure(chart: Chart, narrow: bool = False) -> tuple[Figure, Text]:
-    """Draw all panels, the title above them and one legend below; return the title, too."""
+def _figure(chart: Chart, narrow: bool) -> Figure:
+    """Draw all panels and one legend below them."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -98,7 +90,7 @@ def _figure(chart: Chart, narrow: bool = False) -> tuple[Figure, Text]:
     rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
     heights = [max(panel.tall for panel in row) + _AROUND for row in rows]
     wide = _FULL if chart.full and not narrow else across * _WIDE
-    figure = Figure((wide, 1), dpi=_DPI, layout="constrained", facecolor="white")
+    figure = Figure((wide, 1), layout="constrained", facecolor="white")
     grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
     handles: dict[str, Any] = {
         name: Line2D([], [], color=color, marker=marker, linestyle="") for marker, color, name in chart.legend
@@ -113,9 +105,6 @@ def _figure(chart: Chart, narrow: bool = False) -> tuple[Figure, Text]:
     tall = sum(heights)
     beside = [len(text.get_text()) for axes in figure.axes for text in axes.texts if chart.direct]
     wide += across * 0.07 * max(0, max(beside, default=0) - 16)  # room for long names beside the panels
-    lines = textwrap.fill(chart.title, int(wide / 0.09))  # inches of a bold letter
-    title = figure.suptitle(lines, x=0.01, ha="left", fontsize=10, fontweight="bold")
-    tall += 0.35 + 0.15 * lines.count("\n")
     if len(handles) > 1 and not chart.direct:
         columns = max(1, int(wide / (0.6 + 0.07 * max(map(len, handles)))))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
@@ -124,7 +113,7 @@ def _figure(chart: Chart, narrow: bool = False) -> tuple[Figure, Text]:
     if (layout := figure.get_layout_engine()) is not None:
         layout.execute(figure)
     figure.set_layout_engine(None)  # otherwise matplotlib draws everything once more for the layout
-    return figure, title
+    return figure
 
 
 def log_axis(axes: Axes) -> None:

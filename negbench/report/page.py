@@ -19,7 +19,7 @@ from typing import Any
 from negbench.display import NUMBER, is_number
 from negbench.machine.files import atomic_write, check_links, sweep
 from negbench.report.cards import Example, Pictures
-from negbench.report.charts import Chart, saved
+from negbench.report.charts import Chart, svg
 from negbench.report.tables import Table
 
 _HERE = Path(__file__).parent
@@ -81,7 +81,7 @@ class Page:
 
 
 def write_page(folder: Path, page: Page) -> list[Path]:
-    """Write `index.html`, `tables/*` and `figures/*.png` into `folder`; returns their paths, the page first.
+    """Write `index.html`, `tables/*` and `figures/*.svg` into `folder`; returns their paths, the page first.
 
     Raises:
         NegbenchError: the folder cannot be written.
@@ -93,9 +93,9 @@ def write_page(folder: Path, page: Page) -> list[Path]:
     for table in _all(page, Table):
         written.append(write_text(folder / "tables" / f"{table.key}.csv", table.frame.to_csv(index=False)))
     for chart in _all(page, Chart):
-        written.append(folder / "figures" / f"{chart.key}.png")
+        written.append(folder / "figures" / f"{chart.key}.svg")
         with atomic_write(written[-1], "wb") as file:
-            file.write(saved(chart)["png"])
+            file.write(svg(chart))
     write_text(folder / "index.html", html(page))
     return written
 
@@ -154,7 +154,7 @@ def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
 
 def _drawn(chart: Chart, narrow: bool = False) -> str:
     """Return the chart as a data URI."""
-    return "data:image/svg+xml;base64," + base64.b64encode(saved(chart, narrow=narrow)["svg"]).decode("ascii")
+    return "data:image/svg+xml;base64," + base64.b64encode(svg(chart, narrow=narrow)).decode("ascii")
 
 
 def _is_best(table: Table, column: str, cell: object) -> bool:

@@ -106,7 +106,7 @@ def test_the_parent_says_the_answer_and_its_artifacts_open(page, server, runs):
     page.goto(where)
     page.get_by_text((runs / NAME / "answer.md").read_text(encoding="utf-8").split("\n")[0]).first.wait_for()
     figures = {artifact.path for artifact in Tracker.open(runs).client().list_artifacts(parent.info.run_id, "figures")}
-    assert {"figures/forest.png", "figures/training.png"} <= figures
+    assert {"figures/forest.svg", "figures/training.svg"} <= figures
     page.goto(f"{where}/artifacts/index.html")
     report = page.locator("iframe").first.content_frame
     assert report.locator("h1").inner_text() == f"negbench: {NAME}"

@@ -61,7 +61,7 @@ def test_dials(compared, cells, words_of):
         assert (row.mean, row.difference) == (plain.mean, plain.difference)
     assert list(pd.read_csv(folder / "table.csv")["point"]) == ["k=1"] * 3 + ["k=2"] * 3
     assert list(pd.read_csv(folder / "points.csv")["k"]) == [1, 2]
-    assert {"best.png", "along-k.png"} <= {path.name for path in (folder / "report" / "figures").iterdir()}
+    assert {"best.svg", "along-k.svg"} <= {path.name for path in (folder / "report" / "figures").iterdir()}
     page = words_of(folder / "report" / "index.html")
     for line in Comparison(folder).answer:
         assert line.split("(")[0] in page
