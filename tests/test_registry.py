@@ -16,8 +16,9 @@ from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.plugins import syntax
 from negbench.plugins.registry import (
     KINDS,
+    Plugin,
     Registry,
-    _modules,
+    _plugins_in,
     blamed,
     checked_options,
     option_defaults,
@@ -195,18 +196,15 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a folder whose files count as built-in strategies."""
     import negbench.strategies
 
-    known = _modules
-    monkeypatch.setattr(
-        "negbench.plugins.registry._modules", lambda folder, at: (*known(folder, at), *_public(tmp_path, folder.name))
-    )
+    def found(folder: Path, kind: str, changed: int) -> tuple[Plugin, ...]:
+        own = _plugins_in.__wrapped__(tmp_path, kind, changed) if kind == "strategies" else ()
+        return (*_plugins_in(folder, kind, changed), *own)
+
+    monkeypatch.setattr("negbench.plugins.registry._plugins_in", found)
     monkeypatch.setattr(negbench.strategies, "__path__", [*negbench.strategies.__path__, str(tmp_path)])
     syntax._spec.cache_clear()
     yield tmp_path
     syntax._spec.cache_clear()
-
-
-def _public(folder: Path, kind: str) -> list[Path]:
-    return sorted(folder.glob("[!_]*.py")) if kind == "strategies" else []
 
 
 def test_a_file_that_names_its_paper_is_found(package):

@@ -253,10 +253,11 @@ def build(cls: type[Made], name: str = "", /, **given: Any) -> Made:
     if load is None:
         made: Made = checked_options(cls, given, name)
         return made
-    hints, section = _types_of(load, name or cls.__name__), _section_of(cls)
+    section = _section_of(cls)
     by_run = {key: given[key] for key in [*inspect.signature(load).parameters][1:] if key in given}
     options = checked_options(cls, {key: value for key, value in given.items() if key not in by_run}, name)
-    loaded: Made = load(options, **{key: _coerced(f"{section}.{key}", v, hints.get(key)) for key, v in by_run.items()})
+    checked = {key: _coerced(f"{section}.{key}", value, _adapter(load, name, key)) for key, value in by_run.items()}
+    loaded: Made = load(options, **checked)
     return loaded
 
 
@@ -266,13 +267,13 @@ def checked_options(cls: type, given: Mapping[str, Any], name: str = "") -> Any:
     An int passes for a float, a string for a Path, a list for a tuple.
     """
     kind, section, name = options_class(cls), _section_of(cls), name or cls.__name__
-    defaults, hints = option_defaults(cls), _types_of(kind, name)
+    defaults = option_defaults(cls)
     for key in given:
         if key not in defaults:
             if kind is not cls and key in inspect.signature(cls.load).parameters:  # type: ignore[attr-defined]
                 raise OptionError(f"{section}.{key} is set by the run itself: leave it out")
             raise UnknownNameError("option", key, defaults, where=f"{section} '{name}'")
-    checked = {key: _coerced(f"{section}.{key}", value, hints[key]) for key, value in given.items()}
+    checked = {key: _coerced(f"{section}.{key}", value, _adapter(kind, name, key)) for key, value in given.items()}
     missing = [key for key, value in {**defaults, **checked}.items() if value is dataclasses.MISSING]
     if missing:
         raise OptionError(f"{section} '{name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=...")
@@ -299,14 +300,22 @@ def _types_of(subject: Any, name: str) -> dict[str, Any]:
         raise NegbenchError(f"'{name}': the types of its options cannot be read: {error}") from error
 
 
-def _coerced(where: str, value: Any, hint: Any) -> Any:
-    """Convert `value` to the annotated type or raise OptionError; strict pydantic, except for lossless widenings."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+@cache  # making one takes a hundred times as long as a check
+def _adapter(subject: Any, name: str, key: str) -> Any:
+    """Return pydantic's adapter of the type of a dataclass's field or a function's parameter."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
+    return TypeAdapter(_types_of(subject, name).get(key), config=config)
+
+
+def _coerced(where: str, value: Any, adapter: Any) -> Any:
+    """Convert `value` to the adapter's type or raise OptionError; strict pydantic, except for lossless widenings."""
+    from pydantic import ValidationError
 
     try:
-        config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
         text = json.dumps(str(value) if isinstance(value, Path) else value)
-        return TypeAdapter(hint, config=config).validate_json(text, strict=True)
+        return adapter.validate_json(text, strict=True)
     except (TypeError, ValueError) as error:
         if isinstance(error, ValidationError):
             problem = error.errors()[0]["msg"].removeprefix("Value error, ")
@@ -323,23 +332,20 @@ def _name_of(stem: str) -> str:
     return stem.replace("_", "-")
 
 
-def _built_ins(kind: str) -> list[Plugin]:
+def _built_ins(kind: str) -> tuple[Plugin, ...]:
     """Return the plug-ins of a kind's package: its public modules with a constant `PAPER`."""
     package = syntax.locate(_PACKAGES[kind])
     if package is None:
         raise NegbenchError(f"{_PACKAGES[kind]} is not installed: run `pip install -e .` in the checkout")
-    files = _modules(package.parent, package.parent.stat().st_mtime_ns)
-    names = {_name_of(file.stem): f"{_PACKAGES[kind]}.{file.stem}" for file in files if _holds_plugin(file)}
-    return [Plugin(kind, name, module, None, "built-in") for name, module in names.items()]
+    return _plugins_in(package.parent, kind, package.parent.stat().st_mtime_ns)
 
 
-@cache
-def _modules(folder: Path, _changed: int) -> tuple[Path, ...]:
-    """Return the public modules of a folder; cached, as a run asks some twenty times."""
-    return tuple(sorted(file for file in folder.glob("*.py") if not file.stem.startswith("_")))
+@cache  # a run asks some twenty times
+def _plugins_in(folder: Path, kind: str, _changed: int) -> tuple[Plugin, ...]:
+    names = [path.stem for path in sorted(folder.glob("[!_]*.py")) if _holds_plugin(path)]
+    return tuple(Plugin(kind, _name_of(name), f"{_PACKAGES[kind]}.{name}", None, "built-in") for name in names)
 
 
-@cache
 def _holds_plugin(file: Path) -> bool:
     """Whether a module has a constant `PAPER`; one that cannot be read counts as a plug-in, to be reported."""
     try:
