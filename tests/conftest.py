@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import html
 import importlib.util
 import json
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run files with the most slow tests first, so that short files remain to keep every worker busy at the end."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage as seldom as the command line does, and never what imports left."""
+    from negbench.cli.main import _COLLECTED
+
+    gc.set_threshold(*_COLLECTED)
+    gc.freeze()
 
 
 class Forked:
@@ -264,10 +273,13 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
     - `os.fsync` does nothing and SQLite does not sync: tests kill processes, never the machine.
     - A run writes a checkpoint every epoch, not only when that takes at most 2 % of its time.
     - A new MLflow store is a copy of the first one, as creating its tables takes seconds.
+    - The command line's parser is made once.
 
     tests/loop/test_protocol.py tests fsync and the pauses between checkpoints as users have them;
     tests/test_tracking.py creates stores, with the original method, which this yields.
     """
+    import typer.main
+
     from negbench.loop import checkpoint
     from negbench.machine.files import locked
     from negbench.store.tracking import Tracker, default_uri
@@ -301,6 +313,7 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
             patch.setattr(module, "connect", unsynchronised)
         patch.setattr(checkpoint, "PAUSE", 0)
         patch.setattr(Tracker, "client", copied)
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         yield client
 
 
