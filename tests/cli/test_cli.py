@@ -27,19 +27,20 @@ def test_light_commands_import_nothing_heavy():
 
 
 def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch):
-    before, frozen, during = gc.get_threshold(), gc.get_freeze_count(), []
+    before, during = gc.get_threshold(), []
     gc.set_threshold(700)
+    gc.unfreeze()
     monkeypatch.setattr("negbench.cli.main.stop_on_signals", lambda: None)
     monkeypatch.setattr("negbench.cli.main.run", lambda _: during.append(gc.get_threshold()) or 0)
     try:
         monkeypatch.setitem(sys.modules, "triton", sys)  # no freeze then: triton would list the frozen objects as leaks
         with pytest.raises(SystemExit):
             main([])
-        assert gc.get_freeze_count() == frozen
+        assert gc.get_freeze_count() == 0
         monkeypatch.delitem(sys.modules, "triton")
         with pytest.raises(SystemExit):
             main([])
-        assert gc.get_freeze_count() > frozen  # nor collected when the process ends
+        assert gc.get_freeze_count() > 10_000  # nor collected when the process ends
     finally:
         gc.set_threshold(*before)
     assert during[0][0] > 7_000
