@@ -47,9 +47,17 @@ CHROMIUM = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make xdist hand out files in the order below, not by their number of tests."""
+    """Make xdist hand out files in the order below, not by their number of tests; keep all but `-m gpu` on the CPU."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests of a GPU where there is none, or where others run, too."""
+    if item.get_closest_marker("gpu") and not importlib.import_module("torch").cuda.is_available():
+        pytest.skip("needs a CUDA device, and `make gpu`")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -64,6 +72,10 @@ def pytest_collection_finish() -> None:
 
     gc.set_threshold(*_COLLECTED)
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # triton would list all objects that it still holds
 
 
 class Forked:
@@ -349,7 +361,7 @@ def vector_flags(vector_sets: list[str]) -> list[str]:
 def toy_sets(toy_root: Path) -> list[str]:
     """`--set` values for a run of one second on `toy_root`."""
     training = ["train.epochs=4", "train.batch_size=16", "schedule.n_def=2"]
-    return [f"dataset.root='{toy_root}'", "backbone.weights='random'", "compute.device=cpu", *training]
+    return [f"dataset.root='{toy_root}'", "backbone.weights='random'", *training]
 
 
 @pytest.fixture(scope="session")

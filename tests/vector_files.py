@@ -63,5 +63,4 @@ def write_vectors(folder: Path, *, seed: int = 0) -> list[str]:
         "backbone.name=precomputed",
         f"backbone.images='{folder / 'images.npz'}'",
         f"backbone.texts='{folder / 'texts.npz'}'",
-        "compute.device=cpu",  # tests compare with tensors of their own
     ]

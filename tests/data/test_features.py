@@ -191,7 +191,6 @@ def test_mode_of_every_module_and_the_global_generators_are_left_alone(tmp_path,
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("budget", [None, 0])
 def test_on_a_gpu(tmp_path, folder, small_shards, budget):
     images, backbone = images_of(folder), Pooled()

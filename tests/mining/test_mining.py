@@ -647,7 +647,6 @@ def test_distinct_draws_are_counted_per_query_and_step(per_step):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("scores", "message"), [([1.0, math.nan], "contain NaN"), ([1.0, 0.5], "no image of its")])
 def test_errors_on_a_gpu_name_the_query(scores, message):
     task = scored_task([[1.0, 0.5], scores], [1, 1], excluded=Ragged.of([[], [0]]))
@@ -657,7 +656,6 @@ def test_errors_on_a_gpu_name_the_query(scores, message):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("strategy", [Everything(), Below(), Weighted()], ids=lambda value: type(value).__name__)
 def test_a_gpu_draws_what_the_cpu_draws(strategy, monkeypatch):
     """The toy scores are far enough apart for rounding not to matter, except between the twins, which tie exactly."""

@@ -67,7 +67,6 @@ def test_numpy_torch_and_precision_agree():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_device_gives_the_same():
     queries, images, targets = _world()
     want = Miner("top-k:k=5", draws=3).refresh(queries, images, targets).negatives
