@@ -1,0 +1,52 @@
+"""The engine on a GPU (`make gpu`): it starts as on a CPU at every precision, and resumes to the bit."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from negbench.loop.runs import Bench, run_config
+from negbench.loop.types import RunResult
+from negbench.plugins.registry import registry
+from negbench.systems.system import load_config
+
+pytestmark = pytest.mark.gpu
+
+STEPS = ("train.lr=0.003", "train.epochs=2", "train.batch_size=24", "schedule.refresh_epochs=[1]")
+BOUNDS = {"fp32": 1e-3, "bf16": 0.03, "fp16": 0.01}  # of the first epoch's loss; TF32 has 11 bits
+
+
+@pytest.fixture(scope="module")
+def sets(vector_sets: list[str]) -> list[str]:
+    by_key = dict(text.split("=", 1) for text in vector_sets)
+    images, texts = (by_key[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
+    data = [text for text in vector_sets if text.startswith(("dataset", "backbone"))]
+    return [*data, *STEPS, f'mining.guide="precomputed:images={images}:texts={texts}"']
+
+
+def run(strategy: str, place: Path, sets: list[str]) -> RunResult:
+    return run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), Bench.open(place, "none"))
+
+
+def first_loss(result: RunResult) -> float:
+    return next(float(point["train/loss"]) for point in result.folder.metrics() if "train/loss" in point)
+
+
+@pytest.mark.parametrize("strategy", [*registry.plugins("strategies"), "in-batch+qure", "in-batch:1>qure"])
+def test_every_strategy_starts_as_on_a_cpu(strategy, sets, tmp_path):
+    """Batches are the same on both; draws are where strategies draw on the CPU."""
+    want = first_loss(run(strategy, tmp_path / "cpu", [*sets, "compute.device=cpu"]))
+    for precision, bound in BOUNDS.items():
+        got = run(strategy, tmp_path / precision, [*sets, f"train.precision={precision}"])
+        assert got.folder.manifest["started"] == {"device": "cuda", "precision": precision}
+        assert first_loss(got) == pytest.approx(want, rel=bound, abs=bound / 10), precision
+        assert all(map(math.isfinite, got.metrics.values()))
+
+
+@pytest.mark.parametrize("strategy", ["qure", "cirqrs", "dqe", "in-batch", "xbm"])
+def test_resumed_to_the_bit(strategy, sets, tmp_path, interrupted):
+    config = load_config(flags={"strategy": {"name": strategy}}, sets=sets)
+    straight = run_config(config, Bench.open(tmp_path / "straight", "none")).folder.weights()
+    resumed = run_config(config, interrupted(config, tmp_path / "half", 1)).folder.weights()
+    assert all(torch.equal(resumed[name], value) for name, value in straight.items())
