@@ -13,7 +13,7 @@ FACTORS = ("negatives", "objective")
 
 def test_own_terms_interaction_and_shares_by_hand(example, vector_sets, tmp_path):
     asked = negbench.Compare(
-        strategies="own", dials=[f"system.{factor}=plain,qure" for factor in FACTORS], seeds=2, lr="fixed",
+        strategies="own", dials=[f"system.{factor}=plain,qure" for factor in FACTORS], seeds=1, lr="fixed",
         sets=(*vector_sets, "train.epochs=2"), runs_dir=tmp_path, tracking_uri="none", report=False, name="p",
     )  # fmt: skip
     cells = negbench.compare(asked).cells

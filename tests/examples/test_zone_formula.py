@@ -30,7 +30,7 @@ def test_a_peak_that_follows_the_target_is_said_where_a_constant_window_misses_i
     frame = module.summary(regret)
     assert frame.loc["constant less formula", "low"] > 0.5
     assert frame.loc["rule", "points"] == pytest.approx(regret["rule"].mean())
-    factor, power = module.fitted(table)
+    factor, power = module.fitted(table[table["target"].isin((7, 40))])
     assert (factor, power) == (pytest.approx(1.6, rel=0.2), pytest.approx(0.24, abs=0.08))
 
 
@@ -38,7 +38,7 @@ def test_rows_hold_the_runs_own_numbers(example, tmp_path):
     sizes = [f"dataset.{key}=60" for key in ("train_images", "train_queries", "val_images", "val_queries")]
     asked = negbench.Compare(
         datasets="vectors", backbones="vectors", strategies="top-k,shifted-top-k:start=1:stop=8", seeds=2, lr="fixed",
-        dials=["dataset.twins=1.5,3"], sets=(*sizes, "train.epochs=2"), runs_dir=tmp_path, tracking_uri="none",
+        dials=["dataset.twins=1.5,3"], sets=(*sizes, "train.epochs=1"), runs_dir=tmp_path, tracking_uri="none",
         report=False, name="w",
     )  # fmt: skip
     runs = [RunFolder(tmp_path / run) for run in negbench.compare(asked).cells["run"]]

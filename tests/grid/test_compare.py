@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
-from contextlib import ExitStack
+import shutil
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from threading import Timer
@@ -68,10 +70,10 @@ def test_all_strategies_are_those_that_every_run_can_have():
 
 
 def test_cells_are_computed_once(vector_sets, tmp_path):
-    first = compute(axes_of(vector_sets, "qure,in-batch"), tmp_path)
-    assert [o.reused for o in first] == [False] * 4
-    again = compute(axes_of(vector_sets, "in-batch,qure,top-k"), tmp_path)
-    assert [o.reused for o in again] == [True, True, False] * 2
+    first = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path)
+    assert [o.reused for o in first] == [False] * 2
+    again = compute(axes_of(vector_sets, "in-batch,qure,top-k", seeds=1), tmp_path)
+    assert [o.reused for o in again] == [True, True, False]
     assert {o.run_id for o in first} < {o.run_id for o in again}
 
 
@@ -83,7 +85,7 @@ def test_cells_of_one_seed_stand_together(vector_sets):
 
 
 def test_cells_are_computed_in_the_order_of_the_plan(vector_sets, tmp_path):
-    cells = planned(axes_of(vector_sets, "qure,top-k", seeds=2), tmp_path)
+    cells = planned(axes_of(vector_sets, "qure,top-k", seeds=1), tmp_path)
     seen: list[str] = []
     folder = ComparisonFolder(tmp_path / "c")
     execution = Execution(Here(), "none")
@@ -130,7 +132,7 @@ def _cell_of(backbone: str, data: str, place: int) -> Any:
 
 
 def test_interrupted_and_continued_gives_the_same_table(vector_sets, tmp_path, watched):
-    axes = axes_of(vector_sets, "qure,hycole,cirqrs:n_neg=5")
+    axes = axes_of(vector_sets, "qure,cirqrs:n_neg=5")
     compute(axes, tmp_path / "straight")
     epochs, last = list[int](), 8
 
@@ -142,11 +144,11 @@ def test_interrupted_and_continued_gives_the_same_table(vector_sets, tmp_path, w
 
     watched(watch)
     with pytest.raises(KeyboardInterrupt):
-        compute(axes, tmp_path / "halves")  # six cells of two epochs: the last epoch of the third one is lost
+        compute(axes, tmp_path / "halves")  # four cells of two epochs: the last epoch of the third one is lost
     assert epochs == [0, 1, 2, 0, 1, 2, 0, 1]  # at the end, once more
     epochs, last = [], 100
     assert sum(o.reused for o in compute(axes, tmp_path / "halves")) == 2
-    assert epochs == [1, 2] + [0, 1, 2] * 3  # it resumed and did not start again
+    assert epochs == [1, 2, 0, 1, 2]  # it resumed and did not start again
     assert not list((tmp_path / "halves").glob("*-2"))
     tables = [leader_table(groups_of(tmp_path / where, "c")) for where in ("straight", "halves")]
     assert markdown(tables[0].quality) == markdown(tables[1].quality)
@@ -157,21 +159,6 @@ def test_interrupted_and_continued_gives_the_same_table(vector_sets, tmp_path, w
     for name in FILES:
         first, second = ((tmp_path / where / "c" / name).read_bytes() for where in ("straight", "halves"))
         assert first == second, name
-
-
-@pytest.mark.slow
-def test_a_worker_gives_the_same_bits(vector_sets, tmp_path):
-    """Cells computed in one worker process equal those computed here; test_executors.py tests several workers."""
-    axes = axes_of(vector_sets, "qure,in-batch", seeds=1)
-    here = compute(axes, tmp_path / "here")
-    folder = ComparisonFolder(tmp_path / "there" / "c")
-    with Processes(1) as worker:
-        there = grid_compute.compute(folder, planned(axes, tmp_path / "there"), Execution(worker, "none"))
-    for a, b in zip(here, there, strict=True):
-        assert a.run_id == b.run_id
-        left, right = (RunFolder(tmp_path / where / str(a.run_id)) for where in ("here", "there"))
-        assert left.result["metrics"] == right.result["metrics"]
-        assert left.metrics() == right.metrics()
 
 
 def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_sets, tmp_path, monkeypatch):
@@ -197,14 +184,14 @@ def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets, tmp_path, log
 
 
 def test_table_is_mean_and_deviation_over_seeds(vector_sets, tmp_path):
-    outcomes = compute(axes_of(vector_sets, "in-batch", seeds="0,3,4"), tmp_path)
+    outcomes = compute(axes_of(vector_sets, "in-batch", seeds="0,3"), tmp_path)
     (group,) = groups_of(tmp_path, "c")
     assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
-    assert [run.config.seed for run in group.runs] == [0, 3, 4]
+    assert [run.config.seed for run in group.runs] == [0, 3]
     values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["recall_at_10"] for o in outcomes]
     row = leader_table([group]).quality.iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
-    assert row["seeds"] == 3
+    assert row["seeds"] == 2
     assert spread([0.5]) == "50.00"
 
 
@@ -249,7 +236,7 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path):
 
 
 def test_workers_have_ended_when_the_report_begins(vector_sets, tmp_path, monkeypatch):
-    """They hold memory that the report needs; a cell leaves no memory that torch only caches."""
+    """They hold memory that the report needs; a cell leaves no memory that torch only caches; same bits here."""
     alive, emptied = list[int](), list[int]()
     real = finish_of.finish
 
@@ -258,33 +245,44 @@ def test_workers_have_ended_when_the_report_begins(vector_sets, tmp_path, monkey
         return real(*given, **more)
 
     monkeypatch.setattr(finish_of, "finish", watched)
-    assert negbench(command_of(vector_sets, tmp_path, "--workers", "2", "--no-report")) == 0
+    more = ("--no-report", "--tracking-uri", "none")
+    assert negbench(command_of(vector_sets, tmp_path / "there", "--workers", "2", *more)) == 0
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
-    assert negbench(command_of(vector_sets, tmp_path / "here", "--no-report")) == 0
+    assert negbench(command_of(vector_sets, tmp_path / "here", *more)) == 0
     assert alive == [0, 0]
-    assert len(emptied) == len(list((tmp_path / "here").glob("*/result.json")))
+    names = [path.parent.name for path in (tmp_path / "here").glob("*/result.json")]
+    assert len(emptied) == len(names) == 2
+    for name in names:
+        left, right = (RunFolder(tmp_path / where / name) for where in ("here", "there"))
+        assert left.result["metrics"] == right.result["metrics"]
+        assert left.metrics() == right.metrics()
 
 
-@pytest.mark.slow
-def test_the_command_ends_with_tables_and_summary_runs(vector_sets, tmp_path, capsys):
-    """On embeddings, it writes tables, a report without images and summary runs; rerun, it computes nothing."""
-    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)] + ["--lr", "fixed"]
-    command = ["compare", "--strategies", "qure,in-batch", "--seeds=2", "--name=both", "--runs-dir", str(tmp_path)]
-    assert negbench([*command, *sets]) == 0
-    output = capsys.readouterr()
-    out = output.out
+@pytest.fixture(scope="module")
+def both(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Return a command with a report and a store, its folder, and what it printed; tests change only copies."""
+    runs, out, err = tmp_path_factory.mktemp("both"), StringIO(), StringIO()
+    command = command_of(vector_sets, runs, "--seeds", "2", "--name", "both")
+    with redirect_stdout(out), redirect_stderr(err):
+        assert negbench(command) == 0
+    return SimpleNamespace(runs=runs, command=command, out=out.getvalue(), err=err.getvalue())
+
+
+def test_the_command_ends_with_tables_and_summary_runs(both, capsys, monkeypatch):
+    """On embeddings, it writes tables, a report without images and summary runs; rerun, it reads and prints them."""
+    runs_dir, out, before = both.runs, both.out, held(both.runs)
     assert "4 cells" in out
-    assert "R@10" in out
     assert "R@10 behind the best with as many negatives in points" in " ".join(out.split())
-    assert "3 more to compute: about" in output.err
+    assert [word in out for word in ("R@10", "stored", "index.html", "FN pool %", "cost: ")] == [True] * 3 + [False] * 2
+    assert "3 more to compute: about" in both.err
     for name in (*FILES, "cost.csv", "comparison.json"):
-        assert (tmp_path / "both" / name).stat().st_size > 0
-    assert "there are no images to show" in (tmp_path / "both" / "report" / "index.html").read_text(encoding="utf-8")
-    assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing
-    assert "4 already finished" in capsys.readouterr().out
-    assert negbench([*command, *sets, "--name", "bare", "--no-report"]) == 0
-    assert (tmp_path / "bare" / "table.md").read_bytes() == (tmp_path / "both" / "table.md").read_bytes()
-    client = MlflowClient(default_uri(tmp_path))
+        assert (runs_dir / "both" / name).stat().st_size > 0
+    assert "there are no images to show" in (runs_dir / "both" / "report" / "index.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(finish_of, "judged", None)
+    assert negbench(both.command) == 0
+    assert capsys.readouterr().out == out.replace("0 already", "4 already")
+    assert held(runs_dir) == before
+    client = MlflowClient(default_uri(runs_dir))
     experiment = client.get_experiment_by_name("both")
     runs = client.search_runs([experiment.experiment_id])
     assert sorted([r.data.tags["negbench.kind"] for r in runs]) == ["cell"] * 4 + ["comparison"] + ["summary"] * 2
@@ -299,7 +297,7 @@ def test_the_command_ends_with_tables_and_summary_runs(vector_sets, tmp_path, ca
         assert summary.info.run_name == summary.data.tags["strategy"]
         assert summary.data.metrics["recall_at_10"] == pytest.approx(np.mean(cells))
         assert summary.data.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
-    rows = {row["strategy"]: row for row in read_json(tmp_path / "both" / "statistics.json")["rows"] if row["main"]}
+    rows = {row["strategy"]: row for row in read_json(runs_dir / "both" / "statistics.json")["rows"] if row["main"]}
     tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
     assert tested["in-batch"].tags["verdict"] == "baseline"
     assert tested["qure"].tags["verdict"] == rows["qure"]["verdict"]
@@ -307,12 +305,12 @@ def test_the_command_ends_with_tables_and_summary_runs(vector_sets, tmp_path, ca
     for column in ("p_adjusted", "difference", "diff_low"):
         assert tested["qure"].metrics[f"verdict/{column}"] == pytest.approx(rows["qure"][column])
     assert "verdict/difference" not in tested["in-batch"].metrics
-    tex = (tmp_path / "both" / "table.tex").read_text(encoding="utf-8")
+    tex = (runs_dir / "both" / "table.tex").read_text(encoding="utf-8")
     assert r"\toprule" in tex
     assert r"FN draws \% &" in tex
-    (answer, *_) = (tmp_path / "both" / "answer.md").read_text(encoding="utf-8").splitlines()
+    (answer, *_) = (runs_dir / "both" / "answer.md").read_text(encoding="utf-8").splitlines()
     assert experiment.tags["mlflow.note.content"].splitlines()[0] == answer
-    assert f"/experiments/{experiment.experiment_id}/runs" in Tracker.open(tmp_path).address("both")
+    assert f"/experiments/{experiment.experiment_id}/runs" in Tracker.open(runs_dir).address("both")
 
 
 def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
@@ -326,56 +324,49 @@ def held(runs: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (stat.st_ino, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
-def test_a_finished_comparison_is_read_and_printed(vector_sets, tmp_path, capsys, monkeypatch):
-    """Rerun, nothing is written, judged or drawn unless an input, a rule or an output has changed."""
-    command = command_of(vector_sets, tmp_path, "--name", "c")
-    assert negbench(command) == 0
-    first, before = capsys.readouterr().out, held(tmp_path)
+def test_a_finished_comparison_is_made_again_where_something_has_changed(
+    both, vector_sets, tmp_path, capsys, monkeypatch
+):
+    """An input, a rule or an output; `test_the_command_ends_...` has the rerun that writes nothing."""
+    runs = shutil.copytree(both.runs, tmp_path / "runs", ignore=shutil.ignore_patterns("mlflow*"))
+    command, c = (
+        command_of(vector_sets, runs, "--seeds", "2", "--name", "both", "--tracking-uri", "none"),
+        runs / "both",
+    )
     judged = []
     monkeypatch.setattr(finish_of, "judged", lambda *given: judged.append(1) or findings.judged(*given))
+    (c / "report" / "index.html").unlink()
     assert negbench(command) == 0
-    again = capsys.readouterr().out
-    assert held(tmp_path) == before
-    assert not judged
-    assert first.replace("0 already", "2 already") == again
-    assert [word in again for word in ("R@10", "stored", "index.html", "FN pool %", "cost: ")] == [True] * 3 + [
-        False
-    ] * 2
-    (tmp_path / "c" / "report" / "index.html").unlink()
-    assert negbench(command) == 0
-    assert (tmp_path / "c" / "report" / "index.html").exists()
+    assert (c / "report" / "index.html").exists()
     command.append("--no-report")
     assert negbench(command) == 0
     for name in ("inputs.json", "statistics.json"):  # a damaged file is made again
-        (tmp_path / "c" / name).write_text("{}", encoding="utf-8")
+        (c / name).write_text("{}", encoding="utf-8")
         assert negbench(command) == 0
+    assert (c / "table.md").read_bytes() == (both.runs / "both" / "table.md").read_bytes()
     assert len(judged) == 4
     judged.clear()
     assert negbench([*command, "--margin", "30"]) == 0
-    assert read_json(tmp_path / "c" / "statistics.json")["rows"][0]["margin"] == 0.3
+    assert read_json(c / "statistics.json")["rows"][0]["margin"] == 0.3
     assert len(judged) == 1
-    run = next(tmp_path.glob("*/result.json")).parent
-    RunFolder(run).write_result({**RunFolder(run).result, "seconds": {"train": 1234.5}})
+    for run in (RunFolder(path.parent) for path in runs.glob("*/result.json")):
+        run.write_result({**run.result, "seconds": {"train": 1234.5}})
     assert negbench([*command, "--margin", "30", "-v"]) == 0
     assert "1,234" in capsys.readouterr().out.replace("1234", "1,234")  # in the table of costs
     assert len(judged) == 2
-    assert negbench([*command, "--strategies", "qure", "--margin", "30"]) == 0  # one cell fewer
-    assert len(read_json(tmp_path / "c" / "comparison.json")["cells"]) == 1
+    assert negbench([*command, "--strategies", "qure", "--margin", "30"]) == 0  # two cells fewer
+    assert len(read_json(c / "comparison.json")["cells"]) == 2
 
 
-def test_a_finished_comparison_in_a_read_only_folder_is_printed(vector_sets, tmp_path, capsys, monkeypatch):
-    command = command_of(vector_sets, tmp_path, "--name", "c", "--no-report")
-    assert negbench(command) == 0
-    before = held(tmp_path)
-    real = os.access  # this process may write everywhere
+def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, capsys, monkeypatch):
+    before, real = held(both.runs), os.access  # this process may write everywhere
     monkeypatch.setattr("os.access", lambda path, mode, **more: mode != os.W_OK and real(path, mode, **more))
-    capsys.readouterr()
     for more in ([], ["--margin", "30"], ["--tracking-uri", "none"]):
-        assert negbench([*command, *more]) == 0
+        assert negbench([*both.command, *more]) == 0
         out = capsys.readouterr().out
         assert "R@10" in out
         assert ("cannot be written: nothing was stored" in out) == bool(more)
-    assert held(tmp_path) == before
+    assert held(both.runs) == before
 
 
 def test_a_second_command_of_the_same_name_waits(vector_sets, tmp_path, logged):
@@ -388,7 +379,8 @@ def test_a_second_command_of_the_same_name_waits(vector_sets, tmp_path, logged):
         first.close()
 
     Timer(1, ended).start()
-    assert negbench(command_of(vector_sets, tmp_path, "--name", "c", "--no-report")) == 0
+    more = ("--strategies", "in-batch", "--name", "c", "--no-report", "--tracking-uri", "none")
+    assert negbench(command_of(vector_sets, tmp_path, *more)) == 0
     assert there == [False, False]
     assert (tmp_path / "c" / "comparison.json").exists()
     waiting = "comparison c is being computed by another process: waiting for it"
@@ -442,18 +434,16 @@ def test_axes_of_wrong_types_are_one_line(tmp_path, capsys):
         assert f"error: {'cannot write' if command == 'run' else '--runs-dir'} {os.devnull}" in capsys.readouterr().err
 
 
-def test_a_dry_run_stops_after_the_plan(vector_sets, tmp_path, capsys):
+def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, capsys):
     assert negbench(command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")) == 0
     out = capsys.readouterr().out
     assert "2 cells (2 strategies), 0 already finished" in out
     assert "the 2 runs: 1 s of computing; " in out  # rehearsed: each takes 0.3 s to be stored
     assert "MiB of memory for each worker (rehearsed on this machine)\n" in out
     assert not list(tmp_path.iterdir())
-    assert negbench(command_of(vector_sets, tmp_path, "--no-report")) == 0  # a pilot
-    capsys.readouterr()
-    assert negbench(command_of(vector_sets, tmp_path, "--dry-run", "--seeds", "4")) == 0
-    results = [read_json(path) for path in tmp_path.glob("*/result.json")]
-    took = sum(sum(result["seconds"].values()) for result in results) / 2
+    assert negbench([*both.command, "--dry-run", "--seeds", "5"]) == 0  # after a pilot
+    results = [read_json(path) for path in both.runs.glob("*/result.json")]
+    took = sum(sum(result["seconds"].values()) for result in results) / 4
     memory = max(result["peak_memory_mib"]["process"] for result in results)
     text = f"the other 6 runs: {duration(6 * took)} of computing; {memory:,.0f} MiB of memory for each worker"
     assert f"{text}\n" in capsys.readouterr().out
@@ -498,9 +488,9 @@ def test_negatives_are_an_axis(vector_sets, tmp_path):
     ]  # fmt: skip
     want = [("in-batch x1", 1), ("in-batch x5", 5), ("all-corpus x1", 1), ("all-corpus x5", 5)]
     assert [(cell.labels["strategy"], cell.config.train.num_negatives) for cell in cells] == want
-    outcomes = grid_compute.compute(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
+    outcomes = grid_compute.compute(ComparisonFolder(tmp_path / "c"), cells[1::2], Execution(Here(), "none"))
     seen = [RunFolder(tmp_path / str(o.run_id)).result["negatives_seen"] for o in outcomes]
-    assert seen == [count * 48 * 2 for _, count in want]  # equal budgets: queries x epochs x M
+    assert seen == [5 * 48 * 2] * 2  # equal budgets: queries x epochs x M
 
 
 def test_labels_name_files_without_their_folders_unless_two_are_alike():

@@ -31,6 +31,7 @@ DOCUMENTED = 0.2  # too high, so that another one is chosen
 def asked_of(vector_sets: list[str], runs: Path, **given: Any) -> Compare:
     sets = (*vector_sets, f"train.lr={DOCUMENTED}")
     varied = tuple(dial.split("=")[0] for dial in given.get("dials", ()))
+    varied += ("train.epochs",) * ("epochs" in given)
     varied += ("train.lr",) * (given.get("lr") not in (None, "grid", "fixed"))
     sets = tuple(text for text in sets if not (varied and text.startswith(varied)))
     options = {"strategies": "all-corpus,top-k", "seeds": "3,1", "name": "c", "sets": sets}
@@ -83,6 +84,8 @@ def test_every_group_runs_at_a_rate_within_one_error_of_its_best_trial(vector_se
         assert (each["seed"], each["queries"], each["generated"]) == (3, 14, False)
         rates[strategy] = each["lr"]
     assert set(rates) == {"all-corpus", "top-k"}
+    assert ("lr" in pd.read_csv(computed / "c" / "table.csv")) == (len(set(rates.values())) > 1)  # if they differ
+    assert pd.read_csv(computed / "c" / "training.csv").set_index("strategy")["lr"].to_dict() == rates
     for cell in document["cells"]:
         config = RunFolder(computed / cell["run"]).config
         assert config.train.lr == rates[cell["strategy"]]
@@ -134,7 +137,8 @@ def test_the_error_is_paired_within_strata_and_by_cluster():
 
 def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
     """Train stays whole, and no query or image of the dev split is of train or val."""
-    asked = Compare(recipe=Path("world"), strategies="top-k", seeds=[2], lr="grid", name="c", runs_dir=tmp_path)
+    sets = ("dataset.train_images=90", "dataset.train_queries=60", "dataset.val_images=90")
+    asked = Compare(recipe=Path("world-small"), strategies="top-k", seeds=[2], lr="grid", sets=sets, runs_dir=tmp_path)
     plan = plan_comparison(asked, tmp_path)
     scenes, config = Scenes(), plan.rates.cells[0].config
     splits = scenes.splits(config)
@@ -146,28 +150,22 @@ def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
     assert config.dataset.options["world"] == 2
 
 
-def test_what_was_chosen_is_told_and_found_again(vector_sets, computed, monkeypatch):
+def test_what_was_chosen_is_told_kept_for_more_seeds_and_found_again(vector_sets, computed, monkeypatch):
     plan = plan_comparison(asked_of(vector_sets, computed), computed)
     count = sum(len(each["tried"]) for each in plan.folder.about["rates"])
     trials = f"first {count} trials of the learning rate, {count} already finished"
     assert plan.line().endswith(f"4 already finished; {trials}")
-    answer = api.compare(asked_of(vector_sets, computed)).answer
-    (line,) = [line for line in answer if line.startswith("Learning rates")]
-    for each in read_json(computed / "c" / "comparison.json")["rates"]:
-        assert f"{each['lr']:g} for" in line
-        assert each["labels"]["strategy"] in line
-    assert "with seed 3" in line
-    assert len(list(computed.glob("*/result.json"))) == 4 + count
-    monkeypatch.setattr(Here, "run", None)  # nothing is computed
-    assert api.compare(asked_of(vector_sets, computed)).cells["run"].notna().all()
-
-
-def test_more_seeds_keep_the_rates_of_the_first(vector_sets, computed):
-    plan = plan_comparison(asked_of(vector_sets, computed), computed)
     rates = {each["labels"]["strategy"]: each["lr"] for each in plan.folder.about["rates"]}
     more = plan.more([7, 8])
     assert [cell.seed for cell in more] == [7, 7, 8, 8]
     assert all(cell.config.train.lr == rates[cell.labels["strategy"]] for cell in more)
+    answer = api.compare(asked_of(vector_sets, computed)).answer
+    (line,) = [line for line in answer if line.startswith("Learning rates")]
+    assert all(f"{rate:g} for" in line and strategy in line for strategy, rate in rates.items())
+    assert "with seed 3" in line
+    assert len(list(computed.glob("*/result.json"))) == 4 + count
+    monkeypatch.setattr(Here, "run", None)  # nothing is computed
+    assert api.compare(asked_of(vector_sets, computed)).cells["run"].notna().all()
 
 
 def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, tmp_path):
@@ -191,6 +189,10 @@ def test_failed_trials_end_the_command(vector_sets, computed, tmp_path, before_t
         if run.config.strategy.name == "top-k" and not run.config.eval.reported:
             raise NegbenchError("mend this")
 
+    shutil.copytree(computed, tmp_path, dirs_exist_ok=True)
+    for run in [path.parent for path in tmp_path.glob("*/result.json")]:
+        if RunFolder(run).config.strategy.name == "top-k":
+            shutil.rmtree(run)
     before_training(failing)
     with pytest.raises(NegbenchError, match=r"3 of \d+ cells failed"):
         api.compare(asked_of(vector_sets, tmp_path))
@@ -202,9 +204,12 @@ def test_failed_trials_end_the_command(vector_sets, computed, tmp_path, before_t
     assert documents[0] != documents[1] == documents[2]
 
 
-def test_along_dials_and_with_systems_every_group_has_trials(vector_sets, tmp_path):
+def test_along_dials_and_budgets_and_with_systems_every_group_has_trials(vector_sets, tmp_path):
     dials = plan_comparison(asked_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
     assert len(dials.rates.cells) == 2 * 2 * 3
+    budgets = plan_comparison(asked_of(vector_sets, tmp_path, epochs="2,4"), tmp_path)
+    assert {(c.labels["epochs"], c.config.train.epochs) for c in budgets.rates.cells} == {("2", 2), ("4", 4)}
+    assert [each["labels"]["epochs"] for each in budgets.folder.about["rates"]] == ["2", "2", "4", "4"]
     systems = plan_comparison(asked_of(vector_sets, tmp_path, systems="qure"), tmp_path)
     assert len(systems.rates.trials) == len({(c.labels["system"], c.labels["strategy"]) for c in systems.cells})
 
@@ -255,9 +260,3 @@ def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tm
 def test_mistakes(vector_sets, tmp_path, given, message):
     with pytest.raises(OptionError, match=message):
         plan_comparison(asked_of(vector_sets, tmp_path, **given), tmp_path)
-
-
-def test_rates_that_differ_are_a_column(computed):
-    rates = {each["labels"]["strategy"]: each["lr"] for each in read_json(computed / "c" / "comparison.json")["rates"]}
-    assert ("lr" in pd.read_csv(computed / "c" / "table.csv")) == (len(set(rates.values())) > 1)
-    assert pd.read_csv(computed / "c" / "training.csv").set_index("strategy")["lr"].to_dict() == rates
