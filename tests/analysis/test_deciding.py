@@ -236,12 +236,12 @@ def test_open_strategies_run_on_and_decided_ones_stop(straight, vector_sets, tmp
 
 
 def test_who_is_beaten_gets_no_more_seeds_where_first_place_is_the_question(straight, vector_sets, tmp_path):
-    """The runs of all-corpus are made to lose every query; first place is what is asked without `--pairs`."""
+    """The baseline is made to lose every query; without `--pairs` first place is asked, open between the others."""
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
     for run in (RunFolder(tmp_path / cell["run"]) for cell in cells if cell["strategy"] == "all-corpus"):
         run.write_ranks(run.ranks().assign(target_rank=20))
-    more = ("--strategies", "qure,all-corpus,top-k", "--margin", "1")
+    more = ("--strategies", "qure,all-corpus,top-k", "--margin", "1", "--baseline", "all-corpus")
     assert command([x for x in flags_of(vector_sets, tmp_path, *more) if x not in ("--pairs", "baseline")]) == 0
     rows = {r["strategy"]: r for r in read_json(tmp_path / "c" / "statistics.json")["rows"] if r["main"]}
     assert {name: row["seeds"] for name, row in rows.items()} == {"qure": 4, "top-k": 4, "all-corpus": 3}
