@@ -37,3 +37,22 @@ def meet(folder: Path, report: Any) -> None:
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < 2:
         time.sleep(0.05)
+
+
+class Deaf:
+    """Loses a signal that arrives in its destructor, because Python ignores what a destructor raises."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+
+def asleep(seconds: float, report: Any) -> None:
+    """Say so, and sleep."""
+    report("asleep")
+    time.sleep(seconds)
+
+
+def heard_late(task: None, report: Any) -> None:
+    """Lose a signal."""
+    Deaf()

@@ -306,12 +306,14 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
 
     def copied(self: Tracker) -> MlflowClient:
         place = self.root / "mlflow.db"
-        if self.uri == default_uri(self.root) and not place.exists():
-            with locked(first / "made.lock"):
-                if not (first / place.name).exists():
-                    client(Tracker.open(first)).search_experiments()
+        if self.uri == default_uri(self.root):
             with self.guard():
                 self._set_aside()  # marks the folder as the store's own; an unmarked store is taken for a moved one
+            if not place.exists():
+                with locked(first / "made.lock"):
+                    if not (first / place.name).exists():
+                        client(Tracker.open(first)).search_experiments()
+            with self.guard():
                 try:
                     if not place.exists():  # check again under the lock
                         shutil.copy(first / place.name, place)

@@ -75,7 +75,7 @@ def test_a_run(vector_sets, disk, watched):
     straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
     whole = sum(path.stat().st_size for path in straight.path.iterdir())
     messages = list[str]()
-    for left in spread(2 * whole, many(6, 40)):
+    for left in spread(2 * whole, many(4, 40)):
         runs = disk / str(left)
 
         def watch(epoch: int, left: int = left) -> None:
@@ -103,9 +103,9 @@ def test_a_run(vector_sets, disk, watched):
 
 def test_the_report(vector_flags, disk, capsys):
     place = ["--runs-dir", str(disk / "runs")]
-    grid = ["compare", "--lr=fixed", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
+    grid = ["compare", "--lr=fixed", "--strategies", "qure", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, *place, "--tracking-uri", "none"]) == 0
-    for left in (0, 2**14, 2**17):
+    for left in (2**14, 2**16):  # amid the tables, amid the figures
         fill(disk, left)
         capsys.readouterr()
         assert negbench(["report", "c", *place]) == 2

@@ -173,7 +173,7 @@ def test_the_rows_of_the_table_of_received_folders(
         "a recipe": command("compare", "--recipe", str(received / "recipe.toml"), *place, code=2),
         "a recipe of a study": command("study", "--recipe", str(received / "recipe.toml"), *place, code=2),
     }
-    tidy = [Path(tempfile.gettempdir()) / "negbench-miner-", own_cache, runs, own]
+    tidy = [Path(tempfile.gettempdir()) / "negbench-miner-", own_cache, own_cache.with_name("store"), runs, own]
     found = {row: bad for row, action in rows.items() if (bad := deeds(action, received, tidy))}
     assert found == {}, json.dumps(found, indent=1)
     assert not list(received.rglob("*.ran"))
@@ -184,7 +184,7 @@ def test_the_rows_of_the_table_of_received_folders(
 LINKS = {  # an entry of the runs folder that leads elsewhere -> the command that would write through it
     **dict.fromkeys(
         ("duel/SHA256SUMS", "duel/.lock", ".claims.lock", "artifacts"),
-        "compare --strategies qure,in-batch --seeds 2 --name duel --lr=fixed",
+        "compare --strategies qure,in-batch --seeds 2 --name duel --lr=fixed --no-report",
     ),
     **dict.fromkeys(("duel", "duel/report"), "report duel"),
     **dict.fromkeys(("searched/optuna.journal", "searched/cells"), f"{SEARCH} --trials 3"),

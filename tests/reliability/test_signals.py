@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,13 +15,15 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from negbench.cli.main import main
 from negbench.cli.main import run as negbench
-from negbench.grid.executors import GRACE, Notify, Processes
+from negbench.grid.executors import GRACE, Processes
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
 from negbench.systems.system import load_config
+from tests.cluster_tasks import Deaf, asleep, heard_late
 
 LONG = ("train.epochs=2000",)
 Statuses = Callable[..., Counter[str]]
@@ -37,17 +37,6 @@ def start(start_command: Callable[[list[str]], Any], vector_sets: list[str], tmp
     return lambda *arguments: start_command([*arguments, *sets, "--runs-dir", str(tmp_path)])
 
 
-def spawned(code: str) -> Any:
-    """Start a process of this code that gets the signals hidden from the suite by nohup or a background shell."""
-
-    def hears_all() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", code], **pipes, preexec_fn=hears_all)
-
-
 def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder]:
     deadline = time.monotonic() + 200
     while len(checkpoints := list(runs.glob("*/checkpoint.pt"))) < count:
@@ -57,59 +46,45 @@ def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder
     return [RunFolder(path.parent) for path in checkpoints]
 
 
-WAITING = """
-import sys, time
-import negbench.cli.main as main
-def command(**given):
+def waiting(**given: Any) -> None:
     try:
         print("ready", flush=True)
         time.sleep(60)
     finally:
         time.sleep(0.5)  # what is closed in order takes a moment
         print("closed", flush=True)
-main.app = command
-main.main(["--json"])
-"""
 
 
 FIRST = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 CASES = list(itertools.product(FIRST, [None, *FIRST]))
 
 
-@pytest.fixture(scope="module")
-def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str, str]]:
-    """Return, by first and second signal (if any), the exit code, output and errors of a command.
+def hearing() -> None:
+    """Run a command that gets the signals hidden from the suite by nohup or a background shell."""
+    for number in FIRST:
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(1, 2)
+    main(["--json"])
 
-    All run at once, because each mostly waits.
-    """
-    processes = [spawned(WAITING) for _ in CASES]
+
+def test_exit_codes_and_a_second_signal(forked, monkeypatch):
+    """All run at once, because each mostly waits."""
+    monkeypatch.setattr("negbench.cli.main.app", waiting)
+    processes = [forked(hearing) for _ in CASES]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process, (number, _) in zip(processes, CASES, strict=True):
-        process.send_signal(number)
+        os.kill(process.pid, number)
     time.sleep(0.1)
     for process, (_, again) in zip(processes, CASES, strict=True):
         if again is not None:
-            process.send_signal(again)
-    outputs = [process.communicate(timeout=60) for process in processes]
-    codes = [process.returncode for process in processes]
-    return {case: (code, *texts) for case, code, texts in zip(CASES, codes, outputs, strict=True)}
-
-
-def test_exit_codes_and_a_second_signal(ended):
-    for (number, again), (code, out, errors) in ended.items():
-        (line,) = errors.splitlines()
+            os.kill(process.pid, again)
+    for process, (number, again) in zip(processes, CASES, strict=True):
+        closed, *document, line = process.communicate().splitlines()
+        assert closed == "closed"
         assert line.startswith(f"negbench: stopped by {number.name}; finished work is kept: ")
         said = {"error": line.removeprefix("negbench: "), "exit_code": FIRST[number]}
-        assert (code, json.loads(out.removeprefix("closed\n"))) == (FIRST[number], said), (number, again)
-
-
-class Deaf:
-    """Loses a signal that arrives in its destructor, because Python ignores what a destructor raises."""
-
-    def __del__(self) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.01)
+        assert (process.returncode, json.loads("".join(document))) == (FIRST[number], said), (number, again)
 
 
 @pytest.fixture
@@ -140,15 +115,6 @@ def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening,
     assert statuses(tmp_path) == {"KILLED": 1}
 
 
-def asleep(seconds: float, report: Notify) -> None:
-    report("asleep")
-    time.sleep(seconds)
-
-
-def heard_late(task: None, report: Notify) -> None:
-    Deaf()
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_got_lost_ends_the_executor(listening):
     events = Processes(1).run(asleep, [600])
@@ -167,34 +133,30 @@ def test_a_worker_that_lost_a_signal_ends_after_its_task():
     assert events[-1].value == "its worker process died (exit code 143)"
 
 
-DEAF = """
-import sys, time
-import negbench.cli.main as main
-class Deaf:
-    def __del__(self):
+class Deafer:
+    def __del__(self) -> None:
         print("ready", flush=True)
         time.sleep(600)
-def command(**given):
-    Deaf()
+
+
+def endless(**given: Any) -> None:
+    Deafer()
     print("lost", flush=True)
     try:
-        while True:
-            time.sleep(600)
+        time.sleep(600)
     finally:
         time.sleep(600)
-main.app = command
-main.main([])
-"""
 
 
-def test_a_later_signal_ends_the_process_whatever_it_does():
-    process = spawned(DEAF)
+def test_a_later_signal_ends_the_process_whatever_it_does(forked, monkeypatch):
+    monkeypatch.setattr("negbench.cli.main.app", endless)
+    process = forked(hearing)
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
     assert process.stdout.readline() == "lost\n"
-    time.sleep(1.5)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    time.sleep(1.1)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait() == 130
 
 
 def living(group: int) -> list[str]:
