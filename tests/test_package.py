@@ -92,16 +92,20 @@ def test_the_wheel_holds_what_is_read_at_run_time(wheel):
     assert re.search(r"^Requires-Dist: mlflow.*extra == .full.$", text, re.M)
 
 
-def test_an_installed_negbench_works_outside_the_checkout(installed, tmp_path):
+LATE = ("numba", "scipy.stats", "scipy.optimize", "matplotlib", "mlflow", "optuna", "sympy", "torch._dynamo")
+
+
+def test_an_installed_negbench_works_outside_the_checkout_and_imports_what_it_may_not_need_late(installed, tmp_path):
     plan = "compare --recipe qure-fig4 --datasets vectors --backbones vectors --seeds 1 --dry-run"
-    code = "import negbench; from negbench.cli.main import run; print(negbench.__file__)\n"
-    code += f"print(run(['list']), run({plan.split()!r}))"
+    code = "import sys, negbench.api, negbench.mining.mine, negbench.report.gallery, negbench.report.page\n"
+    code += f"print([name for name in {LATE!r} if name in sys.modules], negbench.__file__)\n"
+    code += f"from negbench.cli.main import run; print(run(['list']), run({plan.split()!r}))"
     done = outside([str(installed / "python"), "-c", code], tmp_path)
-    where, *_, codes = done.stdout.splitlines()
+    first, *_, codes = done.stdout.splitlines()
     assert codes == "0 0", done.stderr
     for name in ("qure", "bradley-terry", "blip2", "fashioniq", "hycole", "qure-fig4"):
         assert re.search(rf"^  {name} ", done.stdout, re.M), name
-    assert Path(where).is_relative_to(installed.parent)
+    assert first.startswith(f"[] {installed.parent}/")
     assert "4 cells (4 strategies" in done.stdout
 
 
@@ -151,13 +155,6 @@ def test_one_version_and_one_import_line():
     assert "version" in PROJECT["project"]["dynamic"]
     code = "import sys, negbench; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pandas', 'mlflow')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_what_a_run_and_a_report_may_need_later_is_not_imported_with_them():
-    late = ("numba", "scipy.stats", "scipy.optimize", "matplotlib", "mlflow", "optuna", "sympy", "torch._dynamo")
-    code = "import sys, negbench.api, negbench.mining.mine, negbench.report.gallery, negbench.report.page\n"
-    code += f"print([name for name in {late!r} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_root():
