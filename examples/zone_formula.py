@@ -49,18 +49,20 @@ def rows(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(records, columns=COLUMNS)
 
 
-def nearest(world: pd.DataFrame, rank: float) -> str:
-    """Return a world's window nearest to a rank."""
-    own = world[world["rank"].notna()]
-    return str(own["strategy"].iloc[int(np.argmin(np.abs(np.log(own["rank"] / rank))))])
+def nearest(ranks: np.ndarray, rank: float) -> int:
+    """Return the position of the rank nearest to another, in logarithms."""
+    return int(np.abs(np.log(ranks / rank)).argmin())
 
 
 def fitted(table: pd.DataFrame) -> tuple[float, float]:
     """Return the factor and the power with the highest mean score; the middle of those that tie."""
-    worlds = [(*key, here, here.set_index("strategy")[HALVES].mean(axis=1)) for key, here in _worlds(table)]
+    worlds = [
+        (negatives, here["target"].iloc[0], here["rank"].to_numpy(), here[HALVES].mean(axis=1).to_numpy())
+        for (negatives, _), here in _worlds(table[table["rank"].notna()])
+    ]
     grid = list(itertools.product(FACTORS, POWERS))
     means = [
-        np.mean([scores[nearest(here, factor * n**power * here["target"].iloc[0])] for n, _, here, scores in worlds])
+        np.mean([scores[nearest(ranks, factor * n**power * target)] for n, target, ranks, scores in worlds])
         for factor, power in grid
     ]
     best = np.array(grid)[np.isclose(means, max(means))]
@@ -77,8 +79,8 @@ def regrets(table: pd.DataFrame) -> pd.DataFrame:
             peers[peers["rank"].notna() == window].groupby("strategy")["mean"].mean().idxmax()
             for window in (True, False)
         )
-        said = nearest(here, middle(here["target"].iloc[0], negatives))
         scores, own = here.set_index("strategy")[HALVES], here[here["rank"].notna()].set_index("strategy")
+        said = own.index[nearest(own["rank"].to_numpy(), middle(here["target"].iloc[0], negatives))]
         best = np.mean([scores[other][own[half].idxmax()] for half, other in zip(HALVES, HALVES[::-1], strict=True)])
         named = {"formula": said, "constant": constant, "rule": rule}
         found[negatives, world] = {name: best - scores.loc[strategy].mean() for name, strategy in named.items()}

@@ -305,8 +305,8 @@ def _adapter(subject: Any, name: str, key: str) -> Any:
     """Return pydantic's adapter of the type of a dataclass's field or a function's parameter."""
     from pydantic import ConfigDict, TypeAdapter
 
-    config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
-    return TypeAdapter(_types_of(subject, name).get(key), config=config)
+    hint: Any = _types_of(subject, name).get(key)
+    return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
 
 
 def _coerced(where: str, value: Any, adapter: Any) -> Any:
