@@ -55,8 +55,8 @@ def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, wan
 
 
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])
-def test_the_cards_are_of_the_model_as_it_is(strategy, toy_sets, tmp_path):
-    finished = run(strategy, toy_sets, tmp_path, "schedule.refresh_epochs=[2]")
+def test_the_cards_are_of_the_model_as_it_is(strategy, vector_sets, tmp_path):
+    finished = run(strategy, vector_sets, tmp_path, "schedule.refresh_epochs=[2]")
     result = finished.folder.result
     epochs = [0, 2] if strategy == "qure" else [0, 1, 2, 3]
     assert [card["epoch"] for card in result["regime_by_refresh"]] == epochs
@@ -80,8 +80,8 @@ def test_the_cards_are_of_the_model_as_it_is(strategy, toy_sets, tmp_path):
     assert len(ranks | {result["regime"]["target_rank_median"]}) > 1
 
 
-def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(toy_sets, tmp_path):
-    every, some = (run("in-batch", toy_sets, tmp_path, f"eval.every={n}").folder.result for n in (1, 2))
+def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(vector_sets, tmp_path):
+    every, some = (run("in-batch", vector_sets, tmp_path, f"eval.every={n}").folder.result for n in (1, 2))
     cards = [[*result["regime_by_refresh"], result["regime"]] for result in (every, some)]
     assert cards[0] == cards[1]
     assert len({card["recall_val"] for card in cards[0]}) > 1

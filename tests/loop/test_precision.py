@@ -4,12 +4,15 @@
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 import torch
 
+from negbench.contracts import BatchStrategy
 from negbench.data.scene import Scenes
 from negbench.errors import NegbenchError
 from negbench.loop.precision import Precision, automatic
@@ -29,11 +32,13 @@ def scenes() -> Scenes:
     return Scenes()
 
 
-def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Scenes) -> dict[str, RunResult]:
-    """Return the run at every precision: two epochs of two steps each, with a refresh between them."""
+def outcomes(
+    strategy: str, loss: str, sets: list[str], place: Path, scenes: Scenes, half: Iterable[str]
+) -> dict[str, RunResult]:
+    """Return the run in float32 and in half precision: two epochs of two steps each, with a refresh between them."""
     flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
     by_precision = {}
-    for precision in ("fp32", *BOUNDS):
+    for precision in ("fp32", *half):
         with pytest.MonkeyPatch.context() as patch:
             if precision == "fp16":  # patched in: a run on a CPU refuses fp16
                 patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
@@ -46,7 +51,8 @@ def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Sce
 def check(by_precision: dict[str, RunResult]) -> None:
     points = {name: each.folder.metrics() for name, each in by_precision.items()}
     losses = {name: [point["train/loss"] for point in each if "train/loss" in point] for name, each in points.items()}
-    for name, bound in BOUNDS.items():
+    for name in points.keys() - {"fp32"}:
+        bound = BOUNDS[name]
         assert losses[name][0] == pytest.approx(losses["fp32"][0], rel=bound, abs=bound / 10), name
         assert all(map(math.isfinite, [*losses[name], *by_precision[name].metrics.values()]))
         weights, want = by_precision[name].folder.weights(), by_precision["fp32"].folder.weights()
@@ -62,22 +68,29 @@ def sets(vector_sets: list[str]) -> list[str]:
     return [*data, *STEPS, f'mining.guide="precomputed:images={images}:texts={texts}"']
 
 
-@pytest.mark.parametrize("strategy", [*registry.plugins("strategies"), "in-batch+qure", "in-batch:1>qure"])
-def test_every_strategy(strategy, sets, scenes, tmp_path):
-    check(outcomes(strategy, "bradley-terry", sets, tmp_path, scenes))
+def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield every strategy with a loss, in bf16; in fp16 too, every loss once over the corpus and once over the batch.
+
+    Pools from scores in fp16 are tested for every strategy by `negbench.testing.StrategyTestCase.test_precision`.
+    """
+    losses, sides = [*registry.plugins("losses")], {True: list[str](), False: list[str]()}
+    for name in registry.plugins("strategies"):
+        sides[issubclass(registry.get("strategies", name), BatchStrategy)].append(name)
+    for names, both in zip(sides.values(), ("in-batch+qure", "in-batch:1>qure"), strict=True):
+        for number, (name, loss) in enumerate(zip([*names, both], cycle(losses), strict=False)):
+            yield name, loss, (*BOUNDS,) if number < len(losses) else ("bf16",)
 
 
-@pytest.mark.parametrize("loss", registry.plugins("losses"))
-@pytest.mark.parametrize("strategy", ["qure", "in-batch"])
-def test_every_loss(strategy, loss, sets, scenes, tmp_path):
-    check(outcomes(strategy, loss, sets, tmp_path, scenes))
+@pytest.mark.parametrize(("strategy", "loss", "half"), [*cases()])
+def test_every_strategy_and_loss(strategy, loss, half, sets, scenes, tmp_path):
+    check(outcomes(strategy, loss, sets, tmp_path, scenes, half))
 
 
-@pytest.mark.parametrize("slots", ["sum", "joint"])
-def test_the_terms_on_privileged_texts(slots, toy_sets, tmp_path):
+@pytest.mark.parametrize(("slots", "half"), [("sum", ["bf16"]), ("joint", BOUNDS)])
+def test_the_terms_on_privileged_texts(slots, half, toy_sets, tmp_path):
     """HyCoLe's terms with their own temperatures stay within the bounds."""
     terms = ["hybrid.alpha=0.4", "hybrid.beta=0.1", f"hybrid.slots={slots}", "train.epochs=1"]
-    by_precision = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes())
+    by_precision = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes(), half)
     assert any("train/temperature_tcm" in point for point in by_precision["bf16"].folder.metrics())
     check(by_precision)
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +38,8 @@ from negbench.plugins.registry import Plugin, registry
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
+
+Interrupted = Callable[[RunConfig, Path, int], Bench]
 
 # --- plug-ins that record --------------------------------------------------------------------------------------------
 
@@ -476,15 +479,13 @@ def test_baselines_are_those_of_loops(story):
     assert story.result.metrics == pytest.approx(trained)
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_scored_every_so_many_epochs_and_at_the_end(vector_sets, tmp_path, every):
-    config = config_of(vector_sets, "train.epochs=5", f"eval.every={every}", strategy="in-batch", loss="info-nce")
-    result = run(config, tmp_path)
-    points = [p for p in result.folder.metrics() if "val/recall_at_10" in p]
-    want = {1: [-1, 0, 1, 2, 3, 4], 2: [-1, 1, 3, 4], 3: [-1, 2, 4]}[every]
-    assert [p["epoch"] for p in points] == want
-    assert [p["step"] for p in points] == [3 * (epoch + 1) for epoch in want]
-    assert points[-1]["val/recall_at_10"] == result.metrics["recall_at_10"]
+def test_scored_every_so_many_epochs_and_at_the_end(vector_sets, tmp_path, story):
+    config = config_of(vector_sets, "train.epochs=3", "eval.every=2", strategy="in-batch", loss="info-nce")
+    for result, want in ((run(config, tmp_path), [-1, 1, 2]), (story.result, [*range(-1, EPOCHS)])):
+        points = [p for p in result.folder.metrics() if "val/recall_at_10" in p]
+        assert [p["epoch"] for p in points] == want
+        assert [p["step"] for p in points] == [3 * (epoch + 1) for epoch in want]
+        assert points[-1]["val/recall_at_10"] == result.metrics["recall_at_10"]
 
 
 def test_the_epoch_is_chosen_where_the_run_says(vector_sets, tmp_path):
@@ -521,7 +522,8 @@ def test_the_epoch_is_chosen_where_the_run_says(vector_sets, tmp_path):
 
 
 def test_of_equal_epochs_the_first_is_chosen(vector_sets, tmp_path):
-    config = config_of(vector_sets, "train.lr=1e-12", "eval.select=val", strategy="in-batch", loss="info-nce")
+    sets = ("train.epochs=2", "train.lr=1e-12", "eval.select=val")
+    config = config_of(vector_sets, *sets, strategy="in-batch", loss="info-nce")
     result = run(config, tmp_path)
     assert len({p["val/recall_at_10"] for p in result.folder.metrics() if "val/recall_at_10" in p}) == 1
     assert result.details["reported_epoch"] == 1
@@ -562,29 +564,24 @@ def test_purposes_have_streams_of_their_own(story):
             assert torch.equal(refresh.mined.negatives[rows], columns[draw(pool, splitmix(base, rows), refresh.draws)])
 
 
-def test_batches_know_nothing_of_strategy_draws_and_dropout(vector_sets, tmp_path):
+def test_batches_and_draws_know_nothing_of_each_other_the_strategy_and_dropout(vector_sets, tmp_path):
+    sets, drawn = [*vector_sets, "train.epochs=2"], []
     variants = {
-        "one refresh": ([*vector_sets, "schedule.refresh_epochs=[2]"], "nearest"),
-        "more refreshes": ([*vector_sets, "schedule.refresh_epochs=[1,2,3]"], "everything"),
-        "more draws": ([*vector_sets, "train.num_negatives=5"], "nearest"),
-        "dropout": (with_plugin(vector_sets, "dropping"), "nearest"),
-        "batch strategy": (vector_sets, "in-batch"),
+        "plain": (sets, "everything"),
+        "dropout": (with_plugin(sets, "dropping"), "everything"),
+        "other batches": ([*sets, "train.batch_size=7"], "everything"),
+        "more refreshes": ([*sets, "schedule.refresh_epochs=[0,1]"], "nearest"),
+        "more draws": ([*sets, "train.num_negatives=5"], "nearest"),
+        "batch strategy": (sets, "in-batch"),
+        "seed": ([*sets, "seed=1"], "in-batch"),
     }
-    for sets, strategy in variants.values():
-        tape, _ = recorded(config_of(sets, strategy=strategy), tmp_path)
-        assert [step.rows.tolist() for step in tape.steps] == batches_of(0, 4)
-    tape, _ = recorded(config_of(vector_sets, "seed=1"), tmp_path)
-    assert [step.rows.tolist() for step in tape.steps] != batches_of(0, 4)
-
-
-def test_draws_know_nothing_of_batches_and_dropout(vector_sets, tmp_path):
-    drawn = []
-    for sets in (vector_sets, [*vector_sets, "train.batch_size=7"], with_plugin(vector_sets, "dropping")):
-        tape, _ = recorded(config_of(sets, strategy="everything"), tmp_path)
-        drawn.append([refresh.mined.negatives for refresh in tape.refreshes])
-    assert len(drawn[0]) == 2
-    for other in drawn[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(drawn[0], other, strict=True))
+    for variant, (settings, strategy) in variants.items():
+        tape, _ = recorded(config_of(settings, strategy=strategy), tmp_path)
+        drawn += [[refresh.mined.negatives for refresh in tape.refreshes]] if strategy == "everything" else []
+        if variant != "other batches":
+            assert ([step.rows.tolist() for step in tape.steps] == batches_of(0, 2)) is (variant != "seed"), variant
+    assert [len(each) for each in drawn] == [2, 2, 2]
+    assert all(torch.equal(a, b) for other in drawn[1:] for a, b in zip(drawn[0], other, strict=True))
     assert not torch.equal(drawn[0][0], drawn[0][1])  # each refresh draws anew
 
 
@@ -703,13 +700,10 @@ def test_each_epoch_has_its_own_texts(vector_sets, tmp_path):
             assert torch.equal(step.tokens["row"], want[step.rows])
 
 
-def test_gradients_are_clipped_only_where_asked(vector_sets, tmp_path):
-    norms = {}
-    for limit in ("", "train.max_grad_norm=0.05"):
-        tape, _ = recorded(config_of(vector_sets, *([limit] if limit else [])), tmp_path)
-        norms[limit] = [step.gradient for step in tape.steps]
-    assert min(norms[""]) > 0.05
-    assert norms["train.max_grad_norm=0.05"] == pytest.approx([0.05] * 12, rel=1e-3)
+def test_gradients_are_clipped_only_where_asked(story, vector_sets, tmp_path):
+    tape, _ = recorded(config_of(vector_sets, "train.epochs=1", "train.max_grad_norm=0.05"), tmp_path)
+    assert [step.gradient for step in tape.steps] == pytest.approx([0.05] * STEPS, rel=1e-3)
+    assert min(step.gradient for step in story.tape.steps) > 0.05
 
 
 # --- interrupted and resumed -----------------------------------------------------------------------------------------
@@ -723,20 +717,23 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
     return result | {"points": folder.metrics(), "tables": tables, "files": files}
 
 
-HALVES = {"nearest": ("schedule.refresh_epochs=[1,3]", "train.num_negatives=2"), "hycole": ("eval.select=dev",)}
+HALVES = [  # stopped before the first checkpoint, in a refreshed epoch, before the last score, after the last epoch
+    ("nearest", ("schedule.refresh_epochs=[1,2]", "train.num_negatives=2"), (0, 1, 3, 4)),
+    ("hycole", ("eval.select=dev",), (2, 4)),  # the best epoch so far is kept
+]
 
 
-@pytest.mark.parametrize(("strategy", "more"), HALVES.items())
-def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, strategy, more):
-    """A run interrupted in any epoch or after the last gives the same bits when resumed, with global dropout."""
-    config = config_of(with_plugin(vector_sets, "dropping"), *more, "train.epochs=5", "eval.every=2", strategy=strategy)
+@pytest.mark.parametrize(("strategy", "more", "stops"), HALVES)
+def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, strategy, more, stops):
+    """A run interrupted in an epoch or after the last gives the same bits when resumed, with global dropout."""
+    config = config_of(with_plugin(vector_sets, "dropping"), *more, "train.epochs=4", "eval.every=2", strategy=strategy)
     tape, straight = recorded(config, tmp_path / "straight")
-    per_epoch = len(tape.steps) // 5
-    for stop_at in range(6):
+    per_epoch = len(tape.steps) // 4
+    for stop_at in stops:
         steps = list[int]()
 
         def stop(values: Mapping[str, float], step: int, epoch: int, stop_at: int = stop_at) -> None:
-            if epoch == stop_at and ("train/loss" in values or epoch == 5):  # that epoch's work is lost
+            if epoch == stop_at and ("train/loss" in values or epoch == 4):  # that epoch's work is lost
                 raise KeyboardInterrupt
 
         def count(moving: Moving, state: State, batch: Batch, steps: list[int] = steps) -> None:
@@ -746,10 +743,10 @@ def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, stra
         with pytest.raises(KeyboardInterrupt):
             run(config, place, point=stop, stepped=count)
         assert RunFolder(place / straight.run_id).status == "interrupted"
-        assert len(steps) == per_epoch * min(5, stop_at + 1)
+        assert len(steps) == per_epoch * min(4, stop_at + 1)
         torch.manual_seed(stop_at)  # another process has another global state
         resumed = run(config, place, stepped=count)
-        assert len(steps) == per_epoch * (5 + (stop_at < 5))  # finished epochs are not trained again
+        assert len(steps) == per_epoch * (4 + (stop_at < 4))  # finished epochs are not trained again
         assert outcome(resumed.folder) == outcome(straight.folder)
         kept, want = resumed.folder.weights(), straight.folder.weights()
         assert kept.keys() == want.keys()
@@ -759,28 +756,40 @@ def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, stra
 
 def test_checkpoints_pause_in_proportion_to_what_they_cost(vector_sets, tmp_path, interrupted, monkeypatch):
     """The first epoch is always saved; what came after the last checkpoint is computed again, bit for bit."""
-    sets = ("train.epochs=5", "schedule.refresh_epochs=[0,1,2,3,4]")
+    sets = ("train.epochs=4", "schedule.refresh_epochs=[0,1,2,3]")
     config = config_of(vector_sets, *sets, strategy="qure", loss="info-nce")
     straight = run(config, tmp_path / "straight")
     monkeypatch.setattr(checkpoint, "PAUSE", 1e9)
-    for epoch in range(1, 5):
-        bench = interrupted(config, tmp_path / str(epoch), epoch)
-        folder = RunFolder(tmp_path / str(epoch) / straight.run_id)
-        assert folder.checkpoint()["state"]["epoch"] == 1
-        kept = {path.name for path in folder.path.glob("pools-*")}  # the checkpoint's and the last refresh's
-        assert kept == {"pools-00.bits", f"pools-{epoch:02d}.bits"}
-        assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
+    bench = interrupted(config, tmp_path / "halves", 3)
+    folder = RunFolder(tmp_path / "halves" / straight.run_id)
+    assert folder.checkpoint()["state"]["epoch"] == 1
+    kept = {path.name for path in folder.path.glob("pools-*")}  # the checkpoint's and the last refresh's
+    assert kept == {"pools-00.bits", "pools-03.bits"}
+    assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
 
 
-def test_the_time_before_an_interruption_counts(vector_sets, tmp_path, interrupted):
-    config = config_of(vector_sets, "train.epochs=2", strategy="in-batch", loss="info-nce")
-    bench = interrupted(config, tmp_path, 1)
-    folder = RunFolder(next(tmp_path.glob("in-batch*")))
-    saved = folder.checkpoint()
+@pytest.fixture(scope="module")
+def stopped(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory, interrupted: Interrupted) -> Path:
+    """Return the runs folder of a run of two epochs that was interrupted in the second."""
+    place = tmp_path_factory.mktemp("stopped")
+    interrupted(config_of(vector_sets, "train.epochs=2", strategy="qure", loss="info-nce"), place, 1)
+    return place
+
+
+@pytest.fixture
+def half(stopped: Path, tmp_path: Path) -> RunFolder:
+    """Return a copy of `stopped`'s run."""
+    shutil.copytree(stopped, tmp_path / "half")
+    return RunFolder(next((tmp_path / "half").glob("qure*")))
+
+
+def test_the_time_before_an_interruption_counts(half):
+    saved = half.checkpoint()
     assert 0 < saved["state"]["seconds"]["train"] < 1000
     saved["state"]["seconds"]["train"] += 1000
-    folder.write_checkpoint(saved)
-    assert run_config(config, bench).details["seconds"]["train"] > saved["state"]["seconds"]["train"]
+    half.write_checkpoint(saved)
+    resumed = run_config(half.config, Bench.open(half.path.parent, "none"))
+    assert resumed.details["seconds"]["train"] > saved["state"]["seconds"]["train"]
 
 
 @pytest.mark.parametrize(
@@ -793,15 +802,12 @@ def test_the_time_before_an_interruption_counts(vector_sets, tmp_path, interrupt
         (lambda saved: saved["state"].update(negatives=saved["state"]["negatives"][:-1]), "other queries"),
     ],
 )
-def test_a_checkpoint_of_other_types_or_queries_is_refused(change, message, vector_sets, tmp_path, interrupted):
-    config = config_of(vector_sets, "train.epochs=2", strategy="qure", loss="info-nce")
-    bench = interrupted(config, tmp_path, 1)
-    folder = RunFolder(next(tmp_path.glob("qure*")))
-    saved = folder.checkpoint()
+def test_a_checkpoint_of_other_types_or_queries_is_refused(change, message, half):
+    saved = half.checkpoint()
     change(saved)
-    folder.write_checkpoint(saved)
+    half.write_checkpoint(saved)
     with pytest.raises(NegbenchError, match=f"cannot read .*checkpoint.pt: (.|\n)*{message}"):
-        run_config(config, bench)
+        run_config(half.config, Bench.open(half.path.parent, "none"))
 
 
 def test_a_loss_without_a_gradient_is_refused(vector_sets, tmp_path, monkeypatch):
@@ -833,10 +839,10 @@ def test_every_file_reaches_the_disk_before_it_gets_its_name(vector_sets, tmp_pa
     monkeypatch.setattr(Path, "replace", watched_replace)
     with atomic_write(tmp_path / "a") as file:
         file.write("x" * 100_000)
-    run(config_of(vector_sets, strategy="top-k", loss="info-nce"), tmp_path)
+    run(config_of(vector_sets, "train.epochs=2", strategy="top-k", loss="info-nce"), tmp_path)
     names = [name for name, _ in named]
     assert {"a", "config.json", "checkpoint.pt", "result.json", "ranks.parquet", "model.safetensors"} <= set(names)
-    assert names.count("checkpoint.pt") == 4  # one per epoch
+    assert names.count("checkpoint.pt") == 2  # one per epoch
     for name, place in named:  # a name is safe once its folder is synced
         what, folder, _ = events[place + 1]
         assert (what, folder) == ("sync", events[place][1]), name

@@ -25,9 +25,8 @@ PARTS = {
     (train, "train_epoch"): "epoch",
 }
 RUNS = [
-    ("qure", []),
-    ("in-batch", ["train.epochs=9", "eval.every=2"]),
-    ("top-k", ["train.epochs=7", "eval.every=3", "schedule.refresh_every=2"]),
+    ("in-batch", ["train.epochs=5", "eval.every=2"]),
+    ("top-k", ["train.epochs=5", "eval.every=3", "schedule.refresh_every=2"]),
     ("cirqrs", ["eval.reported=false", "eval.every=4"]),
     ("all-corpus:2>in-batch", ["eval.select='dev'"]),
     ("top-k:2>qure", ["schedule.n_def=4"]),

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -30,6 +31,8 @@ from negbench.systems.system import load_config
 from negbench.testing.worlds import global_generators
 
 OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
+FOUR = ("train.num_negatives=4", "mining.replacement=false")
+Drawn = Callable[..., tuple[RunResult, list[list[int]], list[tuple[int, int]]]]
 
 
 def config_of(strategy: str, toy_sets: list[str], *more: str, loss: str = "info-nce") -> RunConfig:
@@ -41,9 +44,8 @@ def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResu
     return runs.run_config(config, dataclasses.replace(Bench.open(where, "none"), watch=Watch(**hooks)))
 
 
-@pytest.mark.parametrize("more", [OWN, ("train.num_negatives=5",)], ids=["temperatures", "thinned"])
-def test_resumed_runs_go_on_with_their_temperatures_and_draws(tmp_path, toy_sets, interrupted, more):
-    config = config_of("hycole", toy_sets, *more)
+def test_a_resumed_run_goes_on_with_its_temperatures_and_draws(tmp_path, toy_sets, interrupted):
+    config = config_of("hycole", toy_sets, *OWN, "train.num_negatives=5", "train.epochs=2")
     straight = run(config, tmp_path / "straight")
     resumed = runs.run_config(config, interrupted(config, tmp_path / "halves", 1))
     for name in ("metrics", "temperatures", "draws", "negatives_seen", "behaviour"):
@@ -68,9 +70,9 @@ def test_own_temperatures_are_trained_and_written_down(tmp_path, toy_sets):
         assert result.details["temperatures"][term] == curve[-1]
     # no term uses the backbone's temperature, so it stays
     assert len({p["train/temperature"] for p in points}) == 1
-    plain = run(config_of("hycole", toy_sets), tmp_path)
+    plain = run(config_of("hycole", toy_sets, "train.epochs=2"), tmp_path)
     assert list(plain.details["temperatures"]) == ["backbone"]
-    assert len({p["train/temperature"] for p in plain.folder.metrics() if "train/temperature" in p}) == 3
+    assert len({p["train/temperature"] for p in plain.folder.metrics() if "train/temperature" in p}) == 2
 
 
 def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
@@ -84,63 +86,64 @@ def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
     assert len(group["params"]) == 4
 
 
-def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(tmp_path, toy_sets):
-    whole = run(config_of("in-batch", toy_sets), tmp_path)
-    thinned = run(config_of("in-batch", toy_sets, "train.num_negatives=5"), tmp_path)
-    corpus = run(config_of("all-corpus", toy_sets, "train.num_negatives=5"), tmp_path)
-    assert thinned.details["negatives_seen"] == corpus.details["negatives_seen"] == 3 * 72 * 5
+@pytest.fixture(scope="module")
+def drawn(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+    """Return a function that gives a run, computed once, with the rows of its batches and the seed of each row."""
+
+    @cache
+    def computed(strategy: str, *more: str) -> tuple[RunResult, list[list[int]], list[tuple[int, int]]]:
+        rows, seeds = list[list[int]](), list[tuple[int, int]]()
+
+        def stepped(moving: Moving, state: State, batch: Batch) -> None:
+            rows.append(batch.rows.tolist())
+            if batch.seed is not None:
+                seeds.extend(zip(batch.rows.tolist(), batch.seed.tolist(), strict=True))
+
+        return run(config_of(strategy, vector_sets, *more), place, stepped=stepped), rows, seeds
+
+    place = tmp_path_factory.mktemp("drawn")
+    return computed
+
+
+def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(drawn):
+    (whole, *_), (thinned, *_) = drawn("in-batch"), drawn("in-batch", "train.num_negatives=4")
+    assert thinned.details["negatives_seen"] == drawn("all-corpus", *FOUR)[0].details["negatives_seen"] == 3 * 48 * 4
     assert whole.details["negatives_seen"] > thinned.details["negatives_seen"]
     assert whole.details["draws"] == {"per_query": None, "replacement": None}
-    assert thinned.details["draws"] == {"per_query": 5, "replacement": None}
-    assert corpus.details["draws"] == {"per_query": 5, "replacement": False}
+    assert thinned.details["draws"] == {"per_query": 4, "replacement": None}
     assert thinned.folder.path != whole.folder.path
 
 
-def test_with_replacement_an_epoch_may_repeat_a_negative(tmp_path, toy_sets):
+def test_with_replacement_an_epoch_may_repeat_a_negative(drawn):
     repeats = {}
-    for replacement in (False, True):
-        sets = ("train.num_negatives=4", f"mining.replacement={str(replacement).lower()}")
-        result = run(config_of("all-corpus", toy_sets, *sets), tmp_path)
+    for replacement, more in ((False, FOUR), (True, (*FOUR, "mining.replacement=true"))):
+        result, *_ = drawn("all-corpus", *more)
         assert result.details["draws"] == {"per_query": 4, "replacement": replacement}
-        drawn = result.folder.table("mining-00")["negatives"].tolist()
-        assert [len(row) for row in drawn] == [12] * 72
-        repeats[replacement] = sum(12 - len(set(row)) for row in drawn)
-    # 31 images: 3 * 16 / 31 of a query's 12 draws are repeats on average, 111 of all
+        negatives = result.folder.table("mining-00")["negatives"].tolist()
+        assert [len(row) for row in negatives] == [12] * 48
+        repeats[replacement] = sum(12 - len(set(row)) for row in negatives)
+    # 19 images: of 12 draws, 12 - 19 * (1 - (18 / 19) ** 12) = 2.9 are repeats on average, 141 of all
     assert repeats[False] == 0
-    assert 60 < repeats[True] < 170
+    assert 100 < repeats[True] < 180
 
 
-def test_thinning_draws_from_the_runs_own_stream(tmp_path, toy_sets):
+def test_thinning_draws_from_the_runs_own_stream(drawn):
     """Thinning draws anew for each query and epoch, differs under another seed, and leaves the batches unchanged."""
-    rows: dict[str, list[list[int]]] = {}
-    streams: dict[str, list[tuple[int, int]]] = {}
-
-    def stepped(moving: Moving, state: State, batch: Batch) -> None:
-        rows[key].append(batch.rows.tolist())
-        if batch.seed is not None:
-            streams[key].extend(zip(batch.rows.tolist(), batch.seed.tolist(), strict=True))
-
-    thinned = ("train.num_negatives=3",)
-    for key, more in {"whole": (), "thinned": thinned, "other": (*thinned, "seed=1")}.items():
-        rows[key], streams[key] = [], []
-        run(config_of("in-batch", toy_sets, *more), tmp_path, stepped=stepped)
-    assert rows["whole"] == rows["thinned"] != rows["other"]
-    assert not streams["whole"]
-    assert len(set(streams["thinned"])) == len(streams["thinned"]) == 3 * 72
-    assert len({seed for _, seed in streams["thinned"] + streams["other"]}) == 2 * 3 * 72
+    thin = ("in-batch", "train.num_negatives=4")
+    (_, whole, none), (_, rows, seeds), (_, others, more) = drawn("in-batch"), drawn(*thin), drawn(*thin, "seed=1")
+    assert whole == rows != others
+    assert not none
+    assert len(set(seeds)) == len(seeds) == 3 * 48
+    assert len({seed for _, seed in seeds + more}) == 2 * 3 * 48
 
 
 # --- what a run leaves behind ----------------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_the_global_generators_alone(tmp_path, toy_sets):
+def test_a_run_leaves_its_files_and_the_global_generators_alone(tmp_path, toy_sets):
     before = global_generators()
-    run(config_of("qure", toy_sets), tmp_path)
-    assert global_generators() == before
-
-
-def test_a_run_leaves_its_files(tmp_path, toy_sets):
     result = run(config_of("qure", toy_sets), tmp_path)
+    assert global_generators() == before
     curve = [p["val/average/recall_at_10"] for p in result.folder.metrics() if "val/average/recall_at_10" in p]
     assert curve[0] == result.details["baselines"]["untrained"]["average/recall_at_10"]
     assert curve[-1] == result.metrics["average/recall_at_10"]
