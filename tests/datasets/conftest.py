@@ -7,9 +7,9 @@ import pytest
 from negbench.datasets._icons import PACKAGES
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _packages() -> Iterator[None]:
-    """Restore the list of known icon packages after each test."""
+    """Restore the list of known icon packages after each file."""
     known = dict(PACKAGES)
     yield
     PACKAGES.update(known)

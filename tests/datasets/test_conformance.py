@@ -2,6 +2,8 @@
 
 import dataclasses
 import sys
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +39,24 @@ def ids(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
     return ["-".join([name, *map(str, options.values())]) for name, options in cases]
 
 
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """Return a function that writes a data set's toy, once, and gives the options that load it."""
+    return cache(lambda name: toys.TOYS[name](tmp_path_factory.mktemp("toys") / "toy"))
+
+
 class _OfAToy(DatasetTestCase):
     @pytest.fixture
     def dataset(self, case: tuple[str, dict[str, Any]]) -> type[Dataset]:
         return registry.get("datasets", case[0])
 
     @pytest.fixture
-    def options(self, case: tuple[str, dict[str, Any]], tmp_path: Path) -> dict[str, Any]:
-        return {**toys.TOYS[case[0]](tmp_path / "toy"), **case[1]}
+    def options(self, case: tuple[str, dict[str, Any]], toy: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+        return toy(case[0]) | case[1]
+
+    def test_a_missing_image(self, dataset, case, tmp_path):
+        """On a toy of its own, which it damages."""
+        super().test_a_missing_image(partial(build, dataset, **toys.TOYS[case[0]](tmp_path / "toy") | case[1]))
 
     def test_name(self, load, case):
         assert load(images=False).card.name == case[0]
@@ -96,8 +108,8 @@ def test_a_data_set_of_your_own_is_short_and_so_is_what_its_author_reads():
 @pytest.mark.parametrize(
     "name", ["cirr", "emoji", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets", "vectors"]
 )
-def test_verify_finds_the_copies_clean(name, tmp_path):
-    report = verify(name, toys.TOYS[name](tmp_path / "toy"))
+def test_verify_finds_the_copies_clean(name, toy):
+    report = verify(name, toy(name))
     assert {problem.kind for problem in report.problems} <= {"counts"}  # a copy is smaller than the published data
     assert [split.split for split in report.splits] == ["train", "val"]
 

@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 
 from negbench.cli.main import run as negbench
 from negbench.datasets._emoji_codes import Look, description, modification, parse
+from negbench.datasets._icons import PACKAGES
 from negbench.datasets.emoji import ARTISTS, EmojiPictures
 from negbench.datasets.verify import verify
 from negbench.errors import DataError, OptionError
@@ -48,10 +51,20 @@ def load(root: Path, split: str = "train", **options: Any) -> EmojiPictures:
     return build(EmojiPictures, root=root, split=split, **options)
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, toys: ModuleType) -> Path:
+    """Return a folder with drawn pictures; tests change only copies."""
+    folder = tmp_path_factory.mktemp("emoji") / "emoji"
+    toys.emoji(folder)
+    load(folder)
+    return folder
+
+
 @pytest.fixture
-def root(tmp_path: Path, toys: ModuleType) -> Path:
-    toys.emoji(tmp_path / "emoji")
-    return tmp_path / "emoji"
+def own(root: Path, tmp_path: Path) -> Iterator[Path]:
+    known = dict(PACKAGES)
+    yield Path(shutil.copytree(root, tmp_path / "emoji"))
+    PACKAGES.update(known)
 
 
 # --- code points ---------------------------------------------------------------------------------------------------
@@ -150,14 +163,14 @@ def test_styles(root):
     assert outside.identity != free.identity
 
 
-def test_equal_drawings_are_one_image(root, toys):
+def test_equal_drawings_are_one_image(own, toys):
     bodies = {codes: toys.icon(codes) for codes in toys.emoji_codes()}
     for who in ("1f468", "1f469"):  # one drawing for all three astronauts
         for tone in toys.EMOJI_TONES:
             bodies[f"{who}{tone}-200d-1f680"] = bodies[f"1f9d1{tone}-200d-1f680"]
     bodies["1f44d"] = bodies["1f44b"]  # one drawing for two families
-    toys.icon_package(root / "openmoji", bodies)
-    both = [load(root, split, train_queries=10_000) for split in ("train", "val")]
+    toys.icon_package(own / "openmoji", bodies)
+    both = [load(own, split, train_queries=10_000) for split in ("train", "val")]
     images = [image for data in both for image in data.images if image.startswith("openmoji/")]
     assert len(images) == 6 * 3 + 3 * 9 - 6 - 2
     for data in both:
@@ -165,7 +178,7 @@ def test_equal_drawings_are_one_image(root, toys):
             assert query.reference not in query.relevant
             # an ambiguous reference gets no query; three equal drawings keep the first one's name
             assert not (query.reference.startswith("openmoji/icon-1f468") and "1f680" in query.reference)
-    assert {p.kind for p in verify("emoji", {"root": root}).problems} == set()
+    assert {p.kind for p in verify("emoji", {"root": own}).problems} == set()
 
 
 def test_the_dev_part_has_families_of_its_own(root):
@@ -177,25 +190,25 @@ def test_the_dev_part_has_families_of_its_own(root):
         load(root).split_dev(0.0, 1)
 
 
-def test_pictures_are_drawn_once_and_open(root):
-    data = load(root)
+def test_pictures_are_drawn_once_and_open(own):
+    data = load(own)
     assert data.open_image(data.images[0]).size == (128, 128)
-    drawn = next((root / "noto").glob("drawn-*"))
+    drawn = next((own / "noto").glob("drawn-*"))
     stamp = (drawn / "pictures.json").stat().st_mtime_ns
-    load(root, "val")
+    load(own, "val")
     assert (drawn / "pictures.json").stat().st_mtime_ns == stamp
     first, other = sorted(drawn.glob("*.png"))[:2]
     for one, bytes_ in ((first, other.read_bytes()), (other, first.read_bytes())):
         content, _ = one.read_bytes(), one.write_bytes(bytes_)
         with pytest.raises(DataError, match="is not as it was drawn: move"):
-            load(root)
+            load(own)
         one.write_bytes(content)
     first.unlink()
     with pytest.raises(DataError, match="images are missing"):
-        [load(root, split) for split in ("train", "val")]
+        [load(own, split) for split in ("train", "val")]
     (drawn / "pictures.json").write_text("{")
     with pytest.raises(DataError, match=r"cannot read .*pictures.json \(JSONDecodeError: "):
-        load(root)
+        load(own)
 
 
 def test_options_that_do_not_fit_are_refused(root):
@@ -224,16 +237,16 @@ def test_options_that_do_not_fit_are_refused(root):
         ("noto/icons.json", None, r"\(`negbench data fetch emoji --out '/[^']*'`\)"),  # can be pasted
     ],
 )
-def test_a_changed_or_missing_package_is_one_clear_line(name, content, message, root, capsys):
-    (root / name).unlink()
+def test_a_changed_or_missing_package_is_one_clear_line(name, content, message, own, capsys):
+    (own / name).unlink()
     if content is not None:
-        (root / name).write_text(content)
-    assert negbench(["data", "verify", "emoji", "--data-root", str(root)]) == 2
+        (own / name).write_text(content)
+    assert negbench(["data", "verify", "emoji", "--data-root", str(own)]) == 2
     said = capsys.readouterr().err
     assert re.search(message, said)
     assert said.count("\n") == 1
     spared = next(artist for artist in ARTISTS if not name.startswith(artist))
-    load(root, artists=(spared,))  # the damaged package is not needed
+    load(own, artists=(spared,))  # the damaged package is not needed
 
 
 # --- the real packages -----------------------------------------------------------------------------------------------
