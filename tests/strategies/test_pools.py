@@ -301,15 +301,25 @@ def test_a_pool_is_that_of_a_loop(number):
 
 # --- the suite of plug-in authors ------------------------------------------------------------------------------------
 
-VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, options) for name, _, variants in LOOPS for options in variants[-1:] if options),
-    ("qure", {"variant": "release"}),
+VARIANTS: list[tuple[str, dict[str, Any]]] = [  # of other code than the defaults, which are in the class below
+    ("in-batch-cube", {"k": None}),
+    ("top-k", {"k": 20, "halve": True}),
+    ("shifted-top-k", {"start": "50%", "stop": 3}),
+    ("perc-pos", {"variant": "published"}),
     ("semi-hard", {"triplets": "hard"}),
+    ("in-batch-semi-hard", {"triplets": "all"}),
+    ("dqe", {"scale": "minmax"}),
+    ("dqe", {"scale": "quantile"}),
+    ("fnc", {"threshold": -0.5, "k": 5}),
+    ("gist", {"margin": 0.5, "relative": True}),
+    ("rocketqa", {"k": 1}),
+    ("qure", {"variant": "release"}),
     ("simans", {"variant": "release", "b": 0.5, "k": 5, "a": 100.0}),
     ("simans", {"variant": "absolute", "a": 1000.0}),
     ("distance-weighted", {"width": 2048, "limit": 1.99}),
     ("ngame", {"cluster": 3, "k": 2}),
     ("mochi", {"queue": 5, "hardest": 2, "pairs": 0, "with_query": 3}),
+    ("sentence-transformers", {"max_score": 1.0, "num_negatives": 2, "sampling_strategy": "random"}),
     ("sentence-transformers", {"relative_margin": 0.25, "max_score": 0.5, "min_score": -0.75}),
 ]
 RULES = [  # rules that an option can break

@@ -49,8 +49,7 @@ def run_two_steps(name: str, sets: list[str], folder: Path) -> tuple[dict[str, A
     return details, remarks
 
 
-@pytest.mark.parametrize("backbone", ["blip2", "clip"])
-@pytest.mark.parametrize("name", ["qure", "cirqrs", "dqe"])
+@pytest.mark.parametrize(("name", "backbone"), [("qure", "blip2"), ("cirqrs", "clip"), ("dqe", "clip")])
 def test_a_corpus_system_runs(name, backbone, fashioniq, tmp_path):
     sets = [f"backbone.name={backbone}", "dataset.name=fashioniq", f"dataset.root='{fashioniq}'", *TOY]
     details, remarks = run_two_steps(name, sets, tmp_path)
