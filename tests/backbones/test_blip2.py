@@ -29,6 +29,7 @@ from negbench.plugins.registry import build
 from negbench.settings.config import build_config
 
 TOWERS = ("eva_clip_g", "clip_vit_L")
+one_tower = pytest.mark.parametrize("sizes", TOWERS[:1], indirect=True)  # where only the Q-Former is tested
 
 
 def load(lavis: Any, sizes: Any, state: dict[str, Tensor] | None = None, **options: Any) -> Blip2:
@@ -188,6 +189,7 @@ def test_forward_equals_plain_tensors(world):
     assert max(differences.values()) < 1e-5
 
 
+@one_tower
 def test_sprc_pooling(lavis, sizes):
     world = world_of(lavis, sizes, pooling="text")
     expected = lavis.sprc_queries(world.state, world.features, world.ids, world.mask, sizes)
@@ -416,6 +418,7 @@ def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
     assert outline(None, init="random", size="toy").key != outline(None, init="random", size="vit_l").key
 
 
+@one_tower
 def test_attribute_weights(lavis, sizes):
     plain, model = world_of(lavis, sizes), load(lavis, sizes, attribute_weights=True)
     tokens = model.tokenize(lavis.captions)
@@ -433,6 +436,7 @@ def test_attribute_weights(lavis, sizes):
 # --- traps -----------------------------------------------------------------------------------------------------------
 
 
+@one_tower
 def test_trap_05_vocabulary_size_is_the_tensors(lavis, sizes):
     whole = world_of(lavis, sizes)
     name = "Qformer.bert.embeddings.word_embeddings.weight"
@@ -489,6 +493,7 @@ def test_trap_12_precision_of_the_tower_is_its_own(world):
     assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
 
 
+@one_tower
 def test_trap_13_file_layouts(world):
     lavis, s = world.lavis, world.sizes
     own, tower = lavis.qformer_state(s), lavis.save(lavis.tower_state(s), "tower.pth")
@@ -529,6 +534,7 @@ def test_trap_14_wrong_tower_is_refused(lavis, sizes):
         build(Blip2, weights=f"lavis:{own},tower={tower}", config=lavis.config(sizes))
 
 
+@one_tower
 def test_trap_16_captions_are_processed(world):
     messy = ["Is red: and  LONGER.", "Blue Dress!", "with longer sleeves, and a (zip)", world.lavis.captions[3] + ";"]
     clean = ["is red and longer", "blue dress", "with longer sleeves, and a zip", world.lavis.captions[3]]
@@ -592,7 +598,7 @@ def test_a_step_too_far_leaves_the_temperature_positive(family):
     assert model.temp.grad == 1
 
 
-@pytest.mark.parametrize(("freq", "layers"), [(1, 1), (3, 5)])
+@pytest.mark.parametrize(("sizes", "freq", "layers"), [(TOWERS[0], 1, 1), (TOWERS[1], 3, 5)], indirect=["sizes"])
 def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(lavis, sizes, freq, layers):
     sizes.freq, sizes.vit_layers, sizes.tokens, sizes.embed = freq, layers, 3, 7
     world = world_of(lavis, sizes)

@@ -249,7 +249,7 @@ LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
         for share in (0.5, 0.75, 1.0) for k in (3, 99) for variant in ("sign-safe", "published")
     )),
     ("semi-hard", triplets, tuple(KINDS)),
-    ("in-batch-semi-hard", triplets, tuple(KINDS)),
+    ("in-batch-semi-hard", triplets, tuple(KINDS[1::3])),
     ("multi-similarity", multi_similarity, ({"epsilon": 0.0}, {"epsilon": 0.1}, {"epsilon": 0.25}, {"epsilon": 0.5})),
     ("pair-margin", pair_margin, ({"margin": 0.8}, {"margin": 1.5}, {"margin": 2.0})),
     ("hdc", hdc, ({"share": 0.1}, {"share": 0.5}, {"share": 0.9}, {"share": 1.0})),
