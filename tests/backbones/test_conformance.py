@@ -13,7 +13,6 @@ from negbench.plugins.registry import checked_options, registry
 from negbench.testing import BackboneTestCase
 
 TOY: dict[str, Any] = {"init": "random", "size": "toy"}
-MADE = dict[str, Any]()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -29,15 +28,6 @@ class Registered(BackboneTestCase):
     @pytest.fixture
     def make(self, options: dict[str, Any]) -> Any:
         return lambda seed: registry.make("backbones", self.key, **options, seed=seed)
-
-    @pytest.fixture
-    def backbone(self, options: dict[str, Any], make: Any) -> Any:
-        """One instance for all tests with these options, except the one below, which changes the weights."""
-        name = f"{self.key} {options}"
-        return MADE[name] if name in MADE else MADE.setdefault(name, make(0).eval())
-
-    def test_identity_is_that_of_the_weights_as_loaded(self, make):
-        super().test_identity_is_that_of_the_weights_as_loaded(make(0).eval())
 
     def test_options_say_whether_images_are_stored(self, options, make):
         made = make(0)
