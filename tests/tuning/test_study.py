@@ -66,7 +66,8 @@ def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touch
 
     monkeypatch.setattr(scene, "load_split", watched)
     SCENES.clear()
-    book = small_study(toy_sets, tmp_path, trials=2, seeds=2)
+    short = [*toy_sets, "train.epochs=1", "schedule.n_def=1"]
+    book = small_study(short, tmp_path, trials=1 + generated, seeds=2)
     assert asked == ["train", *["dev"] * generated]  # once for all trials, and no other split
     runs = [[RunFolder(tmp_path / "s" / "cells" / run) for run in t.user_attrs["runs"]] for t in book.frozen()]
     train = {q.id for q in load_split(runs[0][0].config.dataset, "train", images=False).queries}
@@ -102,7 +103,7 @@ def test_nothing_is_pruned_before_its_first_refresh(vector_sets, tmp_path, prune
         return number > 0
 
     pruned(always)
-    book = small_study([*vector_sets, "train.epochs=6"], tmp_path, trials=6)
+    book = small_study([*vector_sets, "train.epochs=6"], tmp_path, trials=4)
     base = book.spec.config
     firsts = {t.number: first_refresh(book.spec.space.config(base, t.params, 0)) for t in book.frozen()}
     assert len(set(firsts.values())) > 1
@@ -204,36 +205,6 @@ def test_mlflow_statuses(vector_sets, tmp_path, before_training, pruned):
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_final_runs_go_on_until_the_best_is_decided(vector_sets, tmp_path, capsys, monkeypatch):
-    """A rate too low to learn against a good one: a third seed runs only if two seeds leave the pair undecided.
-
-    The trials are in a database with a password, which no output and no JSON file contains.
-    """
-    real = optuna.storages.get_storage
-
-    def guarded(url: Any) -> Any:
-        if isinstance(url, str) and "=hidden" not in url:
-            raise PermissionError("no password")
-        return real(url)
-
-    monkeypatch.setattr(optuna.storages, "get_storage", guarded)
-    storage = ("--storage", f"sqlite:///file:{tmp_path}/s.db?uri=true&password=hidden")
-    recipe = tmp_path / "r.toml"
-    recipe.write_text("[study]\nuntil = 'decided'\nmax_seeds = 3\n", encoding="utf-8")
-    grid = ("--search", "train.lr=0.000001|0.03", "--fix", "train.num_negatives", "--sampler", "grid", *storage)
-    sets = [part for text in (*vector_sets, "train.lr=0.000001", "train.epochs=2") for part in ("--set", text)]
-    asked = ["study", "--strategy", "all-corpus", "--recipe", str(recipe), *grid, *sets, "--runs-dir", str(tmp_path)]
-    assert negbench([*asked, "--name", "s", "--final-seeds", "2", "--tracking-uri", "none"]) == 0
-    out, err = capsys.readouterr()
-    assert "hidden" not in out + err
-    assert not [path for path in tmp_path.rglob("*.json*") if "hidden" in path.read_text()]
-    cells = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
-    open_after_two = "look 1, 2 seeds: 1 difference from the baseline is undecided" in out
-    assert [cell["seed"] for cell in cells] == 2 * [1, 2, 3][: 2 + open_after_two]
-    assert " decided" in out or open_after_two
-    assert negbench([*asked, "--name", "s", "--final-seeds", "1"]) == 2
-
-
 def test_the_best_band_is_compared_with_the_default_one(vector_sets, tmp_path):
     book = Book(tmp_path / "s", spec_of(vector_sets), trials=3)
     book.work(lambda trial: float(trial.number == 2), silent)
@@ -246,43 +217,64 @@ def test_the_best_band_is_compared_with_the_default_one(vector_sets, tmp_path):
     assert bands["dqe best"] != bands["dqe default"]
 
 
-def test_the_command_from_start_to_test(vector_sets, tmp_path, capsys):
-    """The command with a grid of two learning rates, a default too low to learn and a good one."""
+def test_the_command_from_start_to_test(vector_sets, tmp_path, capsys, monkeypatch):
+    """A rate too low to learn against a good one: a third seed runs only if two seeds leave the pair undecided.
+
+    The trials are in a database with a password, which no output and no JSON file contains.
+    """
+    real = optuna.storages.get_storage
+
+    def guarded(url: Any) -> Any:
+        if isinstance(url, str) and "=hidden" not in url:
+            raise PermissionError("no password")
+        return real(url)
+
+    monkeypatch.setattr(optuna.storages, "get_storage", guarded)
+    storage, recipe = f"sqlite:///file:{tmp_path}/s.db?uri=true&password=hidden", tmp_path / "r.toml"
+    recipe.write_text("[study]\nuntil = 'decided'\nmax_seeds = 3\n", encoding="utf-8")
     sets = [part for text in (*vector_sets, *DEV, "train.lr=0.000001") for part in ("--set", text)]
-    grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--final-seeds", "2", "--name", "s"]
-    arguments = ["study", "--strategy", "all-corpus", *sets, *grid, "--runs-dir", str(tmp_path)]
+    grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--storage", storage, "--name", "s"]
+    asked = ["study", "--strategy", "all-corpus", "--recipe", str(recipe), *sets, *grid, "--runs-dir", str(tmp_path)]
+    arguments = [*asked, "--final-seeds", "2"]
     assert negbench(arguments) == 0
-    output = capsys.readouterr()
-    assert "  trial 0: " in output.err
-    assert "no trial reads val" in output.out
-    assert "2 of 2 trials finished: too few to say which knob matters (10 needed)" in output.out
-    assert f"optuna-dashboard --host 127.0.0.1 {tmp_path / 's' / 'optuna.journal'}" in output.out.replace("\n", "")
-    book = open_book(tmp_path, "s")
+    out, err = capsys.readouterr()
+    assert "hidden" not in out + err
+    assert not [path for path in tmp_path.rglob("*.json*") if "hidden" in path.read_text()]
+    assert "  trial 0: " in err
+    assert "no trial reads val" in out
+    assert "2 of 2 trials finished: too few to say which knob matters (10 needed)" in out
+    assert "optuna-dashboard --host 127.0.0.1 'sqlite:///file:" in out
+    book = open_book(tmp_path, "s", storage)
     assert book.counts()["finished"] == 2
     best = finished(book)[0]
     assert best.number == 1
     cells = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
-    seeds = [(name, seed) for name in ("all-corpus best", "all-corpus default") for seed in (1, 2)]
-    assert [(row["strategy"], row["seed"]) for row in cells] == seeds
-    assert [RunFolder(tmp_path / row["run"]).config.train.lr for row in cells] == [0.03, 0.03, 0.000001, 0.000001]
+    open_after_two = "look 1, 2 seeds: 1 difference from the baseline is undecided" in out
+    assert " decided" in out or open_after_two
+    seeds = [1, 2, 3][: 2 + open_after_two]
+    pairs = [(f"all-corpus {name}", seed) for name in ("best", "default") for seed in seeds]
+    assert [(row["strategy"], row["seed"]) for row in cells] == pairs
+    rates = [RunFolder(tmp_path / row["run"]).config.train.lr for row in cells]
+    assert rates == [rate for rate in (0.03, 0.000001) for _ in seeds]
     assert (tmp_path / "s-final" / "report" / "index.html").exists()
     (parent,) = [run for run in mlflow_runs(tmp_path, "s") if run.data.tags["negbench.kind"] == "study"]
     assert parent.info.status == "FINISHED"
     assert parent.data.tags["mlflow.note.content"].startswith("The best of 2 finished trials: lr = 0.03 (recall ")
     logged = {a.path for a in MlflowClient(default_uri(tmp_path)).list_artifacts(parent.info.run_id)}
     assert logged == {"trials.csv", "importance.csv"}
-    assert negbench(arguments) == 0  # rerun: nothing is computed, the output is the same
-    assert " trial " not in capsys.readouterr().err
-    assert negbench([*arguments, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    assert negbench([*arguments, "--json"]) == 0  # rerun: nothing is computed, the output is the same
+    out, err = capsys.readouterr()
+    assert " trial " not in err
+    document = json.loads(out)
     assert document["best"] == best.params == {"train.lr": 0.03}
     assert len(document["trials"]) == 2
-    study = api.load("s", tmp_path)
+    study = api.load("s", tmp_path, storage=storage)
     assert isinstance(study, StudyResult)
     assert document["final"]["answer"] == study.final.answer
     verdicts = {row["strategy"]: row["verdict"] for row in document["final"]["statistics"] if row["main"]}
     assert verdicts.keys() == {"all-corpus best", "all-corpus default"}
     assert "study s: best train.lr = 0.03" in repr(study)
+    assert negbench([*asked, "--final-seeds", "1"]) == 2
 
 
 def test_tables_of_what_was_found(tmp_path, vector_sets):

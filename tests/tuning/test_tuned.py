@@ -67,17 +67,18 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, capsys, monkeypatc
         write(self, rows)
 
     monkeypatch.setattr(ComparisonFolder, "write", counted)
-    command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "2", "--name", "c"]
-    command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", *vector_flags, "--tuned"]
-    assert negbench([*command, "3", "--dry-run"]) == 0
+    command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "1", "--name", "c"]
+    command += [*vector_flags, "--set", "train.epochs=2", "--runs-dir", str(tmp_path), "--no-report"]
+    command += ["--tracking-uri", "none", "--tuned"]
+    assert negbench([*command, "2", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "tuning: 3 trials for each of 2 strategies" in out
+    assert "tuning: 2 trials for each of 2 strategies" in out
     assert "nothing to tune: all-corpus" in out
     assert not (tmp_path / "c").exists()
-    assert negbench([*command, "3"]) == 0
+    assert negbench([*command, "2"]) == 0
     capsys.readouterr()
-    assert min(listed[listed.index(6) :]) == 6  # tuned cells are listed beside the six default ones
-    searched = searches_of(tmp_path, 3)
+    assert min(listed[listed.index(3) :]) == 3  # tuned cells are listed beside the three default ones
+    searched = searches_of(tmp_path, 2)
     for each in searched:
         values = [trial.value for trial in open_book(tmp_path, each.study).frozen() if trial.value is not None]
         assert (each.default, each.best) == (values[0], max(values))
@@ -88,19 +89,20 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, capsys, monkeypatc
             assert kept["dataset"]["scored"] == "dev"  # the reported split is not loaded
     _check_tuned_runs(tmp_path, searched)
     assert negbench([*command, "3"]) == 0
-    again = capsys.readouterr().err
-    assert "trial 0" not in again
-    assert "more to compute" not in again
-    assert negbench([*command, "4"]) == 0
-    assert "trial 3" in capsys.readouterr().err
-    searched = searches_of(tmp_path, 4)
-    for each in searched:  # a fifth trial, the best, as if of a larger budget
+    more = capsys.readouterr().err
+    assert "trial 2" in more
+    assert "trial 0" not in more
+    searched = searches_of(tmp_path, 3)
+    for each in searched:  # a fourth trial, the best, as if of a larger budget
         study = open_book(tmp_path, each.study).study
         study.add_trial(
             create_trial(value=1.0, params=study.trials[1].params, distributions=study.trials[1].distributions)
         )
-    assert negbench([*command, "4"]) == 0
-    assert searches_of(tmp_path, 4) == searched
+    assert negbench([*command, "3"]) == 0
+    assert searches_of(tmp_path, 3) == searched
+    again = capsys.readouterr().err
+    assert "trial 0" not in again
+    assert "more to compute" not in again
 
 
 def searches_of(runs: Path, trials: int) -> list[Tuning]:
@@ -117,7 +119,7 @@ def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
     """Check that tuned cells use the best trials' settings and all of train; without knobs the runs are shared."""
     cells = read_json(runs / "c" / "comparison.json")["cells"]
     default, tuned = ([cell for cell in cells if cell["settings"] == each] for each in ("default", "tuned"))
-    assert len(cells) == 12
+    assert len(cells) == 6
     places = [[(cell["strategy"], cell["seed"]) for cell in each] for each in (default, tuned)]
     assert places[0] == places[1]
     for cell in tuned:
@@ -139,7 +141,7 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(vector_flags, tmp_path
     before_training(failing)
     command = ["compare", "--strategies", "top-k,after-target", "--seeds", "1", "--name", "c"]
     command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", "--tuned", "1"]
-    assert negbench([*command, *vector_flags]) == 2
+    assert negbench([*command, *vector_flags, "--set", "train.epochs=2"]) == 2
     assert "1 of 2 searches failed (top-k: trial 0, the default, failed: mend this)" in capsys.readouterr().err
     cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
     pairs = [(cell["settings"], cell["strategy"]) for cell in cells]
