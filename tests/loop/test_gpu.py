@@ -14,7 +14,7 @@ from negbench.systems.system import load_config
 pytestmark = pytest.mark.gpu
 
 STEPS = ("train.lr=0.003", "train.epochs=2", "train.batch_size=24", "schedule.refresh_epochs=[1]")
-BOUNDS = {"fp32": 1e-3, "bf16": 0.03, "fp16": 0.01}  # of the first epoch's loss; TF32 has 11 bits
+BOUNDS = {"fp32": 1e-3, "bf16": 0.03, "fp16": 0.03}  # of the first epoch's loss; fp16 may skip the first step
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shutil
+from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -33,7 +34,7 @@ from negbench.report import build, figures
 from negbench.report.build import write_report
 from negbench.report.charts import GREY
 from negbench.report.gallery import TOP, Pick, _view
-from negbench.report.page import _prose, sort_key
+from negbench.report.page import Note, _prose, sort_key
 from negbench.store.runfolder import RunFolder
 
 SHIFTS = """window.shift = 0;
@@ -98,8 +99,20 @@ class Parsed(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(compared: Path) -> Parsed:
-    return Parsed(write_report(compared, "small", 1)[0].read_text(encoding="utf-8"))
+def printed(compared: Path) -> list[str]:
+    """Return the lines that `negbench report` prints, in a folder with what a killed process left."""
+    left, out = compared / "small" / "report" / "figures" / ".forest.png.abc.partial", io.StringIO()
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"of a killed process")
+    with redirect_stdout(out):
+        assert negbench(["report", "small", "--card", "--galleries", "1", "--runs-dir", str(compared)]) == 0
+    assert not left.exists()
+    return out.getvalue().splitlines()
+
+
+@pytest.fixture(scope="module")
+def page(printed: list[str]) -> Parsed:
+    return Parsed(Path(printed[2]).read_text(encoding="utf-8"))
 
 
 def text_of(compared: Path) -> str:
@@ -134,7 +147,7 @@ def test_the_answer_comes_first_and_detail_is_folded(page, compared, words_of):
     head = re.search(r'<p class="header">(.*?)</p>', text)
     date = datetime.fromtimestamp((compared / "small" / "comparison.json").stat().st_mtime, tz=UTC)
     words = re.sub("<[^>]*>", " ", head[1])
-    assert [word in words for word in ("synthetic@", "2 seeds", "4 epochs", f"{date:%Y-%m}", "negbench 0.")] == [
+    assert [word in words for word in ("synthetic@", "2 seeds", "3 epochs", f"{date:%Y-%m}", "negbench 0.")] == [
         True
     ] * 5
 
@@ -234,16 +247,16 @@ def test_training_lines_are_the_points_of_the_runs(drawn_runs):
     runs = drawn_runs
     group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == ("qure", "info-nce"))
     want = []
-    for epoch in range(-1, 4):
+    for epoch in range(-1, 3):
         points = [p for run in group.runs for p in run.metrics() if p["epoch"] == epoch and "val/average/recall" in p]
         assert len(points) == 2
         want.append(100 * sum(p["val/average/recall"] for p in points) / 2)
     chart = figures.training(runs)
     axes = drawn(next(panel for panel in chart.panels if panel.title == "info-nce"))
     line = next(line for line in axes.lines if line.get_label() == "qure")
-    assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
+    assert list(line.get_xdata()) == [0, 1, 2, 3]
     assert list(line.get_ydata()) == pytest.approx(want)
-    assert line.get_markevery() == [2]  # refreshed before the third epoch
+    assert line.get_markevery() == [1, 2]  # refreshed before the second and the third epoch
     assert axes.get_ylabel() == "average recall (%)"
     assert "2 seeds" in chart.text
     assert "of the reported split after each epoch, " in chart.text
@@ -370,23 +383,30 @@ def runs(compared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(compared, tmp_path / "runs"))
 
 
-def test_what_is_gone_is_said(runs):
+def test_what_is_gone_is_said(runs, tmp_path, words_of):
     (runs / "small" / "statistics.json").unlink()
-    for file in runs.glob("*/model.safetensors"):
+    for file in runs.glob("qure-*/model.safetensors"):
         file.unlink()
+    for file in runs.glob("*/config.json"):
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest["config"]["dataset"]["root"] = str(tmp_path / "gone")
+        write_json(file, manifest)
     cells = json.loads((runs / "small" / "comparison.json").read_text(encoding="utf-8"))
     cells["cells"][0] |= {"run": None, "error": "the <b>loss</b> is nan"}
     write_json(runs / "small" / "comparison.json", cells)
-    text = write_report(runs, "small", 1)[0].read_text(encoding="utf-8")
-    page = Parsed(text)
+    file = write_report(runs, "small", 1)[0]
+    text, page = words_of(file), Parsed(file.read_text(encoding="utf-8"))
     assert "statistics.json</code> is absent" in text
-    assert "no weights" in text
+    assert text.count(": no weights") == 1
+    assert str(tmp_path / "gone") in text
+    assert "<image" not in text
+    assert 'id="leader"' in text
     assert "1 of 12 cells are not finished" in text
-    assert "the &lt;b&gt;loss&lt;/b&gt; is nan" in text
+    assert "the &lt;b&gt;loss&lt;/b&gt; is nan" in file.read_text(encoding="utf-8")
     assert "tests" not in page.ids
 
 
-def test_versions_that_differ_are_named(runs):
+def test_versions_that_differ_are_named(runs, undrawn):
     """Of a package with several versions, the page names all, above the results; of the others, nothing."""
     assert stored(runs, "small").mixed() == []
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
@@ -396,9 +416,11 @@ def test_versions_that_differ_are_named(runs):
     assert {"torch", "1.0", versions["torch"]} < set(remark.replace(":", " ").split())
     assert "python" not in remark
     assert remark in stored(runs, "small").notes()
-    text = write_report(runs, "small", 0)[0].read_text(encoding="utf-8")
-    assert text.index("computed with different versions") < text.index('id="figure-forest"')
-    assert text.count("1.0 and " if "1.0 and" in remark else " and 1.0") == 3  # the remark twice, and the provenance
+    assert undrawn(runs, "small").count("1.0 and " if "1.0 and" in remark else " and 1.0") == 3  # twice, and the facts
+    findings = stored(runs, "small")
+    first, second = build.comparison_page(runs / "small", findings, (), 0).chapters["result"][0].parts
+    assert isinstance(first, Note)
+    assert (first.text, second.key) == (f"{remark[0].upper()}{remark[1:]}.", "forest")
 
 
 def test_values_of_another_type_are_one_line(runs, refused):
@@ -417,32 +439,16 @@ def test_values_of_another_type_are_one_line(runs, refused):
     refused(["report", "small", "--runs-dir", str(runs)], f"run {folder.run_id} has lost metrics.jsonl")
 
 
-def test_data_that_are_gone_do_not_stop_the_report(runs, tmp_path, words_of):
-    for file in runs.glob("*/config.json"):
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        manifest["config"]["dataset"]["root"] = str(tmp_path / "gone")
-        write_json(file, manifest)
-    page = write_report(runs, "small", 1)[0]
-    text = page.read_text(encoding="utf-8")
-    assert str(tmp_path / "gone") in words_of(page)
-    assert "<image" not in text
-    assert 'id="leader"' in text
-
-
-def test_no_galleries_on_request(runs, capsys, refused):
-    figures = runs / "small" / "report" / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
-    (figures / ".forest.svg.abc.partial").write_bytes(b"of a killed process")
-    assert negbench(["report", "small", "--galleries", "0", "--runs-dir", str(runs)]) == 0
-    assert not list(figures.glob(".*.partial"))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == str(runs / "small" / "report" / "index.html")
-    assert any("files (svg)" in line for line in lines)
-    assert not {"gallery", "negatives"} & set(Parsed(Path(lines[0]).read_text(encoding="utf-8")).ids)
-    absent = ["report", "nosuch", "--runs-dir", str(runs)]
-    assert "small" in refused(absent, f"no comparison 'nosuch' in {runs}; known: ")
-    write_json(runs / "foreign" / "comparison.json", {"cells": [{"name": "of another form"}]})
-    refused(["report", "foreign", "--runs-dir", str(runs)], "comparison.json: 'run'")
+def test_the_command_prints_what_it_wrote(printed, compared, undrawn, refused):
+    files = [compared / "small" / name for name in ("card.json", "card.md", "report/index.html")]
+    assert printed[:3] == [str(file) for file in files]
+    assert all(file.is_file() for file in files)
+    assert any("files (svg)" in line for line in printed)
+    assert not {"gallery", "negatives"} & set(Parsed(undrawn(compared, "small", 0)).ids)  # none on request
+    absent = ["report", "nosuch", "--runs-dir", str(compared)]
+    assert "small" in refused(absent, f"no comparison 'nosuch' in {compared}; known: ")
+    write_json(compared / "foreign" / "comparison.json", {"cells": [{"name": "of another form"}]})
+    refused(["report", "foreign", "--runs-dir", str(compared)], "comparison.json: 'run'")
 
 
 def test_sort_keys():
