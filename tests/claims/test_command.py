@@ -109,6 +109,7 @@ def test_settings_of_undecided_tests_run_on(computed, world, capsys):
     absent = [test for claim in claims.values() if claim["verdict"] == "premise absent" for test in claim["tests"]]
     left = [test for test in tests if test["test_verdict"] == "undecided" and test not in absent]
     assert {test["seeds"] for test in left} == {3}
+    assert {test["seeds"] for test in absent} == {2}  # undecided tests of a decided claim do not run on
     for name, count in seeds.items():
         assert count == max(test["seeds"] for test in tests if name in test["settings"].split())
     before = (computed / "c" / "claims.json").read_bytes()
