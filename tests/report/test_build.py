@@ -34,7 +34,7 @@ from negbench.report import build, figures
 from negbench.report.build import write_report
 from negbench.report.charts import GREY
 from negbench.report.gallery import TOP, Pick, _view
-from negbench.report.page import Note, _prose, sort_key
+from negbench.report.page import _prose, sort_key
 from negbench.store.runfolder import RunFolder
 
 SHIFTS = """window.shift = 0;
@@ -415,11 +415,9 @@ def test_versions_that_differ_are_named(runs, undrawn):
     (remark,) = stored(runs, "small").mixed()
     assert {"torch", "1.0", versions["torch"]} < set(remark.replace(":", " ").split())
     assert "python" not in remark
-    assert remark in stored(runs, "small").notes()
     assert undrawn(runs, "small").count("1.0 and " if "1.0 and" in remark else " and 1.0") == 3  # twice, and the facts
     findings = stored(runs, "small")
     first, second = build.comparison_page(runs / "small", findings, (), 0).chapters["result"][0].parts
-    assert isinstance(first, Note)
     assert (first.text, second.key) == (f"{remark[0].upper()}{remark[1:]}.", "forest")
 
 

@@ -135,14 +135,10 @@ def sums_of_cirqrs() -> list[str]:
 
 
 def test_rows_beside_a_run():
-    def manifest(identity: str, partial: bool = False, **split: str) -> dict[str, Any]:
-        return {"dataset": {"val": identity, "partial": partial, **split}}
-
-    assert rows_beside(manifest("fashioniq@original-12345678", split="val"), FASHIONIQ)
-    assert rows_beside(manifest("fashioniq@original-12345678"), FASHIONIQ)
-    assert not rows_beside(manifest("fashioniq@original-12345678", split="train"), FASHIONIQ)  # a dev part
-    assert not rows_beside(manifest("fashioniq@original-12345678", partial=True), FASHIONIQ)
-    assert not rows_beside(manifest("synthetic@twins4.5-seed0-12345678"), FASHIONIQ)
+    known = {"val": "fashioniq@original-12345678", "partial": False}
+    assert rows_beside({"dataset": known}, FASHIONIQ)
+    assert not rows_beside({"dataset": {**known, "partial": True}}, FASHIONIQ)
+    assert not rows_beside({"dataset": {**known, "val": "synthetic@twins4.5-seed0-12345678"}}, FASHIONIQ)
 
 
 def test_a_smaller_gallery_is_said_beside_the_printed_rows():

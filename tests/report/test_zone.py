@@ -20,9 +20,8 @@ def windows(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) ->
     runs = tmp_path_factory.mktemp("zone")
     strategies = ["all-corpus", "in-batch", "top-k:k=4", *WINDOWS]
     asked = {"strategies": strategies, "seeds": 1, "lr": "fixed", "baseline": "all-corpus"}
-    asked["sets"] = (*vector_sets, "train.epochs=2")
     more = {"tracking_uri": "none", "report": False, "name": "zone", "backbones": "vectors", "datasets": "vectors"}
-    compare(Compare(runs_dir=runs, **asked, **more))
+    compare(Compare(runs_dir=runs, sets=(*vector_sets, "train.epochs=2"), **asked, **more))
     return runs
 
 

@@ -96,10 +96,6 @@ def die_once(folder: Path, number: int, at: Sequence[int], times: int = 1) -> No
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def silent(text: str) -> None:
-    pass
-
-
 def toy_book(folder: Path, trials: int = 10, spec: StudySpec | None = None) -> Book:
     return Book(folder, spec or toy_spec(), None, trials)
 
@@ -129,8 +125,8 @@ def test_a_study_keeps_its_settings_and_its_storage(tmp_path):
 def test_a_storage_by_url_serves_one_runs_folder(tmp_path):
     url = f"sqlite:///file:{tmp_path}/s.db?uri=true&password=hidden"
     book = Book(tmp_path / "toy", toy_spec(), url, 3)
-    assert book.work(at_once, silent) == 3
-    assert Book(tmp_path / "toy", toy_spec(), url, 3).work(at_once, silent) == 0
+    assert book.work(at_once, print) == 3
+    assert Book(tmp_path / "toy", toy_spec(), url, 3).work(at_once, print) == 0
     (study,) = optuna.get_all_study_summaries(url)
     assert study.n_trials == 3
     assert "hidden" not in (tmp_path / "toy" / "study.json").read_text()
@@ -156,23 +152,23 @@ def test_a_storage_that_cannot_be_opened_is_one_line(tmp_path):
 
 def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path):
     book = toy_book(tmp_path, 11)
-    assert book.work(at_once, silent) == 11
+    assert book.work(at_once, print) == 11
     assert points(book)[0] == {ALPHA: 0.2, DRAWN: 1}
     assert book.counts() == {"finished": 11, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
-    assert toy_book(tmp_path, 11).work(at_once, silent) == 0
-    assert toy_book(tmp_path, 12).work(at_once, silent) == 1  # a higher number continues it
+    assert toy_book(tmp_path, 11).work(at_once, print) == 0
+    assert toy_book(tmp_path, 12).work(at_once, print) == 1  # a higher number continues it
     assert finished(book)[0].value == max(map(toy_value, points(book)))
     straight = toy_book(tmp_path / "straight", 12)
-    straight.work(at_once, silent)
+    straight.work(at_once, print)
     assert points(straight) == points(book)
     other = toy_book(tmp_path / "other", 2, toy_spec(seed=7))
-    other.work(at_once, silent)
+    other.work(at_once, print)
     assert points(other)[1] != points(book)[1]
 
 
 def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path):
     book = toy_book(tmp_path, 4, toy_spec("random", seed=7))
-    book.work(at_once, silent)
+    book.work(at_once, print)
     seed = int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big")
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
     for knob in SPACE.knobs:
@@ -201,14 +197,14 @@ def test_a_default_that_fails_stops_the_study(tmp_path):
         raise error
 
     with pytest.raises(NegbenchError, match="trial 0, the default, failed: mend this"):
-        toy_book(tmp_path / "a").work(partial(failing, NegbenchError("mend this")), silent)
+        toy_book(tmp_path / "a").work(partial(failing, NegbenchError("mend this")), print)
     with pytest.raises(ValueError, match=r"^odd$"):  # a bug, with its traceback
-        toy_book(tmp_path / "b").work(partial(failing, ValueError("odd")), silent)
+        toy_book(tmp_path / "b").work(partial(failing, ValueError("odd")), print)
 
 
 def test_an_interrupted_trial_goes_on_under_its_number(tmp_path):
     straight = toy_book(tmp_path / "straight", 6)
-    straight.work(at_once, silent)
+    straight.work(at_once, print)
     asked = list[int]()
 
     def objective(trial: optuna.Trial) -> float:
@@ -220,9 +216,9 @@ def test_an_interrupted_trial_goes_on_under_its_number(tmp_path):
     book = toy_book(tmp_path / "halves", 6)
     for _ in range(7):  # more often than a worker may die
         with pytest.raises(KeyboardInterrupt):
-            book.work(objective, silent)
+            book.work(objective, print)
         assert book.counts()["waiting"] == 1
-    book.work(objective, silent)
+    book.work(objective, print)
     assert book.counts()["finished"] == 6
     assert points(book) == points(straight)
     assert "deaths" not in book.frozen()[3].user_attrs
@@ -236,8 +232,8 @@ def test_a_trial_is_held_until_its_end(tmp_path):
             pytest.fail("two hold it")
         return at_once(trial)
 
-    assert book.work(objective, silent) == 2
-    assert other.work(objective, silent) == 0
+    assert book.work(objective, print) == 2
+    assert other.work(objective, print) == 0
 
 
 # --- kills -----------------------------------------------------------------------------------------------------------
@@ -251,7 +247,7 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def serve_toy(job: Job) -> None:
-    serve(job, silent)
+    serve(job, print)
 
 
 def start(jobs: Sequence[Job]) -> list[Any]:
@@ -283,7 +279,7 @@ def test_a_killed_study_tries_the_same_points(sampler, pruner, tmp_path, monkeyp
     objective, short = (at_once if pruner == "none" else in_steps), {**BASE.model_dump(), "train": {"epochs": 4}}
     spec = toy_spec(sampler, pruner=pruner, base=short)
     straight, folder = toy_book(tmp_path / "straight", 14, spec), tmp_path / "toy"
-    straight.work(objective, silent)
+    straight.work(objective, print)
     real = Knob.suggest
 
     def suggest(knob: Knob, trial: optuna.Trial) -> Any:
@@ -347,14 +343,14 @@ def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
         assert worker.exitcode == 0
     none_lost_none_twice(book, 9, hit)
     straight = toy_book(tmp_path / "straight", 9, spec)
-    straight.work(at_once, silent)
+    straight.work(at_once, print)
     assert points(book) == points(straight)
 
 
 def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path):
     """A received study.json may name any database or file; only the journal beside it is read."""
     folder, elsewhere = tmp_path / "toy", tmp_path / "elsewhere"
-    toy_book(folder, trials=2).work(at_once, silent)
+    toy_book(folder, trials=2).work(at_once, print)
     noted = json.loads((folder / "study.json").read_text())
     for storage in (f"sqlite:///{elsewhere}", str(elsewhere), "postgresql://localhost:1/x"):
         write_json(folder / "study.json", {**noted, "storage": storage})
