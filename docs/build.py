@@ -25,7 +25,7 @@ import negbench
 from negbench.cli.list_ import explained
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.plugins.registry import KINDS, registry
-from negbench.report.charts import PALETTE, Chart, Panel, saved
+from negbench.report.charts import PALETTE, Chart, Panel, svg
 from negbench.report.reproduce import reproduction_page
 from negbench.settings.config import flattened
 from negbench.settings.options import Options
@@ -208,12 +208,12 @@ def pool_picture(name: str, cls: type[Strategy]) -> str:
         axes.set(xlabel="rank", ylabel="score")
 
     chart = Chart(f"pool-{name}", f"Pool of {name}", "", (Panel("", draw),))
-    drawn = base64.b64encode(saved(chart)["svg"]).decode("ascii")
-    svg = f'<img src="data:image/svg+xml;base64,{drawn}" alt="Pool of {name}">'
+    drawn = base64.b64encode(svg(chart)).decode("ascii")
+    image = f'<img src="data:image/svg+xml;base64,{drawn}" alt="Pool of {name}">'
     weighted = "; larger dots are drawn more often" if len(pool[inside].unique()) > 1 else ""
     reads = f" {', '.join(cls.reads).capitalize()} scores are the row's own with noise." if cls.reads else ""
     text = f"One query against {IMAGES} images, default options: {int(inside.sum())} images are in the pool{weighted}."
-    return f'<figure class="pool" markdown="0">{svg}</figure>\n\n{text}{reads}'
+    return f'<figure class="pool" markdown="0">{image}</figure>\n\n{text}{reads}'
 
 
 def card_part(make: Any) -> str:

@@ -52,6 +52,7 @@ def two_nodes(start_command: Callable[[list[str] | None], Any]) -> Iterator[Any]
     environment = pytest.MonkeyPatch()
     environment.setenv("RAY_AUTH_MODE", "disabled")  # otherwise Ray uses the user's token
     environment.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for the modules of the tasks
+    environment.delenv("CUDA_VISIBLE_DEVICES")  # empty in tests, which a node with a GPU refuses
     environment.setenv("RAY_TMPDIR", folder)  # Ray writes the cluster's address here; the folder must exist
     (Path(folder) / "ray").mkdir()
     command = start_command(None)

@@ -101,7 +101,7 @@ class Parsed(HTMLParser):
 @pytest.fixture(scope="module")
 def printed(compared: Path) -> list[str]:
     """Return the lines that `negbench report` prints, in a folder with what a killed process left."""
-    left, out = compared / "small" / "report" / "figures" / ".forest.png.abc.partial", io.StringIO()
+    left, out = compared / "small" / "report" / "figures" / ".forest.svg.abc.partial", io.StringIO()
     left.parent.mkdir(parents=True)
     left.write_bytes(b"of a killed process")
     with redirect_stdout(out):
