@@ -1,4 +1,4 @@
-"""Fixture of an open, untrained run on toy data."""
+"""Fixtures of the loop: an open, untrained run on toy data; a run that every strategy can take."""
 
 from pathlib import Path
 
@@ -18,3 +18,13 @@ def cell(toy_root: Path) -> OpenRun:
     opened = open_run(load_config(flags={"strategy": {"name": "hycole"}}, sets=sets), Display(), Scenes())
     opened.backbone.eval()
     return opened
+
+
+@pytest.fixture(scope="module")
+def sets(vector_sets: list[str]) -> list[str]:
+    """`--set` values of a run with a guide, of two epochs of two steps each and a refresh between them."""
+    by_key = dict(text.split("=", 1) for text in vector_sets)
+    images, texts = (by_key[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
+    data = [text for text in vector_sets if text.startswith(("dataset", "backbone"))]
+    steps = ("train.lr=0.003", "train.epochs=2", "train.batch_size=24", "schedule.refresh_epochs=[1]")
+    return [*data, *steps, f'mining.guide="precomputed:images={images}:texts={texts}"']

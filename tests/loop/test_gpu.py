@@ -13,16 +13,7 @@ from negbench.systems.system import load_config
 
 pytestmark = pytest.mark.gpu
 
-STEPS = ("train.lr=0.003", "train.epochs=2", "train.batch_size=24", "schedule.refresh_epochs=[1]")
 BOUNDS = {"fp32": 1e-3, "bf16": 0.03, "fp16": 0.03}  # of the first epoch's loss; fp16 may skip the first step
-
-
-@pytest.fixture(scope="module")
-def sets(vector_sets: list[str]) -> list[str]:
-    by_key = dict(text.split("=", 1) for text in vector_sets)
-    images, texts = (by_key[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
-    data = [text for text in vector_sets if text.startswith(("dataset", "backbone"))]
-    return [*data, *STEPS, f'mining.guide="precomputed:images={images}:texts={texts}"']
 
 
 def run(strategy: str, place: Path, sets: list[str]) -> RunResult:

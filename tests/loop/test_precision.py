@@ -24,7 +24,6 @@ from negbench.systems.system import load_config
 
 # bounds for the first epoch's loss, with the same batches and draws at all precisions (bf16: 8 bits, fp16: 11)
 BOUNDS = {"bf16": 0.03, "fp16": 0.01}
-STEPS = ("train.lr=0.003", "train.epochs=2", "train.batch_size=24", "schedule.refresh_epochs=[1]")
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +57,6 @@ def check(by_precision: dict[str, RunResult]) -> None:
         weights, want = by_precision[name].folder.weights(), by_precision["fp32"].folder.weights()
         assert all(value.isfinite().all() for value in weights.values())
         assert any(not value.equal(want[key]) for key, value in weights.items()), "it was computed in float32"
-
-
-@pytest.fixture(scope="module")
-def sets(vector_sets: list[str]) -> list[str]:
-    by_key = dict(text.split("=", 1) for text in vector_sets)
-    images, texts = (by_key[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
-    data = [text for text in vector_sets if text.startswith(("dataset", "backbone", "compute"))]
-    return [*data, *STEPS, f'mining.guide="precomputed:images={images}:texts={texts}"']
 
 
 def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
