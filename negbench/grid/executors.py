@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -255,7 +254,6 @@ def _explained(error: Exception) -> tuple[str, str]:
 
 def _serve(function: Function, pipe: Connection, environment: dict[str, str]) -> None:
     """Main loop of a worker; it exits quietly when its parent ends or sends SIGTERM."""
-    gc.freeze()  # the fork server's imports, which the garbage collector would walk through again and again
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends us
     os.environ.clear()  # the fork server's are from when it started
     os.environ.update(environment)
