@@ -46,6 +46,9 @@ def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
     assert [words.count(name) for name in ("up", "a", "b")] == [1, 1, 1]
     assert root.get("width") == f"{2 * 3.9 * 72:g}pt"  # two panels of 3.9 inches
     assert {f"stroke: {PALETTE[0]}", f"fill: {PALETTE[1]}", "fill: #123456"} <= set(re.findall(r"\w+: #\w+", text))
+    full = Chart("f", "", "", (Panel("one", lines),), full=True)
+    wide, narrow = (ElementTree.fromstring(svg(full, narrow=narrow)).get("width") for narrow in (False, True))
+    assert (wide, narrow) == (f"{9.4 * 72:g}pt", f"{3.9 * 72:g}pt")
 
 
 def test_names_at_the_ends_of_lines_are_in_order_and_apart():
