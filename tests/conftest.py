@@ -67,15 +67,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage as seldom as the command line does, and never what imports left."""
+    """Collect garbage as seldom as the command line does."""
     from negbench.cli.main import _COLLECTED
 
     gc.set_threshold(*_COLLECTED)
-    gc.freeze()
-
-
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()  # triton would list all objects that it still holds
 
 
 class Forked:

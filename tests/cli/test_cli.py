@@ -29,7 +29,6 @@ def test_light_commands_import_nothing_heavy():
 def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch):
     before, during = gc.get_threshold(), []
     gc.set_threshold(700)
-    gc.unfreeze()
     monkeypatch.setattr("negbench.cli.main.stop_on_signals", lambda: None)
     monkeypatch.setattr("negbench.cli.main.run", lambda _: during.append(gc.get_threshold()) or 0)
     try:
@@ -42,6 +41,7 @@ def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch):
             main([])
         assert gc.get_freeze_count() > 10_000  # nor collected when the process ends
     finally:
+        gc.unfreeze()
         gc.set_threshold(*before)
     assert during[0][0] > 7_000
     assert gc.isenabled()
