@@ -7,6 +7,7 @@ import html
 import importlib.util
 import json
 import logging
+import math
 import multiprocessing.forkserver
 import os
 import re
@@ -239,12 +240,12 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toy_root(shared_folder: Path) -> Path:
     """Write a tiny synthetic data set: three categories, each with 32 training images and 24 training queries."""
     from negbench.datasets._synthesis import Spec, ensure
 
     spec = Spec(world=1, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=12)
-    return ensure(tmp_path_factory.mktemp("toy"), spec)
+    return ensure(shared_folder / "toy", spec)
 
 
 @pytest.fixture(scope="session")
@@ -278,7 +279,7 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
     """Change what would make the tests slow or dependent on speed; this is all that they change for every test.
 
     - `os.fsync` does nothing and SQLite does not sync: tests kill processes, never the machine.
-    - A run writes a checkpoint every epoch, not only when that takes at most 2 % of its time.
+    - A run writes a checkpoint after its first epoch, and after each with `every_epoch`; time has no part in it.
     - A new MLflow store is a copy of the first one, as creating its tables takes seconds.
     - The command line's parser is made once.
 
@@ -320,10 +321,16 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
         patch.setattr(os, "fsync", lambda handle: None)
         for module in (sqlite3, sqlite3.dbapi2):  # SQLAlchemy uses the second
             patch.setattr(module, "connect", unsynchronised)
-        patch.setattr(checkpoint, "PAUSE", 0)
+        patch.setattr(checkpoint, "PAUSE", math.inf)
         patch.setattr(Tracker, "client", copied)
         patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         yield client
+
+
+@pytest.fixture
+def every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs of the test and of its forked children write a checkpoint after every epoch."""
+    monkeypatch.setattr("negbench.loop.checkpoint.PAUSE", 0)
 
 
 @pytest.fixture(scope="session")
@@ -341,11 +348,20 @@ def statuses() -> Callable[..., Counter[str]]:
 
 @pytest.fixture(scope="session")
 def vector_sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """`--set` values for a 0.1 s run on vectors: two groups, each with 20 images and 24 training queries."""
+    """`--set` values for a 0.1 s run on vectors: two groups, each with 20 images and 24 training queries.
+
+    It takes two epochs of two steps; pools are defined after the first.
+    """
     from tests.vector_files import write_vectors
 
-    training = ["train.epochs=4", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2"]
+    training = ["train.epochs=2", "train.batch_size=24", "train.lr=0.03", "schedule.n_def=2"]
     return [*write_vectors(tmp_path_factory.mktemp("vectors")), *training]
+
+
+@pytest.fixture(scope="session")
+def longer(vector_sets: list[str]) -> list[str]:
+    """`vector_sets` for a longer run: four epochs of three steps; pools are defined after two."""
+    return [*vector_sets[:-4], "train.epochs=4", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2"]
 
 
 @pytest.fixture(scope="session")
@@ -356,8 +372,8 @@ def vector_flags(vector_sets: list[str]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def toy_sets(toy_root: Path) -> list[str]:
-    """`--set` values for a run of one second on `toy_root`."""
-    training = ["train.epochs=4", "train.batch_size=16", "schedule.n_def=2"]
+    """`--set` values for a run of half a second on `toy_root`."""
+    training = ["train.epochs=2", "train.batch_size=36", "schedule.n_def=2"]
     return [f"dataset.root='{toy_root}'", "backbone.weights='random'", *training]
 
 

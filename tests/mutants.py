@@ -44,7 +44,10 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["negbench/metrics/*.py"],
         ["tests/metrics", "tests/mining/test_without_sorting.py", "tests/mining/test_regime.py"],
     ),
-    "statistics": (["negbench/analysis/statistics.py", "negbench/analysis/seed_variance.py"], ["tests/analysis"]),
+    "statistics": (
+        ["negbench/analysis/statistics.py", "negbench/analysis/seed_variance.py"],
+        ["tests/analysis/test_statistics.py", "tests/analysis"],
+    ),
     "mining": (
         ["negbench/mining/*.py"],
         ["tests/mining/test_mining.py", "tests/mining", "tests/strategies/test_mochi.py"],

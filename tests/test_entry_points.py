@@ -1,21 +1,23 @@
 """Third-party plug-ins by entry point: listed without import, made like built-ins, and never replacing one."""
 
-import os
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import negbench
+from negbench.cli.main import run
 from tests.plugin_file import PLUGIN
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
-    (tmp_path / "keep_plugin.py").write_text(
-        f"{PLUGIN}\nimport sys\nprint('IMPORTED', file=sys.stderr)\n", encoding="utf-8"
-    )
-    return tmp_path
+def site(tmp_path: Path, own_registry: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder of installed packages that holds a module with a plug-in."""
+    (tmp_path / "keep_plugin.py").write_text(PLUGIN, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("keep_plugin", None)
 
 
 def install(site: Path, name: str) -> None:
@@ -25,27 +27,18 @@ def install(site: Path, name: str) -> None:
     (info / "entry_points.txt").write_text(f"[negbench.strategies]\n{name} = keep_plugin:Mine\n", encoding="utf-8")
 
 
-def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment)
-
-
-def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_its_module_or_package(site):
+def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_its_module_or_package(
+    site, refused, capsys
+):
     install(site, "K-strategy")
-    code = "import sys, negbench; from negbench.cli.main import run; run(['list', 'strategies'])\n"
-    code += "print('LISTED', file=sys.stderr); print(negbench.make_strategy('K-strategy', k=4))\n"
-    code += "print(*[run(['list', 'strategies', asked]) for asked in ('keep', 'keep-plugin')])"
-    done = python(site, "-c", code)
-    assert "Nothing at all. [keep]" in done.stdout
-    assert done.stdout.endswith("Mine(k=4)\n2 2\n")
-    listed, imported, *refused = done.stderr.splitlines()
-    assert (listed, imported) == ("LISTED", "IMPORTED")
-    for asked, line in zip(("keep", "keep-plugin"), refused, strict=True):
-        assert f"unknown strategy '{asked}': keep offers 'K-strategy'" in line
+    assert run(["list", "strategies"]) == 0
+    assert "Nothing at all. [keep]" in capsys.readouterr().out
+    for asked in ("keep", "keep-plugin"):
+        refused(["list", "strategies", asked], f"unknown strategy '{asked}': keep offers 'K-strategy'")
+    assert "keep_plugin" not in sys.modules
+    assert repr(negbench.make_strategy("K-strategy", k=4)) == "Mine(k=4)"
 
 
-def test_a_taken_name_is_one_line(site):
+def test_a_taken_name_is_one_line(site, refused):
     install(site, "qure")
-    listed = python(site, "-m", "negbench", "list", "strategies")
-    assert listed.returncode == 2
-    assert "two strategies are named 'qure': built-in and keep; rename one" in listed.stderr
+    refused(["list", "strategies"], "two strategies are named 'qure': built-in and keep; rename one")

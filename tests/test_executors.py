@@ -105,7 +105,7 @@ def close(file: str, notify: Notify) -> None:
     try:
         hang(file, notify)
     finally:
-        time.sleep(1.5)
+        time.sleep(1.2)
         Path(file).write_text("closed", encoding="utf-8")
 
 

@@ -31,7 +31,7 @@ def config_of(**names: str) -> ResolvedConfig:
 
 def clear() -> None:
     for cached in (
-        identity._version, identity.counted, identity._imports, identity._moves_scores, identity._digest,
+        identity._version, identity.counted, identity._imports, identity._moves_scores,
         syntax._spec, syntax.is_local,
     ):  # fmt: skip
         cached.cache_clear()

@@ -23,7 +23,7 @@ from negbench.systems.system import load_config
 
 
 def run(sets: list[str], where: Path) -> RunResult:
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*sets, "train.epochs=2"])
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=sets)
     return run_config(config, Bench.open(where))
 
 

@@ -125,12 +125,13 @@ def differences(
         seeds = {name: each.seeds for name, each in values.items()}
         generator = seeded(values, key)
         table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
-        against = {} if baseline is None else statistics.against(table, baseline, generator)
-        if len(values) == 2:  # the only pair is the test against the baseline: the same draws, the same interval
-            generator = seeded(values, key)
+        against = {} if baseline is None or len(values) == 2 else statistics.against(table, baseline, generator)
+        pairs = statistics.pairs(table, generator)
+        if len(values) == 2:  # the only pair is the test against the baseline
+            against = {name: each for name in values if baseline and (each := pairs.of(name, baseline))}
         if len(_KNOWN) == 256:
             _KNOWN.clear()
-        _KNOWN[same] = Differences(statistics.summarise(table), against, statistics.pairs(table, generator))
+        _KNOWN[same] = Differences(statistics.summarise(table), against, pairs)
     return _KNOWN[same]
 
 

@@ -111,11 +111,11 @@ class Difference:
     seeds: int
 
     def turned(self) -> Difference:
-        """Return the difference with its sides exchanged."""
+        """Return the difference with its sides exchanged; 0 stays 0, not -0."""
         words: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
-        interval, models = (Interval(-each.high, -each.low, each.level) for each in (self.interval, self.models))
+        interval, models = (Interval(0 - each.high, 0 - each.low, each.level) for each in (self.interval, self.models))
         return Difference(
-            *(-self.value, interval, models, self.p_value, self.p_adjusted),
+            *(0 - self.value, interval, models, self.p_value, self.p_adjusted),
             *(words.get(self.verdict, self.verdict), self.minimum_detectable, self.seeds),
         )
 

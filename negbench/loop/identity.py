@@ -8,6 +8,7 @@ imported module that cannot change scores declares ``MOVES_SCORES = False`` with
 modules import are left out too.
 """
 
+import ast
 import hashlib
 import json
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ def plugins_of(config: ResolvedConfig) -> list[Plugin]:
 
 @cache
 def _version(modules: tuple[tuple[str, Path], ...]) -> str:
-    trees = "".join(f"{module} {_digest(path)}\n" for module, path in modules)
+    trees = "".join(f"{module} {_digest(syntax.parse(path))}\n" for module, path in modules)
     return hashlib.sha256(trees.encode()).hexdigest()
 
 
@@ -102,8 +103,8 @@ def _moves_scores(path: Path) -> bool:
 
 
 @cache
-def _digest(path: Path) -> str:
-    return hashlib.sha256(syntax.canonical(syntax.parse(path)).encode()).hexdigest()
+def _digest(tree: ast.Module) -> str:
+    return hashlib.sha256(syntax.canonical(tree).encode()).hexdigest()
 
 
 def _file(module: str) -> Path:

@@ -5,22 +5,28 @@ A section has a title, an explanation, and parts: tables, charts, notes, example
 for a comparison, a run or a study.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from negbench.display import NUMBER, is_number
 from negbench.machine.files import atomic_write, check_links, sweep
 from negbench.report.cards import Example, Pictures
 from negbench.report.charts import Chart, svg
 from negbench.report.tables import Table
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _HERE = Path(__file__).parent
 
@@ -100,8 +106,8 @@ def write_page(folder: Path, page: Page) -> list[Path]:
     return written
 
 
-def html(page: Page) -> str:
-    """Render the page with style, script and figures inline; its content policy forbids network access."""
+@cache
+def _template() -> Template:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -111,10 +117,17 @@ def html(page: Page) -> str:
     environment.globals.update(sort_key=sort_key, is_number=is_number, is_best=_is_best, drawn=_drawn)
     environment.globals["kind"] = lambda part: type(part).__name__.lower()
     environment.filters["prose"] = lambda text: Markup(_prose(text))
+    return environment.get_template("page.html.j2")
+
+
+def html(page: Page) -> str:
+    """Render the page with style, script and figures inline; its content policy forbids network access."""
+    from markupsafe import Markup
+
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     pictures = {key: image for part in _all(page, Examples) for key, image in part.pictures.images.items()}
-    return environment.get_template("page.html.j2").render(
+    return _template().render(
         page=page,
         pictures=pictures,
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",

@@ -116,9 +116,9 @@ class StrategyTestCase:
 
     def test_small_and_flat_tables(self, strategy: Strategy) -> None:
         """Corpora of one to five images, at any refresh; no queries; scores that are all equal."""
-        for columns, sign, refresh in itertools.product(range(1, 6), SIGNS, (0, 1, 100)):
-            view = _shown(strategy, toy_view(columns, columns, seed=columns, sign=sign))
-            _only_allowed(strategy.pool(_changed(view, refresh=refresh)), view)
+        for columns, number in itertools.product(range(1, 6), range(3)):
+            view = _shown(strategy, toy_view(columns, columns, seed=columns, sign=SIGNS[number]))
+            _only_allowed(strategy.pool(_changed(view, refresh=(0, 1, 100)[(columns + number) % 3])), view)
         assert strategy.pool(_shown(strategy, toy_view(0, 8))).shape == (0, 8)
         view = _shown(strategy, toy_view(8, 8, seed=1))
         flat = _changed(view, scores=torch.full_like(view.scores, -0.25))
@@ -145,7 +145,7 @@ class StrategyTestCase:
         """A corpus strategy treats each score row on its own; a batch strategy does not depend on the rows' order."""
         for view in _views(strategy):
             order = torch.randperm(len(view.target), generator=torch.Generator().manual_seed(7))
-            parts = [order] if isinstance(strategy, BatchStrategy) else order[:, None]
+            parts = [order] if isinstance(strategy, BatchStrategy) else order.split(2)
             rows = [
                 strategy.pool(_of_tables(view, lambda t, i=i: t[i], view.target[i]))  # type: ignore[misc]
                 for i in parts
@@ -163,11 +163,11 @@ class StrategyTestCase:
     def test_disallowed_images_are_as_if_absent(self, strategy: Strategy) -> None:
         """The score of a disallowed image has no effect."""
         for view in _views(strategy):
-            absent = ~view.allowed.scatter(1, view.target[:, None], True)
+            absent, want = ~view.allowed.scatter(1, view.target[:, None], True), strategy.pool(view)
             for score in (-0.96875, 0.96875):
                 planes = {name: plane.masked_fill(absent, score) for name, plane in view.planes.items()}
                 other = _changed(view, scores=view.scores.masked_fill(absent, score), planes=planes)
-                _same(strategy.pool(other), strategy.pool(view))
+                _same(strategy.pool(other), want)
 
     def test_only_oracles_read_the_ground_truth(self, strategy: Strategy) -> None:
         """A strategy that knows the relevant images declares `reads_truth`, and refuses to run without them."""

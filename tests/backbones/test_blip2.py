@@ -29,7 +29,7 @@ from negbench.plugins.registry import build
 from negbench.settings.config import build_config
 
 TOWERS = ("eva_clip_g", "clip_vit_L")
-one_tower = pytest.mark.parametrize("sizes", TOWERS[:1], indirect=True)  # where only the Q-Former is tested
+one_tower = pytest.mark.parametrize("sizes", TOWERS[:1], indirect=True)  # where both run the same code
 
 
 def load(lavis: Any, sizes: Any, state: dict[str, Tensor] | None = None, **options: Any) -> Blip2:
@@ -367,6 +367,7 @@ def test_bad_options_are_one_line(options, error, message):
     assert "\n" not in str(caught.value)
 
 
+@one_tower
 def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis, sizes):
     state = lavis.blip2_state(sizes)
     keys = {
@@ -466,9 +467,10 @@ def test_trap_06_layer_norm_eps(world):
     assert difference(wrong, expected) > 1e-2
 
 
-def test_trap_09_heads_are_not_in_the_tensors(world):
+@one_tower
+def test_trap_09_heads_are_not_in_the_tensors(lavis, sizes):
     with pytest.raises(WeightsError, match=r'vit_heads 16 does not divide vit_hidden_size 24.*config=\{"vit_heads"'):
-        build(Blip2, weights=f"lavis:{world.lavis.save(world.state)}")
+        build(Blip2, weights=f"lavis:{lavis.save(lavis.blip2_state(sizes))}")
     assert (Blip2Sizes().vit_heads, Blip2Sizes().qformer_heads) == (16, 12)
 
 

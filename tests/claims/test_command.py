@@ -15,9 +15,9 @@ from negbench.store.runfolder import RunFolder
 
 @pytest.fixture(scope="module")
 def world(vector_sets: list[str]) -> list[str]:
-    """Return flags of the vector world without its schedule, as the claims set their own."""
-    kept = [text for text in vector_sets if not text.startswith("schedule.")]
-    return [part for text in kept for part in ("--set", text)]
+    """Return flags of the vector world for three epochs, without its schedule, as the claims set their own."""
+    kept = [text for text in vector_sets if not text.startswith(("schedule.", "train.epochs="))]
+    return [part for text in (*kept, "train.epochs=3") for part in ("--set", text)]
 
 
 def until(world: list[str], runs: Path) -> list[str]:
@@ -176,6 +176,6 @@ MISTAKES: list[tuple[Any, ...]] = [
 
 
 def test_mistakes(world, tmp_path, refused):
-    shorter = [*world, "--long", "4"], "--long 4 must be more than train.epochs=4"
+    shorter = [*world, "--long", "3"], "--long 3 must be more than train.epochs=3"
     for arguments, says in (*MISTAKES, shorter):
         refused(["claims", *arguments, "--runs-dir", str(tmp_path)], says)

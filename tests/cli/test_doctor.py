@@ -61,7 +61,7 @@ def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, capsys):
 
 def test_files_that_are_gone_are_named(tmp_path, vector_sets, capsys):
     """Doctor and `load` name a run's missing files; only the weights may be deleted to save space."""
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[0,1]"])
     folder = run_config(config, Bench.open(tmp_path, "none")).folder
     assert not list(folder.path.glob("pools-*"))  # deleted by the run itself
     weights = folder.weights()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import typer
 
-from negbench.cli.main import app
+from negbench.cli.main import app, main
 from negbench.cli.main import run as negbench
 from negbench.grid.cells import Outcome
 from negbench.grid.comparison import ComparisonFolder
@@ -199,17 +199,24 @@ def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, capsys):
     assert "images are missing" in capsys.readouterr().err
 
 
-def test_standard_output_without_room_or_unicode_is_one_line(tmp_path):
-    """By the installed command: what cannot be encoded is replaced, and what is full is named."""
-    command = str(Path(sys.executable).with_name("negbench"))
+def test_standard_output_without_room_or_unicode_is_one_line(forked, tmp_path):
+    """What cannot be encoded is replaced, and what is full is named: the latter by the installed command."""
     np.save(tmp_path / "v.npy", np.eye(4, dtype=np.float32))
     np.save(tmp_path / "t.npy", np.arange(4))
     files = [f"--{name}={tmp_path / 'v.npy'}" for name in ("queries", "images")]
-    mine = [command, "mine", *files, f"--targets={tmp_path / 't.npy'}", "--strategy=qure", f"--out={tmp_path}/é.jsonl"]
-    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(mine, env=ascii_only, capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"wrote {tmp_path}/?.jsonl" in done.stdout
+    mine = ["mine", *files, f"--targets={tmp_path / 't.npy'}", "--strategy=qure", f"--out={tmp_path}/é.jsonl"]
+    errors = tmp_path / "errors"
+    errors.touch()
+
+    def in_ascii() -> None:
+        os.dup2(os.open(errors, os.O_WRONLY), 2)
+        sys.stdout.reconfigure(encoding="ascii")
+        main(mine)
+
+    done = forked(in_ascii)
+    assert f"wrote {tmp_path}/?.jsonl" in done.communicate()
+    assert (done.returncode, errors.read_text(encoding="utf-8")) == (0, "")
+    command = str(Path(sys.executable).with_name("negbench"))
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([command, "list", "recipes"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (2, "negbench: error: standard output: No space left on device\n")

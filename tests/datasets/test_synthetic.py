@@ -39,11 +39,10 @@ def read(path: Path) -> object:
 # --- plan ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("twins", [1.0, 1.3, 4.5])
+@pytest.mark.parametrize(("twins", "category"), [*zip([1.0, 1.3, 4.5], CATEGORIES, strict=True)])
 @pytest.mark.parametrize("split", SPLITS)
-def test_twins_is_the_mean_number_of_relevant_images(twins, split):
-    spec = Spec(twins=twins)
-    lengths = [len(row) for category in CATEGORIES for row in plan(spec, split, category).relevant()]
+def test_twins_is_the_mean_number_of_relevant_images(twins, category, split):
+    lengths = [len(row) for row in plan(Spec(twins=twins), split, category).relevant()]
     assert np.mean(lengths) == pytest.approx(twins, rel=0.02)
     assert twins == 1 or len(set(lengths)) > 1
 
@@ -146,10 +145,11 @@ def test_a_killed_build_does_not_hurt(tmp_path, folder, forked):
 
 def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path, monkeypatch):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    data = build(Synthetic, split="val", twins=2.5, **SIZES)
-    assert (tmp_path / TINY.folder / MANIFEST).is_file()
+    sizes = dict.fromkeys(SIZES, 10)
+    data = build(Synthetic, split="val", twins=2.5, **sizes)
+    assert (tmp_path / Spec(twins=2.5, **sizes).folder / MANIFEST).is_file()
     monkeypatch.setattr(_synthesis, "_build", None)
-    again = build(Synthetic, split="val", twins=2.5, **SIZES)
+    again = build(Synthetic, split="val", twins=2.5, **sizes)
     assert again.identity == data.identity
     assert again.queries == data.queries
 

@@ -17,7 +17,8 @@ HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_registry")]
 
 
-FEWER = {"--seeds 3 ": "--seeds 2 --no-report ", "--seeds 2 ": "--seeds 1 ", "--name own ": "--name own --no-report "}
+FEWER = {"--seeds 3 ": "--seeds 1 --no-report ", "--seeds 2 ": "--seeds 1 ", "--name own ": "--name own --no-report "}
+FEWER |= {"=200 ": "=60 ", "=100 ": "=40 "}  # images and queries
 # notebook -> patterns in its output; a comparison and a text in the table of it
 NOTEBOOKS: dict[str, tuple[tuple[str, ...], tuple[str, str] | None]] = {
     "own_strategy": ((r"\[\[0, 0, 1, 1, 0\]\]",), ("first-try", "below")),

@@ -67,7 +67,8 @@ def test_commands_run_whole(words, toy_sets, vector_sets, tmp_path, monkeypatch)
         words += ["--final-seeds", "0"]
     words = [{"1,16": "1,5", "20,120": "1,2"}.get(word, word) for word in words]  # batches of 16
     if words[0] == "compare":
-        words += ["--no-report", *(["--lr", "fixed"] if "--lr" not in words else [])]  # a test below writes a report
+        words += ["--no-report", "--tracking-uri", "none"]  # a test below has both
+        words += ["--lr", "fixed"] if "--lr" not in words else []
         words += ["--seeds", "1"] if "--until" not in words else []
     if "--dial" in words:  # its recipe sets its own data
         words += ["--strategies", "qure,in-batch"]

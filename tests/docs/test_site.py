@@ -1,9 +1,8 @@
 """The documentation site: no warnings when built, a page for every plug-in, no requests to the network."""
 
 import html
+import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,6 +10,7 @@ from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -29,13 +29,19 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(forked: Callable[[Callable[[], object]], Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site with MkDocs as `make docs` does, with warnings as errors; return its folder."""
-    pytest.importorskip("mkdocs", reason="MkDocs is not installed: pip install '.[docs]'")
+    mkdocs = pytest.importorskip("mkdocs.__main__", reason="MkDocs is not installed: pip install '.[docs]'")
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+
+    def build() -> None:
+        os.chdir(ROOT)
+        os.dup2(1, 2)
+        mkdocs.cli(["build", "-q", "--strict", "-d", str(out)])
+
+    process = forked(build)
+    said = process.communicate()
+    assert process.returncode == 0, said[-3000:]
     return out
 
 
@@ -118,7 +124,7 @@ def test_a_picture_says_how_many_images_the_pool_has(build):
 
 
 def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site):
-    pages = sorted(site.rglob("*.html"))
+    pages, there = sorted(site.rglob("*.html")), {str(path) for path in (site, *site.rglob("*"))}
     assert len(pages) > 60
     for page in pages:
         addresses = read(page)
@@ -127,7 +133,7 @@ def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site):
             continue
         for address in {*addresses.fetched, *addresses.followed}:
             if not re.match(r"[a-z]+:|#", address):
-                assert (page.parent / address.split("#")[0].split("?")[0]).resolve().exists(), (page, address)
+                assert os.path.normpath(page.parent / address.split("#")[0].split("?")[0]) in there, (page, address)
     files = [site / address.split("?")[0] for address in read(site / "index.html").fetched]
     assert len(files) < 15
     assert sum(file.stat().st_size for file in (site / "index.html", *files)) < 1_000_000

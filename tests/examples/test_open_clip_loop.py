@@ -1,5 +1,4 @@
 import torch
-from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
 
 
 def _recall(texts: torch.Tensor, images: torch.Tensor, targets: torch.Tensor) -> float:
@@ -7,6 +6,8 @@ def _recall(texts: torch.Tensor, images: torch.Tensor, targets: torch.Tensor) ->
 
 
 def test_it_learns(example):
+    from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg  # takes seconds, which only this test's worker pays
+
     module, generator = example("open_clip_loop"), torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     model = CLIP(

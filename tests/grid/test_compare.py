@@ -1,6 +1,5 @@
 """Comparisons: cells are computed once, failures stop nothing, tables do not depend on how they were computed."""
 
-import multiprocessing
 import os
 import shutil
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
@@ -49,7 +48,7 @@ FILES = (
 
 def axes_of(vector_sets: list[str], strategies: str, **given: Any) -> Axes:
     asked = {"losses": "bradley-terry", "seeds": 2, **given}
-    return Axes.of(Compare(strategies=strategies, sets=(*vector_sets, "train.epochs=2"), **asked))
+    return Axes.of(Compare(strategies=strategies, sets=tuple(vector_sets), **asked))
 
 
 def planned(axes: Axes, runs: Path) -> list[Cell]:
@@ -69,12 +68,16 @@ def test_all_strategies_are_those_that_every_run_can_have():
     assert built_in - names == {"gist", "rocketqa"}
 
 
-def test_cells_are_computed_once(vector_sets, tmp_path):
+def test_cells_are_computed_once(vector_sets, tmp_path, monkeypatch):
+    """A cell leaves no memory that torch only caches."""
+    emptied = list[int]()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
     first = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path)
     assert [o.reused for o in first] == [False] * 2
     again = compute(axes_of(vector_sets, "in-batch,qure,top-k", seeds=1), tmp_path)
     assert [o.reused for o in again] == [True, True, False]
     assert {o.run_id for o in first} < {o.run_id for o in again}
+    assert len(emptied) == 3
 
 
 def test_cells_of_one_seed_stand_together(vector_sets):
@@ -235,29 +238,6 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path):
             Axes.of(over_recipe(Compare(recipe=recipe)))
 
 
-def test_workers_have_ended_when_the_report_begins(vector_sets, tmp_path, monkeypatch):
-    """They hold memory that the report needs; a cell leaves no memory that torch only caches; same bits here."""
-    alive, emptied = list[int](), list[int]()
-    real = finish_of.finish
-
-    def watched(*given: Any, **more: Any) -> Any:
-        alive.append(len(multiprocessing.active_children()))
-        return real(*given, **more)
-
-    monkeypatch.setattr(finish_of, "finish", watched)
-    more = ("--no-report", "--tracking-uri", "none")
-    assert negbench(command_of(vector_sets, tmp_path / "there", "--workers", "2", *more)) == 0
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
-    assert negbench(command_of(vector_sets, tmp_path / "here", *more)) == 0
-    assert alive == [0, 0]
-    names = [path.parent.name for path in (tmp_path / "here").glob("*/result.json")]
-    assert len(emptied) == len(names) == 2
-    for name in names:
-        left, right = (RunFolder(tmp_path / where / name) for where in ("here", "there"))
-        assert left.result["metrics"] == right.result["metrics"]
-        assert left.metrics() == right.metrics()
-
-
 @pytest.fixture(scope="module")
 def both(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Return a command with a report and a store, its folder, and what it printed; tests change only copies."""
@@ -277,6 +257,7 @@ def test_the_command_ends_with_tables_and_summary_runs(both, capsys, monkeypatch
     assert "3 more to compute: about" in both.err
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (runs_dir / "both" / name).stat().st_size > 0
+    assert "report/index.html" in read_json(runs_dir / "both" / "inputs.json")["made"]
     assert "there are no images to show" in (runs_dir / "both" / "report" / "index.html").read_text(encoding="utf-8")
     monkeypatch.setattr(finish_of, "judged", None)
     assert negbench(both.command) == 0
@@ -314,7 +295,7 @@ def test_the_command_ends_with_tables_and_summary_runs(both, capsys, monkeypatch
 
 
 def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
-    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)] + ["--lr", "fixed"]
+    sets = [part for text in vector_sets for part in ("--set", text)] + ["--lr", "fixed"]
     return ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--runs-dir", str(runs), *sets, *more]
 
 
@@ -329,16 +310,11 @@ def test_a_finished_comparison_is_made_again_where_something_has_changed(
 ):
     """An input, a rule or an output; `test_the_command_ends_...` has the rerun that writes nothing."""
     runs = shutil.copytree(both.runs, tmp_path / "runs", ignore=shutil.ignore_patterns("mlflow*"))
-    command, c = (
-        command_of(vector_sets, runs, "--seeds", "2", "--name", "both", "--tracking-uri", "none"),
-        runs / "both",
-    )
-    judged = []
+    more = ("--seeds", "2", "--name", "both", "--tracking-uri", "none", "--no-report")
+    command, c, judged = command_of(vector_sets, runs, *more), runs / "both", list[int]()
     monkeypatch.setattr(finish_of, "judged", lambda *given: judged.append(1) or findings.judged(*given))
-    (c / "report" / "index.html").unlink()
     assert negbench(command) == 0
-    assert (c / "report" / "index.html").exists()
-    command.append("--no-report")
+    (c / "table.md").unlink()
     assert negbench(command) == 0
     for name in ("inputs.json", "statistics.json"):  # a damaged file is made again
         (c / name).write_text("{}", encoding="utf-8")
@@ -482,7 +458,7 @@ def test_titles_tell_cells_apart(vector_sets, tmp_path):
 
 def test_negatives_are_an_axis(vector_sets, tmp_path):
     options = {"strategies": "in-batch,all-corpus", "seeds": 1, "negatives": [1, 5], "lr": "fixed"}
-    cells = plan_comparison(Compare(sets=(*vector_sets, "train.epochs=2"), **options), tmp_path).cells
+    cells = plan_comparison(Compare(sets=tuple(vector_sets), **options), tmp_path).cells
     assert [cell.facts for cell in cells[1:3]] == [
         {"plugin": "in-batch", "num_negatives": 5}, {"plugin": "all-corpus", "num_negatives": 1},
     ]  # fmt: skip

@@ -22,9 +22,9 @@ def computed(folder: Path, seconds: float) -> Path:
     return run.path
 
 
-def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(vector_sets, tmp_path):
+def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer, tmp_path):
     """Two places of two seeds; runs of four epochs."""
-    one, again, *others = planned(vector_sets, tmp_path, "2")
+    one, again, *others = planned(longer, tmp_path, "2")
     estimate = Estimate()
     assert estimate.news(one, computed(tmp_path / "one", 40.0))
     text = "2 more to compute: about 80 s with 1 worker, 1 MiB (estimated after the first one)"
@@ -36,19 +36,17 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(vector_
     assert "about 50 s to 2 min with 2 workers" in estimate.text([again, others[1]], 2, elsewhere=True)
 
 
-def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(vector_sets, tmp_path):
+def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(longer, tmp_path):
     """Two groups of four epochs a run and two seeds; up to two further trials of each."""
-    asked = Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(vector_sets), name="c")
+    asked = Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(longer), name="c")
     plan = plan_comparison(asked, tmp_path)
     assert plan.epochs_after_trials(None) == (4 * 4, 4 * 4 + 2 * 2 * 4)
     assert plan.epochs_after_trials(Looks((3, 1), 5)) == (4 * 4, 4 * 4 + 2 * 2 * 4 + 2 * 3 * 4)
 
 
-def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_places(
-    vector_sets, tmp_path, monkeypatch
-):
+def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_places(longer, tmp_path, monkeypatch):
     """Two places of three seeds; in the first 10 s and 30 s are known, for four epochs each."""
-    cells = planned(vector_sets, tmp_path, "3")
+    cells = planned(longer, tmp_path, "3")
     monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 100.0)
     assert Estimate((0.0, 12.0)).price(cells, tmp_path)[0].startswith("the 6 runs: 10 min to 15 min of computing; ")
     cells[0], cells[1] = (replace(cells[i], folder=computed(tmp_path / f"run-{i}", 10.0 + 20 * i).name) for i in (0, 1))

@@ -40,8 +40,8 @@ def test_all_else_is_untouched(vector_sets):
 
 def test_negatives_per_query_are_the_systems_own(vector_sets):
     matrix = matrix_of(vector_sets, "plain,qure", "all-corpus,in-batch,hycole,cirqrs")
-    for strategy, plain, qure in (("all-corpus", 15, 1), ("in-batch", None, 1), ("hycole", None, 1), ("cirqrs", 15, 1)):
-        assert config_of(matrix, "plain", strategy).train.num_negatives == plain  # the 15 others in a batch of 16
+    for strategy, plain, qure in (("all-corpus", 23, 1), ("in-batch", None, 1), ("hycole", None, 1), ("cirqrs", 23, 1)):
+        assert config_of(matrix, "plain", strategy).train.num_negatives == plain  # the 23 others in a batch of 24
         assert config_of(matrix, "qure", strategy).train.num_negatives == qure
 
 
@@ -63,7 +63,7 @@ def test_what_is_not_defined_says_why(vector_sets):
 
 
 def test_the_command_keeps_the_matrix_for_its_readers(vector_sets, tmp_path, capsys):
-    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
+    sets = [part for text in vector_sets for part in ("--set", text)]
     command = ["compare", "--systems", "plain,qure", "--strategies", "all-corpus,in-batch", "--seeds", "1"]
     command += ["--name", "s", "--no-report", "--lr=fixed", "--runs-dir", str(tmp_path)]
     command += ["--tracking-uri", "none", *sets]

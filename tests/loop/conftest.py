@@ -11,6 +11,17 @@ from negbench.loop.types import OpenRun
 from negbench.systems.system import load_config
 
 
+@pytest.fixture(scope="session")
+def vector_sets(longer: list[str]) -> list[str]:
+    """Return the `--set` values of the longer run: most tests of this folder are about what happens between epochs."""
+    return longer
+
+
+@pytest.fixture(autouse=True)
+def checkpoints(every_epoch: None) -> None:
+    """Write a checkpoint after every epoch."""
+
+
 @pytest.fixture(scope="module")
 def cell(toy_root: Path) -> OpenRun:
     """Return an open run with its backbone in evaluation mode."""

@@ -145,7 +145,7 @@ def test_a_filter_makes_any_pool_one_of_scores(vector_sets):
     """With a filter on scores, all-corpus is refreshed like other strategies."""
     assert resolved(config_of(vector_sets, "all-corpus")).schedule.refresh_epochs == (0,)
     config = config_of(vector_sets, "all-corpus", "mining.margin=0.2", "train.num_negatives=2")
-    assert resolved(config).schedule.refresh_epochs == (2,)
+    assert resolved(config).schedule.refresh_epochs == (1,)
     assert resolved(config_of(vector_sets, "all-corpus", "mining.max_judge=0.5")).schedule.refresh_epochs == (0,)
     assert resolved(config_of(vector_sets, "in-batch", "mining.margin=0.2")).schedule.refresh_epochs == ()
 

@@ -75,11 +75,11 @@ def finished(bench: Path) -> RunFolder:
 def halfway(
     tmp_path_factory: pytest.TempPathFactory, vector_sets: list[str], interrupted: Callable[..., Bench]
 ) -> RunFolder:
-    """Return a run that was interrupted after its third epoch."""
+    """Return a run that was interrupted after its first epoch."""
     runs = tmp_path_factory.mktemp("halfway")
 
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,3]"])
-    interrupted(config, runs, 3)
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[0,1]"])
+    interrupted(config, runs, 1)
     return RunFolder(next(runs.glob("qure-*")))
 
 
@@ -160,7 +160,7 @@ def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_f
 
 def again(vector_flags: list[str], runs: Path) -> list[str]:
     """Return the command that resumes `halfway`."""
-    flags = [*vector_flags, "--set", "schedule.refresh_epochs=[1,3]", "--tracking-uri", "none"]
+    flags = [*vector_flags, "--set", "schedule.refresh_epochs=[0,1]", "--tracking-uri", "none"]
     return ["run", "--strategy", "qure", *flags, "--runs-dir", str(runs)]
 
 

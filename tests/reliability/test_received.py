@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -142,7 +141,7 @@ def test_the_rows_of_the_table_of_received_folders(
     runs, own = received / "runs", received / "own"
     place = ["--runs-dir", str(runs)]
     flags = [word.replace(str(made[0]), str(received)) for word in made[1]]
-    grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--name", "duel", "--no-report", "--lr=fixed"]
+    grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "duel", "--no-report", "--lr=fixed"]
 
     def command(*words: str, code: int = 0) -> Callable[[], None]:
         def run() -> None:
@@ -208,23 +207,6 @@ def test_nothing_is_written_through_a_link(made, tmp_path, capsys, at):
 
 def contents(path: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in (path, *path.rglob("*")) if file.is_file()}
-
-
-TALKS = """
-import contextlib, negbench.cli.main
-with contextlib.suppress(SystemExit):
-    negbench.cli.main.main(["--version"])
-import negbench.store.tracking, huggingface_hub.constants, mlflow.telemetry.client
-print(mlflow.telemetry.client.get_telemetry_client(), huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN)
-"""
-
-
-@pytest.mark.slow
-def test_neither_usage_data_nor_a_token_is_sent():
-    """In a process of its own: MLflow counts a process of pytest or of a CI as a test, and sends nothing then."""
-    plain = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    done = subprocess.run([sys.executable, "-c", TALKS], env=plain, stdout=subprocess.PIPE, text=True)
-    assert done.stdout.split("\n")[1] == "None True"
 
 
 def test_the_watch_sees_each_kind_of_deed(tmp_path, visited):

@@ -16,7 +16,7 @@ from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute
 from negbench.grid.executors import Here
-from negbench.machine.files import seal, write_json
+from negbench.machine.files import locked, seal, write_json
 from negbench.report.build import comparison_page, write_report
 from negbench.report.charts import Chart
 from negbench.report.page import html, write_text
@@ -29,14 +29,19 @@ LOSSES = ("bradley-terry", "info-nce")
 
 
 @pytest.fixture(scope="session")
-def compared(toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the runs folder of the comparison 'small': three strategies, two losses, two seeds, tested."""
-    runs = tmp_path_factory.mktemp("compared")
-    axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=(*toy_sets, "train.epochs=3")))
-    cells = plan(axes.configs(), runs, Display(), Scenes())
-    compute(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
-    judged(runs, "small", Rules()).write(runs / "small")
-    return runs
+def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the runs folder of the comparison 'small': three strategies, two losses, two seeds, tested.
+
+    It is computed once for all processes; each has its own copy.
+    """
+    runs, sets = shared_folder / "compared", (*toy_sets, "train.epochs=3")
+    with locked(shared_folder / "compared.lock"):
+        if not (runs / "small" / "statistics.json").exists():
+            axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=sets))
+            cells = plan(axes.configs(), runs, Display(), Scenes())
+            compute(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
+            judged(runs, "small", Rules()).write(runs / "small")
+    return Path(shutil.copytree(runs, tmp_path_factory.mktemp("compared") / "runs"))
 
 
 @pytest.fixture(scope="session")

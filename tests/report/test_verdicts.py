@@ -140,7 +140,8 @@ def test_the_same_cells_give_the_same_rows_and_other_cells_do_not_matter(tmp_pat
 
 
 def test_baseline_margin_and_alpha(tmp_path):
-    groups = [group_of(tmp_path, name, b) for name, b in (("all-corpus", 0.0), ("in-batch", 0.0), ("z(k=3)", 0.5))]
+    named = {"all-corpus": 0.0, "in-batch": 0.0, "z(k=3)": 0.5}
+    groups = [group_of(tmp_path, name, better, seeds=(0,)) for name, better in named.items()]
     (table,) = tables_of(groups)
     asked, wide_margin = rows_by_strategy(table, Rules("z")), rows_by_strategy(table, Rules(margin=0.9))
     assert (asked["in-batch"].verdict, asked["z(k=3)"].verdict) == ("worse", "baseline")
@@ -202,7 +203,7 @@ def test_leader_table_has_interval_and_verdict(tmp_path):
     assert [list(t.quality["dataset"].unique()) for t in two.values()] == [["f@1"], ["f@2"]]
 
 
-@pytest.mark.parametrize("seed", range(3))  # together they have every verdict and standing, level and margin
+@pytest.mark.parametrize("seed", [1, 5])  # together they have every verdict and standing, level and margin
 def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed):
     """On random FashionIQ ranks, verdicts are better or worse exactly where the printed interval excludes 0."""
     draw = np.random.default_rng(seed)
@@ -237,7 +238,7 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
 def test_the_metric_can_be_chosen(tmp_path):
     groups = [group_of(tmp_path, name, 0.0, loss=loss, seeds=(0,)) for name in ("in-batch", "a") for loss in ("x", "y")]
     for given in ("average/recall_at_50", "average R@50", "R@50"):
-        tables = tables_of(groups, Rules(metric=given))
+        tables = tables_of(groups, Rules(metric=given), main_only=True)
         assert [table.main for table in tables] == ["average/recall_at_50"] * 2
     assert [table.main for table in tables_of(groups)] == ["average/recall"] * 2
     rows = rows_of(tables[0], Rules())
@@ -292,7 +293,7 @@ def test_equal_negatives_are_compared_first(tmp_path):
 
 def test_fewer_images_than_asked_for_are_marked(tmp_path):
     """Draws of 16 from sets of 6: 14.4 distinct images would be enough."""
-    groups = [group_of(tmp_path, "a", 0.8), group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "enough", 0.0)]
+    groups = [group_of(tmp_path, name, 0.8 * (name == "a"), seeds=(0,)) for name in ("a", "in-batch", "enough")]
     for group, distinct in zip(groups, (6.0, 16.0, 14.4), strict=True):
         for run in group.runs:
             run.write_manifest({**run.manifest, "config": {**run.manifest["config"], "train": {"num_negatives": 16}}})
@@ -388,7 +389,7 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
         for dataset in ("f@1", "f@2")
     ]
     groups.append(group_of(tmp_path, "only-here", 0.4, dataset="f@1"))
-    tables = tables_of(groups)
+    tables = tables_of(groups, main_only=True)
     (whole,) = over_all(tables)
     assert whole.labels == {"dataset": OVER_ALL, "loss": "bradley-terry", "backbone": "tiny"}
     rows = {r.strategy: r for r in rows_of(whole, Rules())}
@@ -416,11 +417,11 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
     assert one.mean == pytest.approx(np.mean(by_seed))
     assert one.sd == pytest.approx(np.std(by_seed, ddof=1))
     assert over_all(mixed[:1]) == []
-    copies = [replace(tables[0], labels={**tables[0].labels, "backbone": str(i)}) for i in range(4)]
+    copies = [replace(tables[1], labels={**tables[1].labels, "backbone": str(i)}) for i in range(4)]
     (copied,) = over_all(copies)  # the same queries four times are no new queries
-    one, four = (differences(each.values[each.main], "in-batch") for each in (tables[0], copied))
+    one, four = (differences(each.values[each.main], "in-batch") for each in (tables[1], copied))
     assert four.against["a"] == one.against["a"]
-    shown = leader_tables(groups, [*rows.values(), *rows_by_strategy(tables[0], Rules()).values()])
+    shown = leader_tables(groups, [*rows.values(), *rows_by_strategy(tables[1], Rules()).values()])
     assert list(shown) == ["f@1", "f@2", OVER_ALL]
     assert list(shown[OVER_ALL].quality["strategy"]) == ["a", "in-batch"]
     assert shown[OVER_ALL].quality.loc[0, "against the best"] == "best"

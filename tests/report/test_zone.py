@@ -5,27 +5,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from negbench.analysis.findings import stored
 from negbench.api import compare
 from negbench.report.zone import zone_chart
 from negbench.settings.options import Compare
 
-WINDOWS = [{"name": "shifted-top-k", "start": start, "stop": stop} for start, stop in ((0, 2), (2, 6), (6, 14))]
+WINDOWS = [{"name": "shifted-top-k", "start": start, "stop": stop} for start, stop in ((0, 2), (3, 5), (6, 14))]
 
 
 @pytest.fixture(scope="module")
-def windows(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def windows(longer: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("zone")
     strategies = ["all-corpus", "in-batch", "top-k:k=4", *WINDOWS]
     asked = {"strategies": strategies, "seeds": 1, "lr": "fixed", "baseline": "all-corpus"}
     more = {"tracking_uri": "none", "report": False, "name": "zone", "backbones": "vectors", "datasets": "vectors"}
-    compare(Compare(runs_dir=runs, sets=(*vector_sets, "train.epochs=2"), **asked, **more))
+    compare(Compare(runs_dir=runs, sets=(*longer, "train.epochs=2"), **asked, **more))
     return runs
 
 
 def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows):
+    from matplotlib.figure import Figure
+
     findings = stored(windows, "zone")
     chart = zone_chart(findings.groups, findings.main)
     assert [panel.title for panel in chart.panels] == ["1 negative per query and step"]
@@ -35,7 +36,7 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows)
     ranks = line[0].get_xdata()
     assert len(ranks) == 3
     assert all(np.diff(ranks) > 0)  # later windows draw from further down
-    assert [first + 1 <= rank <= last for rank, (first, last) in zip(ranks, ((0, 2), (2, 6), (6, 14)), strict=True)]
+    assert [first + 1 <= rank <= last for rank, (first, last) in zip(ranks, ((0, 2), (3, 5), (6, 14)), strict=True)]
     by_name = {row.strategy: 100 * row.difference for row in findings.main}
     names = {label.get_text() for label in axes.texts}
     assert names == {"windows", "top-k(k=4)"}  # neither the baseline nor a strategy of the batch
@@ -53,5 +54,5 @@ def test_panels_name_their_budgets_shortest_first(windows):
 
 def test_there_is_no_zone_without_two_windows(windows):
     findings = stored(windows, "zone")
-    few = [row for row in findings.main if "start=2" not in row.strategy and "start=6" not in row.strategy]
+    few = [row for row in findings.main if "start=3" not in row.strategy and "start=6" not in row.strategy]
     assert zone_chart(findings.groups, few) is None

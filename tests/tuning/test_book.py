@@ -278,26 +278,26 @@ def test_a_killed_study_tries_the_same_points(sampler, pruner, tmp_path, monkeyp
     """A study killed (-9) in trials, while sampling, or before a trial's end tries the points of an unkilled one."""
     objective, short = (at_once if pruner == "none" else in_steps), {**BASE.model_dump(), "train": {"epochs": 4}}
     spec = toy_spec(sampler, pruner=pruner, base=short)
-    straight, folder = toy_book(tmp_path / "straight", 14, spec), tmp_path / "toy"
+    straight, folder = toy_book(tmp_path / "straight", 12, spec), tmp_path / "toy"
     straight.work(objective, print)
     real = Knob.suggest
 
     def suggest(knob: Knob, trial: optuna.Trial) -> Any:
         if knob.key == DRAWN:  # the other knob is already stored
-            die_once(folder, 100 + trial.number, (111,))  # past the ten random trials of tpe and gp
+            die_once(folder, 100 + trial.number, (110,))  # past the ten random trials of tpe and gp
         return real(knob, trial)
 
     monkeypatch.setattr(Knob, "suggest", suggest)
-    toy_book(folder, 14, spec)
-    job = toy_job(folder, 14, partial(deadly, at=(0, 3, 4, 13), objective=objective), spec)
+    toy_book(folder, 12, spec)
+    job = toy_job(folder, 12, partial(deadly, at=(0, 3, 4, 11), objective=objective), spec)
     pruned = {t.number for t in straight.frozen() if t.state == TrialState.PRUNED}
-    assert rerun(job) == 1 + len({0, 3, 4, 13} - pruned)
-    killed = toy_book(folder, 14, spec)
+    assert rerun(job) == 1 + len({0, 3, 4, 11} - pruned)
+    killed = toy_book(folder, 12, spec)
     assert points(killed) == points(straight)
     assert [t.state for t in killed.frozen()] == [t.state for t in straight.frozen()]
     assert [t.value for t in killed.frozen()] == [t.value for t in straight.frozen()]
     assert bool(pruned) == (pruner != "none")
-    assert len({json.dumps(point) for point in points(killed)}) == 14  # every trial has its own point
+    assert len({json.dumps(point) for point in points(killed)}) == 12  # every trial has its own point
 
 
 def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path):

@@ -32,8 +32,8 @@ OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # the knobs of top-k'
 # --- what is searched ----------------------------------------------------------------------------------------------
 
 
-def test_every_strategy_has_its_own_knobs_and_none_its_number_of_negatives(vector_sets, tmp_path):
-    plans = {each.labels["strategy"]: each for each in combined(tmp_path, vector_sets, "top-k,all-corpus,in-batch,dqe")}
+def test_every_strategy_has_its_own_knobs_and_none_its_number_of_negatives(longer, tmp_path):
+    plans = {each.labels["strategy"]: each for each in combined(tmp_path, longer, "top-k,all-corpus,in-batch,dqe")}
     specs = {name: each.spec for name, each in plans.items()}
     assert specs["all-corpus"] is None
     assert specs["in-batch"] is None
