@@ -25,6 +25,8 @@ from negbench.settings.layers import parse_plugin
 from negbench.settings.options import Compare, Study
 from negbench.store.tracking import Tracker
 
+_TRACKING = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")  # what runs import for an MLflow store
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -47,10 +49,10 @@ class Execution:
         Raises:
             NegbenchError: as `executor_of`; OptionError: the runs folder is a file.
         """
-        runs = files.runs_dir(asked.runs_dir)
+        runs, uri = files.runs_dir(asked.runs_dir), asked.tracking_uri
         if runs.exists() and not runs.is_dir():  # planning may take long
             raise OptionError(f"--runs-dir {runs} is not a folder: name another one")
-        return cls(executor_of(asked.executor, asked.address, asked.workers, runs), asked.tracking_uri)
+        return cls(executor_of(asked.executor, asked.address, asked.workers, runs, uri), uri)
 
     def open(self) -> AbstractContextManager[object]:
         """Return the context of one command; at its end no worker is left."""
@@ -203,7 +205,9 @@ def _progress(
     return progress
 
 
-def executor_of(given: str | Executor, address: str | None, workers: int | None, runs: Path) -> Executor:
+def executor_of(
+    given: str | Executor, address: str | None, workers: int | None, runs: Path, uri: str | None = None
+) -> Executor:
     """Check `--executor`, `--address` and `--workers`, and return the executor.
 
     Args:
@@ -211,6 +215,7 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
         address: HOST:PORT of a Ray cluster's head; None: RAY_ADDRESS, else this machine alone.
         workers: maximum number of tasks at a time; None: 1, or with Ray as many as fit.
         runs: runs folder, which all nodes must share, like the cache.
+        uri: MLflow store; "none": none.
 
     Raises:
         UnknownNameError: an unknown executor or option.
@@ -234,5 +239,6 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
     if name == "pool":
         if address is not None:
             raise OptionError("--address needs --executor ray")
-        return Here() if workers in (None, 1) else Processes(workers)
+        late = ("pandas", "pyarrow.parquet", *(() if uri == "none" else _TRACKING))
+        return Here() if workers in (None, 1) else Processes(workers, preload=late)
     return Ray.open([files.cache_dir(), runs], address, most=workers, **chosen)

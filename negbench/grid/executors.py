@@ -21,11 +21,6 @@ from negbench.machine.signals import Stopped, check_stopped, stop_on_signals
 Notify = Callable[[str], None]
 Function = Callable[[Any, Notify], Any]
 
-# Modules that tasks import late, by the task's module: the fork server imports them once, and the workers that it forks
-# share them in memory. None of them starts a Python thread.
-_RUNS = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.parquet")
-_PRELOADED = {"negbench.grid.cells": _RUNS, "negbench.tuning.trials": _RUNS}
-
 APART = {"PYTHONSAFEPATH": "1"}  # environment of Python processes that we start: no imports from the current folder
 GRACE = 15.0  # seconds for tasks to end cleanly: on a busy machine, closing an MLflow run takes time; Slurm kills at 30
 
@@ -94,11 +89,13 @@ class Processes:
         workers: number of processes.
         retries: how often a task is retried after its process died.
         grace: seconds for processes to end cleanly when `run` stops early.
+        preload: modules that tasks import late; workers share them in memory. They must not start a Python thread.
     """
 
     workers: int
     retries: int = 1
     grace: float = GRACE
+    preload: tuple[str, ...] = field(default=(), compare=False)
     idle: list[_Worker] = field(default_factory=list, init=False, repr=False, compare=False)
     elsewhere: ClassVar[bool] = False
 
@@ -110,7 +107,7 @@ class Processes:
 
     def prepare(self, function: Function) -> None:
         """Start importing what `function` needs in the fork server while this process continues, to speed up `run`."""
-        _context(function)
+        _context(function, self.preload)
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """See `Executor`; tasks start in the order given."""
@@ -122,7 +119,7 @@ class Processes:
             _end(self.idle)
 
         def start() -> None:
-            worker = self.idle.pop() if self.idle else _Worker.start(function)
+            worker = self.idle.pop() if self.idle else _Worker.start(function, self.preload)
             worker.take(pending)
             active[worker.pipe] = worker
 
@@ -172,8 +169,8 @@ class _Worker:
     index: int = -1  # index of its task
 
     @classmethod
-    def start(cls, function: Function) -> _Worker:
-        context = _context(function)
+    def start(cls, function: Function, preload: Sequence[str]) -> _Worker:
+        context = _context(function, preload)
         ours, theirs = context.Pipe()
         arguments = (function, theirs, dict(os.environ))
         process = context.Process(target=_serve, args=arguments, daemon=True)  # a daemon dies with us
@@ -203,10 +200,10 @@ def _end(idle: list[_Worker]) -> None:
         idle.pop().process.join()
 
 
-def _context(function: Function) -> multiprocessing.context.ForkServerContext:
+def _context(function: Function, preload: Sequence[str]) -> multiprocessing.context.ForkServerContext:
     """Start the server that forks workers, unless it runs, and return its context."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__, *_PRELOADED.get(function.__module__, ())])
+    context.set_forkserver_preload([function.__module__, *preload])
     added = APART.keys() - os.environ.keys()
     os.environ.update(APART)
     forkserver.ensure_running()
