@@ -62,30 +62,32 @@ def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.ra
     variance = np.ones((chains, strategies))
     mean = np.zeros((chains, strategies))
     degrees, scale = np.full((chains, 1), 5.0), np.ones((chains, 1))
-    squares, sums = (values**2).sum(axis=1), values.sum(axis=1)
+    squares, sums, level = (values**2).sum(axis=1), values.sum(axis=1), np.maximum(count, 1)
+    half = _DEGREES / 2
+    constant = half * np.log(half) - scipy.special.gammaln(half)
+    precision = 1 / variance
     kept = list[Array]()
     for sweep in range(_WARM_UP + _THIN * (-(-draws // chains))):
-        precision = 1 / variance
         # a_s: the effect of seed s on all strategies
         weight = np.maximum(precision @ seen, 1e-12)
         shared = (precision @ values - (precision * mean) @ seen) / weight
         shared += generator.standard_normal((chains, seeds)) / np.sqrt(weight)
         shared -= shared.mean(axis=1, keepdims=True)  # mu and a are known up to a constant, which differences lack
         # mu_k
-        level = np.maximum(count, 1)
-        mean = (sums - shared @ seen.T) / level
+        seeds_seen = shared @ seen.T
+        mean = (sums - seeds_seen) / level
         mean = mean + generator.standard_normal(mean.shape) * np.sqrt(variance / level)
         # sigma_k^2, from the squares of y - a - mu
         rest = squares + (shared**2) @ seen.T + count * mean**2
-        rest += 2 * (mean * (shared @ seen.T) - shared @ values.T - mean * sums)
+        rest += 2 * (mean * seeds_seen - shared @ values.T - mean * sums)
         variance = (degrees * scale + np.maximum(rest, 0)) / generator.chisquare(degrees + count)
         variance = np.maximum(variance, 1e-12)
         # the prior's scale and degrees of freedom
-        inverse = (1 / variance).sum(axis=1, keepdims=True)
+        precision = 1 / variance
+        inverse = precision.sum(axis=1, keepdims=True)
         scale = generator.gamma(strategies * degrees / 2) / (degrees / 2 * inverse)
         logs = np.log(variance).sum(axis=1, keepdims=True)
-        half = _DEGREES / 2
-        likelihood = strategies * (half * np.log(half) - scipy.special.gammaln(half) + half * np.log(scale))
+        likelihood = strategies * (constant + half * np.log(scale))
         likelihood = likelihood - half * logs - half * scale * inverse
         chosen = (likelihood + generator.gumbel(size=likelihood.shape)).argmax(axis=1)
         degrees = _DEGREES[chosen][:, None]

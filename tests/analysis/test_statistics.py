@@ -1,5 +1,6 @@
 """Differences, intervals and verdicts, against closed forms, brute force and simulation."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -170,6 +171,7 @@ def test_pairs_know_ranks_and_both_directions():
     assert (there.verdict, back.verdict, back.value) == ("better", "worse", -there.value)
     assert (back.interval.low, back.interval.high) == (-there.interval.high, -there.interval.low)
     assert back.turned() == there
+    assert "-0.0" not in str(replace(there, value=0.0, interval=Interval(0.0, 0.0, 0.95)).turned())
     assert pairs(table, generator()).differences == compared.differences
     alike = table_of([0.5] * 8)  # comparisons with a baseline are a smaller family
     every, one = pairs(alike, generator()).of("s1", "s0"), against(alike, "s0", generator())["s1"]
