@@ -74,6 +74,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(*_COLLECTED)
 
 
+def pytest_sessionfinish() -> None:
+    """Let the end of the process, which collects garbage several times, pass over what is there."""
+    gc.freeze()
+
+
 class Forked:
     """A forked child that inherits all imports and runs one action; an interface like text-mode `subprocess.Popen`."""
 
