@@ -35,7 +35,7 @@ def result(config: RunConfig, runs: Path) -> tuple[Any, ...]:
 # --- the disk ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_is_full_at_any_write(vector_sets, tmp_path, monkeypatch):
+def test_a_disk_that_is_full_at_any_write(vector_sets, tmp_path, monkeypatch, every_epoch):
     """Nothing can be written from the n-th flush on; rerun with room, the command gives the same numbers."""
     config, calls = config_of(vector_sets, "train.epochs=3"), 0
 
