@@ -140,13 +140,15 @@ def test_noise_of_single_runs_is_not_counted_twice():
 
 
 def test_nested_worlds_need_no_equal_numbers_of_queries_and_add_no_second_query_term():
-    rng = generator(9)
+    rng = generator(10)
     lengths = (150, 200, 250, 180)
     values = {name: [rng.normal(size=n) + shift for n in lengths] for name, shift in (("a", 1.0), ("b", 0.0))}
     difference = against(ValueTable(values, Design(nested=True)), "b", generator())["a"]
     means = np.array([a.mean() - b.mean() for a, b in zip(values["a"], values["b"], strict=True)])
     assert difference.value == pytest.approx(means.mean())
     assert (difference.seeds, difference.verdict) == (4, "better")
+    low, high = scipy.stats.ttest_1samp(means, 0).confidence_interval(0.95)  # worlds vary by their queries, too
+    assert difference.interval.high - difference.interval.low == pytest.approx(high - low, rel=0.06)
     with pytest.raises(ValueError, match="same number of queries"):
         ValueTable(values)
 
@@ -256,8 +258,11 @@ def test_a_factorial_splits_a_difference_into_terms_and_shares():
 
 
 def test_what_does_not_fit_is_refused():
+    summarise(ValueTable({"a": np.zeros((1, 4))}, Design(strata=np.array([0, 0, 1, 1]))))  # two are enough
+    assert ValueTable({"a": np.zeros((1, 2))}).queries("a") == 2
     for change, message in (
         ({"values": {"a": np.zeros((2, 1))}}, "at least 1 seed and 2 queries"),
+        ({"values": {"a": np.zeros((2, 5)), "b": np.zeros((2, 6))}}, "same number of queries"),
         ({"values": {"a": np.full((2, 3), np.nan)}}, "not finite"),
     ):
         with pytest.raises(ValueError, match=message):
