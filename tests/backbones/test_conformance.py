@@ -39,7 +39,7 @@ class Registered(BackboneTestCase):
 
     @pytest.fixture
     def backbone(self, loaded: tuple[Backbone, dict[str, Any]]) -> Backbone:
-        """One instance for all tests of its options, restored as a comparison does: loading is dear."""
+        """Return the instance that all tests of these options share, with its weights restored: loading takes long."""
         made, state = loaded
         made.load_state_dict(state)
         made.zero_grad()
