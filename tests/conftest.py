@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import html
 import importlib.util
+import itertools
 import json
 import logging
 import math
 import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import re
 import shutil
@@ -48,7 +51,13 @@ CHROMIUM = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make xdist hand out files in the order below, not by their number of tests; keep all but `-m gpu` on the CPU."""
+    """Make xdist hand out files in the order below, not by their number of tests; keep all but `-m gpu` on the CPU.
+
+    Garbage is collected as seldom as by the command line.
+    """
+    from negbench.cli.main import _COLLECTED
+
+    gc.set_threshold(*_COLLECTED)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
     if config.option.markexpr != "gpu":
@@ -67,16 +76,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])
 
 
-def pytest_collection_finish() -> None:
-    """Collect garbage as seldom as the command line does."""
-    from negbench.cli.main import _COLLECTED
-
-    gc.set_threshold(*_COLLECTED)
-
-
 def pytest_sessionfinish() -> None:
-    """Let the end of the process, which collects garbage several times, pass over what is there."""
-    gc.freeze()
+    """Let the end of a worker of xdist, which collects garbage several times, pass over what is there."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # elsewhere nanobind would list what it calls leaks
+        gc.freeze()
 
 
 class Forked:
@@ -98,6 +101,7 @@ class Forked:
         """Run the action, then exit; never returns."""
         code = 1
         multiprocessing.forkserver._forkserver._forkserver_pid = None  # belongs to the parent; the child needs its own
+        multiprocessing.util.spawnv_passfds = _forked_server
         try:
             os.dup2(entry, 0)
             os.dup2(output, 1)
@@ -137,6 +141,24 @@ class Forked:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
+
+
+def _forked_server(
+    program: bytes, arguments: Sequence[str], handles: Sequence[int], spawn: Any = multiprocessing.util.spawnv_passfds
+) -> int:
+    """Fork a fork server, which inherits all imports, where `multiprocessing` would start an interpreter."""
+    if "forkserver" not in arguments[-1]:
+        return int(spawn(program, arguments, handles))
+    if pid := os.fork():
+        return pid
+    try:
+        atexit._run_exitfuncs = lambda: None  # those of this process, which workers would run
+        kept = sorted({0, 1, 2, *handles, os.sysconf("SC_OPEN_MAX")})
+        for before, after in itertools.pairwise(kept):
+            os.closerange(before + 1, after)
+        exec(arguments[-1])
+    finally:
+        os._exit(0)
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import open_clip
 import pytest
 import torch
 import torch.nn.functional as F
-from open_clip import pretrained
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -27,6 +25,8 @@ TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # registered by the fixture `offline`
 @pytest.fixture(autouse=True)
 def _tags(offline: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Register pretrained tags for the toy model in open_clip."""
+    from open_clip import pretrained  # takes seconds, which only these tests' worker pays
+
     mean = (0.5, 0.5, 0.5)
     tags = {
         "openai": pretrained._pcfg(hf_hub="toys/openai/", quick_gelu=True),
@@ -58,6 +58,8 @@ def pixels(count: int = len(TEXTS), size: int = 32, seed: int = 5) -> Tensor:
 
 def reference_model(path: Path, *, quick: bool = True) -> Any:
     """Load a file of tensors with open_clip itself."""
+    import open_clip
+
     return open_clip.create_model(TWO[0], pretrained=str(path), force_quick_gelu=quick).eval()
 
 
@@ -103,6 +105,8 @@ def gated(clip: Clip, image: Tensor, text: Tensor) -> Tensor:
 )
 def test_scores_are_those_of_open_clips_encoders(tmp_path, activation, projection, width, frozen):
     """HyCoLe's two projections, for images and texts, follow the encoder; stored features precede them."""
+    from open_clip import tokenize
+
     file = tensors(tmp_path / "clip.pt", weights())
     options = {"model": "ViT-Toy", "weights": str(file), "activation": activation, "frozen": frozen}
     clip, plain = build(Clip, **options, projection=projection), build(Clip, **options)
@@ -116,8 +120,7 @@ def test_scores_are_those_of_open_clips_encoders(tmp_path, activation, projectio
         assert torch.equal(features, plain.image_features(pixels()))
         image = F.normalize(project_image(theirs.encode_image(pixels())), dim=-1)
         text, described = (
-            F.normalize(project_text(theirs.encode_text(open_clip.tokenize(texts))), dim=-1)
-            for texts in (TEXTS, REFERENCES)
+            F.normalize(project_text(theirs.encode_text(tokenize(texts))), dim=-1) for texts in (TEXTS, REFERENCES)
         )
         torch.testing.assert_close(clip.candidates(features)[:, 0], image)
         torch.testing.assert_close(clip.text_queries(TEXTS), text)
@@ -307,9 +310,11 @@ def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma():
 
 
 def test_batch_normalisation_keeps_its_statistics(monkeypatch):
+    from open_clip.factory import _MODEL_CONFIGS
+
     config = copy.deepcopy(_open_clip.TOY)
     config["vision_cfg"] = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "head_width": 64, "patch_size": None}
-    monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "RN-Toy", config)
+    monkeypatch.setitem(_MODEL_CONFIGS, "RN-Toy", config)
     clip = build(Clip, model="RN-Toy", init="random", frozen=False).train()
     before = {name: buffer.clone() for name, buffer in clip.named_buffers()}
     _loss(clip).backward()
@@ -325,11 +330,13 @@ def test_batch_normalisation_keeps_its_statistics(monkeypatch):
 
 
 def test_tokens_are_open_clips_and_the_masks_name_whole_words():
+    from open_clip.tokenizer import _tokenizer, tokenize
+
     clip = toy()
     tokens = clip.tokenize(TEXTS)
-    torch.testing.assert_close(tokens["ids"], open_clip.tokenize(TEXTS))
+    torch.testing.assert_close(tokens["ids"], tokenize(TEXTS))
     assert tokens["ids"].shape == (4, 77)
-    decoder = open_clip.tokenizer._tokenizer.decoder
+    decoder = _tokenizer.decoder
 
     def words(row: int, aspect: str) -> list[str]:
         return [decoder[int(i)].removesuffix("</w>") for i in tokens["ids"][row][tokens[aspect][row]]]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import open_clip
 import pytest
 import torch
 from PIL import Image
@@ -161,6 +160,8 @@ def test_siglip_sees_its_padding(folder, tower, tmp_path):
 
 def theirs(name: str, **given: Any) -> tuple[Callable[[Image.Image], Tensor], Callable[[str], Tensor]]:
     """Return open_clip's own functions to encode an image and a text, with its loading and preprocessing."""
+    import open_clip
+
     model, preprocess = open_clip.create_model_from_pretrained(name, **given)
     model = model.eval()
     return (

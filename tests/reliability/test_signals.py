@@ -171,7 +171,6 @@ def living(group: int) -> list[str]:
     return lines
 
 
-@pytest.mark.slow
 def test_workers_end_with_a_comparison_and_nothing_stays_running(statuses, start, tmp_path):
     process = start(*GRID, "--seeds", "2", "--workers", "2")
     wait_for_checkpoints(tmp_path, 2, process)

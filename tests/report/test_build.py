@@ -119,6 +119,7 @@ def text_of(compared: Path) -> str:
     return (compared / "small" / "report" / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_section_is_there_and_linked(page):
     want = [
         "leader", "false-negatives", "training", "pool-sizes", "score-curves", "behaviour", "gallery", "negatives",

@@ -213,6 +213,7 @@ def test_the_best_band_is_compared_with_the_default_one(vector_sets, tmp_path):
     assert bands["dqe best"] != bands["dqe default"]
 
 
+@pytest.mark.slow
 def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
     """A rate too low to learn against a good one: a third seed runs only if two seeds leave the pair undecided.
 
