@@ -13,6 +13,7 @@ import negbench
 from negbench.cli.main import run as command
 from negbench.errors import NegbenchError
 from negbench.grid.executors import Event, Function, Here
+from negbench.grid.looks import Looks
 from tests.plugin_file import ANSWER, PLUGIN
 
 
@@ -40,6 +41,10 @@ def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_fla
     assert repr(negbench.load("c", tmp_path)) == repr(comparison)
     one = negbench.load(str(comparison.cells.run[0]), tmp_path)
     assert one.metrics["recall_at_10"] == comparison.cells.recall_at_10[0]
+
+
+def test_until_none_turns_off_that_of_a_recipe():
+    assert Looks.of(negbench.Compare(until=None, max_seeds=4), (0, 1)) is None
 
 
 def test_a_class_of_ones_own_runs_by_its_file(own_registry, vector_sets, tmp_path):

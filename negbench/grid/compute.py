@@ -206,7 +206,7 @@ def _progress(
 
 
 def executor_of(
-    given: str | Executor, address: str | None, workers: int | None, runs: Path, uri: str | None = None
+    given: str | Executor, address: str | None, workers: int | None, runs: Path, uri: str | None
 ) -> Executor:
     """Check `--executor`, `--address` and `--workers`, and return the executor.
 

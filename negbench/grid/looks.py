@@ -36,8 +36,9 @@ class Looks:
             OptionError: fewer than two first seeds, more of them than the maximum, or an option that needs `--until`.
         """
         if asked.until is None:
+            off = "until" in asked.model_fields_set  # given as None, which turns off that of a recipe
             for name in ("pairs", "max_seeds", "budget"):
-                if name in asked.model_fields_set:
+                if name in asked.model_fields_set and not off:
                     raise OptionError(f"--{name.replace('_', '-')} has no effect without --until decided")
             return None
         if not 2 <= len(first) <= asked.max_seeds:

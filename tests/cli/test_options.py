@@ -92,8 +92,8 @@ def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path):
 
 
 def test_the_pool_is_what_there_is_without_a_word(tmp_path):
-    assert executor_of("pool", None, None, tmp_path) == Here()
-    assert executor_of("pool", None, 3, tmp_path) == Processes(3)
+    assert executor_of("pool", None, None, tmp_path, None) == Here()
+    assert executor_of("pool", None, 3, tmp_path, None) == Processes(3)
     preloads = [executor_of("pool", None, 3, tmp_path, uri).preload for uri in (None, "none")]
     assert ["mlflow.tracking" in names for names in preloads] == [True, False]
 
