@@ -24,6 +24,10 @@ VOCABULARY = [
 ]
 CAPTIONS = ["is RED and longer!", "blue dress", "with (longer) sleeves, and a zip", "shirt" + " and red" * 30]
 LENGTH = 16  # max_txt_len of the small models
+# sizes of the small models in transformers' format
+HUB_VISION = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3}
+HUB_TEXT = {"hidden_size": 16, "intermediate_size": 28, "num_hidden_layers": 3, "num_attention_heads": 2}
+HUB_TEXT |= {"max_position_embeddings": 40}
 
 
 @dataclass
@@ -260,9 +264,8 @@ def bert_attention(state: State, name: str, x: Tensor, keys: Tensor, heads: int,
 
 
 def feed_forward(state: State, layer: str, suffix: str, x: Tensor) -> Tensor:
-    y = linear(
-        state, f"{layer}.output{suffix}.dense", act("gelu", linear(state, f"{layer}.intermediate{suffix}.dense", x))
-    )
+    inner = act("gelu", linear(state, f"{layer}.intermediate{suffix}.dense", x))
+    y = linear(state, f"{layer}.output{suffix}.dense", inner)
     return norm(state, f"{layer}.output{suffix}.LayerNorm", y + x, 1e-12)
 
 
@@ -372,8 +375,7 @@ class Lavis:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.vocab = folder / "vocab.txt"
-        self.vocab.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+        (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
 
     def save(self, state: object, name: str = "model.pth") -> Path:
         path = self.folder / name

@@ -82,6 +82,5 @@ def test_text_without_any_attribute_word_leaves_the_query_and_its_gradient_alone
 def test_an_initial_weight_is_an_option():
     assert make_attributes(False, DIM, WIDTH, _generator()) is None
     module = make_attributes(0.7, DIM, WIDTH, _generator())
-    assert [float(torch.nn.functional.softplus(raw.detach())) for raw in module.raw_weights.values()] == pytest.approx(
-        [0.7] * 2
-    )
+    weights = [float(torch.nn.functional.softplus(raw.detach())) for raw in module.raw_weights.values()]
+    assert weights == pytest.approx([0.7] * 2)

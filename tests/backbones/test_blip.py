@@ -1,6 +1,5 @@
 """BLIP against a forward pass on plain tensors and transformers' model; pitfalls of the reference page, section 5."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,29 +40,15 @@ def test_forward_equals_plain_tensors(world):
     assert max(differences.values()) < 1e-5
 
 
-@pytest.fixture
-def theirs(lavis: Any, tmp_path: Path) -> tuple[Any, Path]:
+def test_transformers_folder(lavis, tmp_path):
     from transformers import BlipConfig, BlipForImageTextRetrieval
 
-    vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3}
-    text = {
-        "vocab_size": len(lavis.vocabulary) + 2,
-        "hidden_size": 16,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-    }
-    text |= {"intermediate_size": 28, "max_position_embeddings": 40, "encoder_hidden_size": 24}
+    text = {**lavis.HUB_TEXT, "vocab_size": len(lavis.vocabulary) + 2, "encoder_hidden_size": 24}
     text |= {"bos_token_id": None, "eos_token_id": None, "sep_token_id": None}
-    config = BlipConfig(
-        vision_config={**vision, "image_size": 32, "patch_size": 16}, text_config=text, image_text_hidden_size=12
-    )
-    folder = tmp_path / "saved"
-    return lavis.save_hub(BlipForImageTextRetrieval, config, folder), folder
-
-
-def test_transformers_folder(theirs):
-    model, folder = theirs
-    ours = build(Blip, weights=str(folder))
+    vision = {**lavis.HUB_VISION, "image_size": 32, "patch_size": 16}
+    config = BlipConfig(vision_config=vision, text_config=text, image_text_hidden_size=12)
+    model = lavis.save_hub(BlipForImageTextRetrieval, config, tmp_path / "saved")
+    ours = build(Blip, weights=str(tmp_path / "saved"))
     texts = ["red dress", "blue shirt, longer"]
     tokens = ours.tokenize(texts)
     pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -204,22 +204,8 @@ def test_sprc_pooling(lavis, sizes):
 def hub_model(lavis: Any, folder: Path) -> Any:
     from transformers import Blip2Config, Blip2ForImageTextRetrieval
 
-    vision = {
-        "hidden_size": 24,
-        "intermediate_size": 40,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "image_size": 28,
-    }
-    text = {
-        "vocab_size": len(lavis.vocabulary) + 1,
-        "hidden_size": 16,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-        "intermediate_size": 28,
-        "max_position_embeddings": 40,
-        "use_qformer_text_input": True,
-    }
+    vision = {**lavis.HUB_VISION, "image_size": 28}
+    text = {**lavis.HUB_TEXT, "vocab_size": len(lavis.vocabulary) + 1, "use_qformer_text_input": True}
     language = {"model_type": "opt", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "ffn_dim": 8}
     language |= {"vocab_size": 8, "word_embed_proj_dim": 8}
     config = Blip2Config(
@@ -229,21 +215,15 @@ def hub_model(lavis: Any, folder: Path) -> Any:
 
 
 def test_a_folder_of_transformers(lavis, tmp_path):
-    folder = weights = tmp_path / "saved"
-    theirs = hub_model(lavis, folder)
+    theirs = hub_model(lavis, tmp_path / "saved")
     before = torch.random.get_rng_state()
-    ours = build(Blip2, weights=str(weights))
+    ours = build(Blip2, weights=str(tmp_path / "saved"))
     assert torch.equal(before, torch.random.get_rng_state())
     tokens = ours.tokenize(["red dress"])
     pixels = torch.randn(1, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        output = theirs(pixel_values=pixels, input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
-        itm = theirs(
-            pixel_values=pixels,
-            input_ids=tokens["input_ids"],
-            attention_mask=tokens["attention_mask"],
-            use_image_text_matching_head=True,
-        )
+        given = {"pixel_values": pixels, **{name: tokens[name] for name in ("input_ids", "attention_mask")}}
+        output, itm = theirs(**given), theirs(**given, use_image_text_matching_head=True)
         features = ours.image_features(pixels)
         scores = relevance(ours.text_queries(["red dress"]), ours.candidates(features))
         assert difference(ours.text_queries(tokens), output.text_embeds) < 1e-5
@@ -258,7 +238,7 @@ def test_a_folder_of_transformers(lavis, tmp_path):
         assert difference(once, towered) < 1e-4
         assert difference(features, towered) > 1e-1
     assert ours.ln_vision.eps == 1e-5
-    assert (ours.identity.weights, ours.identity.revision) == (weights.name, "local")
+    assert (ours.identity.weights, ours.identity.revision) == ("saved", "local")
     assert float(ours.temperature.detach()) == pytest.approx(0.07)  # trap 26: transformers' class has none
     assert ours.temperature.requires_grad
 
@@ -292,9 +272,8 @@ def test_hub_id_from_the_local_cache(lavis, tmp_path):
     refs.mkdir()
     (refs / "main").write_text(revision)
     for weights in ("org/small", f"org/small@{revision}"):
-        model = build(Blip2, weights=weights)
-        assert model.identity.weights == "org/small"
-        assert model.identity.revision == revision
+        identity = build(Blip2, weights=weights).identity
+        assert (identity.weights, identity.revision) == ("org/small", revision)
 
 
 @pytest.mark.parametrize("weights", [None, "org/absent@main"])

@@ -1,7 +1,9 @@
 """Published encoders in `negbench embed`: the files match what each library computes for single images and texts."""
 
 import json
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,19 +125,24 @@ def check(folder: Path, spec: str, image: Callable[[Image.Image], Tensor], text:
 # --- the libraries -------------------------------------------------------------------------------------------------
 
 
+Encoding = tuple[Callable[[Image.Image], Tensor], Callable[[str], Tensor]]  # of a single image and of a single text
+
+
+def encoding(model: Any, processor: Any, **given: Any) -> Encoding:
+    """Return transformers' own functions to encode an image and a text; its tokenizer takes what is given."""
+    prepared = partial(processor, return_tensors="pt")
+    return (
+        lambda image: model.get_image_features(**prepared(images=image)).pooler_output[0],
+        lambda text: model.get_text_features(**prepared(text=text, truncation=True, **given)).pooler_output[0],
+    )
+
+
 def test_transformers(folder, clip):
     from transformers import CLIPModel, CLIPProcessor
 
     model, processor = CLIPModel.from_pretrained(clip).eval(), CLIPProcessor.from_pretrained(clip)
     state = torch.get_rng_state()
-    check(
-        folder,
-        f"transformers:{clip}",
-        lambda image: model.get_image_features(**processor(images=image, return_tensors="pt")).pooler_output[0],
-        lambda text: model.get_text_features(
-            **processor(text=text, truncation=True, max_length=24, return_tensors="pt")
-        ).pooler_output[0],
-    )
+    check(folder, f"transformers:{clip}", *encoding(model, processor, max_length=24))
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -148,17 +155,10 @@ def test_siglip_sees_its_padding(folder, tower, tmp_path):
     model = SiglipModel(SiglipConfig(text_config=text, vision_config={**tower, "image_size": 32, "patch_size": 16}))
     processor = SiglipProcessor(SiglipImageProcessor(size={"height": 32, "width": 32}), words)
     save(model.eval(), out, processor)
-    check(
-        folder,
-        f"transformers:{out}",
-        lambda image: model.get_image_features(**processor(images=image, return_tensors="pt")).pooler_output[0],
-        lambda text: model.get_text_features(
-            **processor(text=text, padding="max_length", truncation=True, max_length=20, return_tensors="pt")
-        ).pooler_output[0],
-    )
+    check(folder, f"transformers:{out}", *encoding(model, processor, padding="max_length", max_length=20))
 
 
-def theirs(name: str, **given: Any) -> tuple[Callable[[Image.Image], Tensor], Callable[[str], Tensor]]:
+def theirs(name: str, **given: Any) -> Encoding:
     """Return open_clip's own functions to encode an image and a text, with its loading and preprocessing."""
     import open_clip
 
@@ -222,10 +222,7 @@ def test_what_is_not_there_is_one_line(folder):
 def test_weights_that_are_not_whole(folder, clip, tmp_path):
     from safetensors.torch import load_file
 
-    out = tmp_path / "clip"
-    out.mkdir()
-    for file in clip.iterdir():
-        (out / file.name).write_bytes(file.read_bytes())
+    out = shutil.copytree(clip, tmp_path / "clip")
     tensors = load_file(clip / "model.safetensors")
     del tensors["visual_projection.weight"]
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})

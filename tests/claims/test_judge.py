@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -126,19 +125,6 @@ def test_queries_of_one_world_are_no_new_queries_in_every_seed():
 # --- verdicts ----------------------------------------------------------------------------------------------------
 
 
-THE_WHOLE_INTERVAL_DECIDES: list[tuple[Any, ...]] = [
-    (0.1, 0.2, "> 0", "< 0", "supported"),
-    (-0.2, -0.1, "> 0", "< 0", "refuted"),
-    (-0.2, -0.1, "< 0", "> 0", "supported"),
-    (-0.1, 0.1, "> 0", "< 0", "undecided"),
-    (0.1, 0.2, "> 0.15", "< 0.15", "undecided"),
-    (0.002, 0.004, "> 0.005", "< 0.005", "refuted"),
-    (-0.004, -0.002, "> -0.005", "< -0.005", "supported"),
-    (0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the bounds
-    (math.nan, math.nan, "> 0", "< 0", "undecided"),
-]
-
-
 def test_an_effect_that_its_unit_counts_as_none_is_no_effect():
     for name, low, high, supports, want in (
         ("recall", 0.001, 0.004, "> 0", "no effect"), ("recall", 0.001, 0.006, "> 0", "supported"),
@@ -184,7 +170,17 @@ def test_two_lengths_are_one_verdict():
 
 
 def test_the_whole_interval_decides():
-    for low, high, supports, refutes, want in THE_WHOLE_INTERVAL_DECIDES:
+    for low, high, supports, refutes, want in [
+        (0.1, 0.2, "> 0", "< 0", "supported"),
+        (-0.2, -0.1, "> 0", "< 0", "refuted"),
+        (-0.2, -0.1, "< 0", "> 0", "supported"),
+        (-0.1, 0.1, "> 0", "< 0", "undecided"),
+        (0.1, 0.2, "> 0.15", "< 0.15", "undecided"),
+        (0.002, 0.004, "> 0.005", "< 0.005", "refuted"),
+        (-0.004, -0.002, "> -0.005", "< -0.005", "supported"),
+        (0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the bounds
+        (math.nan, math.nan, "> 0", "< 0", "undecided"),
+    ]:
         decision = decide(trial({"a": []}, "level", supports, refutes), ClaimEstimate(0.0, low, high, 0.1))
         assert decision == want, (low, high, supports, refutes)
 

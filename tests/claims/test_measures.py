@@ -45,9 +45,8 @@ def hand(tmp_path: Path) -> SettingRun:
     result = {"main_metric": "r", "metrics": {"r": 0.4}, "refresh_epochs": [2, 4]}
     (tmp_path / "result.json").write_text(json.dumps(result))
     (tmp_path / "config.json").write_text(json.dumps({"dataset": {"scored": "val"}}))
-    for refresh, (sizes, shares) in enumerate(
-        [((10, 5), (0.1, 0.2)), ((20, 5), (0.3, math.nan)), ((24, 2), (0.2, 0.4))]
-    ):
+    mined = [((10, 5), (0.1, 0.2)), ((20, 5), (0.3, math.nan)), ((24, 2), (0.2, 0.4))]
+    for refresh, (sizes, shares) in enumerate(mined):
         pd.DataFrame({"pool_size": sizes, "band_mean": shares}).to_parquet(tmp_path / f"mining-{refresh:02d}.parquet")
     for moment, drops in (("start", [[9, 5], [10, 0], [-1, -1]]), ("warm", [[2, 0], [8, 2], [4, 2]])):
         curves(np.array(drops)).save(tmp_path / f"curves-{moment}.npz")
@@ -130,12 +129,8 @@ def test_ranks_by_hand(hand):
     assert of("subset-recall", hand, k=2) == [1, 1, 0]  # the benchmark's own subsets
     assert of("average-precision", hand) == pytest.approx([2 / 3, (1 / 3) / 2, 1.0])
     assert Measure("average-precision").of(hand).strata.tolist() == ["x", "x", "y"]  # type: ignore[union-attr]
-    for measure in (
-        Measure("average-precision"),
-        Measure("subset-recall"),
-        Measure("suppression", (("split", "val"),)),
-    ):
-        assert measure.of(hand).clusters.tolist() == ["m", "m", "n"]  # type: ignore[union-attr]
+    for name, options in (("average-precision", ()), ("subset-recall", ()), ("suppression", (("split", "val"),))):
+        assert Measure(name, options).of(hand).clusters.tolist() == ["m", "m", "n"]  # type: ignore[union-attr]
     assert of("suppression", hand, split="val") == pytest.approx([0.5, -1.0, math.nan], nan_ok=True)
     # above the target: rank 1 of p and 1-10 of q, of which two are relevant; 11-50 without targets: 11, 12; 12; 11, 12
     assert of("false-negatives", hand, band="above the target", split="val") == [pytest.approx(2 / 11)]

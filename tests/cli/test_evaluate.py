@@ -19,6 +19,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.scoring.scorers import cirqrs_of_file, encode_run
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
+from tests.datasets.toys import put
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +33,6 @@ def run(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFol
 def benchmarks(standin: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a toy CIRR (val, test1) with stand-in images."""
     root = tmp_path_factory.mktemp("benchmarks")
-
-    def write(name: str, value: Any) -> None:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(value))
-
     for split, prefix in (("val", "dev"), ("test1", "test1")):
         ids = [f"{prefix}-{n}-0-img0" for n in range(60)]
         entries: list[dict[str, Any]] = []
@@ -46,8 +41,8 @@ def benchmarks(standin: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
             entry = {"pairid": n, "reference": members[n % 6], "caption": f"is dress {n}"}
             entry |= {"img_set": {"members": members}}
             entries.append(entry if split == "test1" else entry | {"target_hard": members[(n + 1) % 6]})
-        write(f"cirr/captions/cap.rc2.{split}.json", entries)
-        write(f"cirr/image_splits/split.rc2.{split}.json", {name: f"./{prefix}/{name}.png" for name in ids})
+        put(root / f"cirr/captions/cap.rc2.{split}.json", entries)
+        put(root / f"cirr/image_splits/split.rc2.{split}.json", {name: f"./{prefix}/{name}.png" for name in ids})
         standin.write_images(root / "cirr" / prefix, ids)
     return root
 
@@ -143,8 +138,7 @@ def test_lists_of_an_open_split_score_as_the_run(run, call, benchmarks, tmp_path
 
 
 def test_weights_that_do_not_fit(run, call, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(run.path, copy)
+    copy = shutil.copytree(run.path, tmp_path / "copy")
     folder = RunFolder(copy)
     state = run.weights()
     name = next(iter(state))
@@ -218,8 +212,8 @@ def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(run, call, toy_
 
 
 def test_files_that_are_no_ranks(call, benchmarks, tmp_path):
-    def written(name: str, content: str | bytes) -> Path:
-        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    def written(name: str, content: str) -> Path:
+        (tmp_path / name).write_text(content)
         return tmp_path / name
 
     place = ("--dataset=cirr", "--data-root", benchmarks)

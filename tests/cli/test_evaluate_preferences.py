@@ -94,7 +94,5 @@ def test_a_run_may_be_named_as_scorer(finished, root, capsys, refused):
 
 def test_training_on_preferences_is_told(tmp_path, root, refused):
     arguments = ["run", "--strategy", "qure", "--dataset", "hp-fashioniq", "--data-root", str(root)]
-    refused(
-        [*arguments, "--set", "backbone.weights='random'", "--runs-dir", str(tmp_path)],
-        "hp-fashioniq has nothing to train on",
-    )
+    arguments += ["--set", "backbone.weights='random'", "--runs-dir", str(tmp_path)]
+    refused(arguments, "hp-fashioniq has nothing to train on")

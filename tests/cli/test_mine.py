@@ -14,6 +14,18 @@ from negbench.own.miner import Miner
 Q, N, D = 20, 30, 6
 
 
+def known_of(targets: Any) -> dict[str, list[list[int]]]:
+    """Return the images to leave out and the other relevant ones of each query."""
+    relevant = [[int(t + 2) % N] if t % 2 else [] for t in targets]
+    return {"excluded": [[int(t + 1) % N] for t in targets], "relevant": relevant}
+
+
+def cosines(folder: Path) -> Any:
+    """Return the cosine of every query and every image."""
+    queries, images = np.load(folder / "q.npy"), np.load(folder / "i.npy").T
+    return (queries @ images) / np.linalg.norm(queries, axis=1, keepdims=True) / np.linalg.norm(images, axis=0)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     random = np.random.default_rng(0)
@@ -21,11 +33,7 @@ def folder(tmp_path: Path) -> Path:
     np.save(tmp_path / "i.npy", random.normal(size=(N, D)).astype(np.float32))
     targets = random.integers(N, size=Q)
     np.save(tmp_path / "t.npy", targets)
-    lists = {
-        "excluded": [[int(t + 1) % N] for t in targets],
-        "relevant": [[int(t + 2) % N] if t % 2 else [] for t in targets],
-    }
-    pd.DataFrame({"target": targets, **lists}).to_parquet(tmp_path / "t.parquet")
+    pd.DataFrame({"target": targets, **known_of(targets)}).to_parquet(tmp_path / "t.parquet")
     return tmp_path
 
 
@@ -42,10 +50,7 @@ def test_writes_what_the_miner_finds(folder, targets, capsys):
     assert "20 queries, 5 negatives each, from pools of" in out
     assert f"wrote {folder / 'out.parquet'}" in out
     columns = np.load(folder / "t.npy")
-    known: dict[str, Any] = {}
-    if targets != "t.npy":
-        known["excluded"] = [[int(t + 1) % N] for t in columns]
-        known["relevant"] = [[int(t + 2) % N] if t % 2 else [] for t in columns]
+    known = {} if targets == "t.npy" else known_of(columns)
     want = Miner("simans:k=9", draws=5, seed=3, refreshes=1).refresh(
         np.load(folder / "q.npy"), np.load(folder / "i.npy"), columns, **known
     )
@@ -58,9 +63,7 @@ def test_writes_what_the_miner_finds(folder, targets, capsys):
 
 def test_formats_hold_the_same_negatives_each_once(folder, capsys, refused):
     """Six draws from a pool of four repeat; every format lists each negative once, with its cosine."""
-    queries, images = (np.load(folder / name) for name in ("q.npy", "i.npy"))
-    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, images)]
-    cosine, targets = unit[0] @ unit[1].T, np.load(folder / "t.npy")
+    cosine, targets = cosines(folder), np.load(folder / "t.npy")
     assert negbench(_command(folder, strategy="top-k:k=4", draws=6)) == 0
     assert "6 negatives each (20 queries have fewer: their pools are smaller)" in capsys.readouterr().out
     frame = pd.read_parquet(folder / "out.parquet")
@@ -165,12 +168,7 @@ def test_filters_apply_to_embeddings_in_files(folder, capsys):
     assert any(one & other for one, other in zip(known, drawn, strict=True))
     assert negbench([*arguments, "--set", "mining.exclude_relevant=true", "--set", "mining.margin=0.1"]) == 0
     assert "known to be relevant" not in capsys.readouterr().err
-    unit = [
-        rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        for rows in map(np.load, (folder / "q.npy", folder / "i.npy"))
-    ]
-    cosine = unit[0] @ unit[1].T
-    frame = pd.read_parquet(folder / "out.parquet")
+    cosine, frame = cosines(folder), pd.read_parquet(folder / "out.parquet")
     for query, target in enumerate(table["target"]):
         out = {target, *known[query], *table["excluded"][query]}
         want = {j for j in range(N) if j not in out and cosine[query, j] <= cosine[query, target] - 0.1}

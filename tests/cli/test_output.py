@@ -185,17 +185,15 @@ def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, capsys):
     shutil.copytree(toy_root, tmp_path / "data")
     for image in [path for path in (tmp_path / "data").rglob("*") if path.suffix in (".png", ".jpg")]:
         image.unlink()
-    asked = (
-        f"compare --strategies qure,in-batch --seeds 1 --lr=fixed --runs-dir {tmp_path}/r --dataset fashioniq".split()
-    )
-    asked += f"--data-root {tmp_path}/data --backbone blip2 --set backbone.weights=lavis:none.pth".split()
-    plan = document([*asked, "--dry-run"], capsys)
+    asked = f"compare --strategies qure,in-batch --seeds 1 --lr=fixed --runs-dir {tmp_path}/r --dataset fashioniq"
+    asked += f" --data-root {tmp_path}/data --backbone blip2 --set backbone.weights=lavis:none.pth"
+    plan = document([*asked.split(), "--dry-run"], capsys)
     assert [row["step"] for row in plan["cells"]] == ["anew", "anew"]
     said = plan["notes"][0]
     assert said.startswith("finished runs cannot be recognised without them: ")
     assert "images are missing" in said
     assert "there is no file none.pth" in said
-    assert negbench(asked) == 2  # what is computed needs them
+    assert negbench(asked.split()) == 2  # what is computed needs them
     assert "images are missing" in capsys.readouterr().err
 
 

@@ -77,9 +77,8 @@ def main(root: str, folder: str, shard_rows: str, pause: str) -> None:
     backbone = Pooled(pause=float(pause))
     print("ready", flush=True)
     sys.stdin.readline()
-    encoded = store.ensure(
-        images_of(Path(folder)), backbone, batch_size=2, progress=lambda count: print(count, flush=True)
-    )
+    told = partial(print, flush=True)
+    encoded = store.ensure(images_of(Path(folder)), backbone, batch_size=2, progress=told)
     print(json.dumps({"encoded": encoded, "batches": backbone.batches}), flush=True)
 
 
@@ -355,25 +354,18 @@ def test_killed_in_the_middle_and_resumed(tmp_path, folder, start):
     assert stored in (4, 8)
     left = new_store(tmp_path).folder / ".00009-aaaaaaaa.safetensors.x1y2.partial"
     left.write_bytes(b"half a shard")
-    store, backbone = new_store(tmp_path), Pooled()
-    assert store.ensure(images_of(folder), backbone) == sum(backbone.batches) == 12 - stored
+    store, backbone, images = new_store(tmp_path), Pooled(), images_of(folder)
+    assert store.ensure(images, backbone) == sum(backbone.batches) == 12 - stored
     assert not left.exists()
-    torch.testing.assert_close(
-        store.load(list(images_of(folder)))[torch.arange(13)],
-        by_loop(backbone, images_of(folder)),
-        rtol=2e-3,
-        atol=2e-3,
-    )
+    got = store.load(list(images))[torch.arange(13)]
+    torch.testing.assert_close(got, by_loop(backbone, images), rtol=2e-3, atol=2e-3)
 
 
 def test_four_processes_on_an_empty_store_encode_each_image_once(tmp_path, folder, start):
     processes = [start(tmp_path / "cache", folder, 3, 0.05) for _ in range(4)]
     release(*processes)
-    reports = []
-    for process in processes:
-        out = process.communicate()
-        assert process.returncode == 0
-        reports.append(json.loads(out.splitlines()[-1]))
+    reports = [json.loads(process.communicate().splitlines()[-1]) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
     assert sum(report["encoded"] for report in reports) == 12
     assert sum(sum(report["batches"]) for report in reports) == 12
     assert len(new_store(tmp_path)) == 12

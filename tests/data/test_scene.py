@@ -165,14 +165,11 @@ def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(monke
     tokens = backbone.tokenize(["red", "the same but blue, with long sleeves"] * 400)
     made = scene.frozen_texts(backbone, tokens)
     assert made.keys() == {"pooled", "words", "colour", "shape"}
-    assert torch.equal(made["pooled"], torch.cat([backbone.frozen_text(t)["pooled"] for t in _halves(tokens)]))
+    parts = [{name: value[at] for name, value in tokens.items()} for at in (slice(300), slice(300, None))]
+    assert torch.equal(made["pooled"], torch.cat([backbone.frozen_text(part)["pooled"] for part in parts]))
     for lacking in (0, 1):
         monkeypatch.setattr(scene, "_KEPT_BYTES", sum(value.nbytes for value in made.values()) - lacking)
         assert (scene.frozen_texts(backbone, tokens) is tokens) == lacking
-
-
-def _halves(tokens: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    return [{name: value[part] for name, value in tokens.items()} for part in (slice(0, 300), slice(300, None))]
 
 
 def test_large_backbones_do_not_pile_up(vector_sets, monkeypatch):

@@ -68,9 +68,7 @@ def test_two_pinned_worlds_are_told_apart(tmp_path):
 
 def test_a_runs_manifest_names_its_world(tmp_path):
     def known(seed: int, *sets: str) -> dict[str, Any]:
-        run = run_config(config_of(seed, *sets), Bench.open(tmp_path, "none"))
-        manifest: dict[str, Any] = run.folder.manifest["dataset"]
-        return manifest
+        return run_config(config_of(seed, *sets), Bench.open(tmp_path, "none")).folder.manifest["dataset"]
 
     drawn, pinned = [known(seed) for seed in (0, 1)], [known(seed, "dataset.world=7") for seed in (0, 1)]
     assert [each["world"] for each in (*drawn, *pinned)] == ["0", "1", "7", "7"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from negbench.contracts import Query
 from negbench.datasets.circo import Circo
 from negbench.errors import DataError
 from negbench.plugins.registry import build
@@ -17,7 +18,6 @@ from tests import standin
 from tests.datasets import flaws
 from tests.datasets.test_dataset import block_of
 
-Files = dict[str, Any]
 VAL, TEST = "annotations/val.json", "annotations/test.json"
 INFO = "COCO2017_unlabeled/annotations/image_info_unlabeled2017.json"
 
@@ -34,7 +34,7 @@ def entry(number: int, reference: int, truths: list[int]) -> dict[str, Any]:
     return value
 
 
-def toy_files() -> Files:
+def toy_files() -> flaws.Files:
     return {
         VAL: [entry(0, 10, [20, 30, 40]), entry(1, 20, [10]), entry(2, 243611, [50, 10])],
         TEST: [entry(0, 30, []), entry(1, 50, [])],
@@ -73,10 +73,9 @@ def test_the_real_queries_and_a_submission_of_random_scores(shared_data, tmp_pat
     annotations = json.loads(text)
     gallery = [*sorted({a["reference_img_id"] for a in annotations}), *range(1_000_000, 1_001_000)]
     data = load(flaws.write(tmp_path, {TEST: text.encode(), INFO: info_of(gallery)}), split="test")
-    assert [q.id for q in data.queries] == [str(n) for n in range(800)]
-    assert [int(q.reference) for q in data.queries] == [a["reference_img_id"] for a in annotations]
-    assert [q.text for q in data.queries] == [a["relative_caption"].strip() for a in annotations]
-    assert (data.queries[0].target, data.queries[0].relevant) == (None, ())
+    for n, query, of in zip(range(800), data.queries, annotations, strict=True):
+        assert (query.id, query.target, query.relevant) == (str(n), None, ())
+        assert (int(query.reference), query.text) == (of["reference_img_id"], of["relative_caption"].strip())
     assert data.remarks == ("all test: 1,798 gallery, but 123,403 are published",)
     scores = toy_table(data, 1, "negative")
     with pytest.raises(DataError, match="closed"):
@@ -96,10 +95,8 @@ def test_the_real_queries_and_a_submission_of_random_scores(shared_data, tmp_pat
 def test_queries_of_the_toy(root):
     data = load(root)
     assert data.images == ["10", "20", "30", "40", "50", "60", "243611"]
-    first = data.queries[0]
-    assert (first.id, first.reference, first.target, first.group) == ("0", "10", "20", "all")
-    assert first.relevant == ("20", "30", "40")
-    assert first.text == "has 0 cats"
+    relevant, captions = ("20", "30", "40"), (" has 0 cats ", "a sofa")
+    assert data.queries[0] == Query("0", "10", "has 0 cats", "20", "all", relevant, captions)
     assert [data.relevant.row(i).tolist() for i in range(3)] == [[1, 2, 3], [0], [4, 0]]
     assert data.remarks == (
         "all val: 3 queries, but 220 are published",
@@ -151,11 +148,11 @@ def test_images_are_found_by_number(root):
 # --- flawed files ------------------------------------------------------------------------------------------------
 
 
-def change(key: str, value: Any) -> Callable[[Files], None]:
+def change(key: str, value: Any) -> Callable[[flaws.Files], None]:
     return lambda files: files[VAL][0].update({key: value})
 
 
-FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
+FLAWS: dict[str, tuple[Callable[[flaws.Files], Any], str]] = {
     "too long": (change("target_img_id", 10**12), r"1000000000000 is not an image number"),
     "truth": (change("gt_img_ids", [20, "30"]), r"key 'gt_img_ids'\[1\]: expected an integer, got '30'"),
     "target no truth": (change("target_img_id", 60), r"the target 60 is not among the ground truths"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from negbench.contracts import Query
 from negbench.datasets.cirr import Cirr
 from negbench.errors import DataError
 from negbench.plugins.registry import build
@@ -19,7 +20,6 @@ from tests import standin
 from tests.datasets import flaws
 from tests.datasets.test_dataset import block_of
 
-Files = dict[str, Any]
 PREFIX = {"train": "train", "val": "dev", "test1": "test1"}
 CAPTIONS, SPLIT = "captions/cap.rc2.val.json", "image_splits/split.rc2.val.json"
 
@@ -30,7 +30,7 @@ def entry_of(pair: int, reference: str, target: str, members: list[str]) -> dict
     return {"pairid": pair, "reference": reference, "caption": "other", "img_set": group} | labels
 
 
-def toy_files(split: str = "val") -> Files:
+def toy_files(split: str = "val") -> flaws.Files:
     """Return files of nine images and three entries; the last image is in the split file only."""
     prefix = PREFIX[split]
     ids = [f"{prefix}-{n}-0-img0" for n in range(9)]
@@ -118,11 +118,9 @@ def test_submission_of_random_scores_to_the_real_split(shared_data):
 
 def test_queries_of_the_toy(root):
     data = load(root)
-    first = data.queries[0]
-    assert (first.id, first.group) == ("100", "all")
-    assert (first.text, first.captions) == ("Make it 0 times as big", (" Make it 0 times as big ",))
-    assert (first.reference, first.target, first.relevant) == ("dev-0-0-img0", "dev-1-0-img0", ())
-    assert first.subset == tuple(f"dev-{n}-0-img0" for n in range(1, 6))
+    shown, subset = (" Make it 0 times as big ",), tuple(f"dev-{n}-0-img0" for n in range(1, 6))
+    first = Query("100", "dev-0-0-img0", shown[0].strip(), "dev-1-0-img0", "all", captions=shown, subset=subset)
+    assert data.queries[0] == first
     assert data.images == [f"dev-{n}-0-img0" for n in range(9)]  # in the order of the split file
     assert data.extra_images == []
     assert data.remarks == (
@@ -149,7 +147,7 @@ def loop_metrics(data: Cirr, scores: Tensor) -> dict[str, float]:
     }
 
 
-def large_files(queries: int, images: int, seed: int) -> Files:
+def large_files(queries: int, images: int, seed: int) -> flaws.Files:
     """Return a val split of random groups of six images."""
     source = random.Random(seed)
     ids = [f"dev-{n}-0-img1" for n in range(images)]
@@ -220,16 +218,16 @@ def test_missing_images_name_the_tree_and_the_first_mismatch(root):
 # --- flawed files ------------------------------------------------------------------------------------------------
 
 
-def entry_change(key: str, value: Any) -> Callable[[Files], None]:
+def entry_change(key: str, value: Any) -> Callable[[flaws.Files], None]:
     return lambda files: files[CAPTIONS][1].update({key: value})
 
 
-def group_change(key: str, value: Any) -> Callable[[Files], None]:
+def group_change(key: str, value: Any) -> Callable[[flaws.Files], None]:
     return lambda files: files[CAPTIONS][1]["img_set"].update({key: value})
 
 
 MEMBERS = [f"dev-{n}-0-img0" for n in range(6)]
-FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
+FLAWS: dict[str, tuple[Callable[[flaws.Files], Any], str]] = {
     "pairid twice": (entry_change("pairid", 100), r"val\.json: pairid '100' occurs twice \(entries 0 and 1\)"),
     "outside": (entry_change("target_hard", "dev-99"), r"and the target 'dev-99'"),
     "reference": (entry_change("reference", "dev-99"), r"'dev-99' of query 101 is not in split\.rc2\.val"),

@@ -94,8 +94,7 @@ def test_relevant_ranks_against_loops(exclude, sign):
         # ties: irrelevant images first, then the relevant ones in the listed order
         order = sorted(gallery, key=lambda i: (-score[i], relevant.index(i) if i in relevant else -1))
         assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant]
-        known = data.relevant
-        assert [data.images[c] for c in known.row(index).tolist()] == relevant
+        assert [data.images[c] for c in data.relevant.row(index).tolist()] == relevant
 
 
 def test_evaluate_checks_its_scores():
@@ -141,13 +140,10 @@ def test_derived_columns():
     assert not data.redraws
 
 
-NOWHERE = {"queries": [dataclasses.replace(toy().queries[0], target="nowhere")]}
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (NOWHERE, "target 'nowhere' of query q00"),
+        ({"queries": [dataclasses.replace(toy().queries[0], target="nowhere")]}, "target 'nowhere' of query q00"),
         ({"queries": toy().queries[:1] * 2}, "query 'q00' occurs twice"),
         ({"images": ["i0"] * 17}, "image 'i0' occurs twice"),
         ({"groups": {"one": torch.tensor([0, 99]), "two": torch.arange(17)}}, "'one' has repeated or invalid"),

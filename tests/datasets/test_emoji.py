@@ -79,9 +79,7 @@ def test_texts_say_each_change_and_nothing_else():
     for key in map(str, range(40)):
         text = modification(plain, woman, key)
         assert text.count(",") == 2
-        assert all(word in text for word in ("light", "woman", "right"))
-        assert "dark" not in text
-        assert "hair" not in text
+        assert [w for w in ("light", "woman", "right", "dark", "hair") if w in text] == ["light", "woman", "right"]
         assert text == modification(plain, woman, key)
         assert "Noto" in modification(plain, plain, key, "Noto")
     assert len({modification(plain, Look(), key) for key in map(str, range(40))}) == 4

@@ -27,7 +27,6 @@ TEST = [
     ("t", "black silk dress"), ("u", "white shirt"),
 ]  # fmt: skip
 QUERIES = [("p", "q"), ("t", "r"), ("q", "s"), ("q", "p"), ("s", "q")]
-Files = dict[str, Any]
 
 
 def name_of(image: str) -> str:
@@ -38,7 +37,7 @@ def label_file(images: list[tuple[str, str]]) -> bytes:
     return "".join(f"{name_of(i)}.jpeg\t-1.5\t {caption} \n" for i, caption in images).encode()
 
 
-def toy_files() -> Files:
+def toy_files() -> flaws.Files:
     pairs = "".join(f"{name_of(s)}.jpeg {name_of(t)}.jpeg\n" for s, t in QUERIES)
     return {
         "labels/dress_train_detect_all.txt": label_file(TRAIN[:5]),
@@ -239,14 +238,11 @@ def test_missing_images(root):
 LABELS = "labels/dress_test_detect_all.txt"
 
 
-def put(name: str, more: bytes) -> Callable[[Files], None]:
-    def change(files: Files) -> None:
-        files[name] += more
-
-    return change
+def put(name: str, more: bytes) -> Callable[[flaws.Files], None]:
+    return lambda files: files.update({name: files[name] + more})
 
 
-FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
+FLAWS: dict[str, tuple[Callable[[flaws.Files], Any], str]] = {
     "no label file": (lambda f: f.pop(LABELS), r"labels has no file with 'test' in its name"),
     "no query file": (lambda f: f.pop("test_queries.txt"), r"test_queries\.txt is missing"),
     "two fields": (put(LABELS, b"women/x.jpeg\t1.0\n"), r"all\.txt: line 7: expected path, score and caption"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from negbench.contracts import Query
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.errors import DataError
 from negbench.plugins.registry import build, registry
@@ -17,12 +18,9 @@ QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961)}
 ORIGINAL = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373)}
 
 
-Files = dict[str, Any]  # relative path -> JSON value
-
-
-def toy_files() -> Files:
+def toy_files() -> flaws.Files:
     """Return two entries per category and split; the fourth image is in the split file only."""
-    files: Files = {}
+    files: flaws.Files = {}
     for letter, category in (("D", "dress"), ("S", "shirt"), ("T", "toptee")):
         for split in ("train", "val"):
             ids = [f"{letter}{split}{n}" for n in range(4)]
@@ -89,12 +87,8 @@ def test_val_protocol_is_the_union_of_references_and_targets(shared_data):
 
 def test_queries_of_the_toy(root):
     data = load(root)
-    first = data.queries[0]
-    assert first.id == "dress-val-00000"
-    assert first.text == "Is darker and has no sleeves"
-    assert first.captions == ("is Darker.", " has no sleeves")
-    assert (first.reference, first.target, first.group) == ("Dval0", "Dval1", "dress")
-    assert (first.relevant, first.reference_text) == ((), None)
+    captions, text = ("is Darker.", " has no sleeves"), "Is darker and has no sleeves"
+    assert data.queries[0] == Query("dress-val-00000", "Dval0", text, "Dval1", "dress", captions=captions)
     assert data.queries[1].text == "Is red and and shorter"
     assert sizes(data) == (4, 4, 4)
     assert data.remarks[:2] == (
@@ -179,14 +173,11 @@ def test_root_from_the_environment(root, monkeypatch):
 CAPTIONS, SPLIT = "captions/cap.dress.val.json", "image_splits/split.dress.val.json"
 
 
-def entry_change(key: str, value: Any) -> Callable[[Files], None]:
-    def change(files: Files) -> None:
-        files[CAPTIONS][1][key] = value
-
-    return change
+def entry_change(key: str, value: Any) -> Callable[[flaws.Files], None]:
+    return lambda files: files[CAPTIONS][1].update({key: value})
 
 
-FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
+FLAWS: dict[str, tuple[Callable[[flaws.Files], Any], str]] = {
     "caption file absent": (
         lambda f: f.pop("captions/cap.shirt.val.json"), r"cap\.shirt\.val\.json is missing"),
     "key absent": (lambda f: f[CAPTIONS][1].pop("target"), r"cap\.dress\.val\.json: entry 1: key 'target' is missing"),

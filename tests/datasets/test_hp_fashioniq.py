@@ -16,7 +16,6 @@ from negbench.testing.datasets import SIGNS, toy_table
 from tests import standin
 from tests.datasets import flaws
 
-Files = dict[str, Any]
 FILE = "hpfiq.json"
 
 
@@ -42,7 +41,7 @@ def question_set(start: int, choices: str, ratings: list[tuple[int, int]]) -> di
     return value
 
 
-def toy_files() -> Files:
+def toy_files() -> flaws.Files:
     data = {
         "user_1": {
             "question_set_1": question_set(0, "1212", [(4, 2), (2, 3), (1, 5), (3, 3)]),  # the third contradicts itself
@@ -77,8 +76,7 @@ def test_the_real_file_holds_what_is_published(real):
     participants = Counter(judged.participant for judged in real.judgements.values())
     assert (len(participants), set(participants.values())) == (61, {50})
     assert Counter(real.first.tolist()) == {True: 1641, False: 1409}
-    assert len(real.images) == 5553
-    assert not real.extra_images
+    assert (len(real.images), real.extra_images) == (5553, [])
     assert real.sets.shape == (3050, 2, 5)
     assert set(real.ratings.flatten().tolist()) == {1, 2, 3, 4, 5}
     assert [int(n) for n in real.hits.sum(0)] == [1168, 1184]

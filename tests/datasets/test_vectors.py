@@ -93,7 +93,7 @@ def test_more_images_than_garments():
     data = load(train_images=11_000, twins=3.0)
     assert len(set(data.images)) == 11_000
     assert np.mean([len(query.relevant) for query in data.queries]) == pytest.approx(3, rel=0.1)
-    assert {shown_kind(image) for image in data.images} == {"dress"}
+    assert {attributes_of(image).category for image in data.images} == {"dress"}
     with pytest.raises(OptionError, match=r"90% of the 10,560 possible ones may be used: ask for fewer"):
         load(train_images=60_000, twins=2.0)
 
@@ -103,21 +103,16 @@ def test_a_world_too_large_for_one_category_has_three():
     sizes = {"train_images": 10_000, "twins": 1.0}
     train, val = load(**sizes), load(split="val", **sizes)
     for data in (train, val):
-        assert {shown_kind(image) for image in data.images} == {"dress", "shirt", "toptee"}
+        assert {attributes_of(image).category for image in data.images} == {"dress", "shirt", "toptee"}
         assert list(data.groups) == ["dress"]
         assert len({query.id for query in data.queries}) == len(data.queries)
         for query in data.queries:
-            assert shown_kind(query.reference) == shown_kind(str(query.target))
+            assert attributes_of(query.reference).category == attributes_of(str(query.target)).category
             assert query.relevant == (query.target,)
     assert (len(train.images), len(train.queries), len(val.images), len(val.queries)) == (10_000, 120, 120, 80)
-    features = registry.make("backbones", "vectors", dim=64, tokens=1, noise=0.0, seed=0).features_of(train.images)[
-        :, 0
-    ]
+    backbone = registry.make("backbones", "vectors", dim=64, tokens=1, noise=0.0, seed=0)
+    features = backbone.features_of(train.images)[:, 0]
     assert len(torch.unique(features.round(decimals=4), dim=0)) == 10_000  # also garments of equal attributes
-
-
-def shown_kind(image: str) -> str:
-    return attributes_of(image).category
 
 
 def test_the_world_is_the_golden_one():

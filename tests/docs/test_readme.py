@@ -25,19 +25,10 @@ ONE = {"--seeds": "1", "--workers": "1", "--trials": "2", "--tuned": "2"}
 FEWER = ONE | {"--systems": "plain,qure", "--strategies": "qure,in-batch", "--losses": "bradley-terry,info-nce"}
 
 
-def commands() -> list[list[str]]:
-    """Return the words of every command of the fenced sh blocks, without comments."""
-    calls = []
-    for block in re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL):
-        for line in block.splitlines():
-            for part in line.split("&&"):
-                words = shlex.split(part, comments=True)
-                if words:
-                    calls.append(words)
-    return calls
-
-
-COMMANDS = commands()
+# the words of every command of the fenced sh blocks, without comments
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+PARTS = [part for block in BLOCKS for line in block.splitlines() for part in line.split("&&")]
+COMMANDS = [words for part in PARTS if (words := shlex.split(part, comments=True))]
 OURS = [words[1:] for words in COMMANDS if words[0] == "negbench"]
 DATA = [words for words in OURS if "DIR" in words]
 WHOLE = [words for words in OURS if words not in DATA and words[0] not in ("ui", "report", "doctor", "init", "embed")]

@@ -105,11 +105,8 @@ def test_descending_breaks_ties_by_index():
 
 def test_top_columns_against_a_sorted_list():
     for k, levels in itertools.product((1, 3, 9, 40), (None, 2)):
-        generator = torch.Generator().manual_seed(k)
-        if levels is None:
-            scores = torch.randn(30, 12, generator=generator) - 3
-        else:
-            scores = torch.randint(-levels, 1, (30, 12), generator=generator).float()
+        generator = torch.Generator().manual_seed(k + 100)
+        scores = table(k, 30, 12, levels=levels, shift=-1 if levels else -3)
         scores[0, 3], scores[1] = -torch.inf, -torch.inf
         allowed = torch.rand(30, 12, generator=generator) < 0.6
         allowed[2], allowed[3] = False, True
@@ -137,9 +134,8 @@ def test_top_columns_of_nothing_and_of_nan():
 
 def test_recall_against_scikit_learn():
     for shift, k in itertools.product((0.0, -9.0), (1, 3, 10)):
-        generator = torch.Generator().manual_seed(0)
-        scores = torch.randn(200, 20, generator=generator) + shift  # no ties: the two tie rules differ
-        target = torch.randint(0, 20, (200,), generator=generator)
+        scores = table(0, 200, 20, shift=shift)  # no ties: the two tie rules differ
+        target = torch.randint(0, 20, (200,), generator=torch.Generator().manual_seed(100))
         want = top_k_accuracy_score(target.numpy(), scores.numpy(), k=k, labels=range(20))
         assert hits_at_k(target_ranks(scores, target), k).mean() == pytest.approx(want, abs=1e-6)
 
@@ -167,11 +163,8 @@ def loop_average_precision(scores: list[float], relevant: list[int], k: int) -> 
 
 
 def sample(seed: int, levels: int | None) -> tuple[torch.Tensor, list[list[int]]]:
-    generator = torch.Generator().manual_seed(seed)
-    if levels is None:
-        scores = torch.randn(12, 30, generator=generator) - 3
-    else:
-        scores = torch.randint(-levels, levels, (12, 30), generator=generator).float()
+    generator = torch.Generator().manual_seed(seed + 100)
+    scores = table(seed, 12, 30, levels=levels, shift=0 if levels else -3)
     lengths = torch.randint(1, 8, (12,), generator=generator).tolist()
     return scores, [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
 

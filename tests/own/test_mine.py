@@ -14,14 +14,8 @@ from negbench.settings.command_options import Audit, Mine
 
 
 def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_path):
-    asked = Mine(
-        strategy="top-k:k=1",
-        out=tmp_path / "n.parquet",
-        dataset="vectors",
-        sets=(*vector_sets, "mining.exclude_reference=true"),
-        draws=2,
-        seed=5,
-    )
+    sets = (*vector_sets, "mining.exclude_reference=true")
+    asked = Mine(strategy="top-k:k=1", out=tmp_path / "n.parquet", dataset="vectors", sets=sets, draws=2, seed=5)
     mined = write_negatives(asked)
     config, _, _ = configured(asked, asked.strategy)
     subject = open_subject(config, "train", Audit(queries=0), Display())
@@ -38,9 +32,8 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_pat
         line = mined.frame.iloc[row]
         assert (line["query"], line["target"], line["text"]) == (query.id, query.target, query.text)
         assert line["negatives"] == [max(scores, key=lambda image: scores[image])]  # two draws of a pool of one
-        assert line["target_rank"] == 1 + sum(
-            score >= float((task.candidates[task.target[row]] @ task.queries[row]).max()) for score in scores.values()
-        )
+        own = float((task.candidates[task.target[row]] @ task.queries[row]).max())
+        assert line["target_rank"] == 1 + sum(score >= own for score in scores.values())
     assert mined.source.endswith("(untrained)")
     assert mined.summary["pool_size"] == 1
 

@@ -68,12 +68,10 @@ def test_numpy_torch_and_precision_agree():
 
 @pytest.mark.gpu
 def test_a_device_gives_the_same():
-    queries, images, targets = _world()
-    want = Miner("top-k:k=5", draws=3).refresh(queries, images, targets).negatives
-    assert torch.equal(
-        Miner("top-k:k=5", draws=3).refresh(queries.cuda(), images.cuda(), targets.cuda()).negatives, want
-    )
-    assert torch.equal(Miner("top-k:k=5", draws=3, device="cuda").refresh(queries, images, targets).negatives, want)
+    here, there = _world(), [values.cuda() for values in _world()]
+    want = Miner("top-k:k=5", draws=3).refresh(*here).negatives
+    assert torch.equal(Miner("top-k:k=5", draws=3).refresh(*there).negatives, want)
+    assert torch.equal(Miner("top-k:k=5", draws=3, device="cuda").refresh(*here).negatives, want)
 
 
 def test_state():
