@@ -68,11 +68,8 @@ def test_what_moves_nothing_keeps_it(edit):
         (RANKED, "return view.allowed & less(", "return (\n        view.allowed\n    ) & less("),
         ("negbench.mining.checked", "must return finite weights >= 0", "must give weights from 0 on"),
         ("negbench.loop.types", "    epoch: int = 0  # the next one", "    epoch: int = (0)"),
-        (
-            "negbench.contracts.backbone",
-            "    from PIL.Image import Image",
-            "    from PIL import Image",
-        ),  # only under TYPE_CHECKING
+        # only under TYPE_CHECKING
+        ("negbench.contracts.backbone", "    from PIL.Image import Image", "    from PIL import Image"),
     ):
         edit(module, old, new)
     assert code_version(config_of()) == before
@@ -172,8 +169,7 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_
         return code_version(config)
 
     config = resolved(build_config([{"strategy": "mine", "plugins": [str(plugin)]}]))
-    modules = counted((("--plugin mine.py", plugin),))
-    assert {name for name in modules if not name.startswith("negbench")} == {
+    assert {name for name in counted((("--plugin mine.py", plugin),)) if not name.startswith("negbench")} == {
         "--plugin mine.py", "own_helper", "beside.deeper",
     }  # fmt: skip
     seen = [version()]

@@ -173,14 +173,10 @@ def test_who_was_beaten_is_not_best_for_a_mean_over_fewer_easier_seeds():
 # --- seeds still needed ------------------------------------------------------------------------------------------
 
 
-def difference_of(values: dict[str, Values]) -> Difference:
-    tests: Differences = decided(values, "s0", Looks(tuple(range(20)), 20), margin=0.01, alpha=0.05)
-    return tests.against["s1"]
-
-
 def test_prices_are_those_of_the_widths_that_come():
     """If only seeds vary, half-widths shrink with the root of their number; if queries vary too, there is a floor."""
-    alone = difference_of(simulated([0.0, 0.0], [20, 20], sd=0.02))
+    values, looks = simulated([0.0, 0.0], [20, 20], sd=0.02), Looks(tuple(range(20)), 20)
+    alone = decided(values, "s0", looks, margin=0.01, alpha=0.05).against["s1"]
     half = (alone.interval.high - alone.interval.low) / 2
     assert seeds_for(alone, half, nested=True) == pytest.approx(20, rel=0.05)
     assert seeds_for(alone, half / 2, nested=True) == pytest.approx(80, rel=0.05)

@@ -55,10 +55,8 @@ def planned(axes: Axes, runs: Path) -> list[Cell]:
     return plan(axes.configs(), runs, Display(), Scenes())
 
 
-def compute(axes: Axes, runs: Path, name: str = "c", **options: Any) -> list[Outcome]:
-    return grid_compute.compute(
-        ComparisonFolder(runs / name), planned(axes, runs), Execution(Here(), "none"), **options
-    )
+def compute(axes: Axes, runs: Path) -> list[Outcome]:
+    return grid_compute.compute(ComparisonFolder(runs / "c"), planned(axes, runs), Execution(Here(), "none"))
 
 
 def test_all_strategies_are_those_that_every_run_can_have():
@@ -90,8 +88,7 @@ def test_cells_of_one_seed_stand_together(vector_sets):
 def test_cells_are_computed_in_the_order_of_the_plan(vector_sets, tmp_path):
     cells = planned(axes_of(vector_sets, "qure,top-k", seeds=1), tmp_path)
     seen: list[str] = []
-    folder = ComparisonFolder(tmp_path / "c")
-    execution = Execution(Here(), "none")
+    folder, execution = ComparisonFolder(tmp_path / "c"), Execution(Here(), "none")
     grid_compute.compute(folder, [*cells, cells[1]], execution, lambda o, done: seen.append(o.cell.hash))
     assert seen == [cell.hash for cell in cells]
 
@@ -363,7 +360,7 @@ def test_a_second_command_of_the_same_name_waits(vector_sets, tmp_path, logged):
     assert [record.getMessage() for record in logged].count(waiting) == 1
 
 
-def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, capsys):
+def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused):
     for name, content in (
         ("of-claims", {"comparison.json": {"kind": "claims", "cells": []}}),
         ("of-a-study", {"study.json": {}}),
@@ -374,18 +371,12 @@ def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, capsys):
             write_json(tmp_path / name / file, value)
     (tmp_path / "mlflow.db").touch()
     before = held(tmp_path)
-    for name, there in (
-        ("of-claims", "already claims"),
-        ("of-a-study", "already a study"),
-        ("of-a-run", "already a run"),
-    ):
-        assert negbench(command_of(vector_sets, tmp_path, "--name", name)) == 2
-        line = capsys.readouterr().err.strip().splitlines()[-1]
-        assert line.startswith(f"negbench: error: --name {name}: ")
-        assert line.endswith(f" is {there}: give another --name")
+    for name, there in (("of-claims", "claims"), ("of-a-study", "a study"), ("of-a-run", "a run")):
+        line = refused(command_of(vector_sets, tmp_path, "--name", name), f"negbench: error: --name {name}: ")
+        assert line.endswith(f" is already {there}: give another --name")
     for name in ("mlflow.db", "mlflow.db-wal", "artifacts"):  # also before there is a store
-        assert negbench(command_of(vector_sets, tmp_path, "--name", name)) == 2
-        assert "the MLflow store of the runs folder has this name" in capsys.readouterr().err
+        command = command_of(vector_sets, tmp_path, "--name", name)
+        refused(command, "the MLflow store of the runs folder has this name")
     for kind in ("claims", "study", "final"):
         with pytest.raises(OptionError, match="compared is already a comparison"):
             check_name(tmp_path / "compared", kind)
@@ -396,18 +387,17 @@ def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, capsys):
     assert held(tmp_path) == before
 
 
-def test_axes_of_wrong_types_are_one_line(tmp_path, capsys):
+def test_axes_of_wrong_types_are_one_line(tmp_path, refused):
     recipe = tmp_path / "r.toml"
     for line in ("strategies = 3", "systems = 3", "strategies = [3]", "losses = true"):
         recipe.write_text(f"[compare]\n{line}\n", encoding="utf-8")
-        assert negbench(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)]) == 2
-        lines = capsys.readouterr().err.strip().splitlines()
-        assert f"negbench: error: compare.{line.split()[0]} " in lines[-1]
+        command = ["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)]
+        refused(command, f"negbench: error: compare.{line.split()[0]} ")
     for command in ("compare", "run", "study", "claims"):
         more = ["--strategy", "qure"] if command in ("run", "study") else []
         few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=1", *more]
-        assert negbench([command, *few, "--runs-dir", os.devnull]) == 2
-        assert f"error: {'cannot write' if command == 'run' else '--runs-dir'} {os.devnull}" in capsys.readouterr().err
+        problem = "cannot write" if command == "run" else "--runs-dir"
+        refused([command, *few, "--runs-dir", os.devnull], f"error: {problem} {os.devnull}")
 
 
 def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, capsys):
@@ -440,12 +430,9 @@ MISTAKES = [
 ]
 
 
-def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, capsys):
+def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refused):
     for flags, message in MISTAKES:
-        assert negbench(command_of(vector_sets, tmp_path, *flags)) == 2, flags
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        refused(command_of(vector_sets, tmp_path, *flags), message)
     assert not list(tmp_path.iterdir())
 
 

@@ -38,8 +38,7 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer,
 
 def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(longer, tmp_path):
     """Two groups of four epochs a run and two seeds; up to two further trials of each."""
-    asked = Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(longer), name="c")
-    plan = plan_comparison(asked, tmp_path)
+    plan = plan_comparison(Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(longer)), tmp_path)
     assert plan.epochs_after_trials(None) == (4 * 4, 4 * 4 + 2 * 2 * 4)
     assert plan.epochs_after_trials(Looks((3, 1), 5)) == (4 * 4, 4 * 4 + 2 * 2 * 4 + 2 * 3 * 4)
 

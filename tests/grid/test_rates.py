@@ -49,11 +49,9 @@ def trials_by_hand(vector_sets: list[str], strategy: str, rates: list[float], ru
     """Return, for each rate, the run that `negbench run --set ...` makes with the first seed."""
     by_rate = {}
     for rate in rates:
-        closed = ["eval.reported=false", "eval.dev_fraction=0.3", "eval.every=2"]
-        texts = [*vector_sets, f"train.lr={rate}", *closed]
+        texts = [*vector_sets, f"train.lr={rate}", "eval.reported=false", "eval.dev_fraction=0.3", "eval.every=2"]
         config = build_config([*map(set_layer, texts), {"strategy": {"name": strategy}, "seed": 3}])
-        digest = plan_run(config, Scenes()).hash
-        (folder,) = runs.glob(f"*-{digest[:8]}")
+        (folder,) = runs.glob(f"*-{plan_run(config, Scenes()).hash[:8]}")
         by_rate[resolved(config).train.lr] = RunFolder(folder)
     return by_rate
 
@@ -118,16 +116,14 @@ def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_p
 
 def test_the_error_is_paired_within_strata_and_by_cluster():
     """Against loops over strata and clusters."""
-    draw = np.random.default_rng(0)
-    first, second = (draw.integers(0, 2, (1, 60)).astype(float) for _ in range(2))
+    first, second = np.random.default_rng(0).integers(0, 2, (2, 1, 60)).astype(float)
     strata, clusters = np.array(["a"] * 20 + ["b"] * 40), np.array([f"c{i // 3}" for i in range(60)])
     sums = []
     for cluster in np.unique(clusters):
         total = 0.0
         for q in np.flatnonzero(clusters == cluster):
             own = strata == strata[q]
-            gaps = (first - second)[0, own]
-            total += (first[0, q] - second[0, q] - gaps.mean()) / own.sum() / 2
+            total += (first[0, q] - second[0, q] - (first - second)[0, own].mean()) / own.sum() / 2
         sums.append(total)
     by_hand = math.sqrt(sum(each**2 for each in sums) * 20 / 19)
     one, two = (Values(values, (0,), strata, clusters) for values in (first, second))

@@ -62,11 +62,10 @@ def test_what_is_not_defined_says_why(vector_sets):
         assert "\n" not in each["reason"]
 
 
-def test_the_command_keeps_the_matrix_for_its_readers(vector_sets, tmp_path, capsys):
-    sets = [part for text in vector_sets for part in ("--set", text)]
+def test_the_command_keeps_the_matrix_for_its_readers(vector_flags, tmp_path, capsys):
     command = ["compare", "--systems", "plain,qure", "--strategies", "all-corpus,in-batch", "--seeds", "1"]
-    command += ["--name", "s", "--no-report", "--lr=fixed", "--runs-dir", str(tmp_path)]
-    command += ["--tracking-uri", "none", *sets]
+    command += ["--name", "s", "--no-report", "--lr=fixed", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
+    command += vector_flags
     assert negbench(command) == 0
     rows = read_json(tmp_path / "s" / "comparison.json")["cells"]
     assert {(row["system"], row["strategy"]) for row in rows if row["own"]} == {("plain", "in-batch"), ("qure", "qure")}

@@ -14,7 +14,6 @@ from torch.nn.functional import normalize
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import BankStep, relevance
 from negbench.data.scene import Scenes
-from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import Moving
@@ -89,8 +88,7 @@ def test_the_bank_is_the_gallery_in_one_softmax(opened, k):
     want, count = 0.0, 0
     for row in ROWS.tolist():
         own = int(targets[row])
-        others = [c for c in gallery(opened, row) if c != own]
-        others = sorted(others, key=lambda c: -float(scores[row, c]))[:k]
+        others = sorted((c for c in gallery(opened, row) if c != own), key=lambda c: -float(scores[row, c]))[:k]
         count += len(others)
         want -= float(scores[row, [own, *others]].log_softmax(0)[0]) / len(ROWS)
     assert result.negatives == count
@@ -123,8 +121,7 @@ def test_a_queue_holds_the_last_targets_as_they_were(opened):
     with torch.no_grad():  # queued embeddings do not follow the model
         objective.memory.tokens.mul_(0.5)
     result = step(objective, second)
-    queue = [(int(targets[row]), 0.5) for row in first.tolist()] + [(int(targets[row]), 1.0) for row in second.tolist()]
-    queue = queue[-8:]
+    queue = [(int(targets[row]), factor) for rows, factor in ((first, 0.5), (second, 1.0)) for row in rows][-8:]
     want, count = 0.0, 0
     for row in second.tolist():
         own = int(targets[row])
@@ -226,9 +223,8 @@ def test_candidates_beside_mixed_negatives(opened, over):
     tokens = {k: v[ROWS] for k, v in opened.scene.train.tokens.items()}
     given = []
     for mixed in (0, 9):
-        strategy = make_strategy("mochi", queue=64, hardest=3, pairs=mixed, with_query=mixed)
         loss = make_loss("margin-kl", kl_over=over)
-        objective = Objective(opened.backbone, strategy, loss, opened.scene, opened.config.mining)
+        objective = objective_of(opened, "mochi", loss, queue=64, hardest=3, pairs=mixed, with_query=mixed)
         given.append(objective._batch_scores(Batch(ROWS, None, tokens, seed=ROWS)))
     plain, beside = given
     assert beside.slots["bank"].scores.shape[1] == plain.slots["bank"].scores.shape[1] + 18
@@ -254,14 +250,14 @@ def test_mixed_negatives_are_thinned_with_the_others(opened):
     assert step(objective, kept=6, seed=torch.arange(5)).negatives == 6 * 5
 
 
-def test_what_a_bank_does_not_go_with(vector_sets):
-    opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
-    dataset = textual(opened.scene.train.dataset)
+def test_what_a_bank_does_not_go_with(opened):
+    dataset = opened.scene.train.dataset
+    queries = [dataclasses.replace(q, reference_text="a", target_text="b") for q in dataset.queries]
+    textual = dataclasses.replace(dataset, queries=queries)
+    more = (make_loss("info-nce"), HybridConfig(alpha=0.4), opened.backbone, textual)
     for name in ("bank", "xbm+qure"):
         with pytest.raises(NegbenchError, match=r"--set hybrid\.alpha=0 --set hybrid\.beta=0"):
-            check_objective(
-                make_strategy(name), make_loss("info-nce"), HybridConfig(alpha=0.4), opened.backbone, dataset
-            )
+            check_objective(make_strategy(name), *more)
 
 
 # --- order of queries ------------------------------------------------------------------------------------------------
@@ -291,9 +287,3 @@ def test_an_order_that_is_none_is_told(vector_sets, tmp_path, monkeypatch):
     monkeypatch.setattr(type(make_strategy("ngame")), "order", lambda self, epoch: torch.zeros(48, dtype=torch.int64))
     with pytest.raises(NegbenchError, match=r"Ngame\.order must return a permutation of the 48 queries"):
         run_config(config_of(vector_sets, "ngame"), Bench.open(tmp_path, "none"))
-
-
-def textual(dataset: Dataset) -> Dataset:
-    """Return the data set with privileged texts."""
-    queries = [dataclasses.replace(q, reference_text="a", target_text="b") for q in dataset.queries]
-    return dataclasses.replace(dataset, queries=queries)

@@ -95,13 +95,12 @@ def dataset(rows: Sequence[tuple[str | None, str, str | None, float, float]] = R
 
 def members(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS) -> Members:
     picked = [chosen[n] for n in rows]
-    others = ~torch.eye(len(rows), dtype=torch.bool)
     return Members(
         rows=torch.tensor(list(rows)),
         tokens={"angle": torch.tensor([float(row[1]) for row in picked])},
         reference=direction(torch.tensor([row[3] for row in picked]))[:, None],
         target=direction(torch.tensor([row[4] for row in picked]))[:, None],
-        allowed={slot: others.clone() for slot in slots},
+        allowed={slot: ~torch.eye(len(rows), dtype=torch.bool) for slot in slots},
     )
 
 
@@ -211,13 +210,10 @@ def test_all_triples_of_texts_are_mined_by_the_strategy(k):
     everyone = range(len(rows))
     strategy = make_strategy("in-batch-cube", k=k)
     terms = HybridTerms(HybridConfig(alpha=1.0), Plane(), make_loss("info-nce"), dataset(rows), strategy)
-    batch = members(everyone, (), rows)
-    count = len(rows)
-    cells = itertools.product(everyone, repeat=3)
-    allowed = torch.tensor([a != c for a, _, c in cells]).reshape(count, count, count)
+    allowed = torch.tensor([[[a != c for c in everyone] for _ in everyone] for a in everyone])
     turns = [row[1] for row in rows]
     others = torch.tensor([[a != b for b in turns] for a in turns])
-    batch = dataclasses.replace(batch, allowed={"modification": others, "triple": allowed})
+    batch = dataclasses.replace(members(everyone, (), rows), allowed={"modification": others, "triple": allowed})
     own = {(first, turn, last) for first, turn, last, _, _ in rows}
     cosines = []
     for a, b, c in itertools.product(everyone, repeat=3):
@@ -343,8 +339,7 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell, strategy, slots):
             wanted = wanted + 0.4 * loss(positive, functools.partial(corrupted, slot))
         for texts, images in ((first, cell.scene.train.references), (last, None)):
             column = images[rows] if images is not None else cell.scene.train.images[data.target_columns[rows]]
-            embedded = backbone.candidates(cell.scene.features(backbone, column))[:, 0]
-            scores = backbone.text_queries(texts) @ embedded.T
+            scores = backbone.text_queries(texts) @ backbone.candidates(cell.scene.features(backbone, column))[:, 0].T
             for way in (scores, scores.T):
                 value = loss(way.diagonal(), lambda i, w=way, t=texts: [w[i, j] for j in range(5) if t[j] != t[i]])
                 wanted = wanted + 0.1 * value

@@ -199,15 +199,10 @@ def test_rows_without_an_attribute_word_are_left_out(weighted):
     assert len(rows) == 4
     negatives = torch.tensor([[1], [2], [4], [5]])
     loss = make_loss("margin-kl", kl_over="pair", lambda_rank=0.0, margin_aspect=0.5)
-    plain = make_loss("bradley-terry")
-    losses = [
-        float(
-            Objective(backbone, make_strategy("dqe"), chosen, scene, MiningConfig())(
-                batch_of(scene, rows, negatives)
-            ).loss
-        )
-        for chosen in (loss, plain)
-    ]
+    losses = []
+    for chosen in (loss, make_loss("bradley-terry")):
+        objective = Objective(backbone, make_strategy("dqe"), chosen, scene, MiningConfig())
+        losses.append(float(objective(batch_of(scene, rows, negatives)).loss))
     subs = backbone.sub_queries(
         scene.features(backbone, scene.train.references[rows]), {k: v[rows] for k, v in tokens.items()}
     )
@@ -228,9 +223,8 @@ def test_rows_without_an_attribute_word_are_left_out(weighted):
 
 @torch.no_grad()
 def test_a_cube_that_would_not_fit_is_refused(cell, monkeypatch):
-    objective = Objective(
-        cell.backbone, make_strategy("in-batch-cube", k=1), make_loss("info-nce"), cell.scene, MiningConfig()
-    )
+    strategy, loss = make_strategy("in-batch-cube", k=1), make_loss("info-nce")
+    objective = Objective(cell.backbone, strategy, loss, cell.scene, MiningConfig())
     batch = batch_of(cell.scene, torch.arange(4), None)
     monkeypatch.setattr("negbench.loop.slots._MOST_SCORES", 4**3)
     objective(batch)
@@ -262,8 +256,7 @@ def test_cube_step_is_info_nce_over_the_hardest_triples(cell, k, exclude):
     objective = Objective(cell.backbone, make_strategy("in-batch-cube", k=k), make_loss("info-nce"), scene, mining)
     result = objective(batch_of(scene, torch.tensor(rows), None))
     positive = torch.tensor([score(cell.backbone, scene, r, r, t) for r, t in zip(rows, targets, strict=True)])
-    tau = float(cell.backbone.temperature)
-    logits = torch.cat([positive[:, None], hardest.expand(5, -1)], dim=1) / tau
+    logits = torch.cat([positive[:, None], hardest.expand(5, -1)], dim=1) / float(cell.backbone.temperature)
     assert float(result.loss) == pytest.approx(float(-logits.log_softmax(1)[:, 0].mean()), abs=1e-4)
     assert result.negatives == 5 * len(hardest)
     assert result.statistics["pool_size"] == len(hardest)
@@ -305,9 +298,8 @@ def test_bf16_is_close_to_float32(weighted, strategy, loss):
     negatives = None if make_strategy(strategy).scope == "batch" else (rows[:, None] + torch.tensor([[3, 5]])) % 32
     outcomes = []
     for half in (True, False):
-        objective = Objective(
-            opened.backbone, make_strategy(strategy), make_loss(loss), opened.scene, MiningConfig(), hybrid
-        )
+        parts = (make_strategy(strategy), make_loss(loss), opened.scene, MiningConfig(), hybrid)
+        objective = Objective(opened.backbone, *parts)
         opened.backbone.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             value = objective(batch_of(opened.scene, rows, negatives)).loss
@@ -329,18 +321,16 @@ def test_bf16_is_close_to_float32(weighted, strategy, loss):
 def test_scores_are_float32_under_autocast(cell):
     """Under bfloat16 autocast only the embeddings are rounded, not the scores that a low temperature divides."""
     rows = torch.arange(12)
-    objective = Objective(
-        cell.backbone, make_strategy("in-batch"), make_loss("info-nce", tau=0.01), cell.scene, MiningConfig()
-    )
+    strategy, loss = make_strategy("in-batch"), make_loss("info-nce", tau=0.01)
+    objective = Objective(cell.backbone, strategy, loss, cell.scene, MiningConfig())
     seen = []
-    real = objective.loss
 
     class Watched:
         candidate_set, uses_aspects, tau = "pair", False, 0.01
 
         def evaluate(self, given: LossInput) -> Tensor:
             seen.append(given.negatives)
-            return real.evaluate(given)
+            return loss.evaluate(given)
 
     objective.loss = Watched()
     with torch.autocast("cpu", torch.bfloat16):

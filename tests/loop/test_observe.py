@@ -62,11 +62,8 @@ def test_the_cards_are_of_the_model_as_it_is(strategy, vector_sets, tmp_path):
     assert [card["epoch"] for card in result["regime_by_refresh"]] == epochs
     assert result["regime"]["epoch"] == 4
     options = Audit(queries=0)
-    ended = audit(
-        open_subject(resolved(finished.folder.config), "train", options, Display(), finished.folder),
-        {"all": make_strategy("all-corpus")},
-        options,
-    )
+    subject = open_subject(resolved(finished.folder.config), "train", options, Display(), finished.folder)
+    ended = audit(subject, {"all": make_strategy("all-corpus")}, options)
     assert list(ended.regime) == FIELDS
     for name, value in ended.regime.items():
         assert result["regime"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
@@ -92,9 +89,8 @@ def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(vecto
 
 
 def remarks(vector_sets: list[str], loss: str = "bradley-terry", **state: Any) -> list[str]:
-    return remarks_of(
-        resolved(config_of("qure", vector_sets)), registry.make("losses", loss), State(**state), queries=100
-    )
+    config, made = resolved(config_of("qure", vector_sets)), registry.make("losses", loss)
+    return remarks_of(config, made, State(**state), queries=100)
 
 
 def losses(*values: float) -> list[dict[str, float]]:
@@ -140,9 +136,8 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets, loss, level):
 
 def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, capsys):
     """The remark on unchanged pools is printed for a model that does not move, also when its run is reused."""
-    sets = [
-        part for text in (*vector_sets, "train.lr=1e-12", "schedule.refresh_epochs=[1,2]") for part in ("--set", text)
-    ]
+    texts = (*vector_sets, "train.lr=1e-12", "schedule.refresh_epochs=[1,2]")
+    sets = [part for text in texts for part in ("--set", text)]
     command = ["run", "--strategy", "after-target", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     for _ in range(2):  # the second call reuses the run
         assert negbench(command) == 0

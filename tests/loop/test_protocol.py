@@ -242,6 +242,10 @@ def table(queries: list[Tensor], images: list[Tensor]) -> Tensor:
     return torch.stack([torch.stack([max(token @ query for token in image) for image in images]) for query in queries])
 
 
+def scores_of(backbone: Backbone, dataset: Dataset) -> Tensor:
+    return table(composed(backbone, dataset), images_of(backbone, dataset))
+
+
 def batches_of(seed: int, epochs: int, queries: int = 48, size: int = 16) -> list[list[int]]:
     generator = stream(seed, "batches")
     return [c.tolist() for _ in range(epochs) for c in torch.randperm(queries, generator=generator).split(size)]
@@ -301,8 +305,7 @@ def test_the_strategy_sees_the_model_as_it_is(story):
     """The scores of each refresh equal those of loops over ids, with the weights of that moment."""
     seen = []
     for refresh in story.tape.refreshes[1:]:
-        backbone = backbone_at(story.config, refresh.weights)
-        scores = table(composed(backbone, story.train), images_of(backbone, story.train))
+        scores = scores_of(backbone_at(story.config, refresh.weights), story.train)
         assert len(refresh.views) == len(story.train.groups)
         for view, (group, columns) in zip(refresh.views, story.train.groups.items(), strict=True):
             rows = [n for n, query in enumerate(story.train.queries) if query.group == group]
@@ -316,8 +319,7 @@ def test_the_strategy_sees_the_model_as_it_is(story):
 
 
 def test_an_epoch_uses_its_own_draws(story):
-    ends = [*REFRESHES, EPOCHS]
-    for refresh, end in zip(story.tape.refreshes, ends, strict=True):
+    for refresh, end in zip(story.tape.refreshes, [*REFRESHES, EPOCHS], strict=True):
         start = refresh.steps // STEPS
         for epoch in range(start, end):
             for step in story.tape.epochs(STEPS)[epoch]:
@@ -391,8 +393,8 @@ def test_training_is_a_plain_loop(story):
     optimizer = torch.optim.AdamW(backbone.parameter_groups(LR, DECAY))
     images, train = story.train.images, story.train
     temperatures, losses = [], []
-    batches = batches_of(3, EPOCHS, size=20)
-    for number, (rows, lr, step) in enumerate(zip(batches, rates(), story.tape.steps, strict=True)):
+    steps = zip(batches_of(3, EPOCHS, size=20), rates(), story.tape.steps, strict=True)
+    for number, (rows, lr, step) in enumerate(steps):
         refresh = [r for r in story.tape.refreshes if r.steps <= number][-1]
         first = (number // STEPS - refresh.steps // STEPS) * DRAWS
         tau = backbone.temperature
@@ -438,8 +440,7 @@ def test_curves_are_kept_at_their_moments(story, vector_sets, tmp_path):
     assert sorted(p.name for p in story.result.path.glob("curves-*")) == ["curves-start.npz", "curves-warm.npz"]
     for moment, refresh in (("start", 0), ("warm", 1)):
         curves = Curves.load(story.result.path / f"curves-{moment}.npz")
-        backbone = backbone_at(story.config, story.tape.refreshes[refresh].weights)
-        scores = table(composed(backbone, story.train), images_of(backbone, story.train))
+        scores = scores_of(backbone_at(story.config, story.tape.refreshes[refresh].weights), story.train)
         for number, query in enumerate(story.train.queries):
             own = float(scores[number, story.train.images.index(str(query.target))])
             falling = sorted(scores[number, story.train.groups[query.group]].tolist(), reverse=True)
@@ -523,16 +524,14 @@ def test_the_epoch_is_chosen_where_the_run_says(vector_sets, tmp_path):
 
 def test_of_equal_epochs_the_first_is_chosen(vector_sets, tmp_path):
     sets = ("train.epochs=2", "train.lr=1e-12", "eval.select=val")
-    config = config_of(vector_sets, *sets, strategy="in-batch", loss="info-nce")
-    result = run(config, tmp_path)
+    result = run(config_of(vector_sets, *sets, strategy="in-batch", loss="info-nce"), tmp_path)
     assert len({p["val/recall_at_10"] for p in result.folder.metrics() if "val/recall_at_10" in p}) == 1
     assert result.details["reported_epoch"] == 1
 
 
 def test_dev_is_taken_from_train(vector_sets, tmp_path):
     config = config_of(vector_sets, "eval.select=dev", "eval.dev_fraction=0.25", "train.epochs=2")
-    scenes = Scenes()
-    opened = open_run(config, Display(), scenes)
+    opened = open_run(config, Display(), Scenes())
     train, dev = opened.scene.train.dataset, opened.splits.dev
     assert opened.scene.dev.dataset is dev
     assert opened.scene.val.dataset.split == "val"
@@ -590,14 +589,13 @@ def test_mining_and_scoring_see_no_dropout(vector_sets, tmp_path):
     tape, result = recorded(config, tmp_path)
     (refresh,) = tape.refreshes
     dataset = part_of(resolved(config), "train")
-    backbone = backbone_at(resolved(config), refresh.weights)
-    scores = table(composed(backbone, dataset), images_of(backbone, dataset))
+    scores = scores_of(backbone_at(resolved(config), refresh.weights), dataset)
     for view, (group, columns) in zip(refresh.views, dataset.groups.items(), strict=True):
         rows = [n for n, query in enumerate(dataset.queries) if query.group == group]
         torch.testing.assert_close(view.scores, scores[rows][:, columns], atol=1e-5, rtol=1e-5)
     val = part_of(resolved(config), "val")
-    trained = backbone_at(resolved(config), result.folder.weights())
-    assert result.metrics == pytest.approx(val.evaluate(table(composed(trained, val), images_of(trained, val))))
+    trained = scores_of(backbone_at(resolved(config), result.folder.weights()), val)
+    assert result.metrics == pytest.approx(val.evaluate(trained))
     # training uses dropout: the first step's positives differ from those without it
     resting = scores[torch.arange(48), dataset.target_columns][tape.steps[0].rows]
     assert not torch.allclose(tape.steps[0].positive, resting, atol=1e-3)
@@ -631,8 +629,7 @@ def test_batch_strategies_are_never_mined(vector_sets, tmp_path):
     assert tape.refreshes == []
     assert result.details["refresh_epochs"] == []
     assert all(step.drawn is None for step in tape.steps)
-    train = part_of(result.folder.config, "train")
-    targets = [query.target for query in train.queries]
+    targets = [query.target for query in part_of(result.folder.config, "train").queries]
     pairs = sum(targets[a] != targets[b] for rows in batches_of(0, 4) for a in rows for b in rows)
     assert result.details["negatives_seen"] == pairs
     assert sum(int(step.mask.sum()) for step in tape.steps if step.mask is not None) == pairs

@@ -206,10 +206,8 @@ class Shown(Display):
 
 
 def test_progress_reaches_its_total(tmp_path, vector_sets):
-    config, display = (
-        config_of("qure", vector_sets, "train.epochs=2", "train.batch_size=20", "schedule.refresh_epochs=[0,1]"),
-        Shown(),
-    )
+    config = config_of("qure", vector_sets, "train.epochs=2", "train.batch_size=20", "schedule.refresh_epochs=[0,1]")
+    display = Shown()
     runs.run_config(config, dataclasses.replace(Bench.open(tmp_path, "none"), display=display))
     queries = len(Scenes().dataset(config.dataset, "train", images=False).queries)
     assert queries == 48
@@ -245,9 +243,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("strategy", "pairs_of_epoch"), [("in-batch", [0, 1, 2, 3, 4, 5]), ("after-target", [0, 0, 2, 2, 4, 4])]
 )
 def test_pairs_are_those_of_the_epoch_or_of_the_interval(vector_sets, pairs, tmp_path, strategy, pairs_of_epoch):
-    seen: list[Tensor] = []
-    tokens: list[Tensor] = []
-    mined: list[Tensor] = []
+    seen, tokens, mined = list[Tensor](), list[Tensor](), list[Tensor]()
 
     def stepped(moving: Moving, state: State, batch: Batch) -> None:
         if (batch.rows == 0).any():

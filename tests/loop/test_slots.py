@@ -32,8 +32,7 @@ def value(loss: InfoNCE | BradleyTerry | MarginKL, how: str, slots: dict[Slot, C
 @pytest.mark.parametrize("loss", [InfoNCE(), BradleyTerry(), MarginKL()])
 def test_one_slot_is_the_loss_itself(loss):
     slots = slots_of({"target": MATRICES["target"]})
-    scores = torch.tensor(MATRICES["target"])
-    want = float(loss(torch.tensor([0.6, 0.2]), scores, OTHERS, temperature=TAU))
+    want = float(loss(torch.tensor([0.6, 0.2]), torch.tensor(MATRICES["target"]), OTHERS, temperature=TAU))
     for how in ("sum", "joint"):
         assert value(loss, how, slots, Beside()) == pytest.approx(want, rel=1e-6)
 

@@ -1,5 +1,7 @@
 """Drops of sorted scores against a loop over every query and image."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -31,12 +33,8 @@ def loop(task: MiningTask, row: int) -> tuple[list[float], list[int]]:
     target, gone = int(task.target[row]), task.excluded.row(row).tolist()
     values = [scores[c] for c in task.groups[int(task.group[row])].tolist() if c == target or c not in gone]
     values.sort(reverse=True)
-    drops = []
-    for place in range(len(values) - 1):
-        if values[place] < scores[target]:
-            drops.append((values[place] - values[place + 1], place))
-    drops.sort(key=lambda drop: (-drop[0], drop[1]))
-    return values, [place for _, place in drops[:2]]
+    drops = [(b - a, place) for place, (a, b) in enumerate(pairwise(values)) if a < scores[target]]
+    return values, [place for _, place in sorted(drops)[:2]]
 
 
 def test_against_loops():
@@ -83,13 +81,8 @@ def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path):
 
 
 def test_a_corpus_of_the_target_and_one_more():
-    task = MiningTask(
-        torch.tensor([[1.0, 0.0]]),
-        torch.tensor([[[0.5, 0.0]], [[0.9, 0.0]]]),
-        torch.tensor([0]),
-        torch.tensor([0]),
-        [torch.arange(2)],
-    )
+    tokens, first = torch.tensor([[[0.5, 0.0]], [[0.9, 0.0]]]), torch.tensor([0])
+    task = MiningTask(torch.tensor([[1.0, 0.0]]), tokens, first, first, [torch.arange(2)])
     assert score_curves(task).drops.tolist() == [[-1, -1]]
 
 

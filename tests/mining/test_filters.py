@@ -13,14 +13,12 @@ from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import open_run, plan_run
 from negbench.mining.filters import Filters
-from negbench.mining.mine import mine
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET
 from negbench.mining.task import mining_task
-from negbench.settings.config import MiningConfig, RunConfig, resolved
-from negbench.settings.layers import parse_plugin
-from negbench.systems.system import load_config
+from negbench.settings.config import MiningConfig, resolved
 from negbench.testing.worlds import toy_view, toy_views
-from tests.mining.test_mining import Function, scored_task
+from tests.mining.test_composite import config_of
+from tests.mining.test_mining import Function, run, scored_task
 
 SETTINGS = [
     {"margin": 0.25},
@@ -77,8 +75,7 @@ def test_every_strategy_draws_from_what_is_left():
     """s+ = 0.5, margin 0.2: 0.45 and 0.6 are dropped, so that the hardest two are 0.25 and -0.1."""
     task = scored_task([[0.5, 0.45, 0.6, 0.25, -0.1, -0.8]], [0], filters=Filters(margin=0.2))
     for name, want in (("top-k", {3, 4}), ("after-target", {3, 4}), ("all-corpus", {3, 4, 5})):
-        strategy = make_strategy(name, **({} if name == "all-corpus" else {"k": 2}))
-        mined = mine(task, strategy, refresh=0, draws=6, generator=torch.Generator().manual_seed(0))
+        mined = run(task, make_strategy(name, **({} if name == "all-corpus" else {"k": 2})), draws=6)
         assert set(mined.negatives[0].tolist()) == want
         assert mined.target_rank.item() == 2  # statistics cover all allowed images: a filter hides none
         assert mined.band_start.item() == pytest.approx(2 / 4)
@@ -86,7 +83,7 @@ def test_every_strategy_draws_from_what_is_left():
 
 def test_a_query_without_anything_left_falls_back_as_without_a_filter():
     task = scored_task([[-0.5, -0.4, -0.6, -0.7], [-0.9, -0.5, -0.6, -0.7]], [0, 0], filters=Filters(margin=1.5))
-    mined = mine(task, make_strategy("top-k", k=2), refresh=0, draws=3, generator=torch.Generator().manual_seed(0))
+    mined = run(task, make_strategy("top-k", k=2), draws=3)
     assert mined.fallback.tolist() == [BELOW_TARGET, ANY_ALLOWED]
     assert set(mined.negatives[0].tolist()) == {2}  # the nearest below
     assert set(mined.negatives[1].tolist()) == {1, 2, 3}
@@ -99,21 +96,18 @@ def test_fallbacks_take_what_the_filters_leave():
         (0.2, [0.5, 0.45, 0.6, 0.1, 0.2], BELOW_TARGET, {4}),
         (-0.25, [-0.5, -0.4, 0.3, -0.3, -0.2], ANY_ALLOWED, {1, 3}),
     ):
-        task = scored_task([row], [0], filters=Filters(margin=margin))
-        mined = mine(task, nothing, refresh=0, draws=4, generator=torch.Generator().manual_seed(0))
+        mined = run(scored_task([row], [0], filters=Filters(margin=margin)), nothing)
         assert mined.fallback.tolist() == [code]
         assert set(mined.negatives[0].tolist()) == want
-
-
-def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:
-    return load_config(flags={"strategy": parse_plugin(strategy)}, sets=[*sets, *more])
 
 
 def test_a_batch_is_filtered_by_its_own_scores(vector_sets):
     opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
     opened.backbone.eval()
-    rows, mining = torch.arange(0, 48, 4), MiningConfig(margin=0.1, max_target=0.6)
+    rows, settings = torch.arange(0, 48, 4), {"margin": 0.1, "max_target": 0.6}
+    mining = MiningConfig.model_validate(settings)
     task = mining_task(opened.backbone, opened.scene, mining, reads=("target",))
+    assert task.filters == Filters(margin=0.1, max_target=0.6)
     columns = task.target[rows]
     view = ScoreView(
         torch.stack([(task.queries[r] @ task.candidates[columns].flatten(0, 1).T).view(-1, 2).amax(1) for r in rows]),
@@ -121,24 +115,15 @@ def test_a_batch_is_filtered_by_its_own_scores(vector_sets):
         opened.scene.train.allowed_images(rows, columns, MiningConfig()),
         planes={"target": task.planes["target"].block(rows, columns)},
     )
-    want = {
-        name: sum(
-            int(table.allowed[i, j]) and not dropped(table, i, j, {"margin": 0.1, "max_target": 0.6})
-            for i in range(len(rows))
-            for j in range(len(rows))
-        )
-        for name, table in {
-            "there": view,
-            "back": ScoreView(view.scores.T, view.target, view.allowed.T, planes={"target": view.planes["target"].T}),
-        }.items()
-    }
+    turned = ScoreView(view.scores.T, view.target, view.allowed.T, planes={"target": view.planes["target"].T})
+    there, back = (
+        sum(not dropped(table, i, j, settings) for i, j in table.allowed.nonzero().tolist()) for table in (view, turned)
+    )
     batch = Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()})
-    for name, count in (("in-batch", want["there"]), ("in-batch-both", want["there"] + want["back"])):
+    for name, count in (("in-batch", there), ("in-batch-both", there + back)):
         parts = (opened.backbone, make_strategy(name), make_loss("info-nce"), opened.scene)
         step = Objective(*parts, mining)(batch)
         assert 0 < step.negatives == count < Objective(*parts, MiningConfig())(batch).negatives
-    task = mining_task(opened.backbone, opened.scene, mining, reads=("target",))
-    assert task.filters == Filters(margin=0.1, max_target=0.6)
 
 
 def test_a_filter_makes_any_pool_one_of_scores(vector_sets):
@@ -166,8 +151,7 @@ def test_known_groups_are_left_out(vector_sets):
     assert train.excluded(MiningConfig()) is None
     object.__setattr__(data.queries[0], "subset", (data.images[3], data.images[8], "an image of another gallery"))
     try:
-        excluded = train.excluded(mining)
-        assert [excluded.row(i).tolist() for i in (0, 1)] == [[3, 8], []]
+        assert [train.excluded(mining).row(i).tolist() for i in (0, 1)] == [[3, 8], []]
         columns = torch.tensor([2, 3, 8, 9])
         free = train.allowed_images(torch.tensor([0, 1]), columns, MiningConfig())
         kept = train.allowed_images(torch.tensor([0, 1]), columns, mining)

@@ -187,7 +187,7 @@ def test_equals_a_miner_of_loops(tokens, strategy, rule):
         for name in ("band_start", "band_end", "band_mean", "false_negative_rate_pool", "positive"):
             assert float(getattr(mined, name)[i]) == pytest.approx(want[name], abs=1e-6, nan_ok=True), (i, name)
         drawn, n = mined.negatives[i].tolist(), want["pool_size"]
-        for cycle in _batched(drawn, n):
+        for cycle in (drawn[k : k + n] for k in range(0, len(drawn), n)):
             assert len(set(cycle)) == len(cycle)
             assert set(cycle) <= want["pool"]
             assert len(cycle) < n or set(cycle) == want["pool"]
@@ -200,10 +200,6 @@ def test_equals_a_miner_of_loops(tokens, strategy, rule):
         assert float(mined.false_negative_rate_draws[i]) == pytest.approx(wrong, abs=1e-6, nan_ok=True)
     assert (mined.positive < 0).any()
     assert mined.overlap.isnan().all()
-
-
-def _batched(items: list[int], size: int) -> list[list[int]]:
-    return [items[k : k + size] for k in range(0, len(items), size)]
 
 
 # --- scores, blocks, shards, processes ------------------------------------------------------------------------------
@@ -336,10 +332,9 @@ def test_memory_is_bounded_by_the_block(tmp_path, sized):
     candidates = normalize(torch.randn(images, 2, 4, generator=generator), dim=-1)
     target = torch.randint(images, (count,), generator=generator)
     task = MiningTask(queries, candidates, target, torch.zeros_like(target), [torch.arange(images)])
-    strategy = Below()
-    run(task, strategy, block=block, files=PoolFiles(tmp_path / "0"))
+    run(task, Below(), block=block, files=PoolFiles(tmp_path / "0"))
     with _Largest() as seen:
-        run(task, strategy, block=block, files=PoolFiles(tmp_path / "1", tmp_path / "0"))
+        run(task, Below(), block=block, files=PoolFiles(tmp_path / "1", tmp_path / "0"))
     assert block * images <= seen.largest <= 2 * block * images  # two tokens per image
     assert count * images > 20 * seen.largest
 
@@ -356,8 +351,7 @@ def test_splitmix_gives_the_published_stream():
         4593380528125082431,
         16408922859458223821,
     ]
-    got = splitmix(torch.tensor(1234567), torch.arange(5))
-    assert [value % 2**64 for value in got.tolist()] == published
+    assert [value % 2**64 for value in splitmix(torch.tensor(1234567), torch.arange(5)).tolist()] == published
     for seed in (0, -1, -(2**63), 2**63 - 1):
         state = seed % 2**64
         for value in splitmix(torch.tensor(seed), torch.arange(4)).tolist():
@@ -393,9 +387,8 @@ _POOL = torch.tensor([True, False, True, True, False, True])
 def test_every_order_of_a_pool_is_equally_likely_in_every_cycle(draw):
     """Chi-square over the 4! orders of each cycle, and over pairs (last of the first cycle, first of the second)."""
     drawn = draw(_POOL.expand(len(_SEEDS), -1), _SEEDS, 8)
-    base = torch.tensor([6**3, 6**2, 6, 1])
     for cycle in (drawn[:, :4], drawn[:, 4:]):
-        counts = (cycle * base).sum(1).unique(return_counts=True)[1]
+        counts = (cycle * torch.tensor([6**3, 6**2, 6, 1])).sum(1).unique(return_counts=True)[1]
         assert len(counts) == 24
         assert chisquare(counts.numpy()).pvalue > 1e-3
     pairs = (drawn[:, 3] * 6 + drawn[:, 4]).unique(return_counts=True)[1]
@@ -472,9 +465,8 @@ def test_an_oracle_does_not_fall_back_to_a_relevant_image_unless_nothing_else_is
 def test_a_query_without_any_allowed_image_is_an_error_that_names_it():
     with pytest.raises(NegbenchError, match=r"query 0: no image of its corpus \(1 images\) is allowed"):
         run(scored_task([[0.5]], [0]), Everything())
-    task = scored_task([[0.5, 0.4], [0.5, 0.4]], [0, 0], excluded=Ragged.of([[], [1]]))
     with pytest.raises(NegbenchError, match="query 1: no image"):
-        run(task, Everything())
+        run(scored_task([[0.5, 0.4], [0.5, 0.4]], [0, 0], excluded=Ragged.of([[], [1]])), Everything())
 
 
 # --- what may be chosen ---------------------------------------------------------------------------------------------
@@ -497,9 +489,8 @@ def test_a_query_without_any_allowed_image_is_an_error_that_names_it():
     ],
 )
 def test_a_strategy_that_breaks_its_contract_is_refused(answer, message):
-    task = scored_task([[0.1, 0.2, 0.3, 0.4]], [1], excluded=Ragged.of([[3]]))
     with pytest.raises(NegbenchError, match=message):
-        run(task, Function(answer))
+        run(scored_task([[0.1, 0.2, 0.3, 0.4]], [1], excluded=Ragged.of([[3]])), Function(answer))
 
 
 def test_a_batch_strategy_cannot_be_mined():
@@ -618,8 +609,7 @@ def test_batch_statistics_equal_loops():
             share.append(sum(bool(relevant[i, j]) for j in w) / len(w))
             weight_share.append(sum(v for j, v in w.items() if relevant[i, j]) / total)
             hardness.append(sum(v * float(scores[i, i] - scores[i, j]) for j, v in w.items()) / total)
-        got = batch_statistics(view, pool, relevant)
-        assert got == pytest.approx(
+        assert batch_statistics(view, pool, relevant) == pytest.approx(
             {
                 "pool_size": sum(sizes) / 5,
                 "false_negative_rate_pool": sum(share) / 5,

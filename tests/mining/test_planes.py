@@ -21,8 +21,8 @@ from negbench.mining.mine import mine
 from negbench.mining.planes import offline_planes, planes_read, read_trec
 from negbench.mining.task import mining_task
 from negbench.plugins.registry import Plugin, registry
-from negbench.settings.config import MiningConfig, RunConfig, resolved
-from negbench.systems.system import load_config
+from negbench.settings.config import MiningConfig, resolved
+from tests.mining.test_composite import config_of
 from tests.vector_files import WIDTH, write_vectors
 
 SEEN: list[ScoreView] = []
@@ -44,10 +44,7 @@ class Watching(Strategy):
 class WatchingBatch(BatchStrategy):
     reads: ClassVar[tuple[PlaneName, ...]] = PLANES
     corrupts: ClassVar[tuple[Slot, ...]] = ("target", "query")
-
-    def pool(self, view: ScoreView) -> Tensor:
-        SEEN.append(view)
-        return view.allowed.clone()
+    pool = Watching.pool
 
 
 @dataclass(frozen=True)
@@ -59,30 +56,24 @@ class Plain(Watching):
 def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     SEEN.clear()
     for cls in (Watching, WatchingBatch, Plain):
-        name = cls.__name__.lower()
-        monkeypatch.setitem(registry._classes, ("strategies", name), cls)
-        monkeypatch.setitem(
-            registry._files, ("strategies", name), Plugin("strategies", name, __name__, Path(__file__), "this test")
-        )
+        key = ("strategies", cls.__name__.lower())
+        monkeypatch.setitem(registry._classes, key, cls)
+        monkeypatch.setitem(registry._files, key, Plugin(*key, __name__, Path(__file__), "this test"))
 
 
-def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:
-    return load_config(flags={"strategy": {"name": strategy}}, sets=[*sets, *more])
+def guided_by(folder: Path, seed: int) -> str:
+    """Write other vectors to a folder; return the `--set` text that makes them the guide."""
+    write_vectors(folder, seed=seed)
+    return f"mining.guide='precomputed:images={folder / 'images.npz'}:texts={folder / 'texts.npz'}'"
 
 
 @pytest.fixture
 def sets(vector_sets: list[str], tmp_path: Path) -> list[str]:
     """Return `--set` texts with other vectors as guide and a judge's file of two images of the first train query."""
-    write_vectors(tmp_path / "guide", seed=1)
     train = load_split(resolved(config_of(vector_sets, "plain")).dataset, "train", images=False)
     lines = [f"{train.queries[0].id} Q0 {train.images[c]} 1 {s} me" for c, s in ((3, -0.5), (1, 0.9))]
     (tmp_path / "judge.trec").write_text("\n".join(lines) + "\n")
-    guide = f"precomputed:images={tmp_path / 'guide' / 'images.npz'}:texts={tmp_path / 'guide' / 'texts.npz'}"
-    return [*vector_sets, f"mining.guide='{guide}'", f"mining.judge='{tmp_path / 'judge.trec'}'"]
-
-
-def guide_of(config: RunConfig) -> Backbone:
-    return load_backbone(config.mining.backbones[0], 0).eval()
+    return [*vector_sets, guided_by(tmp_path / "guide", 1), f"mining.judge='{tmp_path / 'judge.trec'}'"]
 
 
 @torch.no_grad()
@@ -109,7 +100,7 @@ def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) 
 def test_planes_of_a_task_are_those_of_loops(sets):
     opened = open_run(config_of(sets, "watching"), Display(), Scenes())
     offline = offline_planes(PLANES, opened.config, opened.scene, Display())
-    guide, data = guide_of(opened.config), opened.scene.train.dataset
+    guide, data = load_backbone(opened.config.mining.backbones[0], 0).eval(), opened.scene.train.dataset
     for parameter in opened.backbone.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline, temperature=0.3)
@@ -194,9 +185,8 @@ def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets, sets, tmp_pa
         opened = open_run(config_of(sets, "watching"), Display(), Scenes())
         other.write_text(f"{query} Q0 i 1 0.5 me\n".format(opened.scene.train.dataset.queries[0].id))
         mining = opened.config.mining.model_copy(update={"judge": str(other)})
-        config = opened.config.model_copy(update={"mining": mining})
         with pytest.raises(DataError, match=message):
-            offline_planes(("judge",), config, opened.scene, Display())
+            offline_planes(("judge",), opened.config.model_copy(update={"mining": mining}), opened.scene, Display())
 
 
 def test_files_that_are_no_scores(tmp_path):
@@ -229,9 +219,7 @@ def test_guide_and_judge_are_part_of_what_a_run_is(sets, tmp_path):
     before, file = hash_of(), tmp_path / "judge.trec"
     (tmp_path / "copy.trec").write_text(file.read_text())
     assert hash_of(f"mining.judge='{tmp_path / 'copy.trec'}'") == before
-    write_vectors(tmp_path / "third", seed=2)
-    third = f"precomputed:images={tmp_path / 'third' / 'images.npz'}:texts={tmp_path / 'third' / 'texts.npz'}"
-    assert hash_of(f"mining.guide='{third}'") != before
+    assert hash_of(guided_by(tmp_path / "third", 2)) != before
     file.write_text(file.read_text().replace("0.9", "0.8"))
     assert hash_of() != before
     assert resolved(config_of(sets, "plain")).identity()["mining"].keys() <= {"guide"}

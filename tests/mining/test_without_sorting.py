@@ -5,6 +5,7 @@ Tested with torch alone, and with the compiled passes where numba is installed.
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -37,49 +38,35 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def rows_of(kind: str) -> Tensor:
+def rows_by_kind() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(7)
     scores = torch.randn(ROWS, COLUMNS, generator=generator)
-    if kind == "tied":
-        return (scores * 4).round() / 4
-    if kind == "negative":
-        return -scores.abs() - 1
-    if kind == "half":
-        return scores.half()
-    if kind == "bfloat16":
-        return scores.bfloat16()
-    if kind == "double":
-        return scores.double() + 1e-12 * torch.randn(ROWS, COLUMNS, generator=generator).double()
-    if kind == "equal":
-        return torch.full((ROWS, COLUMNS), -0.25)
-    if kind == "two values":
-        return torch.where(scores > 0, 0.5, -0.0)
-    if kind == "one outlier":
-        rows = torch.zeros(ROWS, COLUMNS)
-        rows[:, 333] = torch.tensor([1.0, -1.0]).repeat(ROWS // 2)
-        return rows
-    if kind == "two outliers":
-        return scores.index_fill(1, torch.tensor([5, 600]), 40.0) - scores.new_tensor([100.0] + [0.0] * (COLUMNS - 1))
-    if kind == "clustered":
-        return scores * 1e-6 + torch.arange(COLUMNS) % 5
-    if kind == "lopsided":
-        return -(scores.double().exp() ** 8).float()
-    if kind == "subnormal":
-        return scores * 1e-40
-    if kind == "huge":
-        return scores * 1e37
-    if kind == "rising":
-        return torch.arange(COLUMNS).float().expand(ROWS, -1) / COLUMNS
-    return scores
+    one, two, ends = torch.tensor([333]), torch.tensor([5, 600]), torch.tensor([[1.0], [-1.0]])
+    return {
+        "random": scores,
+        "tied": (scores * 4).round() / 4,
+        "negative": -scores.abs() - 1,
+        "half": scores.half(),
+        "bfloat16": scores.bfloat16(),
+        "double": scores.double() + 1e-12 * torch.randn(ROWS, COLUMNS, generator=generator).double(),
+        "equal": torch.full((ROWS, COLUMNS), -0.25),
+        "two values": torch.where(scores > 0, 0.5, -0.0),
+        "one outlier": torch.zeros(ROWS, COLUMNS).index_copy(1, one, ends.repeat(ROWS // 2, 1)),
+        "rising": torch.arange(COLUMNS).float().expand(ROWS, -1) / COLUMNS,
+        "two outliers": scores.index_fill(1, two, 40.0) - scores.new_tensor([100.0] + [0.0] * (COLUMNS - 1)),
+        "clustered": scores * 1e-6 + torch.arange(COLUMNS) % 5,
+        "lopsided": -(scores.double().exp() ** 8).float(),
+        "subnormal": scores * 1e-40,
+        "huge": scores * 1e37,
+    }
 
 
-KINDS = ("random", "tied", "negative", "half", "bfloat16", "double", "equal", "two values", "one outlier", "rising")
-KINDS += ("two outliers", "clustered", "lopsided", "subnormal", "huge")
+KINDS = rows_by_kind()
 
 
 def view_of(kind: str, refresh: int = 0) -> ScoreView:
     """Return a view: a third of the columns excluded, nearly all in the last rows; targets at both ends and between."""
-    scores, generator = rows_of(kind), torch.Generator().manual_seed(8)
+    scores, generator = KINDS[kind], torch.Generator().manual_seed(8)
     allowed = torch.rand(ROWS, COLUMNS, generator=generator) > 0.33
     for row, kept in ((-1, 3), (-2, 1), (-3, 30)):
         allowed[row] = torch.arange(COLUMNS) < kept
@@ -108,8 +95,7 @@ def sorted_qure(strategy: Qure, view: ScoreView) -> Tensor:
 
 
 def sorted_shares(strategy: Dqe, view: ScoreView) -> Tensor:
-    others = view.allowed.sum(1, keepdim=True) - 1
-    share = places(view.scores, view.allowed).float() / others.clamp(min=1)
+    share = places(view.scores, view.allowed).float() / (view.allowed.sum(1, keepdim=True) - 1).clamp(min=1)
     inside = (share >= strategy.alpha) & (share <= strategy.beta)
     return inside & view.allowed & (view.scores <= view.positive[:, None])
 
@@ -119,20 +105,15 @@ def sorted_shift(strategy: ShiftedTopK, view: ScoreView) -> Tensor:
     return view.allowed & (place >= strategy.start) & (place < strategy.stop)
 
 
+QURES = (Qure(), *(Qure(variant="release", consecutive_threshold=t) for t in (0, 1, 60, 500)))
+DQES = (Dqe(scale="quantile"), Dqe(scale="quantile", alpha=0.0, beta=0.11))
 SORTED: list[tuple[Strategy, Callable[[ScoreView], Tensor]]] = [
     *((TopK(k=k), lambda view, k=k: places(view.scores, view.allowed) < k) for k in (1, 10, 200, 699)),
     *((AfterTarget(k=k), lambda view, k=k: places(view.scores, below(view)) < k) for k in (1, 15, 400)),
     (Cirqrs(n_neg=40), lambda view: places(view.scores, below(view)) < 10),
-    *((s, lambda view, s=s: sorted_qure(s, view)) for s in (Qure(),)),
-    *(
-        (s, lambda view, s=s: sorted_qure(s, view))
-        for s in (Qure(variant="release", consecutive_threshold=t) for t in (0, 1, 60, 500))
-    ),
-    *(
-        (s, lambda view, s=s: sorted_shares(s, view))
-        for s in (Dqe(scale="quantile"), Dqe(scale="quantile", alpha=0.0, beta=0.11))
-    ),
-    (ShiftedTopK(start=5, stop=110), lambda view: sorted_shift(ShiftedTopK(start=5, stop=110), view)),
+    *((strategy, partial(sorted_qure, strategy)) for strategy in QURES),
+    *((strategy, partial(sorted_shares, strategy)) for strategy in DQES),
+    (ShiftedTopK(start=5, stop=110), partial(sorted_shift, ShiftedTopK(start=5, stop=110))),
 ]
 
 
@@ -161,7 +142,7 @@ def test_windows_are_those_of_sorted_rows():
 @pytest.mark.usefixtures("path")
 def test_the_best_columns_are_those_of_sorted_rows():
     for kind in KINDS:
-        scores = rows_of(kind).float()
+        scores = KINDS[kind].float()
         for k in (1, 20, 300, COLUMNS):
             assert torch.equal(top_columns(scores, k), descending(scores)[:, :k])
 
@@ -193,6 +174,13 @@ def test_the_compiled_passes_are_what_runs(path):
     assert compiled.kernels(torch.zeros(3, 2).T) is None
 
 
+def same_drops(scores: Tensor, eligible: Tensor, apart: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    by("torch", monkeypatch)
+    want = between_drops(scores, eligible, apart)
+    by("compiled", monkeypatch)
+    return torch.equal(between_drops(scores, eligible, apart), want)
+
+
 @needs_numba
 @pytest.mark.parametrize("kind", KINDS)
 def test_drops_are_those_of_torch(kind, monkeypatch):
@@ -200,14 +188,11 @@ def test_drops_are_those_of_torch(kind, monkeypatch):
     generator = torch.Generator().manual_seed(10)
     for width in (1, 2, 3, 17, 3000):
         columns = torch.randint(COLUMNS, (40, width), generator=generator)
-        scores = rows_of(kind).float()[torch.arange(40) % ROWS].gather(1, columns)
+        scores = KINDS[kind].float()[torch.arange(40) % ROWS].gather(1, columns)
         scores = scores + (width == 3000) * 1e-3 * torch.randn(scores.shape, generator=generator)
         eligible = torch.rand(scores.shape, generator=generator) > torch.rand(40, 1, generator=generator)
         for apart in (0, 1, 3, 40):
-            by("torch", monkeypatch)
-            want = between_drops(scores, eligible, apart)
-            by("compiled", monkeypatch)
-            assert torch.equal(between_drops(scores, eligible, apart), want), (width, apart)
+            assert same_drops(scores, eligible, apart, monkeypatch), (width, apart)
 
 
 @needs_numba
@@ -218,10 +203,7 @@ def test_drops_that_hardly_differ(apart, monkeypatch):
     for spread in (0.001, 0.01, 0.03, 0.1):
         falls = 1 - 0.01 * torch.arange(70) + spread * torch.randn(200, 70, generator=generator)
         scores = -falls.cumsum(1)[:, torch.randperm(70, generator=generator)]
-        by("torch", monkeypatch)
-        want = between_drops(scores, scores < 0, apart)
-        by("compiled", monkeypatch)
-        assert torch.equal(between_drops(scores, scores < 0, apart), want)
+        assert same_drops(scores, scores < 0, apart, monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -128,9 +128,8 @@ def test_every_section_is_there_and_linked(page):
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
     assert [h for h in links if h[1:] in want] == [f"#{key}" for key in want]
-    assert [h for h in links if "chapter" in h] == [
-        f"#chapter-{name}" for name in ("result", "why", "examples", "details")
-    ]
+    chapters = ("result", "why", "examples", "details")
+    assert [h for h in links if "chapter" in h] == [f"#chapter-{name}" for name in chapters]
     assert len(set(page.ids)) == len(page.ids)
     assert {h[1:] for h in page.hrefs if h.startswith("#")} <= set(page.ids)
 
@@ -148,9 +147,8 @@ def test_the_answer_comes_first_and_detail_is_folded(page, compared, words_of):
     head = re.search(r'<p class="header">(.*?)</p>', text)
     date = datetime.fromtimestamp((compared / "small" / "comparison.json").stat().st_mtime, tz=UTC)
     words = re.sub("<[^>]*>", " ", head[1])
-    assert [word in words for word in ("synthetic@", "2 seeds", "3 epochs", f"{date:%Y-%m}", "negbench 0.")] == [
-        True
-    ] * 5
+    for word in ("synthetic@", "2 seeds", "3 epochs", f"{date:%Y-%m}", "negbench 0."):
+        assert word in words
 
 
 def test_the_header_names_drawn_worlds_once(tmp_path):
@@ -245,14 +243,13 @@ def drawn_runs(compared: Path) -> figures.Runs:
 
 
 def test_training_lines_are_the_points_of_the_runs(drawn_runs):
-    runs = drawn_runs
-    group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == ("qure", "info-nce"))
+    group = next(g for g in drawn_runs.groups if (g.labels["strategy"], g.labels["loss"]) == ("qure", "info-nce"))
     want = []
     for epoch in range(-1, 3):
         points = [p for run in group.runs for p in run.metrics() if p["epoch"] == epoch and "val/average/recall" in p]
         assert len(points) == 2
         want.append(100 * sum(p["val/average/recall"] for p in points) / 2)
-    chart = figures.training(runs)
+    chart = figures.training(drawn_runs)
     axes = drawn(next(panel for panel in chart.panels if panel.title == "info-nce"))
     line = next(line for line in axes.lines if line.get_label() == "qure")
     assert list(line.get_xdata()) == [0, 1, 2, 3]
@@ -310,15 +307,13 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
 
 
 def test_colours_are_the_same_in_every_figure(drawn_runs):
-    runs = drawn_runs
     seen: dict[str, set[str]] = {}
-    for chart in (figures.training(runs), figures.false_negatives(runs)):
+    for chart in (figures.training(drawn_runs), figures.false_negatives(drawn_runs)):
         for panel in chart.panels:
-            axes = drawn(panel)
-            for line in axes.lines:
-                if line.get_label() in runs.strategies:
+            for line in drawn(panel).lines:
+                if line.get_label() in drawn_runs.strategies:
                     seen.setdefault(line.get_label(), set()).add(line.get_color())
-    assert seen.keys() == set(runs.strategies)
+    assert seen.keys() == set(drawn_runs.strategies)
     assert all(len(colors) == 1 for colors in seen.values())
     assert len(set.union(*seen.values())) == len(seen)
 
@@ -357,9 +352,8 @@ def test_galleries_show_what_was_drawn(page, compared, words_of):
     shown = re.search(r"query (\S+)-train-(\d+) of train", text)
     assert shown is not None
     assert len(re.findall("<h4>[^<]*negatives drawn", text)) == 3 * 2  # best, worst, random; two mining strategies
-    row = next(
-        index for index, query in enumerate(_train_queries(run)) if query == f"{shown.group(1)}-train-{shown.group(2)}"
-    )
+    queries = [query.id for query in load_split(RunFolder(run).config.dataset, "train", images=False).queries]
+    row = queries.index(f"{shown.group(1)}-train-{shown.group(2)}")
     block = text[shown.end() :]
     strip = block[block.index("qure: negatives drawn") :]
     assert f"{mined['scores'][row][0]:.2f}" in strip[: strip.index("</ul>")]
@@ -372,10 +366,6 @@ def test_galleries_show_what_the_trained_model_ranked(compared):
     columns, _ = _view("qure", folder, Scenes(), Pick(tuple(range(len(ranks))), ("all",) * len(ranks)), None)[0].val
     for rank, target, top in zip(ranks, dataset.target_columns.tolist(), columns.tolist(), strict=True):
         assert top.index(target) + 1 == rank if rank <= TOP else target not in top
-
-
-def _train_queries(run: Path) -> list[str]:
-    return [query.id for query in load_split(RunFolder(run).config.dataset, "train", images=False).queries]
 
 
 @pytest.fixture

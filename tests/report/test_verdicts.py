@@ -56,8 +56,7 @@ def group_of(
     """Return a group of finished runs, as folders."""
     folders = []
     for seed in seeds:
-        name = f"{strategy}-{'-'.join(labels.values())}-{dataset}-{seed}"
-        folder = RunFolder(runs / name)
+        folder = RunFolder(runs / f"{strategy}-{'-'.join(labels.values())}-{dataset}-{seed}")
         config = build_config([{"strategy": {"name": "qure"}, "dataset": {"name": "fashioniq"}, "seed": seed}])
         folder.write_manifest({"config": config.model_dump(mode="json")})
         ranks = ranks_of(seed + 100 * len(strategy), better)
@@ -241,8 +240,7 @@ def test_the_metric_can_be_chosen(tmp_path):
         tables = tables_of(groups, Rules(metric=given), main_only=True)
         assert [table.main for table in tables] == ["average/recall_at_50"] * 2
     assert [table.main for table in tables_of(groups)] == ["average/recall"] * 2
-    rows = rows_of(tables[0], Rules())
-    assert {row.metric for row in rows if row.main} == {"average/recall_at_50"}
+    assert {row.metric for row in rows_of(tables[0], Rules()) if row.main} == {"average/recall_at_50"}
     assert tables_of(groups, Rules(metric="dress/recall_at_10"))[0].main == "dress/recall_at_10"
     with pytest.raises(UnknownNameError, match="unknown --metric 'R@7'"):
         tables_of(groups, Rules(metric="R@7"))
@@ -377,8 +375,8 @@ def test_too_few_seeds_are_said(tmp_path):
 
 def test_a_saturated_metric_is_said(tmp_path):
     groups = [group_of(tmp_path, name, 6.0) for name in ("in-batch", "a")]
-    rows = main_rows(groups)
-    assert any("is saturated" in line and "--metric" in line for line in answer_of(groups, rows))
+    lines = answer_of(groups, main_rows(groups))
+    assert any("is saturated" in line and "--metric" in line for line in lines)
 
 
 def test_over_all_weighs_every_data_set_the_same(tmp_path):
