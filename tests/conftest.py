@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import html
 import importlib.util
@@ -152,11 +151,12 @@ def _forked_server(
     if pid := os.fork():
         return pid
     try:
-        atexit._run_exitfuncs = lambda: None  # those of this process, which workers would run
         kept = sorted({0, 1, 2, *handles, os.sysconf("SC_OPEN_MAX")})
         for before, after in itertools.pairwise(kept):
             os.closerange(before + 1, after)
         exec(arguments[-1])
+    except Exception:  # a server ends with SystemExit
+        traceback.print_exc()
     finally:
         os._exit(0)
 
