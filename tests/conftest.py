@@ -391,9 +391,9 @@ def longer(vector_sets: list[str]) -> list[str]:
     return [*vector_sets[:-4], "train.epochs=4", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vector_flags(vector_sets: list[str]) -> list[str]:
-    """`vector_sets` as arguments of a command."""
+    """`vector_sets` as arguments of a command; of a module, as tests/loop and others have their own `vector_sets`."""
     return [part for text in vector_sets for part in ("--set", text)]
 
 
