@@ -100,5 +100,5 @@ def open_subject(
         task=task.shard(rows),
         rows=rows,
         val=QueryRanks.from_frame(run.ranks()) if run is not None and own else None,
-        remarks=tuple(unfamiliar(config, backbone)),
+        remarks=(*dataset.remarks, *unfamiliar(config, backbone)),
     )

@@ -116,7 +116,7 @@ class Split:
         dataset = self.dataset
         if not (mining.exclude_reference or mining.exclude_relevant or mining.exclude_subset):
             return None
-        known = dataset.relevant if mining.exclude_relevant else None
+        known = dataset.answers if mining.exclude_relevant else None
         rows: list[list[int]] = [[] if known is None else known.row(i).tolist() for i in range(len(dataset.queries))]
         if mining.exclude_reference:
             for row, column in zip(rows, dataset.reference_columns.tolist(), strict=True):
@@ -164,8 +164,8 @@ class Split:
 
     def relevant_images(self, rows: Tensor, columns: Tensor) -> Tensor | None:
         """Return [B, C] bool: whether `columns[c]` is known to be relevant to query `rows[i]`; None if unknown."""
-        relevant = self.dataset.relevant
-        return None if relevant is None else _among(relevant, rows, columns, len(self.dataset.images))
+        answers = self.dataset.answers
+        return None if answers is None else _among(answers, rows, columns, len(self.dataset.images))
 
 
 def _among(listed: Ragged, rows: Tensor, columns: Tensor, width: int) -> Tensor:

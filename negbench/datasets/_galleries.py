@@ -126,6 +126,31 @@ class Galleries:
             return None
         return Ragged.of(self._relevant_columns(index) for index in range(len(self.queries)))
 
+    @cached_property
+    def shared_queries(self) -> list[list[int]]:
+        """Groups of rows that ask one query, with reference and texts alike, of several targets."""
+        rows: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
+        for row, query in enumerate(self.queries):
+            if query.target is not None:
+                rows.setdefault((query.group, query.reference, query.captions or (query.text,)), []).append(row)
+        return [same for same in rows.values() if len({self.queries[row].target for row in same}) > 1]
+
+    @cached_property
+    def answers(self) -> Ragged | None:
+        """Q rows of columns: `relevant`, and what answers other rows of the same query; an empty row where only the
+        target is known. None if every row would be empty.
+
+        Scores follow `relevant`; masks, false-negative rates and oracles follow this.
+        """
+        if not self.shared_queries:
+            return self.relevant
+        rows = [[] if self.relevant is None else self.relevant.row(row).tolist() for row in range(len(self.queries))]
+        for same in self.shared_queries:
+            every = [column for row in same for column in (int(self.target_columns[row]), *rows[row])]
+            for row in same:
+                rows[row] = list(dict.fromkeys([int(self.target_columns[row]), *every]))
+        return Ragged.of(rows)
+
     def _relevant_columns(self, index: int) -> list[int]:
         query, group = self.queries[index], int(self.group_index[index])
         named = ([] if query.target is None else [query.target]) + list(query.relevant)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -26,8 +26,8 @@ CUTOFF = 10  # of mAP
 GROUP = "all"
 
 
-_RECALLS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS}
-_PRECISION = {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
+MOST_GROUPS = 12  # with a column each in the results
+_VALUES = {f"recall_at_{k}": (hits(k),) for k in RECALLS} | {f"map_at_{CUTOFF}": (precision(CUTOFF),)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +82,12 @@ class Triplets(Dataset):
             content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
         queries = [_query(row, split, options.exclude_reference) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
-        kind = card(options.exclude_reference, with_gallery=gallery is not None, with_relevant=more)
+        galleries = _galleries(queries, added)
+        kind = card(
+            options.exclude_reference, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys()
+        )
         remarks = tuple(f"{file.name}: {remark}" for remark in _remarks(table, rows, split))
-        names, groups = columns_of(_galleries(queries, added))
+        names, groups = columns_of(galleries)
         data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
         home = file.parent
         files = _find_images(names, [home] if root is None else [root, home]) if images else None
@@ -92,11 +95,33 @@ class Triplets(Dataset):
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
-        """R@1, 5, 10 and 50 of the target; mAP@10 too where one of these queries has more than one relevant image."""
-        return _RECALLS | (_PRECISION if bool((ranks.relevant_ranks.lengths > 1).any()) else {})
+        """R@1, 5, 10 and 50 of the target; mAP@10 too where one of these queries has more than one relevant image.
+
+        Over all queries; where the file names groups, at most 12, also of each group, and the mean of the groups.
+        """
+        return _metrics_of(ranks.groups, bool((ranks.relevant_ranks.lengths > 1).any()))
 
 
-def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_relevant: bool = False) -> DatasetCard:
+def _metrics_of(groups: Collection[str], with_relevant: bool) -> dict[str, Metric]:
+    values = {name: value for name, value in _VALUES.items() if with_relevant or not name.startswith("map")}
+    declared = {name: Metric(value) for name, value in values.items()}
+    if _in_results(groups):
+        declared |= {f"{group}/{name}": Metric(values[name], group=group) for group in groups for name in values}
+        declared |= {f"average/{name}": Metric(value, over="groups") for name, value in values.items()}
+    return declared
+
+
+def _in_results(groups: Collection[str]) -> bool:
+    return set(groups) != {GROUP} and len(groups) <= MOST_GROUPS
+
+
+def card(
+    exclude_reference: bool = False,
+    *,
+    with_gallery: bool = False,
+    with_relevant: bool = False,
+    groups: Collection[str] = (GROUP,),
+) -> DatasetCard:
     """Card of a file that is read with these options."""
     return DatasetCard(
         name="triplets",
@@ -105,8 +130,8 @@ def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_re
         gallery="all images that the group's rows of the split name" + (", and the gallery file" * with_gallery),
         exclude_reference=exclude_reference,
         text_template="as written, stripped",
-        metrics=(*_RECALLS, *(_PRECISION if with_relevant else ())),
-        main="recall_at_10",
+        metrics=tuple(_metrics_of(groups, with_relevant)),
+        main="average/recall_at_10" if _in_results(groups) else "recall_at_10",
     )
 
 

@@ -126,7 +126,9 @@ def batch_statistics(view: ScoreView, pool: Tensor, relevant: Tensor | None = No
     weights = pool.double()
     inside = weights > 0
     size, total = inside.sum(1), weights.sum(1)
-    wrong = torch.full_like(inside, torch.nan, dtype=torch.float64) if relevant is None else relevant.double()
+    wrong = torch.full_like(inside, torch.nan, dtype=torch.float64)
+    if relevant is not None:  # a row with nothing but False is of a query of which nothing is known
+        wrong = wrong.where(~relevant.any(1, keepdim=True), relevant.double())
     gap = (view.positive[:, None] - view.scores).double()
     values = {
         "pool_size": size.double(),
@@ -135,7 +137,7 @@ def batch_statistics(view: ScoreView, pool: Tensor, relevant: Tensor | None = No
         "hardness": (weights * gap).sum(1) / total,
     }
     filled = size > 0
-    return {name: float(value[filled].mean()) for name, value in values.items()} | {"empty": float((~filled).sum())}
+    return {name: float(value[filled].nanmean()) for name, value in values.items()} | {"empty": float((~filled).sum())}
 
 
 def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:

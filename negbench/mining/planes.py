@@ -7,7 +7,6 @@ from the current model (`live_planes`, `batch_planes`), two are computed once pe
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +20,12 @@ from torch.nn import functional
 from negbench.contracts import Backbone, PlaneName, Strategy, TextBatch, relevance
 from negbench.data.scene import Scene, Splits, device_of, load_backbone, open_scene
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.errors import DataError, OptionError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
 from negbench.mining.tiles import gatherable, tiled_relevance
 from negbench.scoring import evaluation
+from negbench.scoring.rankings import read_trec
 from negbench.settings.config import SCORE_FILES, MiningConfig, PluginConfig, ResolvedConfig, is_score_file
 from negbench.settings.layers import plugin_section
 
@@ -205,40 +205,3 @@ def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
         raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {unknown[0]!a}")
     columns = Ragged.of([[dataset.column_of[image] for image in row] for row in rows])
     return TablePlane(columns, torch.tensor([s for row in rows for s in row.values()]), len(dataset.images), device)
-
-
-def read_trec(path: Path) -> dict[str, dict[str, float]]:
-    """Read a TREC run file as query id -> {image id: score}; like trec_eval, ignore its column of ranks.
-
-    Raises:
-        NegbenchError: the file cannot be read, or a line, named by its number, has another format.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise NegbenchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    by_query: dict[str, dict[str, float]] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        fields = line.split()
-        score = _number(fields[4]) if len(fields) == 6 else None
-        if score is None:
-            raise NegbenchError(
-                f"{path}: line {number}: expected the six fields 'query Q0 image rank score tag', got {line[:60]!a}"
-            )
-        query, image = fields[0], fields[2]
-        if image in by_query.setdefault(query, {}):
-            raise NegbenchError(f"{path}: line {number}: image {image!a} of query {query!a} occurs twice")
-        by_query[query][image] = score
-    if not by_query:
-        raise NegbenchError(f"{path} holds no ranking")
-    return by_query
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -99,7 +99,7 @@ def mining_task(
         group=dataset.group_index,
         groups=list(dataset.groups.values()),
         excluded=scene.train.excluded(mining),
-        relevant=dataset.relevant,
+        relevant=dataset.answers,
         temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
         planes={

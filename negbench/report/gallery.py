@@ -235,7 +235,7 @@ def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: A
 def _relation(dataset: Dataset, row: int, column: int) -> Relation:
     if column == int(dataset.target_columns[row]):
         return "target"
-    known = dataset.relevant.row(row).tolist() if dataset.relevant is not None else []
+    known = dataset.answers.row(row).tolist() if dataset.answers is not None else []
     if column in known:
         return "relevant"
     if dataset.images[column] == dataset.queries[row].reference:

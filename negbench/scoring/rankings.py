@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
+from negbench.datasets.image_files import EXTENSIONS
 from negbench.errors import NegbenchError, quoted
+from negbench.machine.files import read_json
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from negbench.contracts import Query
     from negbench.datasets.dataset import Dataset, ScoreBlock
     from negbench.metrics.query_ranks import QueryRanks
 
-Ranking = Sequence[str | int]  # ids, best first
+Ranking = Sequence[str | int] | Mapping[str, float]  # ids, best first; or the score of each id
 
 _HEADER = ("version", "metric")  # keys of CIRR's submission files that are not queries
+_SUBSET = "recall_subset"  # value of "metric" in a CIRR file that ranks within subsets
 _UNLISTED = torch.finfo(torch.float32).min
 _BLOCK = 128  # queries whose scores are held at once
 
 
+def read_rankings(path: Path) -> Any:
+    """Read rankings from a file: JSON as `ranks_of_rankings` takes it, or else a TREC run file.
+
+    Raises:
+        NegbenchError: a file that is neither.
+    """
+    return read_json(path, "recreate the file") if path.suffix.lower() == ".json" else read_trec(path)
+
+
 def ranks_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking]) -> QueryRanks:
-    """Compute per-query ranks from ready-made rankings.
+    """Compute per-query ranks from ready-made rankings; what a ranking leaves out counts as last.
 
     Args:
         dataset: loaded with or without images.
-        rankings: query id -> image ids, best first (integers are read as text); every query must be present. A list
-            may be truncated: images that it omits rank after all listed ones, irrelevant ones first. A reference that
-            the protocol excludes is skipped. CIRR's submission files may be given unchanged, with their keys "version"
-            and "metric". Ranks within a query's subset come from the same ranking.
+        rankings: query id -> image ids, best first (integers are read as text), or image id -> score, where ties count
+            against the model; every query must be present. Ids may also be file names or paths, and numbers may have
+            leading zeros, as long as one image alone fits. A list may be truncated: images that it omits rank after
+            all listed ones, irrelevant ones first. A reference that the protocol excludes is skipped. CIRR's
+            submission files may be given unchanged, with their keys "version" and "metric"; those of metric
+            "recall_subset" say nothing about images outside the subset, which then rank first.
 
     Raises:
         NegbenchError: a query without a ranking; an unknown query or image; an image listed twice, or outside the
             query's gallery.
     """
-    return dataset.rank(_scorer(dataset, _checked(dataset, rankings)), block=_BLOCK)
+    return dataset.rank(_listed(dataset, rankings).worst, block=_BLOCK)
+
+
+def highest_ranks(dataset: Dataset, rankings: Mapping[str, Ranking]) -> QueryRanks:
+    """Compute the best ranks that the rankings leave possible: relevant images come right after the listed ones.
+
+    A metric is known if these ranks and those of `ranks_of_rankings` agree on it. Errors are the same.
+    """
+    return dataset.rank(_listed(dataset, rankings).best, block=_BLOCK)
 
 
 def first_columns(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> Tensor:
@@ -46,7 +70,7 @@ def first_columns(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> 
     Raises:
         NegbenchError: as `ranks_of_rankings`; a ranking of fewer images.
     """
-    top = dataset.top(_scorer(dataset, _checked(dataset, rankings)), k, block=_BLOCK)
+    top = dataset.top(_listed(dataset, rankings).worst, k, block=_BLOCK)
     short = (top.scores == _UNLISTED).any(1).nonzero().flatten().tolist()
     if short:
         query = quoted(dataset.queries[short[0]].id)
@@ -54,90 +78,174 @@ def first_columns(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> 
     return top.columns
 
 
-def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
-    """Count queries whose ranking omits a member of their subset: their subset rank is only an upper bound.
+@dataclass(frozen=True, eq=False)
+class _Listed:
+    """Rankings as scores: of each query, [n] int64 columns of the listed images and their [n] float32 scores."""
 
-    Raises:
-        NegbenchError: a ranking is not a list of distinct image ids.
-    """
-    cut = 0
+    dataset: Dataset
+    columns: Sequence[Tensor]
+    scores: Sequence[Tensor]
+    within_subset: bool  # the rankings are of the query's subset only
+
+    @property
+    def worst(self) -> ScoreBlock:
+        """Scores with unlisted images last, in a tie; those outside a subset that alone was ranked come first."""
+        return lambda rows, columns: torch.stack([self._worst(row) for row in rows.tolist()])[:, columns]
+
+    @property
+    def best(self) -> ScoreBlock:
+        """Scores with the unlisted target first of all that is unlisted, then what else is relevant."""
+        return lambda rows, columns: torch.stack([self._best(row) for row in rows.tolist()])[:, columns]
+
+    def _worst(self, row: int) -> Tensor:
+        line = torch.full((len(self.dataset.images),), -_UNLISTED if self.within_subset else _UNLISTED)
+        if self.within_subset:
+            inside = self.dataset.column_of
+            line[[inside[image] for image in self.dataset.queries[row].subset if image in inside]] = _UNLISTED
+        line[self.columns[row]] = self.scores[row]
+        return line
+
+    def _best(self, row: int) -> Tensor:
+        line, relevant = torch.full((len(self.dataset.images),), _UNLISTED), self.dataset.relevant
+        if relevant is not None:
+            line[relevant.row(row)] = _UNLISTED / 2
+        line[self.dataset.target_columns[row]] = _UNLISTED / 4
+        line[self.columns[row]] = self.scores[row]
+        return line
+
+
+def _listed(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
+    checked = _checked(dataset, rankings)
+    galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
+    names, columns_of, scores_of = _Names(dataset.all_images), list[Tensor](), list[Tensor]()
     for query in dataset.queries:
-        listed = {image for image, _ in _entries(query, rankings.get(query.id, ()))}
-        cut += any(member not in listed for member in query.subset)
-    return cut
+        listed: dict[int, float] = {}
+        for entry, score in _entries(query, checked[query.id]).items():
+            image = names.find(entry)
+            if dataset.card.exclude_reference and image == query.reference:
+                continue
+            column = dataset.column_of.get(image or "", -1)
+            if column not in galleries[query.group]:
+                raise NegbenchError(
+                    f"image {quoted(entry)} in the ranking of query {quoted(query.id)} is not in its gallery, "
+                    f"'{query.group}' of {dataset.card.name} {dataset.split}, whose ids are like "
+                    f"{quoted(dataset.images[int(dataset.groups[query.group][0])])}"
+                )
+            if column in listed:
+                raise NegbenchError(f"the ranking of query {quoted(query.id)}: image {quoted(image)} occurs twice")
+            listed[column] = score
+        columns_of.append(torch.tensor(list(listed), dtype=torch.int64))
+        scores_of.append(torch.tensor(list(listed.values()), dtype=torch.float32))
+    return _Listed(dataset, columns_of, scores_of, rankings.get("metric") == _SUBSET)
 
 
 def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
-    """Return the rankings without the header; check that they are for exactly the data set's queries."""
+    """Return the rankings by the data set's query ids, without the header; check that they are for its queries."""
     if not isinstance(rankings, Mapping):
         raise NegbenchError(f"rankings must map query ids to lists of image ids, got {quoted(rankings)}")
-    if rankings.get("metric") == "recall_subset":
-        raise NegbenchError("a CIRR file of metric 'recall_subset' ranks within subsets: give the 'recall' file")
-    kept = {
-        str(query): ranking
-        for query, ranking in rankings.items()
-        if not (query in _HEADER and isinstance(ranking, str))
-    }
-    known = {query.id for query in dataset.queries}
-    unknown = [query for query in kept if query not in known]
+    names, kept, unknown = _Names(query.id for query in dataset.queries), dict[str, Ranking](), list[str]()
+    for query, ranking in rankings.items():
+        if query in _HEADER and isinstance(ranking, str):
+            continue
+        known = names.find(str(query))
+        if known is None:
+            unknown.append(str(query))
+        elif known in kept:
+            raise NegbenchError(f"query {quoted(known)} has two rankings; the second is called {quoted(query)}")
+        else:
+            kept[known] = ranking
     if unknown:
         raise NegbenchError(
-            f"unknown query {quoted(unknown[0])} in the rankings ({len(unknown):,} of {len(kept):,} are not in "
-            f"{dataset.card.name} {dataset.split}, whose first query is {quoted(dataset.queries[0].id)})"
+            f"unknown query {quoted(unknown[0])} in the rankings ({len(unknown):,} of {len(kept) + len(unknown):,} are "
+            f"not in {dataset.card.name} {dataset.split}, whose first query is {quoted(dataset.queries[0].id)})"
         )
     absent = [query.id for query in dataset.queries if query.id not in kept]
     if absent:
         raise NegbenchError(
-            f"no ranking for query {quoted(absent[0])} ({len(absent):,} of {len(known):,} queries of "
+            f"no ranking for query {quoted(absent[0])} ({len(absent):,} of {len(dataset.queries):,} queries of "
             f"{dataset.card.name} {dataset.split} have none)"
         )
     return kept
 
 
-def _scorer(dataset: Dataset, rankings: Mapping[str, Ranking]) -> ScoreBlock:
-    """Score listed images by their place, and all others with the lowest float32: ties are pessimistic."""
-    galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
-    columns_of, scores_of = [], []
-    for query in dataset.queries:
-        columns, scores = [], []
-        for image, score in _entries(query, rankings[query.id]):
-            if dataset.card.exclude_reference and image == query.reference:
-                continue
-            column = dataset.column_of.get(image)
-            if column not in galleries[query.group]:
-                raise NegbenchError(
-                    f"image {quoted(image)} in the ranking of query {quoted(query.id)} is not in its gallery, "
-                    f"'{query.group}' of {dataset.card.name} {dataset.split}"
-                )
-            columns.append(column)
-            scores.append(score)
-        columns_of.append(torch.tensor(columns, dtype=torch.int64))
-        scores_of.append(torch.tensor(scores, dtype=torch.float32))
+class _Names:
+    """Finds ids by other spellings: with a folder or an ending, or with other leading zeros."""
 
-    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
-        table = torch.full((len(rows), len(dataset.images)), _UNLISTED)
-        for line, row in zip(table, rows.tolist(), strict=True):
-            line[columns_of[row]] = scores_of[row]
-        return table[:, columns]
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = frozenset(known)
+        self._by_stem: dict[str, list[str]] = {}
+        for name in self._known:
+            self._by_stem.setdefault(_stem(name), []).append(name)
 
-    return score_block
+    def find(self, name: str) -> str | None:
+        """Return the id that is meant; None if none fits, or several do."""
+        if name in self._known:
+            return name
+        fitting = self._by_stem.get(_stem(name), ())
+        return fitting[0] if len(fitting) == 1 else None
 
 
-def _entries(query: Query, ranking: Ranking) -> Iterator[tuple[str, float]]:
-    """Yield (image id, score) of each listed image, by descending score."""
+def _stem(name: str) -> str:
+    last = name.replace("\\", "/").rpartition("/")[2]
+    stem, dot, ending = last.rpartition(".")
+    stem = stem if stem and dot + ending.lower() in EXTENSIONS else last
+    return stem.lstrip("0") or "0" if stem.isdecimal() else stem
+
+
+def _entries(query: Query, ranking: Ranking) -> dict[str, float]:
+    """Return image id -> score of each listed image; lists score by place, and equal scores share a place."""
     where = f"the ranking of query {quoted(query.id)}"
+    if isinstance(ranking, Mapping):
+        if any(isinstance(s, bool) or not isinstance(s, int | float) or not math.isfinite(s) for s in ranking.values()):
+            raise NegbenchError(f"{where}: expected a finite score for each image, got {quoted(ranking)}")
+        place = {score: -float(place) for place, score in enumerate(sorted(set(ranking.values()), reverse=True))}
+        return {str(image): place[score] for image, score in ranking.items()}
     if isinstance(ranking, str | bytes) or not isinstance(ranking, Sequence):
-        raise NegbenchError(f"{where}: expected a list of image ids, got {quoted(ranking)}")
-    seen: set[str] = set()
-    for place, entry in enumerate(ranking):
-        image = _image(entry, where)
-        if image in seen:
-            raise NegbenchError(f"{where}: image {quoted(image)} occurs twice")
-        seen.add(image)
-        yield image, -float(place)
+        raise NegbenchError(
+            f"{where}: expected a list of image ids, best first, or a score for each id, got {quoted(ranking)}"
+        )
+    listed: dict[str, float] = {}
+    for entry in ranking:
+        if isinstance(entry, bool) or not isinstance(entry, str | int):
+            raise NegbenchError(f"{where}: expected image ids, got {quoted(entry)}")
+        if str(entry) in listed:
+            raise NegbenchError(f"{where}: image {quoted(str(entry))} occurs twice")
+        listed[str(entry)] = -float(len(listed))
+    return listed
 
 
-def _image(value: Any, where: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise NegbenchError(f"{where}: expected image ids, got {quoted(value)}")
-    return str(value)
+def read_trec(path: Path) -> dict[str, dict[str, float]]:
+    """Read a TREC run file as query id -> {image id: score}; like trec_eval, ignore its column of ranks.
+
+    Raises:
+        NegbenchError: the file cannot be read, or a line, named by its number, has another format.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NegbenchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    by_query: dict[str, dict[str, float]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        fields = line.split()
+        score = _number(fields[4]) if len(fields) == 6 else None
+        if score is None:
+            raise NegbenchError(
+                f"{path}: line {number}: expected the six fields 'query Q0 image rank score tag', got {line[:60]!a}"
+            )
+        query, image = fields[0], fields[2]
+        if image in by_query.setdefault(query, {}):
+            raise NegbenchError(f"{path}: line {number}: image {image!a} of query {query!a} occurs twice")
+        by_query[query][image] = score
+    if not by_query:
+        raise NegbenchError(f"{path} holds no ranking")
+    return by_query
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

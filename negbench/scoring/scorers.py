@@ -26,10 +26,10 @@ from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
 from negbench.errors import WeightsError
-from negbench.machine.files import atomic_write, read_json
+from negbench.machine.files import atomic_write
 from negbench.metrics.preference import cirqrs_at_k
 from negbench.scoring import evaluation
-from negbench.scoring.rankings import first_columns
+from negbench.scoring.rankings import first_columns, read_rankings
 from negbench.scoring.stored import Layers, Scores, check_sections, judged, preferences_of
 from negbench.settings.config import RunConfig, build_config
 from negbench.store.runfolder import RunFolder
@@ -91,7 +91,7 @@ def cirqrs_of_file(path: Path, scorer: Encoded, depths: Sequence[int] = (10, 50)
     """Rate another program's rankings by a run's scores, divided by its temperature (CIRQRS eq. 1, table 6).
 
     Args:
-        path: `.json` with {query id: [image ids]}, at least as many as the largest depth.
+        path: as for `read_rankings`, at least as many images as the largest depth.
         scorer: the run, applied to the split.
         depths: values of k.
 
@@ -102,7 +102,7 @@ def cirqrs_of_file(path: Path, scorer: Encoded, depths: Sequence[int] = (10, 50)
         NegbenchError: as `first_columns`; a file that cannot be read.
     """
     dataset = scorer.dataset
-    columns = first_columns(dataset, read_json(path, "recreate the file"), max(depths))
+    columns = first_columns(dataset, read_rankings(path), max(depths))
     images = scorer.relevance_of(columns) / scorer.temperature
     values = pd.DataFrame({f"cirqrs_at_{k}": cirqrs_at_k(images, k).numpy() for k in depths})
     groups = pd.Series([query.group for query in dataset.queries], name="group")

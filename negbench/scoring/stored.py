@@ -17,11 +17,10 @@ from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError, RunError
-from negbench.machine.files import read_json
 from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.plugins.registry import registry
-from negbench.scoring.rankings import count_cut_subsets, ranks_of_rankings
+from negbench.scoring.rankings import highest_ranks, ranks_of_rankings, read_rankings
 from negbench.settings.config import PluginConfig
 from negbench.settings.layers import merged
 from negbench.store.runfolder import RunFolder
@@ -42,6 +41,7 @@ class Scores:
         unit: of the metrics: PERCENT for shares that print in percent, "" for plain numbers.
         remarks: one line each.
         partial: whether images are missing, so that these numbers are not the benchmark's.
+        unknown: metrics that rankings too short for them leave open.
     """
 
     title: str
@@ -51,6 +51,7 @@ class Scores:
     unit: str = PERCENT
     remarks: tuple[str, ...] = ()
     partial: bool = False
+    unknown: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return all fields except the per-query values, for JSON."""
@@ -85,7 +86,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     """Compute the benchmark's metrics from a file of rankings.
 
     Args:
-        path: `.json` with {query id: [image ids]}.
+        path: as for `read_rankings`.
         layers: set the section `dataset`.
         split: its name.
 
@@ -94,13 +95,23 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     """
     dataset = named_dataset(layers, split, f"--ranks {path}")
     dataset.require_labels()
-    rankings = read_json(path, "recreate the file")
-    ranks = ranks_of_rankings(dataset, rankings)
-    cut = count_cut_subsets(dataset, rankings)
-    remark = (
-        f"{cut:,} rankings omit images of their query's subset, which count as last: subset recall is a lower bound"
+    rankings = read_rankings(path)
+    worst, best = ranks_of_rankings(dataset, rankings), highest_ranks(dataset, rankings)
+    known, possible = dataset.summarise(worst), dataset.summarise(best)
+    unknown = tuple(name for name, value in known.items() if value != possible[name])
+    scores = benchmark_scores(dataset, worst, str(path))
+    if not unknown:
+        return scores
+    exact = (worst.target_rank == best.target_rank).numpy()
+    names = ", ".join(dict.fromkeys(name.rpartition("/")[2] for name in unknown))
+    remark = f"{path} omits what {names} would need: unknown, and left out; {(~exact).sum():,} targets are not listed"
+    return replace(
+        scores,
+        metrics={name: value for name, value in known.items() if name not in unknown},
+        queries=scores.queries.assign(target_rank_is_exact=exact),
+        remarks=(*scores.remarks, remark),
+        unknown=unknown,
     )
-    return benchmark_scores(dataset, ranks, str(path), (remark,) if cut else ())
 
 
 def named_dataset(layers: Layers, split: str, flag: str) -> Dataset:

@@ -195,7 +195,10 @@ class Evaluate(DatasetOptions, RunsOptions):
 
     run: str | None = option(None, "A run: its id, a unique part of its id, or its folder.", argument=True)
     ranks: Path | None = option(
-        None, "Rankings to score instead of a run: {query: [image ids, best first]} (.json).", metavar="FILE"
+        None,
+        "Rankings to score instead of a run: .json of {query: [image ids, best first]} or {query: {image id: score}}, "
+        "or a TREC run file.",
+        metavar="FILE",
     )
     scorer: str | None = option(
         None,

@@ -129,10 +129,23 @@ def test_lists_of_an_open_split_score_as_the_run(run, call, benchmarks, tmp_path
     call(run.run_id, *place, "--submission", tmp_path)
     printed = metrics_in(call(run.run_id, *place))
     ranked = tmp_path / "cirr-val-recall.json"
-    scored = call("--ranks", ranked, *place)
-    assert "subset recall is a lower bound" in scored
-    names = [f"R@{k}" for k in (1, 5, 10, 50)]
+    assert metrics_in(call("--ranks", ranked, *place)) == printed
+    lists = json.loads(ranked.read_text())
+    cut = tmp_path / "cut.json"
+    cut.write_text(json.dumps({key: each if isinstance(each, str) else each[:10] for key, each in lists.items()}))
+    scored = call("--ranks", cut, *place, "--out", tmp_path / "ranks.parquet")
+    assert "cut.json omits what recall_at_50" in scored
+    names = [f"R@{k}" for k in (1, 5, 10)]
     assert [metrics_in(scored)[name] for name in names] == [printed[name] for name in names]
+    assert not {"R@50", "average"} & metrics_in(scored).keys()
+    document = json.JSONDecoder().raw_decode(call("--ranks", cut, *place, "--json"))[0]  # notes follow
+    assert {"recall_at_50", "average"} <= set(document["unknown"])
+    assert not set(document["unknown"]) & document["metrics"].keys()
+    ranks = pd.read_parquet(tmp_path / "ranks.parquet")
+    assert (ranks.loc[ranks["target_rank_is_exact"], "target_rank"] <= 10).all()
+    assert (ranks.loc[~ranks["target_rank_is_exact"], "target_rank"] == 59).all()
+    subset = metrics_in(call("--ranks", tmp_path / "cirr-val-recall_subset.json", *place))
+    assert subset == {name: value for name, value in printed.items() if name.startswith("Rs@")}
     (tmp_path / "more.json").write_text(json.dumps(json.loads(ranked.read_text()) | {"77": []}))
     assert "unknown query '77' in the rankings" in call("--ranks", tmp_path / "more.json", *place, code=2)
 

@@ -158,6 +158,42 @@ def test_construction_checks(changes, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("more", [False, True])
+def test_rows_of_one_query_answer_each_other(more):
+    """Rows 3, 7 and 8 of group "one" ask one query of two targets; scores do not change."""
+    data = toy(more=more)
+    one = [row for row, query in enumerate(data.queries) if query.group == "one"]
+    first, again, other = one[0], one[2], one[3]
+    queries = list(data.queries)
+    for row in (again, other):
+        same = {"reference": queries[first].reference, "text": queries[first].text}
+        target = queries[first].target if row == again else "i8" if queries[first].target != "i8" else "i7"
+        queries[row] = dataclasses.replace(queries[row], **same, target=target, relevant=())
+    shared = dataclasses.replace(data, queries=queries)
+    assert shared.shared_queries == [[first, again, other]]
+    (remark,) = shared.sharing()
+    assert remark.startswith("3 of 25 val rows share reference and text with another row")
+    assert remark.endswith("R@1 is at most 96.00% (24 rows)")
+    answers = shared.answers
+    for row, query in enumerate(queries):
+        own = {shared.column_of[i] for i in query.relevant if i in shared.column_of}
+        inside = {c for c in own if c in shared.groups[query.group].tolist()}
+        if row in (first, again, other):
+            known = {shared.column_of[str(queries[each].target)] for each in (first, other)}
+            extra = {shared.column_of[i] for i in queries[first].relevant if i in shared.column_of}
+            inside = known | {c for c in extra if c in shared.groups["one"].tolist()}
+            assert answers.row(row)[0] == shared.target_columns[row]
+        elif more:
+            inside |= {int(shared.target_columns[row])}
+        assert set(answers.row(row).tolist()) == inside
+    scores = toy_table(shared, 5, "negative")
+    assert shared.rank(block_of(scores)).relevant_ranks.lengths.tolist() == (
+        shared.relevant.lengths.tolist() if more else [1] * 25
+    )
+    alone = dataclasses.replace(shared, queries=queries[:other] + queries[other + 1 :])
+    assert alone.shared_queries == alone.sharing() == []
+
+
 @pytest.mark.parametrize(("fraction", "seed"), [(0.1, 0), (0.5, 1)])
 def test_split_dev(fraction, seed):
     data = toy(queries=200)
