@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from negbench.data.scene import Scenes
 from negbench.datasets.triplets import Triplets
@@ -117,6 +118,31 @@ def test_columns_that_are_not_read_are_named(tmp_path):
     rows = [{**row, "price": 3, "brand": "x"} for row in toy_rows()]
     for kind in KINDS:
         assert load(save(tmp_path / f"a.{kind}", rows)).remarks == (f"a.{kind}: unused columns: 'price', 'brand'",)
+
+
+def test_groups_are_columns_of_the_results(tmp_path):
+    """Nine queries of `big` rank third, the only one of `small` first; more than twelve groups stay together."""
+    rows = [
+        {"reference": f"{group}r{n}", "text": "x", "target": f"{group}t{n}", "group": group, "split": "val"}
+        for group, count in (("big", 9), ("small", 1))
+        for n in range(count)
+    ]
+    data = load(save(tmp_path / "a.jsonl", rows))
+    assert data.card.main == "average/recall_at_10"
+    targets, scores = data.target_columns, torch.zeros(10, len(data.images))
+    scores[torch.arange(10), targets] = torch.tensor([-1.0] * 9 + [1.0])
+    measured = data.evaluate(scores)
+    assert tuple(measured) == data.card.metrics
+    assert {name: measured[name] for name in measured if name.endswith("recall_at_1")} == pytest.approx(
+        {"recall_at_1": 0.1, "big/recall_at_1": 0, "small/recall_at_1": 1, "average/recall_at_1": 0.5}
+    )
+    (part,) = data.per_query(data.rank(lambda r, c: scores[r][:, c]), ["average/recall_at_1"]).values()
+    assert sorted(set(part.strata)) == ["big", "small"]
+    many = [{**rows[0], "reference": f"r{n}", "target": f"t{n}", "group": f"g{n}"} for n in range(13)]
+    assert load(save(tmp_path / "b.jsonl", many)).card.main == "recall_at_10"
+    assert load(save(tmp_path / "c.jsonl", many[:12])).card.main == "average/recall_at_10"
+    alone = load(save(tmp_path / "d.jsonl", [{key: row[key] for key in row if key != "group"} for row in many]))
+    assert alone.card.metrics == ("recall_at_1", "recall_at_5", "recall_at_10", "recall_at_50")
 
 
 # --- splits ------------------------------------------------------------------------------------------------------
