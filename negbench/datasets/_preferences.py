@@ -53,6 +53,11 @@ class Judgement:
         """Images of both sets."""
         return (*self.sets[0], *self.sets[1])
 
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether the preferred set has the lower Likert score."""
+        return self.ratings[0] != self.ratings[1] and (self.ratings[0] > self.ratings[1]) != self.first
+
 
 @dataclass(frozen=True, eq=False)
 class PreferenceFormat(Dataset):
@@ -63,6 +68,10 @@ class PreferenceFormat(Dataset):
     """
 
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
+
+    def sharing(self) -> list[str]:
+        """Say nothing: choices between sets have no R@1."""
+        return []
 
     # --- judgements as tensors -----------------------------------------------------------------------------------
 

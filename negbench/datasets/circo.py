@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._read import Reader, get, once, quoted, typed
@@ -36,19 +36,37 @@ _METRICS = {f"map_at_{k}": Metric((precision(k),)) for k in CUTOFFS} | {
 }
 
 
-CARD = DatasetCard(
-    name="circo",
-    protocol="caption",
-    source="https://github.com/miccunifi/CIRCO",
-    licence="CC BY-NC 4.0 (annotations); the images are COCO's",
-    citation=PAPER,
-    gallery="COCO 2017 unlabeled",
-    exclude_reference=False,  # the authors' evaluation keeps it
-    text_template="the relative caption, stripped",
-    metrics=tuple(_METRICS),
-    main="map_at_5",
-    expected={split: {GROUP: Counts(count, _GALLERY)} for split, count in _QUERIES.items()},
-)
+@dataclass(frozen=True, kw_only=True)
+class CircoOptions(FolderOptions):
+    """Options of `Circo`.
+
+    Args:
+        root: folder that holds `annotations` and `COCO2017_unlabeled`.
+        text: the relative `caption` alone (SEARLE), or what both images show and then the caption (`concept`:
+            MegaPairs' template, after MagicLens), with which published scores are higher.
+    """
+
+    text: Literal["caption", "concept"] = "caption"
+
+
+_TEMPLATES = {"caption": "the relative caption, stripped", "concept": "Find a picture that also CONCEPT, but CAPTION"}
+
+
+def card(options: CircoOptions) -> DatasetCard:
+    """Card of CIRCO as read with these options."""
+    return DatasetCard(
+        name="circo",
+        protocol=options.text,
+        source="https://github.com/miccunifi/CIRCO",
+        licence="CC BY-NC 4.0 (annotations); the images are COCO's",
+        citation=PAPER,
+        gallery="COCO 2017 unlabeled",
+        exclude_reference=False,  # the authors' evaluation keeps it
+        text_template=_TEMPLATES[options.text],
+        metrics=tuple(_METRICS),
+        main="map_at_5",
+        expected={split: {GROUP: Counts(count, _GALLERY)} for split, count in _QUERIES.items()},
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +74,7 @@ class Circo(Submittable):
     """CIRCO over the unlabeled images of COCO 2017; an image's id is COCO's number as a string, without zeros."""
 
     @classmethod
-    def load(cls, options: FolderOptions, split: str = "val", images: bool = True) -> Self:
+    def load(cls, options: CircoOptions, split: str = "val", images: bool = True) -> Self:
         """Read one split of the published annotation files; arguments and errors as for `Dataset.load`.
 
         The gallery is what `image_info_unlabeled2017.json` lists. Image number 9761 is 000000009761.jpg in any folder
@@ -65,14 +83,14 @@ class Circo(Submittable):
         """
         check_option("split", split, split in SPLITS, "val or test (CIRCO has no training split)")
         marker = f"annotations/{split}.json"
-        reader = Reader.find(options.root, CARD, marker=marker, tree=TREE)
+        reader = Reader.find(options.root, card(options), marker=marker, tree=TREE)
         info = reader.first(INFO)
         if info is None:
             raise DataError(f"circo: there is no {INFO} below {reader.root}: it defines the gallery; expected: {TREE}")
         ids = _read_gallery(reader, info)
-        make = partial(_query, split=split, gallery=set(ids))
+        make = partial(_query, split=split, gallery=set(ids), with_concept=options.text == "concept")
         queries = reader.queries(reader.root / marker, "query", make)
-        data = cls(CARD, split, queries, *columns_of({GROUP: ids}), reader.content)
+        data = cls(card(options), split, queries, *columns_of({GROUP: ids}), reader.content)
         files = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
         return data.loaded(files, reader.root, allow_missing=options.allow_missing)
 
@@ -95,7 +113,7 @@ class Circo(Submittable):
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSet[str]) -> Query:
+def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSet[str], with_concept: bool) -> Query:
     caption = get(entry, "relative_caption", str, where)
     concept = get(entry, "shared_concept", str, where)
     target: str | None = None
@@ -117,7 +135,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
     return Query(
         id=name,
         reference=reference,
-        text=caption.strip(),
+        text=f"Find a picture that also {concept.strip()}, but {caption.strip()}" if with_concept else caption.strip(),
         target=target,
         group=GROUP,
         relevant=relevant,

@@ -52,6 +52,18 @@ _LISTS = ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "ret
 _MARKS = {"dotmark": ".", "questionmark": "?", "andmark": "&"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class HPFashionIQOptions(FolderOptions):
+    """Options of `HPFashionIQ`.
+
+    Args:
+        root: folder that holds `hpfiq.json`.
+        sanity_check: leave out judgements whose preferred set has the lower Likert score (QuRe sec. 4).
+    """
+
+    sanity_check: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class HPFashionIQ(PreferenceFormat):
     """HP-FashionIQ, on queries of FashionIQ's validation split (shirts and tops).
@@ -60,7 +72,7 @@ class HPFashionIQ(PreferenceFormat):
     """
 
     @classmethod
-    def load(cls, options: FolderOptions, split: str = "val", images: bool = True) -> Self:
+    def load(cls, options: HPFashionIQOptions, split: str = "val", images: bool = True) -> Self:
         """Read the judgements, which are of FashionIQ's val; arguments and errors as for `Dataset.load`.
 
         `root` holds `hpfiq.json`, or a folder `hp_fashioniq` that does. Images are FashionIQ's, in any folder below the
@@ -79,11 +91,17 @@ class HPFashionIQ(PreferenceFormat):
         kept = [query for query in data.queries if set(data.missing).isdisjoint(judgements[query.id].images)]
         if not kept:
             raise DataError(f"{CARD.name}: no judgement is left in {reader.root / FILE} ({len(data.missing)} missing)")
-        remark = (
+        sane = [query for query in kept if not judgements[query.id].contradicts_itself]
+        checked, fate = options.sanity_check, "dataset.sanity_check=true leaves them out, as QuRe does"
+        remarks = (
+            *data.remarks,
             f"QuRe counts {VALID:,} valid queries: it drops {FLAGGED} that participants flagged for modality "
-            "redundancy, and the file does not hold the flags"
+            "redundancy, and the file does not hold the flags",
+            f"{len(kept) - len(sane):,} of {len(kept):,} judgements prefer the set with the lower Likert score: "
+            + ("left out" if checked else fate),
         )
-        return dataclasses.replace(data, queries=kept, remarks=(*data.remarks, remark))
+        part = "sanity check passed" if checked else ""
+        return dataclasses.replace(data, queries=sane if checked else kept, remarks=remarks, part=part)
 
 
 # --- files -------------------------------------------------------------------------------------------------------

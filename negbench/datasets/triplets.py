@@ -131,7 +131,7 @@ def card(
         exclude_reference=exclude_reference,
         text_template="as written, stripped",
         metrics=tuple(_metrics_of(groups, with_relevant)),
-        main="average/recall_at_10" if _in_results(groups) else "recall_at_10",
+        main="recall_at_10",
     )
 
 

@@ -25,7 +25,7 @@ from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
-from negbench.errors import WeightsError
+from negbench.errors import OptionError, WeightsError
 from negbench.machine.files import atomic_write
 from negbench.metrics.preference import cirqrs_at_k
 from negbench.scoring import evaluation
@@ -137,7 +137,7 @@ def encode_run(
 
     Args:
         folder: of a finished run.
-        layers: changes to the run's sections `dataset` and `compute`.
+        layers: changes to the run's sections `dataset` and `compute`, and to the files of `backbone`.
         split: name of the split.
         display: shows the stages.
         check: called before encoding; raises if the split does not fit the purpose.
@@ -151,8 +151,10 @@ def encode_run(
     config = _config(folder.config, layers)
     with threads(config.compute.threads):
         backbone = load_backbone(config.backbone, config.seed)
-        load_weights(backbone, folder)
-        provided = isinstance(backbone, HoldsFeatures)
+        provided, other = isinstance(backbone, HoldsFeatures), config.backbone != folder.config.backbone
+        if other and not provided:
+            raise OptionError("--set backbone...: only embeddings in files (precomputed) can be exchanged for others")
+        load_weights(backbone, folder, started_alike=not other)
         dataset = load_split(config.dataset, split, images=not provided)
         check(dataset)
         device = device_of(config)
@@ -169,18 +171,24 @@ def encode_run(
         remarks = (f"trained on {trained['train']}{zero_shot}",)
     elif split == "val" and dataset.identity != trained["val"]:
         remarks = (f"the run itself was scored on {trained['val']}",)
+    if other:
+        remarks += (
+            f"embeddings of {backbone.identity.weights}: by the encoder of the run's own, or scores mean nothing",
+        )
     return Encoded(folder.run_id, scene.val, embeddings, float(backbone.temperature.detach()), remarks)
 
 
-def load_weights(backbone: Backbone, folder: RunFolder) -> None:
+def load_weights(backbone: Backbone, folder: RunFolder, *, started_alike: bool = True) -> None:
     """Load a run's trained weights into its backbone, in place; names and shapes must match.
+
+    With `started_alike` the backbone must also start from what the run did; embeddings in files may be others.
 
     Raises:
         RunError: the run holds no weights.
         WeightsError: the backbone starts from other weights than the run did, or names or shapes differ.
     """
     started = folder.manifest["backbone"]["sha256"]
-    if backbone.identity.sha256 != started:
+    if started_alike and backbone.identity.sha256 != started:
         raise WeightsError(
             f"run {folder.run_id} started from backbone weights {started[:12]}, this backbone is "
             f"{backbone.identity.sha256[:12]}: its files have changed since"
@@ -197,6 +205,6 @@ def load_weights(backbone: Backbone, folder: RunFolder) -> None:
 
 
 def _config(config: RunConfig, layers: Layers) -> RunConfig:
-    """The run's configuration with another data set or device."""
-    check_sections(layers, ("dataset", "compute"))
+    """The run's configuration with another data set or device, or other embeddings in files."""
+    check_sections(layers, ("dataset", "compute", "backbone"))
     return build_config([config.model_dump(mode="json"), *layers])

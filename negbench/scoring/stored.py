@@ -79,7 +79,7 @@ def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
     """Raise OptionError if the layers set other sections than these."""
     for section in itertools.chain(*layers):
         if section not in (*known, "plugins"):  # files that `--plugin` has registered
-            raise OptionError(f"--set {section}...: only {' and '.join(known)} can be set when scoring again")
+            raise OptionError(f"--set {section}...: only {', '.join(known)} can be set when scoring again")
 
 
 def score_file(path: Path, layers: Layers, split: str) -> Scores:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -172,6 +173,26 @@ def test_weights_that_do_not_fit(run, call, tmp_path):
     assert "started from backbone weights 000000000000" in call(copy, code=2)
 
 
+def test_other_embeddings_in_files_score_a_run_again(run, finished, call, vector_sets, tmp_path):
+    """Scaled embeddings are unit vectors again: the same ranks; turned round, others; for `tiny`, refused."""
+    folder = finished("select='last'")
+    place = {
+        name: Path(text.partition("=")[2].strip("'"))
+        for text in vector_sets
+        for name in ("images", "texts")
+        if f"backbone.{name}" in text
+    }
+    for name, factor in (("images", 2.0), ("turned", -1.0)):
+        stored = dict(np.load(place["images"]))
+        np.savez(tmp_path / f"{name}.npz", **{**stored, "features": factor * stored["features"]})
+    printed = metrics_in(call(folder.path))
+    again = call(folder.path, "--set", f"backbone.images='{tmp_path / 'images.npz'}'")
+    assert metrics_in(again) == printed
+    assert "note: embeddings of images.npz + texts.npz: by the encoder of the run's own" in again
+    assert metrics_in(call(folder.path, "--set", f"backbone.images='{tmp_path / 'turned.npz'}'")) != printed
+    assert "only embeddings in files" in call(run.run_id, "--set", "backbone.fusion=sum", code=2)
+
+
 def test_a_run_that_wants_the_impossible(run, call, benchmarks, tmp_path):
     place = ("--data-root", benchmarks)
     for arguments, message in (
@@ -183,7 +204,7 @@ def test_a_run_that_wants_the_impossible(run, call, benchmarks, tmp_path):
         (("no-such-run",), "run 'no-such-run' in "),
         ((run.run_id, "--dataset=cirr", "--split=test1", *place), "the labels of cirr test1 are closed"),
         ((run.run_id, "--submission", tmp_path), "synthetic has no test server"),
-        ((run.run_id, "--set", "train.lr=1"), "only dataset and compute can be set"),
+        ((run.run_id, "--set", "train.lr=1"), "only dataset, compute, backbone can be set"),
         ((run.run_id, "--set", "dataset.split=val"), "dataset.split is set by the run itself"),
         ((run.run_id, "--set", "dataset.nothing=1"), "unknown option 'nothing'"),
         ((run.run_id, "--dataset", "cirrr"), "did you mean 'cirr'?"),

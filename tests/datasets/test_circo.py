@@ -102,6 +102,13 @@ def test_queries_of_the_toy(root):
         "all val: 3 queries, but 220 are published",
         "all val: 7 gallery, but 123,403 are published",
     )
+    other = load(root, text="concept")
+    assert [q.text for q in other.queries][:2] == [f"Find a picture that also a sofa, but has {n} cats" for n in (0, 1)]
+    assert (other.card.protocol, other.card.text_template) == (
+        "concept",
+        "Find a picture that also CONCEPT, but CAPTION",
+    )
+    assert other.identity != data.identity
 
 
 def server_metrics(annotations: list[dict[str, Any]], lists: dict[str, list[int]]) -> dict[str, float]:

@@ -86,6 +86,21 @@ def test_the_real_file_holds_what_is_published(real):
 
 
 @pytest.mark.data
+def test_the_sanity_check_leaves_out_32_of_the_real_file(real, shared_data):
+    assert real.remarks[-1].startswith("32 of 3,050 judgements prefer the set with the lower Likert score")
+    assert len(load(shared_data / "hp_fashioniq", sanity_check=True).queries) == 3018
+
+
+def test_the_sanity_check_leaves_out_contradictions(root):
+    whole, checked = load(root), load(root, sanity_check=True)
+    gone = {"user_1/question_set_1/02", "user_3/question_set_1/00"}
+    assert [q.id for q in checked.queries] == [q.id for q in whole.queries if q.id not in gone]
+    assert len(checked.queries) == len(whole.queries) - 2
+    assert "2 of 13 judgements" in whole.remarks[-1]
+    assert checked.identity != whole.identity
+
+
+@pytest.mark.data
 def test_texts_are_fashioniqs_captions(real, shared_data):
     captions: dict[tuple[str, str], set[str]] = {}
     for category in ("shirt", "toptee"):

@@ -42,7 +42,7 @@ def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Data
     if kind == "cirr":
         return cirr.Cirr(card=cirr.card("val"), **rest)
     if kind == "circo":
-        return circo.Circo(card=circo.CARD, **rest)
+        return circo.Circo(card=circo.card(circo.CircoOptions()), **rest)
     return fashioniq.FashionIQ(card=fashioniq.card(FashionIQOptions(), "val"), **rest)
 
 
