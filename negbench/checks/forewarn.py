@@ -8,6 +8,7 @@ from typing import Any
 from negbench.analysis.words import in_points, label_of
 from negbench.data.scene import Scenes, threads
 from negbench.datasets.dataset import Dataset
+from negbench.datasets.overlap import overlap
 from negbench.display import Display, notes, stages
 from negbench.grid.cells import SCENES, Cell
 from negbench.loop.runs import open_run
@@ -65,7 +66,7 @@ def forewarnings(
 
 
 def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, Any], stored: int = 0) -> Iterator[str]:
-    """Yield warnings from the annotations alone: duplicates, few queries, a gallery smaller than the data.
+    """Yield warnings from the annotations alone: duplicates, overlap, few queries, a gallery smaller than the data.
 
     Args:
         train: train split.
@@ -74,7 +75,7 @@ def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, A
         options: the data set's, with defaults.
         stored: as in `forewarnings`.
     """
-    yield from dict.fromkeys([*train.remarks, *val.remarks])
+    yield from dict.fromkeys([*train.remarks, *val.remarks, *overlap(train, val)])
     # 95 % interval of a difference of two shares of the same queries, of which _CHANGED are answered differently
     width = 1.96 * (_CHANGED / len(val.queries)) ** 0.5
     if width > margin > 0:

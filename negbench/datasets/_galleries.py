@@ -1,5 +1,6 @@
 """Queries and the galleries that they are ranked in: columns, ranks, best images, scores; the base of `Dataset`."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -150,6 +151,19 @@ class Galleries:
             for row in same:
                 rows[row] = list(dict.fromkeys([int(self.target_columns[row]), *every]))
         return Ragged.of(rows)
+
+    def sharing(self) -> list[str]:
+        """Say how many rows ask a query that other rows ask too, of another target; nothing where none does."""
+        rows = sum(map(len, self.shared_queries))
+        if not rows:
+            return []
+        most = (Counter(self.queries[row].target for row in same).most_common(1)[0][1] for same in self.shared_queries)
+        first = len(self.queries) - rows + sum(most)
+        return [
+            f"{rows:,} of {len(self.queries):,} {self.split} rows share reference and text with another row, but not "
+            "the target: each other's targets answer them too (mining.exclude_relevant leaves these out), and R@1 "
+            f"is at most {first / len(self.queries):.2%} ({first:,} rows)"
+        ]
 
     def _relevant_columns(self, index: int) -> list[int]:
         query, group = self.queries[index], int(self.group_index[index])

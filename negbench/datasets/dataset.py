@@ -122,29 +122,10 @@ class Dataset(Galleries, ABC):
             raise DataError(
                 f"{self.card.name} {self.split}: no query in {place} is left ({len(missing)} images missing)"
             )
-        kept = dataclasses.replace(
-            self,
-            queries=queries,
-            images=images,
-            groups=groups,
-            files=self.files if files is None else files,
-            missing=missing,
-        )
+        found = self.files if files is None else files
+        kept = dataclasses.replace(self, queries=queries, images=images, groups=groups, files=found, missing=missing)
         own = kept.card.remarks(kept.split, kept.counts)
         return dataclasses.replace(kept, remarks=(*own, *self.remarks, *kept.sharing()))
-
-    def sharing(self) -> list[str]:
-        """Say how many rows ask a query that other rows ask too, of another target; nothing where none does."""
-        rows = sum(map(len, self.shared_queries))
-        if not rows:
-            return []
-        most = (Counter(self.queries[row].target for row in same).most_common(1)[0][1] for same in self.shared_queries)
-        first = len(self.queries) - rows + sum(most)
-        return [
-            f"{rows:,} of {len(self.queries):,} {self.split} rows share reference and text with another row, but not "
-            "the target: each other's targets answer them too (mining.exclude_relevant leaves these out), and R@1 "
-            f"is at most {first / len(self.queries):.2%} ({first:,} rows)"
-        ]
 
     # --- what it is ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import THREADS, ImageFiles, decoded
+from negbench.datasets.overlap import overlap
 from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import registry
 
@@ -92,9 +93,11 @@ def verify(
     report = Verification(name)
     faults: list[Exception] = []
     files: dict[str, Path] = {}
+    read: dict[str, Dataset] = {}
     for split in splits or DEFAULT_SPLITS:
         try:
             annotated: Dataset = registry.make("datasets", name, **options, split=split, images=False)
+            read[split] = annotated
             _check_annotations(report, split, annotated)
             if images and annotated.has_images:
                 located = registry.make("datasets", name, **options, split=split, allow_missing=True).files
@@ -107,6 +110,8 @@ def verify(
         except DataError as error:
             faults.append(error)
             report.problems.append(Problem("load", str(error), split=split))
+    if {"train", "val"} <= read.keys():
+        report.notes += overlap(read["train"], read["val"])
     if not images:
         report.notes.append("images are not checked")
     if not report.splits:

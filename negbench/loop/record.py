@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from negbench.datasets.dataset import QueryRanks
+from negbench.datasets.overlap import overlap
 from negbench.loop.identity import code_version, plugins_of
 from negbench.loop.remarks import remarks_of
 from negbench.loop.snapshot import Snapshot
@@ -50,7 +51,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "licence": val.card.licence,
             "citation": val.card.citation,
             "partial": train.partial or val.partial,
-            "remarks": [*train.remarks, *val.remarks],
+            "remarks": [*train.remarks, *val.remarks, *overlap(train, val)],
         },
         "backbone": {**vars(identity), "details": dict(identity.details)},
         "started": {"device": run.precision.device.type, "precision": run.precision.name},

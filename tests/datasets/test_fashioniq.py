@@ -10,6 +10,7 @@ import pytest
 
 from negbench.contracts import Query
 from negbench.datasets.fashioniq import FashionIQ
+from negbench.datasets.overlap import overlap
 from negbench.errors import DataError
 from negbench.plugins.registry import build, registry
 from tests.datasets import flaws
@@ -60,7 +61,7 @@ def test_published_counts(shared_data):
         data = load(shared_data / "fashioniq", split=split, corpus="images")
         assert per_group(data) == QUERIES[split]
         assert sizes(data) == ORIGINAL[split]
-        assert data.remarks == ()
+        assert data.remarks == tuple(data.sharing())  # the counts are the published ones
         assert data.extra_images == []
         captions = json.loads((shared_data / f"fashioniq/captions/cap.shirt.{split}.json").read_text())
         shirts = [query for query in data.queries if query.group == "shirt"]
@@ -70,10 +71,22 @@ def test_published_counts(shared_data):
 
 
 @pytest.mark.data
+def test_what_the_real_splits_share(shared_data):
+    train, val = (load(shared_data, split=split, corpus="images") for split in ("train", "val"))
+    assert overlap(train, val) == [
+        "100 of 6,016 val queries have a target that is one in train (51 shirt, 49 toptee)",
+        "3 val queries stand in train, with reference, text and target alike",
+        "811 of 15,415 val images are among train's, 400 of them in its pairs",
+    ]
+    assert [len(data.shared_queries) for data in (train, val)] == [89, 9]
+    assert "R@1 is at most 99.82% (6,005 rows)" in val.remarks[-1]
+
+
+@pytest.mark.data
 def test_val_protocol_is_the_union_of_references_and_targets(shared_data):
     data = load(shared_data, protocol="val")  # the parent folder works too
     assert sizes(data) == (2628, 3089, 2902)
-    assert data.remarks == ()
+    assert data.remarks == tuple(data.sharing())
     for category in data.groups:
         entries = json.loads((shared_data / f"fashioniq/captions/cap.{category}.val.json").read_text())
         want = {entry["candidate"] for entry in entries} | {entry["target"] for entry in entries}

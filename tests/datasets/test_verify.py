@@ -51,6 +51,19 @@ def test_a_clean_data_set(file):
     assert verification.images == 5
 
 
+def test_what_val_shares_with_train_is_noted(file):
+    """A query of train stands in val again; another has its target; r0 and train0 are in both splits' pairs."""
+    again = {**rows()[0], "split": "val"}
+    more = [again, {**again, "reference": "val1", "text": "is blue"}]
+    file.write_text("\n".join(map(json.dumps, [*rows(), *more])))
+    assert [note for note in check(file).notes if "share reference" not in note] == [
+        "2 of 4 val queries have a target that is one in train",
+        "1 val queries stand in train, with reference, text and target alike",
+        "2 of 4 val images are among train's, 2 of them in its pairs",
+    ]
+    assert not any("in train" in note for note in check(file, splits=("val",)).notes)
+
+
 def test_missing_empty_and_undecodable_images(file):
     """train0 is missing, which drops its query; the query's other images are still checked."""
     images = file.parent / "images"

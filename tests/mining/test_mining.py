@@ -600,20 +600,22 @@ def test_batch_statistics_equal_loops():
     weights = torch.rand(6, 6, generator=generator) * (torch.rand(6, 6, generator=generator) < 0.6) * view.allowed
     weights[2] = 0
     relevant = torch.rand(6, 6, generator=generator) < 0.4
+    relevant[4] = False  # of a query of which nothing is known
     for pool in (weights, weights > 0):
         sizes, share, weight_share, hardness = [], [], [], []
         for i in (0, 1, 3, 4, 5):
             w = {j: float(pool[i, j]) for j in range(6) if pool[i, j] > 0}
             total = sum(w.values())
             sizes.append(len(w))
-            share.append(sum(bool(relevant[i, j]) for j in w) / len(w))
-            weight_share.append(sum(v for j, v in w.items() if relevant[i, j]) / total)
+            if relevant[i].any():
+                share.append(sum(bool(relevant[i, j]) for j in w) / len(w))
+                weight_share.append(sum(v for j, v in w.items() if relevant[i, j]) / total)
             hardness.append(sum(v * float(scores[i, i] - scores[i, j]) for j, v in w.items()) / total)
         assert batch_statistics(view, pool, relevant) == pytest.approx(
             {
                 "pool_size": sum(sizes) / 5,
-                "false_negative_rate_pool": sum(share) / 5,
-                "false_negative_rate_draws": sum(weight_share) / 5,
+                "false_negative_rate_pool": sum(share) / len(share),
+                "false_negative_rate_draws": sum(weight_share) / len(share),
                 "hardness": sum(hardness) / 5,
                 "empty": 1,
             }
