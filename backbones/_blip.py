@@ -21,8 +21,8 @@ from negbench.backbones._captions import (
     read_vocabulary,
     vocabulary_file,
 )
-from negbench.backbones._composed import Composed, Init, bounded, check_without_weights
-from negbench.backbones._hashing import key_sha256, tensors_sha256
+from negbench.backbones._composed import Composed, Init, bounded, check_without_weights, planned
+from negbench.backbones._hashing import key_sha256, tower_sha256
 from negbench.backbones._lavis import (
     Layout,
     Sizes,
@@ -191,10 +191,9 @@ class BlipFamily(Composed):
     def outline(cls, options: FamilyOptions, seed: int) -> Outline:
         """See `Outlines`; weights that do not fit are detected only when loaded."""
         source, name, frozen = cls._source(options), cls.advice.backbone, options.freeze_images
-        settings = {"backbone": name, "target_ratio": options.target_ratio, "precision": options.precision}
+        settings = {"backbone": name, **planned(options)}
         if source is None:
-            settings |= {"size": options.size, "config": options.config, "seed": seed}
-            return Outline(cls, name, frozen, settings=settings)
+            return Outline(cls, name, frozen, settings={**settings, "seed": seed})
         weights = files_of(source, cls.advice)
         vocabulary = vocabulary_file(vocabulary_source(options.tokenizer, weights[0].parent, cls.advice))
         return Outline(cls, name, frozen, files=(*weights, vocabulary), settings=settings)
@@ -245,13 +244,7 @@ class BlipFamily(Composed):
         self.attributes = make_attributes(options.attribute_weights, sizes.embed_dim, sizes.text_width, generator)
         if self.frozen_images:
             self.vision_model.requires_grad_(False)
-        self._feature_key = key_sha256(
-            {
-                "weights": tensors_sha256(self.vision_model.named_parameters()),
-                "preprocessing": self.transform.description,
-                "precision": options.precision,
-            }
-        )
+        self._feature_key = tower_sha256(self.vision_model, self.transform, options.precision)
         character = self._character()
         details = {
             "vit_layers": sizes.vit_layers,
