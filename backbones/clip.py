@@ -150,7 +150,7 @@ class Clip(TwoTowers):
         blueprint = options.blueprint(seed)
         tokenizer, clip = make_tokenizer(blueprint), build(blueprint.config, seed)
         if blueprint.file is not None:
-            load_into(clip, read_state(blueprint.file), blueprint.label)
+            load_into(clip, read_state(blueprint.file, blueprint.key), blueprint.label)
         super().__init__()
         self.clip: Any = clip
         self.transform = Preprocess(options.pad, options.target_ratio, side_of(clip), **blueprint.pixels)
@@ -205,7 +205,7 @@ class Clip(TwoTowers):
         """See `Outlines`; weights that do not fit are detected only when loaded."""
         blueprint = options.blueprint(seed)
         make_tokenizer(blueprint)  # raises
-        settings = {**planned(options), "config": blueprint.config, "pixels": dict(blueprint.pixels)}
+        settings = {**planned(options), **{key: getattr(blueprint, key) for key in ("config", "pixels", "key")}}
         if blueprint.file is None:
             return Outline(cls, "clip", options.frozen, settings={**settings, "seed": seed})
         return Outline(cls, "clip", options.frozen, files=(blueprint.file,), settings=settings)
