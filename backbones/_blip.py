@@ -231,10 +231,10 @@ class BlipFamily(Composed):
         skeleton = cls(sizes.skeleton(), options, seed)
         dropped = check_names(skeleton, state, skeleton.layout, source.path)
         training = dict.fromkeys(name.split(".")[0] for name in dropped if BLIP_TRAINING.fullmatch(name))
-        remarks = [f"it holds no temp, which starts at {DEFAULT_TEMPERATURE}"] if lacks else []
-        remarks += [f"left out, as only training reads them: {', '.join(training)}"] if training else []
-        if remarks:
-            _log.warning("note: %s: %s", source.path, "; ".join(remarks))
+        if lacks:
+            _log.warning("note: %s: it holds no temp, which starts at %s", source.path, DEFAULT_TEMPERATURE)
+        if training:
+            _log.warning("note: %s: left out, as only training reads them: %s", source.path, ", ".join(training))
         backbone = cls(configured(sizes, config, source=source.label), options, seed)
         load_state(backbone, state, backbone.layout, source.path)
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})

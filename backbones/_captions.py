@@ -185,12 +185,7 @@ def make_tokenizer(
     """
     from transformers import BertTokenizer
 
-    bert = BertTokenizer(
-        vocab=dict(vocabulary),
-        do_lower_case=spelling["do_lower_case"],
-        strip_accents=spelling["strip_accents"],
-        tokenize_chinese_chars=spelling["tokenize_chinese_chars"],
-    )
+    bert = BertTokenizer(vocab=dict(vocabulary), **spelling)
     for token in added:
         if token not in vocabulary:
             bert.add_tokens([token], special_tokens=True)

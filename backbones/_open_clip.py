@@ -157,9 +157,8 @@ def _of_folder(model: str | None, folder: Path, activation: Activation) -> Bluep
     if model is not None:
         raise OptionError(f"backbone.model {model!r}: leave it out, {folder} has its own {_CONFIG_FILE}")
     if not (folder / _CONFIG_FILE).is_file():
-        theirs = ", or encode with `negbench embed --encoder transformers:FOLDER` and train with --backbone precomputed"
-        fix = theirs if (folder / "config.json").is_file() else ""
-        raise WeightsError(f"{folder} has no {_CONFIG_FILE}: put the one that was saved with the weights there{fix}")
+        fix = "or encode with `negbench embed --encoder transformers:FOLDER` and train with --backbone precomputed"
+        raise WeightsError(f"{folder} has no {_CONFIG_FILE}: put the one that was saved with the weights there, {fix}")
     files = [folder / name for name in _WEIGHT_FILES if (folder / name).is_file()]
     files = files or sorted(file for file in folder.iterdir() if file.suffix in _FILE_SUFFIXES)
     if not files:

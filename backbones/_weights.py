@@ -288,17 +288,14 @@ def read_pixels(folder: Path, side: int) -> dict[str, Any]:
             with loading(f"{file} "):
                 held = json.loads(file.read_text(encoding="utf-8"))
                 stored = held.get("image_processor") or (stored if file.name == _PROCESSORS[0] else held)
-    size, filters = stored.get("size", side), {2: "bilinear", 3: "bicubic"}
-    edges = {*size.values()} if isinstance(size, dict) else {size}
-    odd = [key for key in ("do_resize", "do_rescale") if not stored.get(key, True)]
-    odd += ["size"] if edges != {side} else []
-    odd += ["rescale_factor"] if abs(stored.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6 else []
-    odd += ["resample"] if stored.get("resample", 3) not in filters else []
+    filters, sizes = {2: "bilinear", 3: "bicubic"}, (side, {"height": side, "width": side}, {"shortest_edge": side})
+    possible = {"do_resize": (True,), "do_rescale": (True,), "rescale_factor": (1 / 255,)}
+    possible |= {"resample": (*filters,), "size": sizes}
+    odd = [f"{key} {stored[key]}" for key, values in possible.items() if key in stored and stored[key] not in values]
     if odd:
-        asked = ", ".join(f"{key} {stored[key]}" for key in odd)
         raise WeightsError(
-            f"{folder}: its image processor asks for {asked}: images here are resized to {side} pixels, bicubic or "
-            "bilinear, and scaled by 1/255: change the file if the model was trained so"
+            f"{folder}: its image processor asks for {', '.join(odd)}: images here are resized to {side} pixels, "
+            "bicubic or bilinear, and scaled by 1/255: change the file if the model was trained so"
         )
     if not stored.get("do_normalize", True):
         stored |= {"image_mean": (0.0,) * 3, "image_std": (1.0,) * 3}

@@ -69,7 +69,9 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
     scan, size = survey(asked.folder, asked.columns), asked.batch_size
     files, texts = _named(scan, asked.gallery)
     contents = content_hashes({name: each.path(name) for name, each in files.items()}, cache_dir())
-    first = {content: name for name, content in reversed(contents.items())}  # equal files are encoded once
+    first = dict[bytes, str]()  # equal files are encoded once
+    for name, content in contents.items():
+        first.setdefault(content, name)
     row = {content: index for index, content in enumerate(first)}
     _check_room(scan, asked.overwrite)
     used = _opened(asked.encoder, asked.device)

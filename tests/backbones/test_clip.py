@@ -249,10 +249,7 @@ def test_mistakes_are_one_line(options, error, text):
 
 
 def test_a_folder_without_configuration_or_weights_says_so(tmp_path):
-    with pytest.raises(WeightsError, match=r"has no open_clip_config\.json"):
-        build(Clip, weights=str(tmp_path))
-    (tmp_path / "config.json").write_text("{}")  # as transformers saves it
-    with pytest.raises(WeightsError, match="or encode with `negbench embed --encoder transformers:FOLDER`"):
+    with pytest.raises(WeightsError, match=r"has no open_clip_config\.json: .*--encoder transformers:"):
         build(Clip, weights=str(tmp_path))
     (tmp_path / "open_clip_config.json").write_text("{}")
     with pytest.raises(WeightsError, match="has no weights"):
