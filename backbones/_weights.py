@@ -289,7 +289,7 @@ def read_pixels(folder: Path, side: int) -> dict[str, Any]:
                 held = json.loads(file.read_text(encoding="utf-8"))
                 stored = held.get("image_processor") or (stored if file.name == _PROCESSORS[0] else held)
     filters, sizes = {2: "bilinear", 3: "bicubic"}, (side, {"height": side, "width": side}, {"shortest_edge": side})
-    possible = {"do_resize": (True,), "do_rescale": (True,), "rescale_factor": (1 / 255,)}
+    possible: dict[str, tuple[Any, ...]] = {"do_resize": (True,), "do_rescale": (True,), "rescale_factor": (1 / 255,)}
     possible |= {"resample": (*filters,), "size": sizes}
     odd = [f"{key} {stored[key]}" for key, values in possible.items() if key in stored and stored[key] not in values]
     if odd:

@@ -200,7 +200,7 @@ class Blip2(BlipFamily):
         return LAYOUTS[self.sizes.tower]
 
 
-def _tower(sizes: Blip2Sizes, saved: Any) -> nn.Module:
+def _tower(sizes: Blip2Sizes, saved: Any) -> Any:
     """Make the visual tower, whose last_hidden_state holds the tokens before any final norm.
 
     Args:
@@ -220,7 +220,7 @@ def _tower(sizes: Blip2Sizes, saved: Any) -> nn.Module:
         hidden_act="gelu" if eva else "quick_gelu",
         layer_norm_eps=1e-6 if eva else 1e-5,
     )
-    tower: nn.Module = (Blip2VisionModel if eva else CLIPVisionModel)(saved.vision_config if saved else config)
+    tower: Any = (Blip2VisionModel if eva else CLIPVisionModel)(saved.vision_config if saved else config)
     # EVA's is ln_vision, which trains and so is outside the frozen tower; CLIP's affects the pooled output only
     tower.post_layernorm = nn.Identity()
     return tower
