@@ -1,11 +1,12 @@
 """Shared by both BLIP families: loading, text, identity, precision of the tower, seeded dropout, random weights."""
 
 import hashlib
+import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -15,15 +16,18 @@ from torch import Tensor, nn
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
 from negbench.backbones._captions import (
     BUILT_IN,
+    UNCASED,
     CaptionTokenizer,
     built_in_vocabulary,
     make_tokenizer,
+    read_spelling,
     read_vocabulary,
-    vocabulary_file,
+    vocabulary_files,
 )
-from negbench.backbones._composed import Composed, Init, bounded, check_without_weights
-from negbench.backbones._hashing import key_sha256, tensors_sha256
+from negbench.backbones._composed import Composed, Init, bounded, check_without_weights, planned
+from negbench.backbones._hashing import key_sha256, tower_sha256
 from negbench.backbones._lavis import (
+    BLIP_TRAINING,
     Layout,
     Sizes,
     State,
@@ -35,9 +39,19 @@ from negbench.backbones._lavis import (
     sizes_of_pretrained,
 )
 from negbench.backbones._preprocess import Preprocess
-from negbench.backbones._weights import Advice, Source, files_of, parse_weights, read_pretrained, vocabulary_source
+from negbench.backbones._weights import (
+    Advice,
+    Source,
+    files_of,
+    parse_weights,
+    read_pixels,
+    read_pretrained,
+    vocabulary_source,
+)
 from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline
 from negbench.errors import OptionError, WeightsError
+
+_log = logging.getLogger("negbench")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -50,8 +64,9 @@ class FamilyOptions:
     """Options of both families.
 
     Args:
-        weights: "lavis:FILE" (a whole model, as QuRe publishes its own), a folder that transformers saved, or a hub id,
-            "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's published model.
+        weights: "lavis:FILE" (a whole model, as QuRe publishes its own; "lavis:FILE,key=NAME" if it holds several state
+            dicts), a folder that transformers saved, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
+            published model.
         config: sizes that tensors do not determine, as a table; other sizes may be repeated and are then checked. With
             init="random": any size, overriding `size`.
         tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
@@ -103,8 +118,9 @@ class Origin:
 class BlipFamily(Composed):
     """Shared half of `Blip2` and `Blip`: three sources of weights, text, precision of the tower, seeded dropout.
 
-    A family defines its class attributes, a constructor (sizes, options, seed) that builds the parts under
-    `torch.device("meta")`, and the methods that are abstract here or in `Backbone`.
+    A family defines its class attributes, a constructor (sizes, options, seed, and the configuration of weights that
+    transformers saved) that builds the parts under `torch.device("meta")`, and the methods that are abstract here or in
+    `Backbone`.
 
     Attributes:
         sizes: sizes of the model.
@@ -127,11 +143,11 @@ class BlipFamily(Composed):
     added_tokens: ClassVar[tuple[str, ...]]  # tokens that LAVIS adds to BERT's vocabulary
     unused_tokens: ClassVar[int] = 0  # last added tokens that never occur: may lack embeddings
     sizes: Sizes
-    vision_model: nn.Module
+    vision_model: Any  # a model of transformers, with its configuration
     temp: nn.Parameter
     dropout_calls: Tensor
 
-    def __init__(self, sizes: Sizes, options: FamilyOptions, seed: int) -> None:
+    def __init__(self, sizes: Sizes, options: FamilyOptions, seed: int, config: Any = None) -> None:
         super().__init__()
         self.seed = seed
         self.sizes = sizes
@@ -151,10 +167,6 @@ class BlipFamily(Composed):
     @abstractmethod
     def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Sizes]:
         """Read a LAVIS checkpoint, and the sizes from its tensors."""
-
-    @abstractmethod
-    def _adopt(self, config: Any) -> None:
-        """Apply settings of transformers' configuration that neither tensors nor sizes hold."""
 
     @abstractmethod
     def _character(self) -> dict[str, Any]:
@@ -191,13 +203,13 @@ class BlipFamily(Composed):
     def outline(cls, options: FamilyOptions, seed: int) -> Outline:
         """See `Outlines`; weights that do not fit are detected only when loaded."""
         source, name, frozen = cls._source(options), cls.advice.backbone, options.freeze_images
-        settings = {"backbone": name, "target_ratio": options.target_ratio, "precision": options.precision}
+        settings = {"backbone": name, **planned(options)}
         if source is None:
-            settings |= {"size": options.size, "config": options.config, "seed": seed}
-            return Outline(cls, name, frozen, settings=settings)
+            given = () if options.tokenizer is None else vocabulary_files(Path(options.tokenizer).expanduser())
+            return Outline(cls, name, frozen, files=given, settings={**settings, "seed": seed})
         weights = files_of(source, cls.advice)
-        vocabulary = vocabulary_file(vocabulary_source(options.tokenizer, weights[0].parent, cls.advice))
-        return Outline(cls, name, frozen, files=(*weights, vocabulary), settings=settings)
+        vocabulary = vocabulary_files(vocabulary_source(options.tokenizer, weights[0].parent, cls.advice))
+        return Outline(cls, name, frozen, files=(*weights, *vocabulary), settings={**settings, "key": source.key})
 
     @classmethod
     def _source(cls, options: FamilyOptions) -> Source | None:
@@ -214,8 +226,15 @@ class BlipFamily(Composed):
         assert source.path is not None
         config = options.config or {}
         state, sizes = cls._read_lavis(source, config)
+        lacks = "temp" not in state  # a plain number in CoVR's classes
+        state.setdefault("temp", torch.tensor(DEFAULT_TEMPERATURE))
         skeleton = cls(sizes.skeleton(), options, seed)
         dropped = check_names(skeleton, state, skeleton.layout, source.path)
+        training = dict.fromkeys(name.split(".")[0] for name in dropped if BLIP_TRAINING.fullmatch(name))
+        if lacks:
+            _log.warning("note: %s: it holds no temp, which starts at %s", source.path, DEFAULT_TEMPERATURE)
+        if training:
+            _log.warning("note: %s: left out, as only training reads them: %s", source.path, ", ".join(training))
         backbone = cls(configured(sizes, config, source=source.label), options, seed)
         load_state(backbone, state, backbone.layout, source.path)
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
@@ -231,8 +250,9 @@ class BlipFamily(Composed):
             theirs, ours = next((pair for pair in cls.own_names if name.startswith(pair[0])), ("", ""))
             if not name.startswith("itm_head."):
                 tensors[ours + name.removeprefix(theirs)] = tensor
-        backbone = cls(sizes_of_pretrained(cls.published, config, tensors, str(folder)), options, seed)
-        backbone._adopt(config)
+        sizes = sizes_of_pretrained(cls.published, config, tensors, str(folder))
+        backbone = cls(sizes, options, seed, config)
+        backbone.transform = replace(backbone.transform, **read_pixels(folder, sizes.image_size))
         assign(backbone, tensors, folder)
         return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder)
 
@@ -240,18 +260,13 @@ class BlipFamily(Composed):
         """Finish construction once the parameters are filled: tokenizer, sub-queries, freezing, and hashes."""
         sizes, options = self.sizes, self.options
         self._tokenizer = self._caption_tokenizer(origin)
+        bert = self._tokenizer.bert
         self.register_buffer("dropout_calls", torch.zeros((), dtype=torch.int64))
         generator = torch.Generator().manual_seed(self.seed)
         self.attributes = make_attributes(options.attribute_weights, sizes.embed_dim, sizes.text_width, generator)
         if self.frozen_images:
             self.vision_model.requires_grad_(False)
-        self._feature_key = key_sha256(
-            {
-                "weights": tensors_sha256(self.vision_model.named_parameters()),
-                "preprocessing": self.transform.description,
-                "precision": options.precision,
-            }
-        )
+        self._feature_key = tower_sha256(self.vision_model, self.transform, options.precision)
         character = self._character()
         details = {
             "vit_layers": sizes.vit_layers,
@@ -259,7 +274,7 @@ class BlipFamily(Composed):
             "vit_heads": sizes.vit_heads,
             "vision_precision": options.precision,
             "tokenizer": self._tokenizer.name,
-            "tokenizer_sha256": key_sha256(self._tokenizer.bert.get_vocab()),
+            "tokenizer_sha256": key_sha256({"vocabulary": bert.get_vocab(), **{k: getattr(bert, k) for k in UNCASED}}),
             **character.pop("details"),
             **origin.details,
         }
@@ -286,12 +301,13 @@ class BlipFamily(Composed):
         """
         given = self.options.tokenizer
         if given is None and origin.folder is None:
-            name, vocabulary = BUILT_IN, built_in_vocabulary()
+            name, vocabulary, spelling = BUILT_IN, built_in_vocabulary(), read_spelling()
         else:
-            file = vocabulary_file(vocabulary_source(given, origin.folder, self.advice))
-            name, vocabulary = file.name, read_vocabulary(file)
+            files = vocabulary_files(vocabulary_source(given, origin.folder, self.advice))
+            name, vocabulary, spelling = files[0].name, read_vocabulary(files[0]), read_spelling(*files[1:])
         tokenizer = make_tokenizer(
             vocabulary,
+            spelling=spelling,
             added=self.added_tokens,
             max_length=self.sizes.max_txt_len,
             name=name,

@@ -4,9 +4,10 @@ The processor is that of LAVIS's class `BlipCaptionProcessor` (lavis/processors/
 configurations use under the name "blip_caption" in training and evaluation alike.
 """
 
+import json
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from negbench.errors import WeightsError
 
 MAX_WORDS = 50
 BUILT_IN = "built-in"  # name of the vocabulary made in code
+UNCASED: Mapping[str, Any] = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}  # BERT's
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # words of the synthetic garments' captions and of fashion captions at large; any other word is spelled out
@@ -37,13 +39,14 @@ _PUNCTUATION = re.compile(r"[.!\"()*#:;~]")
 _SPACES = re.compile(r"\s{2,}")
 
 
-def process_caption(caption: str) -> str:
+def process_caption(caption: str, *, lower: bool = True) -> str:
     """Process a caption as LAVIS's "blip_caption" processor does, with its default empty prompt.
 
-    Lower case; each of . ! " ( ) * # : ; ~ becomes a space; two or more white spaces become one; newlines at the end
-    and spaces at both ends go; at most 50 words, split at single spaces, stay. , ? ' - / & $ and single tabs are kept.
+    Lower case unless a cased vocabulary says otherwise; each of . ! " ( ) * # : ; ~ becomes a space; two or more white
+    spaces become one; newlines at the end and spaces at both ends go; at most 50 words, split at single spaces, stay.
+    , ? ' - / & $ and single tabs are kept.
     """
-    text = _SPACES.sub(" ", _PUNCTUATION.sub(" ", caption.lower()))
+    text = _SPACES.sub(" ", _PUNCTUATION.sub(" ", caption.lower() if lower else caption))
     return " ".join(text.rstrip("\n").strip(" ").split(" ")[:MAX_WORDS])
 
 
@@ -56,8 +59,8 @@ def built_in_vocabulary() -> dict[str, int]:
     return {piece: index for index, piece in enumerate(pieces)}
 
 
-def vocabulary_file(source: Path) -> Path:
-    """Return the file itself, or a folder's vocab.txt, else its tokenizer.json.
+def vocabulary_files(source: Path) -> tuple[Path, ...]:
+    """Return the file itself, or a folder's vocab.txt, else its tokenizer.json; then any tokenizer_config.json beside.
 
     Raises:
         WeightsError: no such file.
@@ -66,10 +69,27 @@ def vocabulary_file(source: Path) -> Path:
         files = [source / name for name in ("vocab.txt", "tokenizer.json") if (source / name).is_file()]
         if not files:
             raise WeightsError(f"no tokenizer in {source}: put the vocab.txt of bert-base-uncased there")
-        return files[0]
+        source = files[0]
     if not source.is_file():
         raise WeightsError(f"no tokenizer at {source}: tokenizer= takes a vocab.txt or a folder that holds one")
-    return source
+    settings = source.with_name("tokenizer_config.json")
+    return (source, settings) if settings.is_file() else (source,)
+
+
+def read_spelling(*settings: Path) -> dict[str, Any]:
+    """Read what a tokenizer_config.json says of case, accents and Chinese; `UNCASED` without one.
+
+    Raises:
+        WeightsError: not a JSON table.
+    """
+    spelling = dict(UNCASED)
+    for file in settings:
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            spelling |= {key: stored[key] for key in spelling if key in stored}
+        except (OSError, ValueError, TypeError) as error:
+            raise WeightsError(f"{file} cannot be read as a tokenizer's settings: {error}") from error
+    return spelling
 
 
 def read_vocabulary(source: Path) -> dict[str, int]:
@@ -132,7 +152,7 @@ class CaptionTokenizer:
             empty = torch.zeros(0, self.max_length, dtype=torch.int64)
             return {"input_ids": empty, "attention_mask": empty.clone()}
         batch = self.bert(
-            [process_caption(text) if self.processed else text for text in texts],
+            [process_caption(text, lower=self.bert.do_lower_case) if self.processed else text for text in texts],
             padding="max_length",
             truncation=True,
             max_length=self.max_length,
@@ -150,15 +170,22 @@ class CaptionTokenizer:
 
 
 def make_tokenizer(
-    vocabulary: dict[str, int], *, added: Sequence[str], max_length: int, name: str = BUILT_IN, processed: bool = True
+    vocabulary: dict[str, int],
+    *,
+    added: Sequence[str],
+    max_length: int,
+    name: str = BUILT_IN,
+    processed: bool = True,
+    spelling: Mapping[str, Any] = UNCASED,
 ) -> CaptionTokenizer:
     """Make a BertTokenizer of a vocabulary with LAVIS's added tokens: "[DEC]" (BLIP-2), or "[DEC]" and "[ENC]" (BLIP).
 
     Each takes the next id after the vocabulary (30522, 30523 for bert-base-uncased), or keeps the one it has there.
+    `spelling` is from `read_spelling`.
     """
     from transformers import BertTokenizer
 
-    bert = BertTokenizer(vocab=dict(vocabulary), do_lower_case=True)
+    bert = BertTokenizer(vocab=dict(vocabulary), **spelling)
     for token in added:
         if token not in vocabulary:
             bert.add_tokens([token], special_tokens=True)

@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 import torch
@@ -23,12 +24,19 @@ SharedWidth = Annotated[int, Field(ge=8, le=1024)]
 HiddenWidth = Annotated[int, Field(ge=0, le=65536)]
 AttributeWeight = bool | PositiveFloat
 
+FILES = ("weights", "tokenizer")  # options that name files
+
 
 def check_without_weights(weights: str | None) -> None:
     """Raise OptionError if weights are named although they are drawn."""
     check_option(
         "backbone.weights", weights, weights is None, "left out with backbone.init=random (--set backbone.weights=null)"
     )
+
+
+def planned(options: Any) -> dict[str, Any]:
+    """Return every option but those that name files, whose contents count instead: the settings of an `Outline`."""
+    return {each.name: getattr(options, each.name) for each in fields(options) if each.name not in FILES}
 
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound

@@ -86,7 +86,7 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
         tokenizer = make_tokenizer(blueprint)
         model: Any = build(blueprint.config, 0)
         assert blueprint.file is not None  # only random weights have none
-        load_into(model, read_state(blueprint.file), blueprint.label)
+        load_into(model, read_state(blueprint.file, blueprint.key), blueprint.label)
     except NegbenchError as error:  # an encoder has the same options by their plain names
         raise WeightsError(
             str(error).replace(f"; {WITHOUT_WEIGHTS}", "").replace("--set ", "").replace("backbone.", "")

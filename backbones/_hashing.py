@@ -1,4 +1,4 @@
-"""Identity of weights: content hashes of named tensors, and counts of parameters."""
+"""Identity of weights and towers: content hashes of tensors and of what a module is built from; parameter counts."""
 
 import hashlib
 import json
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+
+from negbench.backbones._preprocess import Preprocess
 
 
 def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -22,6 +24,45 @@ def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
 def module_sha256(module: nn.Module) -> str:
     """SHA-256 (hex) of a module's parameters and buffers as they are now, by sorted name."""
     return tensors_sha256([*module.named_parameters(), *module.named_buffers()])
+
+
+def tower_sha256(tower: nn.Module, transform: Preprocess, *beside: object) -> str:
+    """SHA-256 (hex) of all that determines the output of a frozen tower: a backbone's `feature_key`.
+
+    It covers the tensors and, read off every module, its class and its attributes: sizes, heads, activations, epsilons,
+    transformers' configurations, a vocabulary. So nothing that a constructor was given can be left out.
+
+    Args:
+        tower: everything that computes what is stored, as built.
+        transform: preprocessing of its images.
+        beside: other plain values that change its output or make its tokens.
+    """
+    own = vars(nn.Module()).keys()  # hooks and the training mode, and the tensors, which have a hash of their own
+    parts = {
+        name: [_plain(type(part)), {key: _plain(value) for key, value in vars(part).items() if key not in own}]
+        for name, part in tower.named_modules()
+    }
+    return key_sha256({"tensors": module_sha256(tower), "parts": parts, "beside": [repr(transform), *beside]})
+
+
+def _plain(value: object) -> object:
+    """Return an attribute as what JSON can carry: never an address, and no other object than a configuration."""
+    if hasattr(value, "to_dict"):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, Tensor):
+        return tensors_sha256([("", value)])
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def key_sha256(parts: Mapping[str, object]) -> str:

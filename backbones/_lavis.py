@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._weights import check_fit, refuse
+from negbench.backbones._weights import check_fit, refuse, unwrapped
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 Tower = Literal["eva_clip_g", "clip_vit_L"]
@@ -109,7 +109,11 @@ _QFORMER_DROPPABLE = re.compile(
     r"|Qformer\.cls\.predictions\..*|itm_head\.(weight|bias)"  # heads that no retrieval score uses
     r"|prompt_tokens"  # SPRC: of its training loss only
 )
-_BLIP_DROPPABLE = re.compile(r"text_encoder\.embeddings\.position_ids|itm_head\.(weight|bias)")
+# of training only, in BLIP's own checkpoints: momentum copies, queues and, after pretraining, the decoder
+BLIP_TRAINING = re.compile(
+    r"(visual_encoder|text_encoder|vision_proj|text_proj)_m\..*|\w+_queue|queue_ptr|text_decoder\..*"
+)
+_BLIP_DROPPABLE = re.compile(rf"text_encoder\.embeddings\.position_ids|itm_head\.(weight|bias)|{BLIP_TRAINING.pattern}")
 
 LAYOUTS: dict[str, Layout] = {
     "eva_clip_g": Layout((*_EVA_RULES, *_QFORMER_RULES), "split-bias", _QFORMER_DROPPABLE),
@@ -121,37 +125,45 @@ LAYOUTS: dict[str, Layout] = {
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def read_checkpoint(path: Path) -> State:
+def read_checkpoint(path: Path, key: str = "") -> State:
     """Read a .pth (tensors only, never executed) or .safetensors file as a state dict on the CPU, dtypes as stored.
 
-    Wrappers are removed: {"model": ...} of LAVIS, {"epoch": ..., "ClassName": ...} of SPRC.
+    Wrappers are removed: {"model": ...} of LAVIS, {"epoch": ..., "ClassName": ...} of SPRC, prefixes of names.
+
+    Args:
+        path: the file.
+        key: which state dict of a file that holds several.
 
     Raises:
-        WeightsError: an unreadable file, or one with objects that `weights_only` refuses.
+        WeightsError: an unreadable file, one with objects that `weights_only` refuses, or several state dicts.
     """
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            return dict(load_file(path))
+            return unwrapped(load_file(path))
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"it holds a pickled object, {found[1]}" if found else "it is not a plain file of tensors"
         raise WeightsError(
-            f"{path} is refused: it is not a plain file of tensors (torch.load with weights_only=True: "
-            f"{str(error).splitlines()[0]}); save its state_dict() alone"
+            f"{path} is refused: {what} (torch.load with weights_only=True); save its state_dict() alone"
         ) from error
     except Exception as error:  # torch, zipfile and safetensors each have their own
         raise WeightsError(f"{path} cannot be read as a checkpoint: {(str(error).splitlines() or ['?'])[0]}") from error
-    return _state_dict(loaded, path)
+    return unwrapped(_state_dict(loaded, path, key))
 
 
-def _state_dict(loaded: object, path: Path) -> State:
-    if _is_state(loaded):
+def _state_dict(loaded: object, path: Path, key: str) -> State:
+    if _is_state(loaded) and not key:
         return dict(loaded)  # type: ignore[call-overload]
-    if isinstance(loaded, Mapping):
-        inner = [loaded["model"]] if "model" in loaded else [v for v in loaded.values() if _is_state(v)]
-        if len(inner) == 1 and _is_state(inner[0]):
-            return dict(inner[0])
+    inner = {str(k): v for k, v in loaded.items() if _is_state(v)} if isinstance(loaded, Mapping) else {}
+    if key in inner or (len(inner) == 1 and not key):
+        return dict(inner[key or next(iter(inner))])
+    if inner:
+        first = next(iter(inner))
+        held = f"{path} holds the state dicts {', '.join(inner)}" + (f", not {key}" if key else "")
+        raise WeightsError(f"{held}: name the one to load, as {path},key={first}")
     raise WeightsError(
         f"{path} holds no state dict: expected named tensors, at the top or under 'model', got {type(loaded).__name__}"
         + (f" with keys {', '.join(map(str, list(loaded)[:5]))}" if isinstance(loaded, Mapping) else "")
@@ -213,18 +225,18 @@ def read_tower(path: Path, depth: int | None) -> State:
     return kept
 
 
-def read_blip2(path: Path, tower: Path | None, depth: int | None) -> State:
-    """Read the state dict of a BLIP-2 model, with its visual tower from `tower` if that is a separate file.
+def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "") -> State:
+    """Read the state dict `key` of a BLIP-2 model, with its visual tower from `tower` if that is a separate file.
 
     Raises:
         WeightsError: no tower, or two of them; or no Q-Former.
     """
-    state = read_checkpoint(path)
-    if not any(key.startswith("Qformer.") for key in state):
+    state = read_checkpoint(path, key)
+    if not any(name.startswith("Qformer.") for name in state):
         raise WeightsError(
             f"{path} is not a LAVIS BLIP-2 checkpoint: no key starts with 'Qformer.'; it has {_listed(list(state)[:5])}"
         )
-    has_tower = any(key.startswith("visual_encoder.") for key in state)
+    has_tower = any(name.startswith("visual_encoder.") for name in state)
     if has_tower and tower is not None:
         raise WeightsError(f"{path} has its own visual_encoder: leave out tower={tower}")
     if not has_tower and tower is None:

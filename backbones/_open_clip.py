@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench.backbones._lavis import read_checkpoint
-from negbench.backbones._weights import WITHOUT_WEIGHTS, check_fit, fetch
+from negbench.backbones._weights import WITHOUT_WEIGHTS, check_fit, fetch, unwrapped
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 Activation = Literal["auto", "quick_gelu", "gelu"]
@@ -48,6 +48,7 @@ class Blueprint:
         label: hub id, file name or "random:SEED".
         revision: of the hub, "local" or "".
         file: of the weights, which `read_state` reads; None for random weights.
+        key: the state dict of a file that holds several.
         pixels: `mean`, `std` and `interpolation` of the preprocessing, where they are not CLIP's.
         details: for the identity.
         resize: of open_clip's own preprocessing: "shortest", "squash" or "longest".
@@ -58,6 +59,7 @@ class Blueprint:
     label: str
     revision: str
     file: Path | None = None
+    key: str = field(default="", kw_only=True)
     pixels: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     resize: str = "shortest"
@@ -77,7 +79,7 @@ def random_blueprint(model: str | None, toy: bool, activation: Activation, seed:
 
 
 def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
-    """Find the blueprint of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, a file, or one of open_clip's tags.
+    """Find the blueprint of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, FILE[,key=NAME], or open_clip's tag.
 
     Raises:
         WeightsError: missing or unreadable weights.
@@ -86,11 +88,12 @@ def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
     """
     if weights.startswith(_HUB):
         return _of_hub(model, weights.removeprefix(_HUB), activation)
-    path = Path(weights).expanduser()
+    named, _, key = weights.partition(",key=")
+    path = Path(named).expanduser()
     if path.is_dir():
         return _of_folder(model, path, activation)
     if path.suffix in _FILE_SUFFIXES or path.is_file():
-        return _of_file(model, path, activation)
+        return replace(_of_file(model, path, activation, key), key=key)
     return _of_tag(model or DEFAULT_MODEL, weights, activation)
 
 
@@ -132,7 +135,7 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
     return Blueprint(name, config, hub_id, file.parent.name, file, _pixels(known), {"tag": tag}, _resize(known))
 
 
-def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint:
+def _of_file(model: str | None, path: Path, activation: Activation, key: str) -> Blueprint:
     if not path.is_file():
         raise WeightsError(f"backbone.weights: there is no file {path}; {WITHOUT_WEIGHTS}")
     beside = path.parent / _CONFIG_FILE
@@ -142,7 +145,7 @@ def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint
         raise OptionError(f"backbone.weights {path}: name its architecture, e.g. --set backbone.model=ViT-B/32")
     name, config = architecture(model)
     quick: bool | None = bool(config.get("quick_gelu"))
-    if _from_openai(_names(path)):
+    if _from_openai(_names(path, key)):
         quick = True
     elif _has_twin(name):
         quick = None
@@ -154,7 +157,8 @@ def _of_folder(model: str | None, folder: Path, activation: Activation) -> Bluep
     if model is not None:
         raise OptionError(f"backbone.model {model!r}: leave it out, {folder} has its own {_CONFIG_FILE}")
     if not (folder / _CONFIG_FILE).is_file():
-        raise WeightsError(f"{folder} has no {_CONFIG_FILE}: put the one that was saved with the weights there")
+        fix = "or encode with `negbench embed --encoder transformers:FOLDER` and train with --backbone precomputed"
+        raise WeightsError(f"{folder} has no {_CONFIG_FILE}: put the one that was saved with the weights there, {fix}")
     files = [folder / name for name in _WEIGHT_FILES if (folder / name).is_file()]
     files = files or sorted(file for file in folder.iterdir() if file.suffix in _FILE_SUFFIXES)
     if not files:
@@ -227,8 +231,8 @@ def _safe(filename: str) -> str:
 # --- reading and building ----------------------------------------------------------------------------------------
 
 
-def read_state(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a checkpoint, without distributed training's "module." prefix. Raises WeightsError."""
+def read_state(path: Path, key: str = "") -> dict[str, Tensor]:
+    """Read the tensors of a checkpoint; see `read_checkpoint`. Raises WeightsError for an archive of code, too."""
     if path.suffix != ".safetensors" and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if any(Path(name).name == "constants.pkl" for name in archive.namelist()):
@@ -236,21 +240,18 @@ def read_state(path: Path) -> dict[str, Tensor]:
                     f"{path} is a TorchScript archive, which holds code: give the same weights as safetensors, for "
                     "OpenAI's ViT-B/32 `hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors`"
                 )
-    state: dict[str, Tensor] = read_checkpoint(path)
-    if all(name.startswith("module.") for name in state):
-        state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
-    return state
+    return read_checkpoint(path, key)
 
 
-def _names(path: Path) -> Iterable[str]:
+def _names(path: Path, key: str) -> Iterable[str]:
     """Return the names of a checkpoint's tensors; only names are read from safetensors. Raises WeightsError."""
     from safetensors import SafetensorError, safe_open
 
     if path.suffix != ".safetensors":
-        return read_state(path)
+        return read_state(path, key)
     try:
         with safe_open(path, "pt") as file:
-            return list(file.keys())
+            return unwrapped(dict.fromkeys(file.keys()))
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"{path} cannot be read as a checkpoint: {error}") from error
 

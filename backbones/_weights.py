@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from negbench.errors import WeightsError
 
@@ -22,8 +22,14 @@ WITHOUT_WEIGHTS = (
     "to try a run without weights: --set backbone.init=random --set backbone.size=toy --set backbone.weights=null"
 )
 
+T = TypeVar("T")
+
 _HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 _CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")
+_PROCESSORS = ("processor_config.json", "preprocessor_config.json")  # of images; the first that has one counts
+# what wrappers put before a tensor's name: DistributedDataParallel, torch.compile, Lightning, CIR models around CLIP
+_WRAPPERS = re.compile(r"\A(?:(?:module|_orig_mod|model|clip_model)\.)+|(?<=\.)(?:module|_orig_mod)\.")
+_SHOWN = 6  # names of one kind in an error
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Source:
         kind: "lavis" (a checkpoint in LAVIS's format), "folder" (as transformers saves one) or "hub".
         path: the file or folder; None for "hub".
         tower: the separate visual tower of a "lavis" checkpoint.
+        key: the state dict of a "lavis" checkpoint that holds several.
         hub_id: of "hub".
         revision: of "hub"; None is the newest.
     """
@@ -66,27 +73,31 @@ class Source:
     tower: Path | None = None
     hub_id: str = ""
     revision: str | None = None
+    key: str = ""
 
     @property
     def label(self) -> str:
         """Hub id, or name of the file(s): what the identity calls these weights."""
         if self.path is None:
             return self.hub_id
-        names = self.path.name + (f",tower={self.tower.name}" if self.tower else "")
+        names = self.path.name + (f",key={self.key}" if self.key else "")
+        names += f",tower={self.tower.name}" if self.tower else ""
         return f"lavis:{names}" if self.kind == "lavis" else names
 
 
 def parse_weights(spec: str, advice: Advice) -> Source:
-    """Read `weights=`: "lavis:FILE", "lavis:FILE,tower=FILE", a folder, or ORG/NAME[@REVISION].
+    """Read `weights=`: "lavis:FILE[,key=NAME][,tower=FILE]", a folder, or ORG/NAME[@REVISION].
 
     Raises:
         WeightsError: a missing file or folder, or a text that is none of these.
     """
     if spec.startswith("lavis:"):
-        model, _, tower = spec.removeprefix("lavis:").partition(",tower=")
+        named, _, tower = spec.removeprefix("lavis:").partition(",tower=")
+        model, _, key = named.partition(",key=")
         if not model or (",tower=" in spec and not tower):
-            raise WeightsError(f"backbone.weights {spec!r}: expected lavis:FILE or lavis:FILE,tower=FILE")
-        return Source("lavis", _existing(model, spec, advice), _existing(tower, spec, advice) if tower else None)
+            raise WeightsError(f"backbone.weights {spec!r}: expected lavis:FILE[,key=NAME] or lavis:FILE,tower=FILE")
+        other = _existing(tower, spec, advice) if tower else None
+        return Source("lavis", _existing(model, spec, advice), other, key=key)
     path = Path(spec).expanduser()
     if path.is_dir():
         return Source("folder", path)
@@ -101,7 +112,7 @@ def parse_weights(spec: str, advice: Advice) -> Source:
 
 
 def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
-    """Return all files that determine the weights, without reading them; for transformers, config.json is the first.
+    """Return all files that determine weights and pixels, without reading them; of transformers config.json is first.
 
     Files of the hub are fetched unless the cache has them. Raises WeightsError.
     """
@@ -115,7 +126,8 @@ def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
     if not (folder / "config.json").is_file() or not tensors:
         lacks = "safetensors" if (folder / "config.json").is_file() else "config.json"
         raise WeightsError(f"{folder} has no {lacks}: put those that were saved with the model there; {advice.fix}")
-    return (folder / "config.json", *tensors)
+    processors = (folder / name for name in _PROCESSORS)
+    return (folder / "config.json", *tensors, *(file for file in processors if file.is_file()))
 
 
 def hub_name(spec: str) -> tuple[str, str | None] | None:
@@ -134,9 +146,22 @@ def _existing(name: str, spec: str, advice: Advice) -> Path:
 def refuse(what: str, **problems: Iterable[str]) -> None:
     """Raise a WeightsError that begins with `what` and lists the tensors of each kind, unless there is none."""
     listed = {kind.replace("_", " "): sorted(names) for kind, names in problems.items()}
-    text = "; ".join(f"{kind} {', '.join(names)}" for kind, names in listed.items() if names)
+    text = "; ".join(f"{kind} {_shortened(names)}" for kind, names in listed.items() if names)
     if text:
         raise WeightsError(f"{what}: {text}")
+
+
+def _shortened(names: Sequence[str]) -> str:
+    if len(names) <= _SHOWN:
+        return ", ".join(names)
+    begin = dict.fromkeys(f"{name.split('.')[0]}.*" for name in names)
+    return f"{', '.join(names[:2])} and {len(names) - 2} more of {', '.join(list(begin)[:_SHOWN])}"
+
+
+def unwrapped(state: Mapping[str, T]) -> dict[str, T]:
+    """Drop the prefixes of wrappers from tensors' names, unless two names would become one."""
+    plain = {_WRAPPERS.sub("", name): value for name, value in state.items()}
+    return plain if len(plain) == len(state) else dict(state)
 
 
 def check_fit(what: str, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
@@ -245,6 +270,37 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
         wrong_shape=(str(mismatch[0]) for mismatch in info["mismatched_keys"]),
     )
     return model.config, dict(model.state_dict())
+
+
+def read_pixels(folder: Path, side: int) -> dict[str, Any]:
+    """Read the image processor that transformers saved with a model: `mean`, `std`, `interpolation` of `Preprocess`.
+
+    Args:
+        folder: of the weights; without a processor nothing is returned.
+        side: of the model's images, in pixels.
+
+    Raises:
+        WeightsError: unreadable, or a setting that the preprocessing here does not have.
+    """
+    stored: dict[str, Any] = {}
+    for file in (folder / name for name in reversed(_PROCESSORS)):
+        if file.is_file():
+            with loading(f"{file} "):
+                held = json.loads(file.read_text(encoding="utf-8"))
+                stored = held.get("image_processor") or (stored if file.name == _PROCESSORS[0] else held)
+    filters, sizes = {2: "bilinear", 3: "bicubic"}, (side, {"height": side, "width": side}, {"shortest_edge": side})
+    possible: dict[str, tuple[Any, ...]] = {"do_resize": (True,), "do_rescale": (True,), "rescale_factor": (1 / 255,)}
+    possible |= {"resample": (*filters,), "size": sizes}
+    odd = [f"{key} {stored[key]}" for key, values in possible.items() if key in stored and stored[key] not in values]
+    if odd:
+        raise WeightsError(
+            f"{folder}: its image processor asks for {', '.join(odd)}: images here are resized to {side} pixels, "
+            "bicubic or bilinear, and scaled by 1/255: change the file if the model was trained so"
+        )
+    if not stored.get("do_normalize", True):
+        stored |= {"image_mean": (0.0,) * 3, "image_std": (1.0,) * 3}
+    pixels = {key: tuple(stored[f"image_{key}"]) for key in ("mean", "std") if f"image_{key}" in stored}
+    return pixels | {"interpolation": filters[stored.get("resample", 3)]}
 
 
 @contextmanager

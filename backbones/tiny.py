@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from negbench.backbones._attributes import attribute_masks, make_attributes
 from negbench.backbones._composed import AttributeWeight, Seed, TwoTowers
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
-from negbench.backbones._hashing import key_sha256, module_sha256
+from negbench.backbones._hashing import module_sha256, tower_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
 from negbench.contracts import BackboneIdentity
@@ -203,14 +203,7 @@ class Tiny(TwoTowers):
         self.learned_from = () if weights.startswith("random:") else ("synthetic",)
         self.attributes = make_attributes(options.attribute_weights, WIDTH, WIDTH, generator)
         self.start_temperature()
-        self._feature_key = key_sha256(
-            {
-                "backbone": "tiny",
-                "image_encoder": module_sha256(self.encoders.image),
-                "preprocessing": repr(self.transform),
-                "precision": "float32",
-            }
-        )
+        self._feature_key = tower_sha256(self.encoders, self.transform)
         self._identity = BackboneIdentity(
             name="tiny",
             weights=weights,

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from negbench import display
 from negbench.datasets.image_files import ImageFiles, decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
-from negbench.machine.files import atomic_write
+from negbench.machine.contents import content_hashes
+from negbench.machine.files import atomic_write, cache_dir
 from negbench.machine.room import device_named
 from negbench.own.init import Scan, load_split, survey
 from negbench.plugins.registry import import_file, line_in, on_one_line
@@ -67,11 +68,19 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
     scan, size = survey(asked.folder, asked.columns), asked.batch_size
     files, texts = _named(scan, asked.gallery)
+    contents = content_hashes({name: each.path(name) for name, each in files.items()}, cache_dir())
+    first = dict[bytes, str]()  # equal files are encoded once
+    for name, content in contents.items():
+        first.setdefault(content, name)
+    row = {content: index for index, content in enumerate(first)}
     _check_room(scan, asked.overwrite)
     used = _opened(asked.encoder, asked.device)
     with display.stages("embed") as shown, torch.no_grad():
-        with shown.stage("images", total=len(files)) as advance:
-            images = used.vectors("encode_image", _decoded(files, size), advance)
+        with shown.stage("images", total=len(first)) as advance:
+            encoded = used.vectors(
+                "encode_image", _decoded({name: files[name] for name in first.values()}, size), advance
+            )
+            images = encoded[[row[contents[name]] for name in files]]
         with shown.stage("texts", total=len(texts)) as advance:
             parts = (texts[start : start + size] for start in range(0, len(texts), size))
             words = used.vectors("encode_text", ((part, part) for part in parts), advance)

@@ -5,6 +5,7 @@ The forward pass is an oracle that shares no code with the backbones: it uses ne
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -383,8 +384,24 @@ class Lavis:
         return path
 
     @staticmethod
-    def save_hub(kind: Any, config: Any, folder: Path) -> Any:
-        """Save a transformers model with large random weights in the published format."""
+    def hub(name: str, folder: Path, vision: Mapping[str, Any] = {}, text: Mapping[str, Any] = {}) -> Any:
+        """Save a small BLIP or BLIP-2 of transformers with large random weights in the published format."""
+        import transformers as hf
+
+        if name == "blip":
+            ends = {"bos_token_id": None, "eos_token_id": None, "sep_token_id": None}
+            text = {**HUB_TEXT, **ends, "vocab_size": len(VOCABULARY) + 2, "encoder_hidden_size": 24, **text}
+            vision = {**HUB_VISION, "image_size": 32, "patch_size": 16, **vision}
+            config = hf.BlipConfig(vision_config=vision, text_config=text, image_text_hidden_size=12)
+            kind = hf.BlipForImageTextRetrieval
+        else:
+            vision = {**HUB_VISION, "image_size": 28, **vision}
+            text = {**HUB_TEXT, "vocab_size": len(VOCABULARY) + 1, "use_qformer_text_input": True, **text}
+            language = {"model_type": "opt", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+            language |= {"vocab_size": 8, "word_embed_proj_dim": 8, "ffn_dim": 8}
+            parts = {"vision_config": vision, "qformer_config": text, "text_config": language}
+            config = hf.Blip2Config(**parts, num_query_tokens=5, image_text_hidden_size=12)
+            kind = hf.Blip2ForImageTextRetrieval
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = kind(config).eval()

@@ -1,17 +1,20 @@
 """BLIP against a forward pass on plain tensors and transformers' model; pitfalls of the reference page, section 5."""
 
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 from negbench.backbones._lavis import BlipSizes
 from negbench.backbones.blip import Blip
 from negbench.contracts import relevance
 from negbench.errors import WeightsError
 from negbench.plugins.registry import build
-from tests.backbones.test_blip2 import difference
+from tests.backbones.test_blip2 import SETTINGS, difference
 
 
 @pytest.fixture
@@ -40,14 +43,9 @@ def test_forward_equals_plain_tensors(world):
     assert max(differences.values()) < 1e-5
 
 
-def test_transformers_folder(lavis, tmp_path):
-    from transformers import BlipConfig, BlipForImageTextRetrieval
-
-    text = {**lavis.HUB_TEXT, "vocab_size": len(lavis.vocabulary) + 2, "encoder_hidden_size": 24}
-    text |= {"bos_token_id": None, "eos_token_id": None, "sep_token_id": None}
-    vision = {**lavis.HUB_VISION, "image_size": 32, "patch_size": 16}
-    config = BlipConfig(vision_config=vision, text_config=text, image_text_hidden_size=12)
-    model = lavis.save_hub(BlipForImageTextRetrieval, config, tmp_path / "saved")
+@pytest.mark.parametrize(("vision", "text"), SETTINGS, ids=str)
+def test_transformers_folder(lavis, tmp_path, vision, text):
+    model = lavis.hub("blip", tmp_path / "saved", vision, text)
     ours = build(Blip, weights=str(tmp_path / "saved"))
     texts = ["red dress", "blue shirt, longer"]
     tokens = ours.tokenize(texts)
@@ -64,7 +62,52 @@ def test_transformers_folder(lavis, tmp_path):
         assert difference(queries, F.normalize(model.text_proj(fused.question_embeds[:, 0]), dim=-1)) < 1e-5
         assert difference(relevance(ours.text_queries(texts), candidates), alone.itm_score.T) < 1e-5
     assert float(ours.temperature.detach()) == pytest.approx(0.07)  # transformers' class has none
-    assert ours.vision_model.post_layernorm.eps == 1e-5
+    assert ours.identity.activation == vision.get("hidden_act", "gelu")
+    assert ours.text_encoder.config.hidden_dropout_prob == 0.1
+
+
+def test_a_folders_tokenizer_and_image_processor(lavis, tmp_path):
+    from transformers import BertTokenizer
+    from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
+
+    def ours() -> Blip:
+        return build(Blip, weights=str(tmp_path), freeze_images=True)
+
+    def write(file: str, **settings: Any) -> None:
+        (tmp_path / file).write_text(json.dumps(settings))
+
+    lavis.hub("blip", tmp_path)
+    texts, hashes = ["RED dress", "caf\xe9, red"], set()
+    for spelling in ({}, {"do_lower_case": False}, {"strip_accents": False}):
+        write("tokenizer_config.json", tokenizer_class="BertTokenizer", **spelling)
+        loaded = ours()
+        tokens, theirs = loaded.tokenize(texts), BertTokenizer.from_pretrained(tmp_path)(texts)
+        for ids, mask, wanted in zip(
+            *(tokens[key] for key in ("input_ids", "attention_mask")), theirs["input_ids"], strict=True
+        ):
+            assert ids[mask.bool()].tolist() == wanted
+        hashes.add(loaded.identity.details["tokenizer_sha256"])
+    assert len(hashes) == 3
+    picture = Image.fromarray(np.random.default_rng(0).integers(256, size=(50, 50, 3), dtype=np.uint8))
+    size = {"height": 32, "width": 32}
+    for asked in (
+        {},
+        {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]},
+        {"resample": 2},
+        {"do_normalize": False},
+    ):
+        write("preprocessor_config.json", size=size, **asked)
+        theirs = BlipImageProcessorPil.from_pretrained(tmp_path)(picture, return_tensors="pt")["pixel_values"][0]
+        assert difference(ours().preprocess(picture), theirs) < 1e-5
+        write("processor_config.json", image_processor={"size": size, **asked})  # counts before the other
+        write("preprocessor_config.json", image_mean=[0.9] * 3)
+        assert difference(ours().preprocess(picture), theirs) < 1e-5
+        (tmp_path / "processor_config.json").unlink()
+    odd = {"do_rescale": False, "do_resize": False, "rescale_factor": 0.5, "resample": 0, "size": {"shortest_edge": 40}}
+    for key, value in odd.items():
+        write("preprocessor_config.json", **{key: value})
+        with pytest.raises(WeightsError, match=f"image processor asks for {key} "):
+            ours()
 
 
 def test_heads_dropout_and_text_length_are_laviss(world):

@@ -201,21 +201,14 @@ def test_sprc_pooling(lavis, sizes):
 # --- transformers' own model, folders and hub ids ------------------------------------------------------------------
 
 
-def hub_model(lavis: Any, folder: Path) -> Any:
-    from transformers import Blip2Config, Blip2ForImageTextRetrieval
-
-    vision = {**lavis.HUB_VISION, "image_size": 28}
-    text = {**lavis.HUB_TEXT, "vocab_size": len(lavis.vocabulary) + 1, "use_qformer_text_input": True}
-    language = {"model_type": "opt", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "ffn_dim": 8}
-    language |= {"vocab_size": 8, "word_embed_proj_dim": 8}
-    config = Blip2Config(
-        vision_config=vision, qformer_config=text, text_config=language, num_query_tokens=5, image_text_hidden_size=12
-    )
-    return lavis.save_hub(Blip2ForImageTextRetrieval, config, folder)
+# changes of a folder's configuration: of the visual tower, of the text side
+SETTINGS = [({}, {}), ({"hidden_act": "quick_gelu"}, {"hidden_act": "relu"})]
+SETTINGS += [({"layer_norm_eps": 1e-2}, {}), ({}, {"layer_norm_eps": 1e-2})]
 
 
-def test_a_folder_of_transformers(lavis, tmp_path):
-    theirs = hub_model(lavis, tmp_path / "saved")
+@pytest.mark.parametrize(("vision", "text"), SETTINGS, ids=str)
+def test_a_folder_of_transformers(lavis, tmp_path, vision, text):
+    theirs = lavis.hub("blip2", tmp_path / "saved", vision, text)
     before = torch.random.get_rng_state()
     ours = build(Blip2, weights=str(tmp_path / "saved"))
     assert torch.equal(before, torch.random.get_rng_state())
@@ -237,7 +230,8 @@ def test_a_folder_of_transformers(lavis, tmp_path):
         towered, once = theirs.vision_model(pixels).last_hidden_state, ours.ln_vision(features)
         assert difference(once, towered) < 1e-4
         assert difference(features, towered) > 1e-1
-    assert ours.ln_vision.eps == 1e-5
+    assert ours.ln_vision.eps == vision.get("layer_norm_eps", 1e-5)
+    assert ours.identity.activation == vision.get("hidden_act", "gelu")
     assert (ours.identity.weights, ours.identity.revision) == ("saved", "local")
     assert float(ours.temperature.detach()) == pytest.approx(0.07)  # trap 26: transformers' class has none
     assert ours.temperature.requires_grad
@@ -247,7 +241,7 @@ def test_folder_that_does_not_fit(lavis, tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = tmp_path / "saved"
-    hub_model(lavis, folder)
+    lavis.hub("blip2", folder)
     state = load_file(folder / "model.safetensors")
     state["vision_projection.weight"] = state.pop("vision_projection.weight")[:6].clone()
     state["stray.weight"] = state.pop("query_tokens")
@@ -267,7 +261,7 @@ def test_folder_that_does_not_fit(lavis, tmp_path):
 @pytest.mark.usefixtures("offline")
 def test_hub_id_from_the_local_cache(lavis, tmp_path):
     cache, revision = tmp_path / "hub", "0123456789012345678901234567890123456789"
-    hub_model(lavis, cache / "models--org--small" / "snapshots" / revision)
+    lavis.hub("blip2", cache / "models--org--small" / "snapshots" / revision)
     refs = cache / "models--org--small" / "refs"
     refs.mkdir()
     (refs / "main").write_text(revision)
@@ -389,10 +383,14 @@ def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
         "ratio": outline(weights, config=config, target_ratio=1.5).key,
         "precision": outline(weights, config=config, precision="bf16").key,
     }
-    assert outline(weights, config=config, pooling="text", tokenizer=tokenizer).key == base.key  # the same tower
+    keys["heads"] = outline(weights, config={**config, "vit_heads": 6}).key
+    assert outline(weights, config=config, tokenizer=tokenizer).key == base.key  # the same vocabulary
+    (path.parent / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    keys["case"] = outline(weights, config=config).key
+    (path.parent / "tokenizer_config.json").unlink()
     path.write_bytes(path.read_bytes() + b" ")
     keys["content"] = outline(weights, config=config).key
-    assert len(set(keys.values())) == 4
+    assert len(set(keys.values())) == 6
     with pytest.raises(WeightsError, match=r"there is no file absent\.pth; fetch"):
         outline("lavis:absent.pth")
     assert outline(None, init="random", size="toy").key != outline(None, init="random", size="vit_l").key
@@ -528,7 +526,7 @@ def test_trap_17_tokenizer_is_berts(lavis, tmp_path):
     from transformers import BertTokenizer
 
     folder = tmp_path / "saved"
-    hub_model(lavis, folder)
+    lavis.hub("blip2", folder)
     (folder / "vocab.txt").unlink()
     bert = BertTokenizer(vocab={word: index for index, word in enumerate(lavis.vocabulary)}, bos_token="[DEC]")
     bert.add_tokens(["<image>"], special_tokens=True)  # as Blip2Processor saves it

@@ -9,7 +9,7 @@ from negbench.backbones._captions import (
     make_tokenizer,
     process_caption,
     read_vocabulary,
-    vocabulary_file,
+    vocabulary_files,
 )
 from negbench.errors import WeightsError
 
@@ -86,14 +86,14 @@ def test_vocabulary_from_txt_json_and_folder(tmp_path):
     words = [*SPECIAL_TOKENS, "a", "##b"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     expected = {word: index for index, word in enumerate(words)}
-    assert read_vocabulary(vocabulary_file(tmp_path)) == expected
-    assert read_vocabulary(vocabulary_file(tmp_path / "vocab.txt")) == expected
+    assert read_vocabulary(vocabulary_files(tmp_path)[0]) == expected
+    assert read_vocabulary(vocabulary_files(tmp_path / "vocab.txt")[0]) == expected
     folder = tmp_path / "saved"
     tokenizer = make_tokenizer(expected, added=("[DEC]",), max_length=8)
     tokenizer.bert.add_tokens(["<image>"], special_tokens=True)  # as transformers' Blip2Processor does
     tokenizer.bert.save_pretrained(folder)
-    assert vocabulary_file(folder).name == "tokenizer.json"
-    assert read_vocabulary(vocabulary_file(folder)) == expected
+    assert vocabulary_files(folder)[0].name == "tokenizer.json"
+    assert read_vocabulary(vocabulary_files(folder)[0]) == expected
 
 
 @pytest.mark.parametrize("text", ["a\nb\n", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"])
@@ -105,9 +105,9 @@ def test_not_a_bert_vocabulary(tmp_path, text):
 
 def test_missing_and_unreadable_vocabularies(tmp_path):
     with pytest.raises(WeightsError, match="no tokenizer in"):
-        vocabulary_file(tmp_path)
+        vocabulary_files(tmp_path)
     with pytest.raises(WeightsError, match="no tokenizer at"):
-        vocabulary_file(tmp_path / "vocab.txt")
+        vocabulary_files(tmp_path / "vocab.txt")
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(WeightsError, match="cannot be read as a tokenizer"):
         read_vocabulary(tmp_path / "tokenizer.json")

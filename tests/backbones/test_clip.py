@@ -148,10 +148,12 @@ def test_every_published_format_gives_the_same_scores(tmp_path):
     hub(tmp_path, "whole", state, config)
     hub(tmp_path, "openai", state)
     wrapped = {"epoch": 3, "name": "run", "state_dict": {f"module.{k}": v for k, v in state.items()}, "optimizer": {}}
+    two = {"CLIP": weights(2), "ema": {f"model.clip_model._orig_mod.{k}": v for k, v in state.items()}}
     openai = {**state, **{k: torch.tensor(n) for k, n in zip(_open_clip._OPENAI_KEYS, (32, 77, 49408), strict=True)}}
     named: dict[str, dict[str, Any]] = {
         "plain": {"weights": str(tensors(tmp_path / "a.pt", state)), "activation": "quick_gelu"},
         "training": {"weights": str(tensors(tmp_path / "b.pt", wrapped)), "activation": "quick_gelu"},
+        "compiled": {"weights": f"{tensors(tmp_path / 'e.pt', two)},key=ema", "activation": "quick_gelu"},
         "safetensors": {"weights": str(tensors(tmp_path / "c.safetensors", state)), "activation": "quick_gelu"},
         "named": {"weights": str(tmp_path / "c.safetensors"), "model": TWO[1], "activation": "quick_gelu"},
         "openai": {"weights": str(tensors(tmp_path / "d.pt", openai))},
@@ -190,6 +192,20 @@ def test_keys_that_do_not_fit_are_all_named(tmp_path):
         assert part in line
     assert "\n" not in line
     assert "logit_scale" not in line
+
+
+def test_an_unknown_prefix_is_named_and_so_are_two_state_dicts(tmp_path):
+    state = weights()
+    file = tensors(tmp_path / "net.pt", {f"net.{name}": tensor for name, tensor in state.items()})
+    for content, message in (
+        (None, r"unexpected net\..* more of net\.\*$"),
+        ({"CLIP": state, "Combiner": state}, "key=CLIP$"),
+    ):
+        if content:
+            tensors(file, content)
+        with pytest.raises(WeightsError, match=message) as caught:
+            build(Clip, model="ViT-Toy", weights=str(file), activation="gelu")
+        assert len(str(caught.value)) < 400
 
 
 def test_an_archive_of_code_is_refused(tmp_path):
@@ -233,7 +249,7 @@ def test_mistakes_are_one_line(options, error, text):
 
 
 def test_a_folder_without_configuration_or_weights_says_so(tmp_path):
-    with pytest.raises(WeightsError, match=r"has no open_clip_config\.json"):
+    with pytest.raises(WeightsError, match=r"has no open_clip_config\.json: .*--encoder transformers:"):
         build(Clip, weights=str(tmp_path))
     (tmp_path / "open_clip_config.json").write_text("{}")
     with pytest.raises(WeightsError, match="has no weights"):

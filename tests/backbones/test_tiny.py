@@ -83,17 +83,19 @@ def test_what_is_trained_starts_alike_for_all_encoders():
             assert torch.equal(parameter, two.get_parameter(name)), name
 
 
-def test_the_feature_key_follows_the_image_encoder_alone(tmp_path, example):
+def test_the_feature_key_follows_both_encoders(tmp_path, example):
+    """Texts are frozen as well, and kept as long as the key stays."""
     encoders = load_encoders(SHIPPED)
     metadata = read_metadata(SHIPPED)
     with torch.no_grad():
         encoders.text.output.bias += 1
     example.write(encoders, metadata, tmp_path / "text.safetensors")
-    assert build(Tiny, weights=str(tmp_path / "text.safetensors")).feature_key == _tiny().feature_key
     with torch.no_grad():
         encoders.image.output.bias += 1
-    example.write(encoders, metadata, tmp_path / "image.safetensors")
-    assert build(Tiny, weights=str(tmp_path / "image.safetensors")).feature_key != _tiny().feature_key
+    example.write(encoders, metadata, tmp_path / "both.safetensors")
+    others = [build(Tiny, weights=str(tmp_path / f"{name}.safetensors")) for name in ("text", "both")]
+    assert len({each.feature_key for each in (_tiny(), *others)}) == 3
+    assert build(Tiny, seed=5, fusion="sum").feature_key == _tiny().feature_key
 
 
 def test_shipped_file_is_small_and_says_how_it_was_made():

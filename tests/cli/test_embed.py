@@ -239,6 +239,24 @@ def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures, module):
     assert rows[0]["pool_size"] > 0
 
 
+def test_equal_files_are_encoded_once(pictures, module):
+    files = sorted((pictures / "pictures").glob("*.png"))
+    for copy in files[3:]:
+        copy.write_bytes(files[int(copy.stem[1:]) % 3].read_bytes())
+    encoder = Counting()
+    package.embed(package.Embed(folder=pictures, encoder=given(module, encoder), batch_size=2))
+    assert encoder.asked == [2, 1, 2, 1]  # three pictures, three texts
+    images, _ = read(pictures)
+    assert list(images) == list(dict.fromkeys(images))
+    assert len(images) == 24
+    assert len({row.tobytes() for row in images.values()}) == 3
+    for name, row in images.items():
+        same = next(
+            file.stem for file in files if file.read_bytes() == (pictures / "pictures" / f"{name}.png").read_bytes()
+        )
+        assert np.array_equal(row, images[same])
+
+
 def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures, module):
     (pictures / "queries.jsonl").unlink()
     (pictures / "lists").mkdir()
