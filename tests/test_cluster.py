@@ -182,7 +182,7 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(two_nodes, vector
 def test_a_node_that_would_compute_another_run_says_so(two_nodes, vector_sets, tmp_path):
     from dataclasses import replace
 
-    cells = [replace(cell, run=replace(cell.run, data="other")) for cell in planned(vector_sets, tmp_path)[:1]]
+    cells = [replace(cell, run=replace(cell.run, host="other", data="other")) for cell in planned(vector_sets, tmp_path)[:1]]
     (outcome,) = compute(ComparisonFolder(tmp_path / "c"), cells, Execution(opened(two_nodes, tmp_path), "none"))
     assert "has different code, data or weights than the planning machine" in str(outcome.error)
     assert not list(tmp_path.glob("*/config.json"))

@@ -61,6 +61,15 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     return {image: bytes.fromhex(str(held[-1])) for image, held in stamped.items()}
 
 
+def stamp(path: Path) -> tuple[int, ...]:
+    """Return size, times and inode of a file, one of which changes with it; () if there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # the latter: a null byte in its name
+        return ()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
 def digest(files: Mapping[str, Path], root: Path) -> str:
     """Return a SHA-256 (hex) over ids and contents of files, in any order; see `content_hashes`. Empty for no files."""
     hashes = sorted(content_hashes(files, root).items())

@@ -7,15 +7,33 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from sysconfig import get_paths
+from typing import ParamSpec, TypeVar
 
 from negbench.errors import NegbenchError
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_CLEAR: list[Callable[[], None]] = []
 _BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # statements, and nodes that hold them
+
+
+def remembered(function: Callable[P, T]) -> Callable[P, T]:
+    """Cache what a function reads from source files, until `forget`."""
+    made = cache(function)
+    _CLEAR.append(made.cache_clear)
+    return made  # type: ignore[return-value]
+
+
+def forget() -> None:
+    """Read source files again: some have changed."""
+    importlib.invalidate_caches()
+    for clear in _CLEAR:
+        clear()
 
 
 def parse(path: Path) -> ast.Module:
@@ -30,7 +48,7 @@ def parse(path: Path) -> ast.Module:
         raise NegbenchError(f"{path}{line}: not valid Python: {problem}") from error
 
 
-@cache
+@remembered
 def _parsed(path: Path, _changed: int) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -44,7 +62,7 @@ def locate(module: str) -> Path | None:
 _PYTHON = tuple({Path(get_paths()[name]).resolve() for name in ("stdlib", "platstdlib")})
 
 
-@cache
+@remembered
 def is_local(package: str) -> bool:
     """Whether a top-level module lies outside the standard library and outside installed packages."""
     spec = _spec(package)
@@ -55,7 +73,7 @@ def is_local(package: str) -> bool:
     )
 
 
-@cache
+@remembered
 def _spec(module: str) -> ModuleSpec | None:
     # search the parent's folder if possible: `find_spec` would import the parent, and torch with it
     parent = module.rpartition(".")[0]
@@ -92,6 +110,24 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
                 home = ".".join([*parts[: len(parts) - node.level + package], *([home] if home else [])])
             for alias in node.names:
                 yield alias.asname or alias.name, f"{home}.{alias.name}"
+
+
+@remembered
+def imports(module: str, path: Path) -> frozenset[str]:
+    """Return the modules that a file imports and their packages, except `negbench`, which only re-exports names.
+
+    Those of negbench and of the module's own package count, and of other code than negbench's, local ones.
+    """
+    modules = set()
+    package = path.name == "__init__.py"
+    for _, dotted in imported_names(parse(path), module, package=package):
+        parts = dotted.split(".")
+        local = not module.startswith("negbench.") and is_local(parts[0])
+        if parts[0] not in ("negbench", module.split(".")[0]) and not local:
+            continue
+        names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+        modules |= {name for name in names if name != "negbench" and locate(name) is not None}
+    return frozenset(modules)
 
 
 def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:
