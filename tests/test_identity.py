@@ -8,7 +8,7 @@ import pytest
 
 from negbench.errors import NegbenchError
 from negbench.loop import identity
-from negbench.loop.identity import code_version, config_hash, counted, plugins_of, read_files
+from negbench.loop.identity import code_version, config_hash, plugins_of, read_files
 from negbench.machine.contents import digest
 from negbench.plugins import syntax
 from negbench.plugins.registry import KINDS, registry
@@ -114,7 +114,7 @@ def test_what_a_run_imports_counts_or_says_that_it_does_not():
     counting: dict[str, Path] = {}
     for kind in KINDS:
         for plugin in registry.plugins(kind).values():
-            counting |= counted((LOOP, (plugin.module, plugin.source())))
+            counting |= syntax.closure((LOOP, (plugin.module, plugin.source())))
     assert {"negbench.loop.objective", "negbench.mining.mine", "negbench.scoring.evaluation"} <= counting.keys()
     assert {"negbench.data.features", "negbench.datasets._tirg", "negbench.backbones._blip"} <= counting.keys()
     reached = set().union(*(syntax.imports(module, path) for module, path in counting.items()))
@@ -162,7 +162,7 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_
         return code_version(full) + digest(read_files(full), tmp_path)
 
     config = resolved(build_config([{"strategy": "mine", "plugins": [str(plugin)]}]))
-    assert {name for name in counted((("--plugin mine.py", plugin),)) if not name.startswith("negbench")} == {
+    assert {name for name in syntax.closure((("--plugin mine.py", plugin),)) if not name.startswith("negbench")} == {
         "--plugin mine.py", "own_helper", "beside.deeper",
     }  # fmt: skip
     seen = [version()]

@@ -11,6 +11,7 @@ modules import are left out too.
 import ast
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 
 from negbench.plugins import syntax
@@ -45,7 +46,7 @@ def modules_of(config: ResolvedConfig) -> dict[str, Path]:
     roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins_of(config)]
     if is_composite("strategies", config.strategy.name):
         roots.append((COMPOSITES, _file(COMPOSITES)))
-    return counted(((_LOOP, _file(_LOOP)), *roots))
+    return syntax.closure(((_LOOP, _file(_LOOP)), *roots))
 
 
 def plugins_of(config: ResolvedConfig) -> list[Plugin]:
@@ -61,29 +62,7 @@ def _version(modules: tuple[tuple[str, Path], ...]) -> str:
     return hashlib.sha256(trees.encode()).hexdigest()
 
 
-@syntax.remembered
-def counted(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
-    """Return the modules to hash: the roots and all that they import from negbench, a root's package or local files."""
-    packages = {"negbench", *(module.split(".")[0] for module, _ in roots)}
-    modules: dict[str, Path] = {}
-    todo = list(roots)
-    while todo:
-        module, path = todo.pop()
-        if module in modules or not _moves_scores(path):
-            continue
-        modules[module] = path
-        for name in syntax.imports(module, path):
-            if (top := name.split(".")[0]) in packages or syntax.is_local(top):
-                todo.append((name, _file(name)))
-    return modules
-
-
-@syntax.remembered
-def _moves_scores(path: Path) -> bool:
-    return syntax.constant(syntax.parse(path), "MOVES_SCORES") is not False
-
-
-@syntax.remembered
+@cache
 def _digest(tree: ast.Module) -> str:
     return hashlib.sha256(syntax.canonical(tree).encode()).hexdigest()
 

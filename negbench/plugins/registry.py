@@ -373,14 +373,8 @@ _IMPORTED: dict[str, dict[str, tuple[Path, tuple[int, ...]]]] = {}
 
 
 def _stamped(module: str, path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
-    files, todo = dict[str, Path](), [(module, path)]
-    while todo:
-        name, file = todo.pop()
-        if name not in files:
-            files[name] = file
-            local = (each for each in syntax.imports(name, file) if not each.startswith("negbench."))
-            todo += [(each, found) for each in local if (found := syntax.locate(each)) is not None]
-    return {name: (file, stamp(file)) for name, file in (files | files_read(files)).items()}
+    own = {module: path} if module.startswith("negbench.") else syntax.closure(((module, path),))
+    return {name: (file, stamp(file)) for name, file in (own | files_read(own)).items()}
 
 
 def files_read(modules: Mapping[str, Path]) -> dict[str, Path]:

@@ -15,6 +15,7 @@ from sysconfig import get_paths
 from typing import ParamSpec, TypeVar
 
 from negbench.errors import NegbenchError
+from negbench.machine.contents import stamp
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +40,7 @@ def forget() -> None:
 def parse(path: Path) -> ast.Module:
     """Return the syntax tree of a file; raise NegbenchError with file and line if it cannot be parsed."""
     try:
-        return _parsed(path, path.stat().st_mtime_ns)
+        return _parsed(path, stamp(path))
     except OSError as error:
         raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
     except (SyntaxError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a null byte
@@ -48,8 +49,8 @@ def parse(path: Path) -> ast.Module:
         raise NegbenchError(f"{path}{line}: not valid Python: {problem}") from error
 
 
-@remembered
-def _parsed(path: Path, _changed: int) -> ast.Module:
+@cache
+def _parsed(path: Path, _changed: tuple[int, ...]) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -110,6 +111,23 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
                 home = ".".join([*parts[: len(parts) - node.level + package], *([home] if home else [])])
             for alias in node.names:
                 yield alias.asname or alias.name, f"{home}.{alias.name}"
+
+
+@remembered
+def closure(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
+    """Return the modules that can change a score: the roots and all that they import from their packages or locally."""
+    packages = {module.split(".")[0] for module, _ in roots}
+    modules: dict[str, Path] = {}
+    todo = list(roots)
+    while todo:
+        module, path = todo.pop()
+        if module in modules or constant(parse(path), "MOVES_SCORES") is False:
+            continue
+        modules[module] = path
+        tops = {name: name.split(".")[0] for name in imports(module, path)}
+        near = (name for name, top in tops.items() if top in packages or (top != "negbench" and is_local(top)))
+        todo += [(name, file) for name in near if (file := locate(name))]
+    return modules
 
 
 @remembered
