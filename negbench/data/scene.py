@@ -458,13 +458,7 @@ class Scenes:
         self, config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display
     ) -> Scene:
         """Return the scene of these splits; open it unless the last one fits."""
-        parts = (
-            *map(id, splits.parts),
-            splits.pictures(),
-            _key_of(config),
-            backbone.feature_key,
-            device,
-        )
+        parts = (*map(id, splits.parts), splits.pictures(), _key_of(config), backbone.feature_key, device)
         key = " ".join(map(str, parts))  # the backbone's options and files too: they may change how texts are tokenised
         if self._scene is None or self._scene[0] != key:
             self._scene = None

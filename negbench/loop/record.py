@@ -53,7 +53,11 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "remarks": [*train.remarks, *val.remarks],
         },
         "backbone": {**vars(identity), "details": dict(identity.details)},
-        "started": {"device": run.precision.device.type, "precision": run.precision.name},
+        "started": {
+            "device": run.precision.device.type,
+            "precision": run.precision.name,
+            "threads": run.config.compute.threads or torch.get_num_threads(),
+        },
         "versions": versions(),
     }
 

@@ -1,11 +1,14 @@
-"""Compile with numba, and cache the machine code on disk for other processes."""
+"""Compile with numba, and cache the machine code on disk for other processes, which check it before numba reads it."""
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from negbench.machine.files import cache_dir
+from negbench.errors import NegbenchError
+from negbench.machine.files import cache_dir, trusted
 
 
 def code_folder() -> Path | None:
@@ -25,7 +28,31 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     settings: Any = numba.config  # its attributes are created at import
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(code_folder())
     try:
-        made: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
+        made: Any = numba.njit(nogil=True)(function)
+        made._cache = _checked_cache()(function)
     finally:
         settings.CACHE_DIR = before
-    return made
+    typed: Callable[..., Any] = made
+    return typed
+
+
+@cache
+def _checked_cache() -> type:
+    from numba.core.caching import FunctionCache
+
+    class CheckedCache(FunctionCache):
+        """Numba's files of one function; numba crashes the process on a damaged one."""
+
+        def load_overload(self, *asked: Any) -> Any:
+            try:
+                with trusted(Path(self.cache_path), self._impl.filename_base):
+                    pass
+            except NegbenchError:  # a folder that cannot be written
+                return None
+            return super().load_overload(*asked)  # type: ignore[no-untyped-call]
+
+        def save_overload(self, *made: Any) -> None:
+            with suppress(NegbenchError, OSError), trusted(Path(self.cache_path), self._impl.filename_base):
+                super().save_overload(*made)  # type: ignore[no-untyped-call]
+
+    return CheckedCache
