@@ -32,8 +32,9 @@ def code_version(config: ResolvedConfig) -> str:
     """
     for plugin in plugins_of(config):
         check_unchanged(plugin)
-    modules = tuple(sorted(modules_of(config).items()))
-    return hashlib.sha256(_version(modules).encode()).hexdigest()[:12]
+    modules = sorted(modules_of(config).items())
+    trees = "".join(f"{module} {_digest(syntax.parse(path))}\n" for module, path in modules)
+    return hashlib.sha256(trees.encode()).hexdigest()[:12]
 
 
 def read_files(config: ResolvedConfig) -> dict[str, Path]:
@@ -54,12 +55,6 @@ def plugins_of(config: ResolvedConfig) -> list[Plugin]:
     named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
     others = (("backbones", other.name) for other in config.mining.backbones)
     return [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
-
-
-@syntax.remembered
-def _version(modules: tuple[tuple[str, Path], ...]) -> str:
-    trees = "".join(f"{module} {_digest(syntax.parse(path))}\n" for module, path in modules)
-    return hashlib.sha256(trees.encode()).hexdigest()
 
 
 @cache

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +23,27 @@ def code_folder() -> Path | None:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile at the first call, and keep the machine code in negbench's cache folder for other processes."""
     import numba
-
-    settings: Any = numba.config  # its attributes are created at import
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(code_folder())
-    try:
-        made: Any = numba.njit(nogil=True)(function)
-        made._cache = _checked_cache()(function)
-    finally:
-        settings.CACHE_DIR = before
-    typed: Callable[..., Any] = made
-    return typed
-
-
-@cache
-def _checked_cache() -> type:
     from numba.core.caching import FunctionCache
 
     class CheckedCache(FunctionCache):
-        """Numba's files of one function; numba crashes the process on a damaged one."""
+        """Numba's files of one function: a damaged one would end the process."""
 
         def load_overload(self, *asked: Any) -> Any:
-            try:
+            with suppress(NegbenchError):  # a folder that cannot be written
                 with trusted(Path(self.cache_path), self._impl.filename_base):
                     pass
-            except NegbenchError:  # a folder that cannot be written
-                return None
-            return super().load_overload(*asked)  # type: ignore[no-untyped-call]
+                return super().load_overload(*asked)  # type: ignore[no-untyped-call]
 
         def save_overload(self, *made: Any) -> None:
             with suppress(NegbenchError, OSError), trusted(Path(self.cache_path), self._impl.filename_base):
                 super().save_overload(*made)  # type: ignore[no-untyped-call]
 
-    return CheckedCache
+    settings: Any = numba.config  # its attributes are created at import
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(code_folder())
+    try:
+        made: Any = numba.njit(nogil=True)(function)
+        made._cache = CheckedCache(function)  # type: ignore[no-untyped-call]
+    finally:
+        settings.CACHE_DIR = before
+    typed: Callable[..., Any] = made
+    return typed

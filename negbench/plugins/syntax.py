@@ -7,34 +7,23 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from sysconfig import get_paths
-from typing import ParamSpec, TypeVar
 
 from negbench.errors import NegbenchError
 from negbench.machine.contents import stamp
 
-P = ParamSpec("P")
-T = TypeVar("T")
-_CLEAR: list[Callable[[], None]] = []
 _BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # statements, and nodes that hold them
 
 
-def remembered(function: Callable[P, T]) -> Callable[P, T]:
-    """Cache what a function reads from source files, until `forget`."""
-    made = cache(function)
-    _CLEAR.append(made.cache_clear)
-    return made  # type: ignore[return-value]
-
-
 def forget() -> None:
-    """Read source files again: some have changed."""
+    """Look for imported modules again: some have changed."""
     importlib.invalidate_caches()
-    for clear in _CLEAR:
-        clear()
+    for cached in (closure, imports, is_local, _spec):
+        cached.cache_clear()
 
 
 def parse(path: Path) -> ast.Module:
@@ -63,7 +52,7 @@ def locate(module: str) -> Path | None:
 _PYTHON = tuple({Path(get_paths()[name]).resolve() for name in ("stdlib", "platstdlib")})
 
 
-@remembered
+@cache
 def is_local(package: str) -> bool:
     """Whether a top-level module lies outside the standard library and outside installed packages."""
     spec = _spec(package)
@@ -74,7 +63,7 @@ def is_local(package: str) -> bool:
     )
 
 
-@remembered
+@cache
 def _spec(module: str) -> ModuleSpec | None:
     # search the parent's folder if possible: `find_spec` would import the parent, and torch with it
     parent = module.rpartition(".")[0]
@@ -113,7 +102,7 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
                 yield alias.asname or alias.name, f"{home}.{alias.name}"
 
 
-@remembered
+@cache
 def closure(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
     """Return the modules that can change a score: the roots and all that they import from their packages or locally."""
     packages = {module.split(".")[0] for module, _ in roots}
@@ -130,7 +119,7 @@ def closure(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
     return modules
 
 
-@remembered
+@cache
 def imports(module: str, path: Path) -> frozenset[str]:
     """Return the modules that a file imports and their packages, except `negbench`, which only re-exports names.
 

@@ -21,12 +21,13 @@ from negbench.grid.cells import SCENES, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute
 from negbench.grid.executors import Here
-from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.loop import record
+from negbench.loop.runs import Bench, compute_run, open_run, plan_run, run_config
 from negbench.loop.types import Watch
 from negbench.plugins.registry import build
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig, resolved
-from negbench.store.runfolder import best_of
+from negbench.store.runfolder import best_of, claimed
 from negbench.systems.system import load_config
 from tests.vector_files import write_vectors
 
@@ -172,6 +173,21 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
     watch = Watch(refreshed=lambda *_: replaced(files[name]))  # while it trains
     with pytest.raises(RunError, match=f"{name} changed after the run was planned"):
         run_config(other, replace(bench, watch=watch))
+
+
+def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path, monkeypatch):
+    """Regression: with the old file back, the results of the new one were "already finished"."""
+    config, files = changing(tmp_path / "d")
+    kept = files["guide.trec"].read_bytes()
+    bench = Bench.open(tmp_path / "runs", "none")
+    bench = replace(bench, watch=Watch(refreshed=lambda *_: files["guide.trec"].write_bytes(kept)))
+    opened = replace(open_run(config, Display(), bench.scenes), watch=bench.watch)
+    replaced(files["guide.trec"])
+    with (
+        claimed(bench.runs, opened.name, opened.hash, lambda: record.manifest(opened)) as (folder, _),
+        pytest.raises(RunError, match="guide.trec changed"),
+    ):
+        compute_run(opened, folder, bench)
 
 
 def test_a_picture_that_changes_while_a_comparison_computes_is_refused(toy_root, tmp_path):
