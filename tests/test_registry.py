@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -325,6 +326,7 @@ def test_a_file_is_imported_again_if_it_or_what_it_imports_or_reads_has_changed(
     head += "READ = Path(__file__).with_name('table.txt').read_text()\n"
     text = PLUGIN.replace("from dataclasses", f"{head}READS = ('table.txt',)\nfrom dataclasses", 1)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     plugin.write_text(text.replace(ANSWER, "(size.K, READ, 1)"))
     helper.write_text("K = 1\n")
     data.write_text("one")

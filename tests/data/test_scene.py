@@ -24,7 +24,7 @@ from negbench.grid.executors import Here
 from negbench.loop import record
 from negbench.loop.runs import Bench, compute_run, open_run, plan_run, run_config
 from negbench.loop.types import Watch
-from negbench.plugins.registry import build
+from negbench.plugins.registry import build, registry
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import best_of, claimed
@@ -175,6 +175,15 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
         run_config(other, replace(bench, watch=watch))
 
 
+def test_a_plugin_that_was_imported_again_is_loaded_again(vector_sets, own_registry):
+    (config,), scenes = configs(vector_sets, "in-batch"), Scenes()
+    for renewed in (False, True):
+        for kind, name in (("backbones", "precomputed"), ("datasets", "triplets")) if renewed else ():
+            registry._classes[kind, name] = type("New", (registry.get(kind, name),), {})
+        loaded = scenes.backbone(config), scenes.dataset(config.dataset, "val", images=False)
+        assert [type(each).__name__ == "New" for each in loaded] == [renewed] * 2
+
+
 def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path, monkeypatch):
     """Regression: with the old file back, the results of the new one were "already finished"."""
     config, files = changing(tmp_path / "d")
@@ -185,7 +194,7 @@ def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path
     replaced(files["guide.trec"])
     with (
         claimed(bench.runs, opened.name, opened.hash, lambda: record.manifest(opened)) as (folder, _),
-        pytest.raises(RunError, match="guide.trec changed"),
+        pytest.raises(RunError, match=r"guide\.trec changed"),
     ):
         compute_run(opened, folder, bench)
 
