@@ -41,13 +41,14 @@ def without_secrets(text: str, address: str = "") -> str:
 
     Args:
         text: a URL, or a message that contains some.
-        address: URL of a store that `text` is about; its secrets are masked wherever they occur in `text`, because
-            libraries quote parts of URLs.
+        address: URL, or USER:PASSWORD@HOST, of a server that `text` is about; its secrets are masked wherever they
+            occur in `text`, because libraries quote parts of URLs.
     """
     text = _URL.sub(lambda match: match[1] + _without_user(match[1], match[2]), text)
     for secret in (rf"(?<=[?&;#]){_SECRET}[&;]", rf"[?&;#]{_SECRET}"):  # followed by another parameter, or the last one
         text = re.sub(secret, "", text)
-    hidden = {*_WORDS.findall(address)} - {*_WORDS.findall(without_secrets(address))} if address else set[str]()
+    shown = without_secrets(address) if "://" in address else address.rpartition("@")[2]
+    hidden = {*_WORDS.findall(address)} - {*_WORDS.findall(shown)}
     for word in {form(each) for each in hidden for form in (str, quote, unquote)}:
         text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", "***", text)
     return text
@@ -66,6 +67,9 @@ def _without_user(scheme: str, rest: str) -> str:
 
 class NegbenchError(Exception):
     """Base class of errors that a user can fix; the command line prints one line and exits with 2."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(without_secrets(text))
 
 
 class ProblemsError(NegbenchError):

@@ -182,7 +182,8 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(two_nodes, vector
 def test_a_node_that_would_compute_another_run_says_so(two_nodes, vector_sets, tmp_path):
     from dataclasses import replace
 
-    cells = [replace(cell, run=replace(cell.run, data="other")) for cell in planned(vector_sets, tmp_path)[:1]]
+    (cell, *_) = planned(vector_sets, tmp_path)
+    cells = [replace(cell, run=replace(cell.run, host="other", data="other"))]
     (outcome,) = compute(ComparisonFolder(tmp_path / "c"), cells, Execution(opened(two_nodes, tmp_path), "none"))
     assert "has different code, data or weights than the planning machine" in str(outcome.error)
     assert not list(tmp_path.glob("*/config.json"))
@@ -228,12 +229,15 @@ def test_a_signal_ends_tasks_in_order(two_nodes, vector_flags, tmp_path, statuse
 
 def test_an_address_that_leads_nowhere_is_one_line(refused, monkeypatch):
     def unreachable(*given: Any, **options: Any) -> None:
-        raise ConnectionError("nobody answers\nat all")
+        raise ConnectionError(f"nobody answers at {given[0]}\nat all")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", unreachable)
-    message = "--address head: cannot join a Ray cluster there (nobody answers); give HOST:PORT"
-    refused(["compare", "--executor", "ray", "--address", "head"], message)
+    for address, shown in {
+        "head": "head", "me:PW/@x@head:1": "***:***/@***@head:1", "ray://me:PW@head:1": "ray://head:1"
+    }.items():  # fmt: skip
+        message = f"--address {shown}: cannot join a Ray cluster there (nobody answers at {shown}); give HOST:PORT"
+        assert "PW" not in refused(["compare", "--executor", "ray", "--address", address], message)
 
 
 def test_a_task_that_no_node_can_hold_is_refused(two_nodes, tmp_path):

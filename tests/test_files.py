@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.machine.files import DamagedError, atomic_write, delete, intact, names_in, read_json, seal, write_json
+from negbench.machine.files import (
+    DamagedError,
+    atomic_write,
+    delete,
+    intact,
+    names_in,
+    read_json,
+    seal,
+    trusted,
+    write_json,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -48,6 +58,29 @@ def test_what_is_no_folder_cannot_be_sealed(tmp_path):
     for folder in (tmp_path / "dangling" / "name", Path("/proc/nowhere/name")):
         with pytest.raises(NegbenchError, match=rf"^cannot write {folder}/SHA256SUMS: "):
             seal(folder)
+
+
+def test_another_program_finds_only_the_files_that_it_left(tmp_path, logged):
+    """Damaged and unlisted files are gone before it reads; those of another name are left to their own block."""
+    folder = tmp_path / "made"
+    left = {"a[1].x": b"one", "a[1].y": b"two", "a1.x": b"another's"}
+    folder.mkdir()
+    for name, content in left.items():
+        (folder / name).write_bytes(content)  # by nobody known
+    for change, kept in (
+        (lambda: None, set()),
+        (lambda: None, {"a[1].x", "a[1].y"}),
+        (lambda: (folder / "a[1].x").write_bytes(b"onf"), {"a[1].y"}),
+        (lambda: (folder / "a[1].y").write_bytes(b""), {"a[1].x"}),
+    ):
+        change()
+        with trusted(folder, "a[1]"):
+            assert {path.name for path in folder.glob("a*")} == {*kept, "a1.x"}
+            (folder / "a[1].x").write_bytes(left["a[1].x"])
+            (folder / "a[1].y").write_bytes(left["a[1].y"])
+    assert [record.getMessage().partition(":")[0] for record in logged] == [str(folder)]
+    with trusted(folder, "a1"):
+        assert not (folder / "a1.x").exists()
 
 
 def test_a_deleted_file_is_listed_no_more(tmp_path):

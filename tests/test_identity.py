@@ -8,7 +8,8 @@ import pytest
 
 from negbench.errors import NegbenchError
 from negbench.loop import identity
-from negbench.loop.identity import code_version, config_hash, counted, plugins_of
+from negbench.loop.identity import code_version, config_hash, plugins_of, read_files
+from negbench.machine.contents import digest
 from negbench.plugins import syntax
 from negbench.plugins.registry import KINDS, registry
 from negbench.settings.config import ResolvedConfig, build_config, resolved
@@ -29,14 +30,6 @@ def config_of(**names: str) -> ResolvedConfig:
     return resolved(build_config([{"strategy": "qure", **names}]))
 
 
-def clear() -> None:
-    for cached in (
-        identity._version, identity.counted, identity._imports, identity._moves_scores,
-        syntax._spec, syntax.is_local,
-    ):  # fmt: skip
-        cached.cache_clear()
-
-
 @pytest.fixture
 def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
     """Return edit(module, old, new), which replaces text of a module's file in memory only."""
@@ -48,13 +41,13 @@ def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
         text = changed.get(path, path.read_text(encoding="utf-8"))
         assert old in text, f"{module} has no {old!r}: the test needs another line"
         changed[path] = text.replace(old, new, 1)
-        clear()
+        syntax.forget()
 
     monkeypatch.setattr(syntax, "parse", lambda path: ast.parse(changed[path]) if path in changed else read(path))
-    clear()
+    syntax.forget()
     yield apply
     monkeypatch.undo()
-    clear()
+    syntax.forget()
 
 
 RANKED = "negbench.strategies._ranked"
@@ -121,10 +114,10 @@ def test_what_a_run_imports_counts_or_says_that_it_does_not():
     counting: dict[str, Path] = {}
     for kind in KINDS:
         for plugin in registry.plugins(kind).values():
-            counting |= counted((LOOP, (plugin.module, plugin.source())))
+            counting |= syntax.closure((LOOP, (plugin.module, plugin.source())))
     assert {"negbench.loop.objective", "negbench.mining.mine", "negbench.scoring.evaluation"} <= counting.keys()
     assert {"negbench.data.features", "negbench.datasets._tirg", "negbench.backbones._blip"} <= counting.keys()
-    reached = set().union(*(identity._imports(module, path) for module, path in counting.items()))
+    reached = set().union(*(syntax.imports(module, path) for module, path in counting.items()))
     assert reached - counting.keys() == EXEMPT
     away = {"report", "cli", "study", "grid", "audit", "testing", "tracking", "display", "executors"}
     assert not away & {name.split(".")[1] for name in reached}
@@ -165,11 +158,11 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def version() -> str:
-        clear()
-        return code_version(config)
+        full = resolved(config)  # imports again what has changed
+        return code_version(full) + digest(read_files(full), tmp_path)
 
     config = resolved(build_config([{"strategy": "mine", "plugins": [str(plugin)]}]))
-    assert {name for name in counted((("--plugin mine.py", plugin),)) if not name.startswith("negbench")} == {
+    assert {name for name in syntax.closure((("--plugin mine.py", plugin),)) if not name.startswith("negbench")} == {
         "--plugin mine.py", "own_helper", "beside.deeper",
     }  # fmt: skip
     seen = [version()]
@@ -177,6 +170,8 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_
         (helper, b"from beside import deeper\nK = 1\n"), (deeper, b"K = 2\n"), (data, b"two")
     ):  # fmt: skip
         path.write_bytes(content)
+        with pytest.raises(NegbenchError, match=rf"strategy 'mine': .*{path.name} changed after it was imported"):
+            code_version(config)
         seen.append(version())
     assert len(set(seen)) == len(seen)
     deeper.write_text("K = 2  # a comment\n")

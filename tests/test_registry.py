@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from negbench.cli.explain import options_of
 from negbench.contracts import Loss, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.plugins import registry as plugins
 from negbench.plugins import syntax
 from negbench.plugins.registry import (
     KINDS,
@@ -20,6 +22,7 @@ from negbench.plugins.registry import (
     Registry,
     _plugins_in,
     blamed,
+    check_unchanged,
     checked_options,
     option_defaults,
     options_class,
@@ -313,6 +316,53 @@ def test_a_file_is_registered(plugin_file):
     (described,) = [d for d in fresh.describe("strategies") if d.name == "my-own"]
     assert (described.summary, described.paper) == ("Nothing at all.", "none")
     assert "my-own" not in registry.plugins("strategies")
+
+
+def test_a_file_is_imported_again_if_it_or_what_it_imports_or_reads_has_changed(tmp_path, monkeypatch):
+    """Regression: in a notebook, an edited plug-in gave the results of the old one."""
+    (tmp_path / "beside").mkdir()
+    plugin, helper, data = (tmp_path / name for name in ("again.py", "beside/size.py", "table.txt"))
+    head = "from pathlib import Path\nfrom beside import size\n"
+    head += "READ = Path(__file__).with_name('table.txt').read_text()\n"
+    text = PLUGIN.replace("from dataclasses", f"{head}READS = ('table.txt',)\nfrom dataclasses", 1)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    plugin.write_text(text.replace(ANSWER, "(size.K, READ, 1)"))
+    helper.write_text("K = 1\n")
+    data.write_text("one")
+    fresh = Registry()
+
+    def answers() -> list[object]:
+        fresh.add_file(plugin)
+        whole = fresh.make("strategies", "all-corpus:1>again")
+        return [fresh.make("strategies", "again").pool(None), whole.pool(None)]
+
+    assert answers() == [(1, "one", 1)] * 2
+    held = fresh.get("strategies", "again")
+    plugin.with_name("other.txt").write_text("not read")
+    answers()
+    assert fresh.get("strategies", "again") is held
+    helper.write_text("K = 2\n")  # within the same second, of the same size
+    assert answers() == [(2, "one", 1)] * 2
+    plugin.write_text(plugin.read_text().replace("READ, 1", "READ, 2"))
+    assert answers() == [(2, "one", 2)] * 2
+    data.write_text("two")
+    assert answers() == [(2, "two", 2)] * 2
+    plugin.write_text("1 +")
+    with pytest.raises(NegbenchError, match=r"again\.py line 1: not valid Python"):
+        fresh.add_file(plugin)
+    plugin.write_text(text.replace(ANSWER, "size.L"))
+    helper.write_text("L = 3\n")
+    assert answers() == [3, 3]
+
+
+def test_an_installed_plugin_that_changes_is_refused_by_name(monkeypatch):
+    plugin = registry.find("strategies", "qure")
+    registry.get("strategies", "qure")
+    check_unchanged(plugin)
+    monkeypatch.setattr(plugins, "stamp", lambda path: (1,))
+    with pytest.raises(NegbenchError, match=r"strategy 'qure': .*qure\.py changed after it was imported: rerun"):
+        check_unchanged(plugin)
 
 
 def test_a_file_holds_one_plugin_of_a_kind(tmp_path):

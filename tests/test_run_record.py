@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
+from safetensors import safe_open
 
 import negbench
 from negbench.analysis.verdicts import negatives_of
@@ -30,6 +32,18 @@ def results(finished: Callable[..., RunFolder]) -> list[dict[str, Any]]:
 def test_the_file_is_that_of_the_model():
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunRecord.model_json_schema()}
     assert json.loads(FILE.read_text(encoding="utf-8")) == schema
+
+
+def test_equal_weights_are_equal_files(tmp_path):
+    """Regression: the order of the metadata varied."""
+    folder, about = RunFolder(tmp_path), {"run": "a-s0", "hash": "0123", "more": "x"}
+    contents = set()
+    for _ in range(8):
+        folder.write_weights({"b": torch.ones(2), "a": torch.zeros(3)}, about)
+        contents.add((tmp_path / "model.safetensors").read_bytes())
+    assert len(contents) == 1
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert json.loads(file.metadata()["negbench"]) == about
 
 
 def test_what_runs_write_is_of_the_schema(results):

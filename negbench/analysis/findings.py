@@ -77,10 +77,13 @@ class Findings:
         return found
 
     def mixed(self) -> list[str]:
-        """Remark on runs that were computed with different versions of a package; empty where all agree."""
+        """Remark on runs that were computed with different versions or numbers of threads; empty where all agree."""
         several = [f"{name} {' and '.join(each)}" for name, each in self.versions().items() if len(each) > 1]
         text = "the runs were computed with different versions, which may be a part of any difference"
-        return [f"{text}: {', '.join(several)}"] if several else []
+        starts = [manifest.get("started", {}) for group in self.groups for manifest in group.manifests]
+        threads = sorted({each["threads"] for each in starts if "threads" in each and each["device"] == "cpu"})
+        mixed = f"the runs were computed with {' and '.join(map(str, threads))} threads: their last bits may differ"
+        return [f"{text}: {', '.join(several)}"] * bool(several) + [mixed] * (len(threads) > 1)
 
     def write(self, folder: Path) -> Path:
         """Write statistics.json; returns its path."""

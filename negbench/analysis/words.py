@@ -1,11 +1,14 @@
 """Format numbers and names for tables, figures and sentences."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from negbench.errors import printable
 
 
 def label_of(metric: str) -> str:
@@ -73,6 +76,11 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """GitHub table; a `|` inside a cell is escaped."""
+    """GitHub table; a `|` inside a cell, HTML and links are escaped."""
     rows: list[Any] = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
-    return "".join("| " + " | ".join(str(value).replace("|", r"\|") for value in row) + " |\n" for row in rows)
+    return "".join("| " + " | ".join(inert(str(value)).replace("|", r"\|") for value in row) + " |\n" for row in rows)
+
+
+def inert(text: str) -> str:
+    """Return a text as one line of Markdown without HTML and links; "<0.001" and intervals stay as they are."""
+    return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", printable(text)).replace("](", r"]\(")

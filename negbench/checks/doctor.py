@@ -85,11 +85,15 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _data() -> Iterator[tuple[str, bool]]:
-    """Report the folder of data sets, and the cache."""
+    """Report the folder of data sets, and the cache with its damaged files."""
     if root := os.environ.get("NEGBENCH_DATA"):
         there = Path(root).is_dir()
         yield f"NEGBENCH_DATA is {root}" + ", which is not a folder" * (not there), not there
-    yield _room(cache_dir())
+    text, problem = _room(cache_dir())
+    yield f"cache {text}", problem
+    for place in sorted({path.parent for path in cache_dir().rglob(SUMS)}):
+        for name in damaged_in(place):
+            yield f"{place / name} is damaged; it is made again when it is needed", False
 
 
 def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:

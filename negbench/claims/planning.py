@@ -95,9 +95,9 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
         outcomes = computed_until(folder, work.plan.cells, work.more, until, execution)
     folder.settle(outcomes)
     taken = {o.run_id: sum(RunFolder(work.runs / o.run_id).result["seconds"].values()) for o in outcomes if o.run_id}
-    about = f"{work.about}; {len(taken)} runs, {duration(sum(taken.values()))} of computing"
-    judged = work.judged(outcomes)
-    return JudgedClaims(judged, about, write_judged(judged, folder.path, about), outcomes)
+    about, judged = f"{work.about}; {len(taken)} runs", work.judged(outcomes)
+    took = f"{about}, {duration(sum(taken.values()))} of computing"
+    return JudgedClaims(judged, took, write_judged(judged, folder.path, about), outcomes)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ class FeatureStore:
         self.key, self.shape = key, (shape[0], shape[1])
         self._shards: dict[str, _Shard] = {}
         self._damaged: dict[str, str] = {}
+        self._gone = False  # whether shards have vanished
         self._row: dict[bytes, int] = {}  # content -> row, counted through the shards in order
         self._content: dict[str, bytes] = {}  # id -> content, of every image named so far
         self._refresh()
@@ -174,9 +175,8 @@ class FeatureStore:
         rows = [self._row.get(self._content.get(image, b""), -1) for image in ids]
         lacking = [image for image, row in zip(ids, rows, strict=True) if row < 0]
         if lacking:
-            raise NegbenchError(
-                f"{len(lacking)} images have no stored features, the first: '{lacking[0]}'; encode them"
-            )
+            why = f"files vanished from {self.folder}: rerun the command" if self._gone else "encode them"
+            raise NegbenchError(f"{len(lacking)} images have no stored features, the first: '{lacking[0]}'; {why}")
         return torch.tensor(rows, dtype=torch.int64)
 
     def load(
@@ -227,6 +227,7 @@ class FeatureStore:
         known = self._shards.keys() | self._damaged.keys()
         if names == known:
             return
+        self._gone |= bool(known - names)
         for name in known - names:
             self._shards.pop(name, None)
             self._damaged.pop(name, None)
@@ -377,6 +378,9 @@ class _Job:
                 while (batch := list(islice(pairs, self.batch_size))) and len(unreadable) < _MOST_UNREADABLE:
                     unreadable += [str(pixels) for _, pixels in batch if isinstance(pixels, DataError)]
                     good = {item: pixels for item, pixels in batch if isinstance(pixels, Tensor)}
+                    now = content_hashes({image: path for _, image, path in good}, self.store.root)
+                    if moved := next((path for content, image, path in good if now[image] != content), None):
+                        raise DataError(f"{moved} changed while it was encoded: rerun the command")
                     if good:
                         features = self._encode(torch.stack(list(good.values())), list(good))
                         self._add([content for content, _, _ in good], features)

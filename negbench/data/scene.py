@@ -7,6 +7,7 @@ strategy or a loss. Images are encoded once per (frozen weights, preprocessing, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,11 @@ from PIL import Image
 from torch import Tensor
 
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
-from negbench.datasets._read import noted, stamp
+from negbench.datasets._read import noted
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
-from negbench.machine.contents import content_hashes, digest
+from negbench.machine.contents import content_hashes, digest, stamp
 from negbench.machine.files import cache_dir
 from negbench.machine.room import Need, check_memory
 from negbench.metrics.ragged import Ragged
@@ -375,7 +376,7 @@ class Scenes:
         """Return one split of a data set; only annotations without `images`. Changed annotations are read again."""
 
         def kept(pictures: bool) -> Dataset:
-            key = f"{section.model_dump_json()} {split} {pictures}"
+            key = f"{_named('datasets', section)} {split} {pictures}"
             if key in self._datasets and any(stamp(path) != then for path, then in self._datasets[key][1].items()):
                 del self._datasets[key]
 
@@ -397,14 +398,21 @@ class Scenes:
         if key not in self._outlines:
             cls = registry.get("backbones", name)
             if not issubclass(cls, Outlines):
-                return Outline.of(self.backbone(config))
+                return self._outlines.setdefault(key, Outline.of(self.backbone(config)))
             options = checked_options(cls, config.backbone.options, name)
             part = f"weights of {config.backbone.model_dump_json()}"
             outline = self._lenient(part, lambda: cls.outline(options, config.seed), lambda: Outline(cls, name))
             hashes = content_hashes({str(file): file for file in outline.files}, cache_dir())
             files = [content.hex() for content in hashes.values()]
-            self._outlines[key] = replace(outline, files=(), settings={**outline.settings, "files": files})
+            self._outlines[key] = replace(outline, settings={**outline.settings, "files": files})
         return self._outlines[key]
+
+    def files(self, config: ResolvedConfig) -> Iterator[Path]:
+        """Yield the files that a run's data set and backbone were read from."""
+        for key, (dataset, stamps) in self._datasets.items():
+            if key.startswith(_named("datasets", config.dataset)):
+                yield from (*stamps, *dataset.image_paths().values())
+        yield from (*_files_named(config.backbone), *self.outline(config).files)
 
     def splits(self, config: ResolvedConfig) -> Splits:
         """Return train, dev and val of a run, with image files if one of its backbones needs pixels.
@@ -424,7 +432,7 @@ class Scenes:
             dev = self.dataset(config.dataset, "dev", images=images)
         elif needs_dev(config):
             seed = config.eval.dev_seed
-            key = f"{config.dataset.model_dump_json()} {train.identity} {images} {config.eval.dev_fraction} {seed}"
+            key = f"{_named('datasets', config.dataset)} {train.identity} {images} {config.eval.dev_fraction} {seed}"
             whole = train
             train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if not config.eval.reported and dev is not None:
@@ -438,6 +446,8 @@ class Scenes:
             while sum(map(_bytes_of, self._backbones.values())) > _KEPT_BYTES:
                 del self._backbones[next(iter(self._backbones))]
             loaded = load_backbone(config.backbone, config.seed)
+            if _key_of(config) != key:
+                return self.backbone(config)  # a file changed meanwhile
             self._backbones[key] = (loaded, {k: v.detach().clone() for k, v in trained_state(loaded).items()})
         backbone, initial = self._backbones[key]
         backbone.load_state_dict(initial, strict=False)
@@ -448,14 +458,8 @@ class Scenes:
         self, config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display
     ) -> Scene:
         """Return the scene of these splits; open it unless the last one fits."""
-        parts = (
-            *map(id, splits.parts),
-            splits.pictures(),
-            config.backbone.model_dump_json(),
-            backbone.feature_key,
-            device,
-        )
-        key = " ".join(map(str, parts))  # the backbone's options too: they may change how texts are tokenised
+        parts = (*map(id, splits.parts), splits.pictures(), _key_of(config), backbone.feature_key, device)
+        key = " ".join(map(str, parts))  # the backbone's options and files too: they may change how texts are tokenised
         if self._scene is None or self._scene[0] != key:
             self._scene = None
             self._scene = (key, open_scene(config, splits, backbone, device, display))
@@ -484,7 +488,22 @@ def load_backbone(config: PluginConfig, seed: int) -> Backbone:
 
 
 def _key_of(config: RunConfig) -> str:
-    return f"{config.backbone.model_dump_json()} {config.seed}"
+    """Name a backbone with the stamps of the files that its options name."""
+    stamps = [(str(path), *stamp(path)) for path in _files_named(config.backbone)]
+    return f"{_named('backbones', config.backbone)} {config.seed} {stamps}"
+
+
+def _named(kind: str, plugin: PluginConfig) -> str:
+    """Name a plug-in's options, and its class: a changed file is imported again."""
+    return f"{plugin.model_dump_json()} {id(registry.get(kind, plugin.name))}"
+
+
+def _files_named(plugin: PluginConfig) -> list[Path]:
+    """Return the files that a plug-in's options name; of a folder, those in it."""
+    texts = [str(value) for value in plugin.options.values() if isinstance(value, str | Path)]
+    names = {name for text in texts for name in (text, *re.split("lavis:|,tower=", text)) if name}
+    paths = [Path(name).expanduser() for name in sorted(names)]
+    return [file for path in paths if stamp(path) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
 
 
 def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:

@@ -17,6 +17,7 @@ from negbench.contracts import Query, check_option
 from negbench.datasets.card import DatasetCard
 from negbench.errors import DataError
 from negbench.errors import quoted as quoted  # re-exported for the data sets
+from negbench.machine.contents import stamp
 
 T = TypeVar("T")
 
@@ -48,15 +49,6 @@ def noted() -> Iterator[dict[Path, tuple[int, ...]]]:
 def note(path: Path) -> None:
     """Say that an annotation file is about to be read."""
     _NOTED.get({})[path] = stamp(path)
-
-
-def stamp(path: Path) -> tuple[int, ...]:
-    """Return size, times and inode of a file, one of which changes with it; () if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def list_files(root: Path) -> list[Path]:

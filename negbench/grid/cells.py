@@ -6,8 +6,6 @@ the cells that they have in common.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +14,7 @@ import torch
 
 from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.errors import OptionError, RunError
+from negbench.errors import OptionError
 from negbench.grid.axes import Choice, Fact, labels_of, short
 from negbench.grid.executors import Notify
 from negbench.loop.runs import Bench, plan_run, run_config
@@ -148,14 +146,12 @@ class Task:
 
     Args:
         planned: the cell's run.
-        process: the process that planned it, as `this_process` names it.
         runs: runs folder.
         uri: MLflow store, as `Tracker.open` takes it.
         tags: tags of the MLflow run.
     """
 
     planned: PlannedRun
-    process: str
     runs: Path
     uri: str | None
     tags: Mapping[str, str]
@@ -164,23 +160,12 @@ class Task:
 SCENES = Scenes()  # one per process: a worker's cells share what the first one loaded
 
 
-def this_process() -> str:
-    """Name this process among those of all machines."""
-    return f"{socket.gethostname()} {os.getpid()}"
-
-
 def compute_task(task: Task, notify: Notify) -> tuple[str, bool]:
     """Compute, resume or reuse one cell; return its run id and whether it was finished before.
 
     Raises:
-        RunError: this machine would compute a different run than planned.
+        RunError: this process would compute a different run than planned.
     """
-    run = task.planned
-    if task.process != this_process():
-        run = plan_run(run.config, SCENES)
-        if run.hash != task.planned.hash:
-            host = socket.gethostname()
-            raise RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
-    result = run_config(run, replace(Bench.open(task.runs, task.uri), scenes=SCENES, tags=task.tags))
+    result = run_config(task.planned, replace(Bench.open(task.runs, task.uri), scenes=SCENES, tags=task.tags))
     torch.cuda.empty_cache()  # an idle worker returns the memory that torch only caches
     return result.run_id, result.reused

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from negbench.errors import NegbenchError, OptionError
+from negbench.errors import NegbenchError, OptionError, without_secrets
 from negbench.grid.executors import GRACE, Event, Function, death, outcome_of
 from negbench.machine.files import locked
 from negbench.machine.signals import check_stopped, ending_of
@@ -262,9 +262,10 @@ def _connect(address: str) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise OptionError(
-            f"--address {address}: cannot join a Ray cluster there ({why}); give HOST:PORT, as printed by "
-            "`ray start --head`; a cluster started with a token needs RAY_AUTH_MODE=token and the token here, too"
-        ) from error
+            without_secrets(f"--address {address}: cannot join a Ray cluster there ({why})", address)
+            + "; give HOST:PORT, as printed by `ray start --head`; a cluster started with a token needs "
+            "RAY_AUTH_MODE=token and the token here, too"
+        ) from None  # Ray's text holds the address
     finally:
         for number, handler in kept.items():  # Ray replaces them with its own
             signal.signal(number, handler)

@@ -11,7 +11,7 @@ from typing import Self
 from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.grid.cells import SCENES, Cell, Outcome, Task, compute_task, this_process, title_of
+from negbench.grid.cells import SCENES, Cell, Outcome, Task, compute_task, title_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.estimate import Estimate
@@ -146,7 +146,7 @@ def compute(
         for cell in first.values():
             if cell.step(runs) == "reuse":
                 ended(Outcome(cell, cell.folder, None, True))
-        tasks = [Task(cell.run, this_process(), runs, execution.tracking_uri, tags | cell.labels) for cell in todo]
+        tasks = [Task(cell.run, runs, execution.tracking_uri, tags | cell.labels) for cell in todo]
         for event in execution.executor.run(compute_task, tasks):
             cell = todo[event.index]
             if event.kind == "done":

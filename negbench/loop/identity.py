@@ -11,15 +11,11 @@ modules import are left out too.
 import ast
 import hashlib
 import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from negbench.errors import NegbenchError
-from negbench.machine.contents import digest
-from negbench.machine.files import cache_dir
 from negbench.plugins import syntax
-from negbench.plugins.registry import COMPOSITES, SECTIONS, Plugin, is_composite, registry
+from negbench.plugins.registry import COMPOSITES, SECTIONS, Plugin, check_unchanged, files_read, is_composite, registry
 from negbench.settings.config import ResolvedConfig
 
 MOVES_SCORES = False  # names a run
@@ -29,13 +25,29 @@ _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs,
 
 
 def code_version(config: ResolvedConfig) -> str:
-    """Return a hash of the code that can change this run's scores, 12 hexadecimal digits."""
+    """Return a hash of the code that can change this run's scores, 12 hexadecimal digits.
+
+    Raises:
+        NegbenchError: the code in memory is not that of the files.
+    """
+    for plugin in plugins_of(config):
+        check_unchanged(plugin)
+    modules = sorted(modules_of(config).items())
+    trees = "".join(f"{module} {_digest(syntax.parse(path))}\n" for module, path in modules)
+    return hashlib.sha256(trees.encode()).hexdigest()[:12]
+
+
+def read_files(config: ResolvedConfig) -> dict[str, Path]:
+    """Return the data files that this run's plug-ins and the modules beside them name in `READS`."""
+    return files_read({name: path for name, path in modules_of(config).items() if not name.startswith("negbench.")})
+
+
+def modules_of(config: ResolvedConfig) -> dict[str, Path]:
+    """Return the modules that can change this run's scores, with their files."""
     roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins_of(config)]
     if is_composite("strategies", config.strategy.name):
         roots.append((COMPOSITES, _file(COMPOSITES)))
-    modules = counted(((_LOOP, _file(_LOOP)), *roots))
-    read = digest(_files_read(modules), cache_dir())
-    return hashlib.sha256(f"{_version(tuple(sorted(modules.items())))}{read}".encode()).hexdigest()[:12]
+    return syntax.closure(((_LOOP, _file(_LOOP)), *roots))
 
 
 def plugins_of(config: ResolvedConfig) -> list[Plugin]:
@@ -43,63 +55,6 @@ def plugins_of(config: ResolvedConfig) -> list[Plugin]:
     named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
     others = (("backbones", other.name) for other in config.mining.backbones)
     return [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
-
-
-@cache
-def _version(modules: tuple[tuple[str, Path], ...]) -> str:
-    trees = "".join(f"{module} {_digest(syntax.parse(path))}\n" for module, path in modules)
-    return hashlib.sha256(trees.encode()).hexdigest()
-
-
-def _files_read(modules: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the data files that plug-ins and the modules beside them name in `READS`."""
-    files: dict[str, Path] = {}
-    for module, path in modules.items():
-        named = None if module.startswith("negbench.") else syntax.constant(syntax.parse(path), "READS")
-        if named is not None and not (isinstance(named, tuple) and all(isinstance(each, str) for each in named)):
-            raise NegbenchError(f"{path}: READS must be a tuple of file names, got {named!r}")
-        files |= {f"{module} {each}": path.parent / each for each in named or ()}
-    for file in files.values():
-        if not file.is_file():
-            raise NegbenchError(f"{file}: READS names this file, but there is none")
-    return files
-
-
-@cache
-def counted(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
-    """Return the modules to hash: the roots and all that they import from negbench, a root's package or local files."""
-    packages = {"negbench", *(module.split(".")[0] for module, _ in roots)}
-    modules: dict[str, Path] = {}
-    todo = list(roots)
-    while todo:
-        module, path = todo.pop()
-        if module in modules or not _moves_scores(path):
-            continue
-        modules[module] = path
-        for name in _imports(module, path):
-            if (top := name.split(".")[0]) in packages or syntax.is_local(top):
-                todo.append((name, _file(name)))
-    return modules
-
-
-@cache
-def _imports(module: str, path: Path) -> frozenset[str]:
-    """Return the modules that a file imports and their packages, except `negbench`, which only re-exports names."""
-    modules = set()
-    package = path.name == "__init__.py"
-    for _, dotted in syntax.imported_names(syntax.parse(path), module, package=package):
-        parts = dotted.split(".")
-        local = not module.startswith("negbench.") and syntax.is_local(parts[0])
-        if parts[0] not in ("negbench", module.split(".")[0]) and not local:
-            continue
-        names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-        modules |= {name for name in names if name != "negbench" and syntax.locate(name) is not None}
-    return frozenset(modules)
-
-
-@cache
-def _moves_scores(path: Path) -> bool:
-    return syntax.constant(syntax.parse(path), "MOVES_SCORES") is not False
 
 
 @cache

@@ -28,7 +28,7 @@ _PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "mlflow", "
 def manifest(run: OpenRun) -> dict[str, Any]:
     """Return the contents of config.json: everything that identifies the run, known before it starts."""
     train, val = run.scene.train.dataset, run.scene.val.dataset
-    identity = run.backbone.identity
+    identity, threads = run.backbone.identity, run.config.compute.threads or torch.get_num_threads()
     return {
         "config": run.config.model_dump(mode="json"),
         "hash": run.hash,
@@ -54,7 +54,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "remarks": [*train.remarks, *val.remarks, *overlap(train, val)],
         },
         "backbone": {**vars(identity), "details": dict(identity.details)},
-        "started": {"device": run.precision.device.type, "precision": run.precision.name},
+        "started": {"device": run.precision.device.type, "precision": run.precision.name, "threads": threads},
         "versions": versions(),
     }
 

@@ -7,23 +7,25 @@ change scores, the data and the frozen backbone. The process that computes it lo
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from negbench.contracts import Outline
 from negbench.data.scene import Scenes, threads, unfamiliar
 from negbench.display import Display
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, RunError
 from negbench.loop import record
+from negbench.loop.identity import modules_of, read_files
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
 from negbench.loop.precision import Precision
 from negbench.loop.train import train
 from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch
 from negbench.machine import files
+from negbench.machine.contents import digest, stamp
 from negbench.machine.signals import ending_of
 from negbench.mining.planes import planes_read
 from negbench.plugins.registry import registry
@@ -43,24 +45,34 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     full = resolved(config)
     splits = scenes.splits(full)  # first: data are sooner put right than weights
     backbone = scenes.outline(full)
-    others = _others(full, scenes)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
     check_galleries(strategy, splits.train)
     planes_read(strategy, full.mining)
-    files = [_digest(Path(text)) for text in (full.mining.guide, full.mining.judge) if text and is_score_file(text)]
-    named = [f"{other.key} {other.weights}" for other in others]
-    data = " ".join([splits.identity, splits.pictures(), backbone.key, *named, *files])
     val = splits.val
     dataset = val.kind if config.dataset.options.get("world") is None else val.identity
-    return PlannedRun(full, dataset, val.card, data, tuple(unfamiliar(full, backbone)))
+    remarks = tuple(unfamiliar(full, backbone))
+    return PlannedRun(full, dataset, val.card, _contents(full, scenes), remarks, socket.gethostname())
 
 
-def _others(config: ResolvedConfig, scenes: Scenes) -> list[Outline]:
-    """Return the outlines of a run's guide and judge."""
+def _contents(config: ResolvedConfig, scenes: Scenes) -> str:
+    """Identify what a run reads, by the contents of its files as they are now."""
+    splits = scenes.splits(config)
+    own, *others = [scenes.outline(each) for each in (config, *_beside(config))]
+    named = [f"{other.key} {other.weights}" for other in others]
+    read = digest(read_files(config), files.cache_dir())
+    return " ".join([splits.identity, splits.pictures(), own.key, *named, *map(_digest, _score_files(config)), read])
+
+
+def _beside(config: ResolvedConfig) -> list[ResolvedConfig]:
+    """Return the configuration with each backbone that is a guide or a judge in place of its own."""
     beside = [config.beside("backbone", each) for each in config.mining.backbones]
-    return [scenes.outline(config.model_copy(update={"backbone": other})) for other in beside]
+    return [config.model_copy(update={"backbone": other}) for other in beside]
+
+
+def _score_files(config: ResolvedConfig) -> list[Path]:
+    return [Path(text) for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
 
 
 def _digest(path: Path) -> str:
@@ -74,13 +86,32 @@ def open_run(run: RunConfig | PlannedRun, display: Display, scenes: Scenes) -> O
     """Plan a run unless it is planned, put its backbone on the device, prepare or share its scene."""
     display.seconds.clear()  # count this run's seconds only
     with display.stage("prepare"):
-        planned = run if isinstance(run, PlannedRun) else plan_run(run, scenes)
+        planned = plan_run(run.config if isinstance(run, PlannedRun) else run, scenes)
+        if isinstance(run, PlannedRun) and planned.hash != run.hash:
+            raise _differs(run, scenes)
+
+        def check() -> None:
+            if _contents(planned.config, scenes) != planned.data:
+                raise _differs(planned, scenes)
+
         precision = Precision.of(planned.config)
         backbone = scenes.backbone(planned.config).to(precision.device)
         splits = scenes.splits(planned.config)
         scene = scenes.scene(planned.config, splits, backbone, precision.device, display)
         opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "precision": precision, "display": display}
-        return OpenRun(**{each.name: getattr(planned, each.name) for each in fields(planned)}, splits=splits, **opened)
+        known = {each.name: getattr(planned, each.name) for each in fields(planned)}
+        return OpenRun(**known, splits=splits, check=check, **opened)
+
+
+def _differs(run: PlannedRun, scenes: Scenes) -> RunError:
+    """Say why this run is not the one that was planned."""
+    host, config = socket.gethostname(), run.config
+    if host != run.host:
+        return RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
+    read = [path for each in (config, *_beside(config)) for path in scenes.files(each)]
+    every = {*read, *_score_files(config), *read_files(config).values(), *modules_of(config).values()}
+    last = max(every, key=lambda path: stamp(path)[2:3])  # the time of the inode's change
+    return RunError(f"{last} changed after the run was planned: nothing of it is stored; rerun the command")
 
 
 # --- computing -----------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     config = run.config
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     moving = moving_parts(run, strategy)
+    run.check()
     with own_randomness(config.seed, run.precision.device):
         state = moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
@@ -78,6 +79,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             run.backbone.load_state_dict(state.best_weights, strict=False)
             now.clear()
         ranks = now.scored().ranks
+        run.check()
         details = record.details(now, ranks, {**state.baselines, **observe.one_modality(now)})
         folder.write_metrics(state.points)
         folder.write_ranks(ranks.to_frame())

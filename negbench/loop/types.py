@@ -53,8 +53,9 @@ class PlannedRun:
         config: resolved.
         dataset: the scored split as tables name it: without its world, unless the configuration names one.
         card: of the scored split.
-        data: identifies the splits and the frozen part of the backbone; runs with the same value share features.
+        data: identifies all that is read besides code; runs with the same value share features.
         remarks: caveats for readers of its result, as far as known in advance.
+        host: name of the machine that planned it.
     """
 
     config: ResolvedConfig
@@ -62,6 +63,7 @@ class PlannedRun:
     card: DatasetCard
     data: str
     remarks: tuple[str, ...]
+    host: str
 
     @cached_property
     def hash(self) -> str:
@@ -78,7 +80,10 @@ class PlannedRun:
 
 @dataclass(frozen=True, eq=False)
 class OpenRun(PlannedRun):
-    """A run ready to compute: its backbone in its initial state, its features encoded."""
+    """A run ready to compute: its backbone in its initial state, its features encoded.
+
+    `check` raises RunError if the files that it reads are not those that were planned.
+    """
 
     splits: Splits
     backbone: Backbone
@@ -86,6 +91,7 @@ class OpenRun(PlannedRun):
     precision: Precision
     display: Display
     watch: Watch = field(default_factory=Watch)
+    check: Callable[[], None] = _nothing
 
 
 @dataclass

@@ -2,13 +2,16 @@
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
+import logging
 import math
 import os
 import re
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -239,6 +242,33 @@ def read_json(path: Path, fix: str = _FIX) -> Any:
     """Read what `write_json` wrote; errors as in `intact`."""
     with intact(path, fix):
         return json.loads(path.read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def trusted(folder: Path, name: str) -> Iterator[None]:
+    """In this block, another program reads and writes its files `name.*` in `folder`; it finds none but its own.
+
+    Files that are not as they were at the end of an earlier block are deleted first, which is said once.
+
+    Raises:
+        NegbenchError: a folder that cannot be written.
+    """
+    own = f"{glob.escape(name)}.*"
+    with locked(folder / ".trusted.lock"):
+        (folder / SUMS).touch()
+        if damaged := [path for path in folder.glob(own) if flaw(path)]:
+            _say_once(f"{folder}: files are damaged, or listed in no {SUMS}; they are deleted and made again")
+        for path in damaged:
+            delete(path)
+        yield
+        for path in folder.glob(own):
+            if flaw(path):
+                _note_sum(path, path)
+
+
+@cache
+def _say_once(text: str) -> None:
+    logging.getLogger("negbench").warning(text)
 
 
 # --- locks -------------------------------------------------------------------------------------------------------

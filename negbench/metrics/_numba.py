@@ -1,11 +1,13 @@
-"""Compile with numba, and cache the machine code on disk for other processes."""
+"""Compile with numba, and cache the machine code on disk for other processes, which check it before numba reads it."""
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from negbench.machine.files import cache_dir
+from negbench.errors import NegbenchError
+from negbench.machine.files import cache_dir, trusted
 
 
 def code_folder() -> Path | None:
@@ -21,11 +23,27 @@ def code_folder() -> Path | None:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile at the first call, and keep the machine code in negbench's cache folder for other processes."""
     import numba
+    from numba.core.caching import FunctionCache
+
+    class CheckedCache(FunctionCache):
+        """Numba's files of one function: a damaged one would end the process."""
+
+        def load_overload(self, *asked: Any) -> Any:
+            with suppress(NegbenchError):  # a folder that cannot be written
+                with trusted(Path(self.cache_path), self._impl.filename_base):
+                    pass
+                return super().load_overload(*asked)  # type: ignore[no-untyped-call]
+
+        def save_overload(self, *made: Any) -> None:
+            with suppress(NegbenchError, OSError), trusted(Path(self.cache_path), self._impl.filename_base):
+                super().save_overload(*made)  # type: ignore[no-untyped-call]
 
     settings: Any = numba.config  # its attributes are created at import
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(code_folder())
     try:
-        made: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
+        made: Any = numba.njit(nogil=True)(function)
+        made._cache = CheckedCache(function)  # type: ignore[no-untyped-call]
     finally:
         settings.CACHE_DIR = before
-    return made
+    typed: Callable[..., Any] = made
+    return typed

@@ -17,6 +17,7 @@ import re
 import sys
 import typing
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, missing_package, quoted
+from negbench.machine.contents import stamp
 from negbench.machine.files import checked_name, sha256_of
 from negbench.plugins import syntax
 
@@ -149,7 +151,10 @@ class Registry:
             name = checked_name(_name_of(path.stem), f"--plugin {path}: name")
             plugin = Plugin(kind, name, module.__name__, path.resolve(), str(path))
             if _classes_of(kind, module):
-                self._classes[kind, name] = _plugin_class(plugin)
+                cls = _plugin_class(plugin)
+                if self._classes.get((kind, name), cls) is not cls:
+                    self._classes.clear()  # of those composed of the earlier class, too
+                self._classes[kind, name] = cls
                 known = self._files.get((kind, name))
                 if known is not None and known.path != plugin.path:
                     raise NegbenchError(f"two {kind} are named '{name}': {known.origin} and {path}; rename one")
@@ -363,18 +368,73 @@ def _entry_points(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
     )
 
 
+# module of an imported plug-in -> it and all that it imports or reads beside it: name -> file, with its stamp then
+_IMPORTED: dict[str, dict[str, tuple[Path, tuple[int, ...]]]] = {}
+
+
+def _stamped(module: str, path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
+    own = {module: path} if module.startswith("negbench.") else syntax.closure(((module, path),))
+    return {name: (file, stamp(file)) for name, file in (own | files_read(own)).items()}
+
+
+def files_read(modules: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the data files that modules name in `READS`, by module and name."""
+    files: dict[str, Path] = {}
+    for module, path in modules.items():
+        named = syntax.constant(syntax.parse(path), "READS")
+        if named is not None and not (isinstance(named, tuple) and all(isinstance(each, str) for each in named)):
+            raise NegbenchError(f"{path}: READS must be a tuple of file names, got {named!r}")
+        files |= {f"{module} {each}": path.parent / each for each in named or ()}
+    for file in files.values():
+        if not file.is_file():
+            raise NegbenchError(f"{file}: READS names this file, but there is none")
+    return files
+
+
+def _changed(module: str) -> Path | None:
+    """Return a file of an imported plug-in that has changed since; None if all are as they were."""
+    return next((file for file, then in _IMPORTED.get(module, {}).values() if stamp(file) != then), None)
+
+
+def check_unchanged(plugin: Plugin) -> None:
+    """Raise NegbenchError if a file of the plug-in has changed since it was imported."""
+    if (file := _changed(plugin.module)) is not None:
+        raise NegbenchError(
+            f"{_SINGULAR[plugin.kind]} '{plugin.name}': {file} changed after it was imported: rerun the command "
+            "(in a notebook: restart Python, unless it is the file of --plugin)"
+        )
+
+
+def _drop(module: str) -> None:
+    """Forget a plug-in's module and the local modules that it imports."""
+    tops = tuple(f"{name.partition('.')[0]}." for name in _IMPORTED[module])
+    for name in [name for name in sys.modules if f"{name}.".startswith(tops)]:
+        del sys.modules[name]
+    for file, _ in _IMPORTED.pop(module).values():
+        with suppress(OSError, NotImplementedError):  # compiled code knows its source by size and whole seconds
+            Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+    syntax.forget()
+
+
 def import_file(path: Path, flag: str) -> ModuleType:
-    """Import a user's Python file; raise NegbenchError, which names the flag, if it is missing or fails."""
+    """Import a user's Python file, again if it or what it imports has changed.
+
+    Raises:
+        NegbenchError: it is missing or fails; names the flag.
+    """
     if not path.is_file():
         raise NegbenchError(f"{flag} {path}: no such file")
     # the name holds the path's hash: two files of one name stay apart, one file imported twice is one module
     name = f"negbench_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
+    if name in _IMPORTED:
+        if name in sys.modules and _changed(name) is None:
+            return sys.modules[name]
+        _drop(name)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise NegbenchError(f"{flag} {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
+    _IMPORTED[name] = _stamped(name, path)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -410,6 +470,8 @@ def _classes_of(kind: str, module: ModuleType) -> list[type]:
 
 def _plugin_class(plugin: Plugin) -> type:
     try:
+        if plugin.module not in _IMPORTED:
+            _IMPORTED[plugin.module] = _stamped(plugin.module, plugin.source())
         module = importlib.import_module(plugin.module)
     except Exception as error:  # report any error of a plug-in's import in one line
         problem = (missing_package(error) if isinstance(error, ImportError) else None) or on_one_line(error)

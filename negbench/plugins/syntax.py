@@ -14,14 +14,22 @@ from pathlib import Path
 from sysconfig import get_paths
 
 from negbench.errors import NegbenchError
+from negbench.machine.contents import stamp
 
 _BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # statements, and nodes that hold them
+
+
+def forget() -> None:
+    """Look for imported modules again: some have changed."""
+    importlib.invalidate_caches()
+    for cached in (closure, imports, is_local, _spec):
+        cached.cache_clear()
 
 
 def parse(path: Path) -> ast.Module:
     """Return the syntax tree of a file; raise NegbenchError with file and line if it cannot be parsed."""
     try:
-        return _parsed(path, path.stat().st_mtime_ns)
+        return _parsed(path, stamp(path))
     except OSError as error:
         raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
     except (SyntaxError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a null byte
@@ -31,7 +39,7 @@ def parse(path: Path) -> ast.Module:
 
 
 @cache
-def _parsed(path: Path, _changed: int) -> ast.Module:
+def _parsed(path: Path, _changed: tuple[int, ...]) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -92,6 +100,41 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
                 home = ".".join([*parts[: len(parts) - node.level + package], *([home] if home else [])])
             for alias in node.names:
                 yield alias.asname or alias.name, f"{home}.{alias.name}"
+
+
+@cache
+def closure(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
+    """Return the modules that can change a score: the roots and all that they import from their packages or locally."""
+    packages = {module.split(".")[0] for module, _ in roots}
+    modules: dict[str, Path] = {}
+    todo = list(roots)
+    while todo:
+        module, path = todo.pop()
+        if module in modules or constant(parse(path), "MOVES_SCORES") is False:
+            continue
+        modules[module] = path
+        tops = {name: name.split(".")[0] for name in imports(module, path)}
+        near = (name for name, top in tops.items() if top in packages or (top != "negbench" and is_local(top)))
+        todo += [(name, file) for name in near if (file := locate(name))]
+    return modules
+
+
+@cache
+def imports(module: str, path: Path) -> frozenset[str]:
+    """Return the modules that a file imports and their packages, except `negbench`, which only re-exports names.
+
+    Those of negbench and of the module's own package count, and of other code than negbench's, local ones.
+    """
+    modules = set()
+    package = path.name == "__init__.py"
+    for _, dotted in imported_names(parse(path), module, package=package):
+        parts = dotted.split(".")
+        local = not module.startswith("negbench.") and is_local(parts[0])
+        if parts[0] not in ("negbench", module.split(".")[0]) and not local:
+            continue
+        names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+        modules |= {name for name in names if name != "negbench" and locate(name) is not None}
+    return frozenset(modules)
 
 
 def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import markdown
+from negbench.analysis.words import inert, markdown
 from negbench.errors import RunError
 from negbench.grid.comparison import CellGroup, place_of
 from negbench.machine.files import write_json
@@ -97,10 +97,10 @@ def _markdown(name: str, page: Page, settings: Mapping[str, Any]) -> str:
     sections = [section for chapter in page.chapters.values() for section in chapter]
     shown = [part for section in sections for part in section.parts if isinstance(part, Table)]
     result = {part.key for section in page.chapters["result"] for part in section.parts if isinstance(part, Table)}
-    lines = [f"# Result card: {name}", " · ".join(page.header), *page.answer]
+    lines = [f"# Result card: {name}", *map(inert, (" · ".join(page.header), *page.answer))]
     for table in shown:
         if table.key in result or table.name == "regime":
-            constant = ", ".join(f"{column} {value}" for column, value in table.constant.items())
+            constant = inert(", ".join(f"{column} {value}" for column, value in table.constant.items()))
             lines.append(f"**{table.title}**{f' (all rows: {constant})' * bool(constant)}")
             lines.append(markdown(table.shown).rstrip())
     lines += ["## Settings that all runs share, as a recipe", "Each row's other settings are in `card.json`."]

@@ -164,7 +164,8 @@ class RunFolder:
         for file, sha256 in self.manifest.get("plugins", {}).items():
             if registry.own_file(sha256) is None:
                 content = f"with the same content, SHA-256 {sha256[:12]}..."
-                raise RunError(f"run {self.run_id} was made with a plug-in file: give --plugin {file} ({content})")
+                name = Path(file).name
+                raise RunError(f"run {self.run_id} was made with a plug-in file: give --plugin {name} ({content})")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write metrics, behaviour and cost, which marks the run finished; then delete what only resuming needs."""
@@ -263,7 +264,9 @@ class RunFolder:
         from safetensors.torch import save
 
         with atomic_write(self.path / "model.safetensors", "wb") as file:
-            file.write(save({k: v.detach().cpu().contiguous() for k, v in state.items()}, dict(metadata)))
+            # one entry: safetensors writes several in any order
+            about = {"negbench": json.dumps(metadata, sort_keys=True)}
+            file.write(save({k: v.detach().cpu().contiguous() for k, v in state.items()}, about))
 
     @property
     def has_weights(self) -> bool:

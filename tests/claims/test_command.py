@@ -153,6 +153,7 @@ def test_a_second_length_has_runs_of_its_own(world, tmp_path, capsys):
     assert "2 and 3 epochs" in out
     took = sum(sum(RunFolder(tmp_path / cell["run"]).result["seconds"].values()) for cell in cells)
     assert f"; 4 runs, {duration(took)} of computing" in out
+    assert json.loads((tmp_path / "l" / "claims.json").read_text())["about"].endswith("; 4 runs")
 
 
 def test_claims_of_a_recipe_with_a_system(toy_root, tmp_path, capsys):

@@ -8,6 +8,7 @@ from negbench.api import load
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.loop.runs import Bench, run_config
+from negbench.machine.files import trusted
 from negbench.systems.system import load_config
 
 
@@ -17,6 +18,17 @@ def test_a_healthy_place(tmp_path, capsys):
     assert "PROBLEM" not in out
     assert "torch 2" in out
     assert not (tmp_path / "runs").exists()  # doctor creates nothing
+
+
+def test_the_cache_is_named_with_what_is_damaged_in_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
+    with trusted(tmp_path / "numba" / "x", "f"):
+        (tmp_path / "numba" / "x" / "f.nbi").write_bytes(b"one")
+    (tmp_path / "numba" / "x" / "f.nbi").write_bytes(b"two")
+    assert negbench(["doctor", "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"cache {tmp_path}: " in out
+    assert f"{tmp_path}/numba/x/f.nbi is damaged; it is made again when it is needed" in out
 
 
 def test_what_is_no_folder_is_a_problem(tmp_path, capsys):

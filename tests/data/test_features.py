@@ -285,6 +285,27 @@ def test_a_fine_tuned_backbone_is_refused(tmp_path, folder):
         new_store(tmp_path).ensure(images_of(folder), backbone)
 
 
+def test_a_picture_replaced_while_it_is_encoded_is_not_stored(tmp_path, folder):
+    store, images, backbone = new_store(tmp_path), images_of(folder), Pooled()
+
+    def late(image: Image.Image) -> Tensor:
+        shutil.copy(images["i01"], images["i00"])
+        return shrink(image)
+
+    backbone.transform = late
+    with pytest.raises(DataError, match=r"i00\.png changed while it was encoded: rerun"):
+        store.ensure(images, backbone)
+    assert len(new_store(tmp_path)) == 0
+
+
+def test_a_cache_that_vanishes_is_told_from_images_never_encoded(tmp_path, folder):
+    store, images = new_store(tmp_path), images_of(folder)
+    store.ensure(images, Pooled())
+    shutil.rmtree(store.folder)
+    with pytest.raises(NegbenchError, match=f"13 images have no stored .*; files vanished from {store.folder}: rerun"):
+        store.load(list(images))
+
+
 def test_reading_what_is_not_there(tmp_path, folder):
     store = new_store(tmp_path)
     with pytest.raises(NegbenchError, match="1 images have no stored features, the first: 'i00'"):

@@ -1,25 +1,33 @@
 """The scene, the single place that decides splits, allowed images and what a process loads."""
 
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from negbench.backbones.precomputed import Precomputed
 from negbench.backbones.vectors import Vectors
 from negbench.data import scene
 from negbench.data.scene import Scenes
 from negbench.display import Display
+from negbench.errors import RunError
 from negbench.grid.cells import SCENES, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute
 from negbench.grid.executors import Here
-from negbench.loop.runs import Bench, open_run, plan_run, run_config
-from negbench.plugins.registry import build
+from negbench.loop import record
+from negbench.loop.runs import Bench, compute_run, open_run, plan_run, run_config
+from negbench.loop.types import Watch
+from negbench.plugins.registry import build, registry
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig, resolved
+from negbench.store.runfolder import best_of, claimed
 from negbench.systems.system import load_config
 from tests.vector_files import write_vectors
 
@@ -117,6 +125,89 @@ def test_other_features_in_the_same_file_are_another_run(tmp_path):
     images, others = (Path(sets[3].partition("=")[2].strip("'")) for sets in (first, other))
     images.write_bytes(others.read_bytes())
     assert plan_run(config, Scenes()).hash != before
+
+
+def changing(folder: Path, *more: str) -> tuple[RunConfig, dict[str, Path]]:
+    """Return a run with a guide, and the files that it reads, by what they are."""
+    sets = write_vectors(folder)
+    files = {name: folder / name for name in ("triplets.jsonl", "images.npz", "texts.npz", "guide.trec")}
+    rows = [json.loads(line) for line in files["triplets.jsonl"].read_text().splitlines()]
+    train = [row for row in rows if row["split"] == "train"]
+    lines = (f"train-{n} Q0 {row['reference']} 1 0.{n} a\n" for n, row in enumerate(train, start=1))
+    files["guide.trec"].write_text("".join(lines))
+    guided = f"mining.guide='{files['guide.trec']}'", "mining.guide_margin=0.1"
+    return configs([*sets, *guided, *more], "top-k")[0], files
+
+
+def replaced(file: Path) -> None:
+    """Put another content of the same kind in place of a file."""
+    text = file.with_name(f"new{file.suffix}")
+    if file.suffix == ".npz":
+        held = dict(np.load(file))
+        np.savez(text, **held | {"features": held["features"][::-1]})
+    else:
+        old, new = (" a\n", "1 a\n") if file.suffix == ".trec" else ('"group": "left"', '"group": "right"')
+        text.write_text(file.read_text().replace(old, new, 1))
+    text.replace(file)
+
+
+@pytest.mark.parametrize("name", ["triplets.jsonl", "images.npz", "texts.npz", "guide.trec"])
+def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name):
+    """Regression: yesterday's numbers for rewritten embeddings; those of a new guide under the hash of the old one."""
+    config, files = changing(tmp_path / "d")
+    bench = Bench.open(tmp_path / "runs", "none")
+    first = run_config(config, bench)
+    replaced(files[name])
+    again, alone = run_config(config, bench), run_config(config, Bench.open(tmp_path / "alone", "none"))
+    assert not again.reused
+    assert again.run_id == alone.run_id != first.run_id
+    assert again.metrics == alone.metrics
+    files[name].touch()  # the same content
+    assert run_config(config, bench).reused
+    other = config.model_copy(update={"seed": 1})
+    (cell,) = plan([other], tmp_path / "runs", Display(), SCENES)
+    replaced(files[name])  # after the plan
+    (outcome,) = compute(ComparisonFolder(tmp_path / "runs" / "c"), [cell], Execution(Here(), "none"))
+    assert f"{files[name]} changed after the run was planned" in str(outcome.error)
+    assert best_of(tmp_path / "runs", cell.hash) is None
+    watch = Watch(refreshed=lambda *_: replaced(files[name]))  # while it trains
+    with pytest.raises(RunError, match=f"{name} changed after the run was planned"):
+        run_config(other, replace(bench, watch=watch))
+
+
+def test_a_plugin_that_was_imported_again_is_loaded_again(vector_sets, own_registry):
+    (config,), scenes = configs(vector_sets, "in-batch"), Scenes()
+    for renewed in (False, True):
+        for kind, name in (("backbones", "precomputed"), ("datasets", "triplets")) if renewed else ():
+            registry._classes[kind, name] = type("New", (registry.get(kind, name),), {})
+        loaded = scenes.backbone(config), scenes.dataset(config.dataset, "val", images=False)
+        assert [type(each).__name__ == "New" for each in loaded] == [renewed] * 2
+
+
+def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path, monkeypatch):
+    """Regression: with the old file back, the results of the new one were "already finished"."""
+    config, files = changing(tmp_path / "d")
+    kept = files["guide.trec"].read_bytes()
+    bench = Bench.open(tmp_path / "runs", "none")
+    bench = replace(bench, watch=Watch(refreshed=lambda *_: files["guide.trec"].write_bytes(kept)))
+    opened = replace(open_run(config, Display(), bench.scenes), watch=bench.watch)
+    replaced(files["guide.trec"])
+    with (
+        claimed(bench.runs, opened.name, opened.hash, lambda: record.manifest(opened)) as (folder, _),
+        pytest.raises(RunError, match=r"guide\.trec changed"),
+    ):
+        compute_run(opened, folder, bench)
+
+
+def test_a_picture_that_changes_while_a_comparison_computes_is_refused(toy_root, tmp_path):
+    """Whoever encodes it: the store keeps features by content, so the new picture has features of its own."""
+    shutil.copytree(toy_root, tmp_path / "toy")
+    sets = [f"dataset.root='{tmp_path / 'toy'}'", "backbone.weights='random'", *FAST]
+    (cell,) = plan(configs(sets, "in-batch"), tmp_path, Display(), SCENES)
+    (picture, *_), other = sorted((tmp_path / "toy").rglob("*.png")), Image.new("RGB", (32, 32))
+    other.save(picture)
+    with pytest.raises(RunError, match=f"{picture.name} changed after the run was planned"):
+        open_run(cell.run, Display(), SCENES)
 
 
 def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets):

@@ -100,7 +100,8 @@ def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, in
     monkeypatch.undo()
     earlier = RunFolder(halves[1].runs / straight.run_id)
     manifest = earlier.manifest
-    assert manifest.pop("started") == {"device": "cpu", "precision": "bf16"}
+    threads = torch.get_num_threads()
+    assert manifest.pop("started") == {"device": "cpu", "precision": "bf16", "threads": threads}
     earlier.write_manifest(manifest)
     kept, mixed = (run_config(config, bench).folder.weights() for bench in halves)
     for name, value in straight.weights().items():

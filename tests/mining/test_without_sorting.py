@@ -7,13 +7,17 @@ import importlib.util
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy
-from negbench.metrics import compiled
+from negbench.errors import NegbenchError
+from negbench.machine import files
+from negbench.machine.files import SUMS
+from negbench.metrics import _numba, compiled
 from negbench.metrics.drops import between_drops
 from negbench.metrics.ranks import at_most, descending, less, places, ranked_scores, tally, top_columns, window
 from negbench.strategies.after_target import AfterTarget
@@ -166,6 +170,35 @@ def test_without_a_folder_for_machine_code_torch_does_it(tmp_path, monkeypatch, 
         monkeypatch.setenv("NEGBENCH_CACHE", str(folder))
         compiled._loaded.cache_clear()
         assert (compiled.kernels(torch.zeros(2, 3)) is not None) == fits
+
+
+@needs_numba
+def test_machine_code_is_kept_and_what_is_not_listed_is_compiled_again(tmp_path, monkeypatch):
+    """The files themselves stay sound: one that numba must not read is only taken from the list."""
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
+
+    def hits() -> int:
+        made = _numba.compiled(_one_more)
+        assert made(1) == 2
+        return sum(made.stats.cache_hits.values())
+
+    assert [hits(), hits()] == [0, 1]
+    (sums,) = tmp_path.rglob(SUMS)
+    whole = sums.read_text()
+    for unlisted in (".nbi", ".nbc"):
+        sums.write_text("".join(line for line in whole.splitlines(keepends=True) if unlisted not in line))
+        assert [hits(), hits()] == [0, 1]
+    with monkeypatch.context() as full:
+        full.setattr(files, "locked", refusing)
+        assert hits() == 0
+
+
+def _one_more(number):
+    return number + 1
+
+
+def refusing(path: Path) -> None:
+    raise NegbenchError(f"cannot write {path.parent}")
 
 
 def test_the_compiled_passes_are_what_runs(path):

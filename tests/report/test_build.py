@@ -407,6 +407,13 @@ def test_versions_that_differ_are_named(runs, undrawn):
     assert {"torch", "1.0", versions["torch"]} < set(remark.replace(":", " ").split())
     assert "python" not in remark
     assert undrawn(runs, "small").count("1.0 and " if "1.0 and" in remark else " and 1.0") == 3  # twice, and the facts
+    started = {**folder.manifest["started"], "threads": 33}
+    folder.write_manifest({**folder.manifest, "versions": versions, "started": started})
+    (threads,) = stored(runs, "small").mixed()
+    assert threads.endswith(" and 33 threads: their last bits may differ")
+    folder.write_manifest({**folder.manifest, "started": {**started, "device": "cuda"}})
+    assert stored(runs, "small").mixed() == []
+    folder.write_manifest({**folder.manifest, "versions": {**versions, "torch": "1.0"}})
     findings = stored(runs, "small")
     first, second = build.comparison_page(runs / "small", findings, (), 0).chapters["result"][0].parts
     assert (first.text, second.key) == (f"{remark[0].upper()}{remark[1:]}.", "forest")

@@ -101,7 +101,15 @@ def test_beyond_the_palette_dashes_separate_series():
 
 
 def test_markdown_escapes():
-    assert markdown(pd.DataFrame([{"a": 1, "c": "p|q"}])).splitlines()[-1] == r"| 1 | p\|q |"
+    for given, want in {
+        "p|q": r"p\|q",
+        "<img src=x onerror=a()>": "&lt;img src=x onerror=a()>",
+        "a\n</td><!-- b": "a &lt;/td>&lt;!-- b",
+        r"\<b>": r"\&lt;b>",
+        "![a](http://b)": r"![a]\(http://b)",
+        "<0.001, 1 < 2, +1.71 [0.08, 3.35]": "<0.001, 1 < 2, +1.71 [0.08, 3.35]",
+    }.items():
+        assert markdown(pd.DataFrame([{"a": 1, "c": given}])).splitlines()[-1] == f"| 1 | {want} |"
 
 
 def test_a_chart_is_as_wide_as_the_names_beside_it_need():
