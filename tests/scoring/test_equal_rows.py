@@ -81,6 +81,15 @@ def test_copies_have_the_same_bits_with_two_threads():
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"}, timeout=900)
 
 
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_score_does_not_depend_on_the_place_of_its_query(tokens):
+    generator = torch.Generator().manual_seed(0)
+    for count, width in itertools.product([*range(1, 41, 2), 345], (32, 257)):
+        images, row = (torch.randn(n, *more, width, generator=generator) for n, more in ((count, (tokens,)), (1, ())))
+        scores = tiled(row.repeat(257, 1), images)
+        assert torch.equal(scores, scores[:1].expand_as(scores)), (count, width)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_copies_by_loops(dtype):
     generator = torch.Generator().manual_seed(0)
