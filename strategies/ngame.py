@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from negbench.contracts import Epoch, OrderedBatches, ScoreView, tunable
+from negbench.contracts import Epoch, OrderedBatches, ScoreView, relevance, tunable
 from negbench.metrics.ranks import descending
 
 PAPER = "NGAME, arXiv:2207.04452"
@@ -58,9 +58,9 @@ def _half(points: Tensor, generator: torch.Generator) -> Tensor:
     centres = points[torch.randperm(len(points), generator=generator)[:2]]
     side = torch.zeros(len(points), dtype=torch.bool)
     for _ in range(_STEPS):
-        before, lean = side, points @ (centres[0] - centres[1])
+        before, lean = side, relevance((centres[0] - centres[1])[None], points[:, None])
         side = torch.zeros_like(side)
-        side[descending(lean[None])[0, : -(-len(points) // 2)]] = True
+        side[descending(lean)[0, : -(-len(points) // 2)]] = True
         if torch.equal(side, before):
             break
         centres = normalize(torch.stack([points[side].mean(0), points[~side].mean(0)]), dim=-1)

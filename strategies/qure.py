@@ -5,7 +5,8 @@ and takes the first two neighbours of that walk that lie more than `consecutive_
 Departures of `variant="release"` from the released code: the corpus holds each image once (there: one entry per
 triplet), an image that ties with the target is not below it, and a query without such a pair has an empty pool (there:
 the band of the query before it).
-Fallback: fewer than three images below the target, or no such pair, gives an empty pool.
+Fallback: fewer than three images below the target, or no such pair, gives an empty pool. Equal scores have no drop
+between them, so that a pool holds all copies of an image or none.
 """
 
 from dataclasses import dataclass

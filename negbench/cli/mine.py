@@ -30,11 +30,12 @@ def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     short = int((mined.frame["negatives"].map(len) < asked.draws).sum())
     left_out = "are left out" if asked.format == "sentence-transformers" else "have fewer"
     fewer = f" ({short:,} queries {left_out}: their pools are smaller)" * bool(short)
+    cut = f"; {mined.summary['cut_ties']:,.0f} pools cut a tie" * bool(mined.summary["cut_ties"])
     fallbacks = int(mined.summary["fallback_below"] + mined.summary["fallback_any"])
     console.print(
         f"{len(mined.frame):,} queries, {asked.draws} negatives each{fewer}, from pools of "
         f"{mined.summary['pool_size']:,.1f} images on average; {fallbacks:,} queries fell back; "
-        f"hardness {mined.summary['hardness']:.4f}",
+        f"hardness {mined.summary['hardness']:.4f}{cut}",
         highlight=False,
     )
     wrong = mined.summary["false_negative_rate_draws"]

@@ -3,9 +3,13 @@
 import torch
 from torch import Tensor
 
+from negbench.metrics.equal_rows import Copies
+
 
 def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
     """Score every query against every image: dot product (QuRe eq. 1), max over the image's tokens (BLIP-2).
+
+    Images with the same tokens have the same scores.
 
     Args:
         queries: [B, D].
@@ -14,14 +18,16 @@ def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
     Returns:
         [B, N].
     """
-    count, tokens, width = candidates.shape
+    (count, tokens, width), copies = candidates.shape, Copies.of(candidates)
     if queries.device.type == "cpu" and not torch.is_grad_enabled():  # one table per token, no maximum over short rows
         best = queries @ candidates[:, 0].T
         for token in candidates.unbind(1)[1:]:
             torch.maximum(best, queries @ token.T, out=best)
-        return best
+        return copies.level(best)
     scores = queries @ candidates.reshape(count * tokens, width).T
-    return scores if tokens == 1 else scores.reshape(-1, count, tokens).amax(-1)
+    if tokens == 1:
+        return copies.level(scores)
+    return copies.level(scores.reshape(-1, count, tokens)).amax(-1)
 
 
 def paired_relevance(queries: Tensor, candidates: Tensor) -> Tensor:

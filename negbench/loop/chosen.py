@@ -18,6 +18,7 @@ from negbench.contracts import (
 )
 from negbench.data.scene import Tokens
 from negbench.loop.slots import Corrupted, check_triples, corrupted_triples, full_precision
+from negbench.metrics.equal_rows import Copies
 from negbench.mining.checked import answer_of, filtered, synthetic_of
 from negbench.mining.draws import keep, uniform
 from negbench.mining.filters import Filters
@@ -72,7 +73,7 @@ def slot_scores(
     with full_precision(query.device):
         by_slot: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
         if "query" in slots:
-            by_slot["query"] = by_slot["target"].T
+            by_slot["query"] = Copies.of(query[:, None]).level(by_slot["target"].T.clone())
         if cross is not None and {"modification", "reference"} & set(slots):
             by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
             by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)

@@ -224,7 +224,7 @@ class HybridTerms:
         same = [text.number[:, None] == text.number[None, :] for text in (reference, target)]
         allowed = allowed_triples(same[0], ~members.allowed["modification"].cpu(), same[1])
         allowed = allowed & members.allowed["triple"].cpu() & reference.present[:, None, None] & target.present
-        cube = torch.einsum("abd,cd->abc", cross, embedded)
+        cube = relevance(cross.flatten(0, 1), embedded[:, None]).view(*cross.shape[:2], -1)
         chosen = corrupted_triples(self.strategy, cube, allowed.to(cube.device))
         return Corrupted(chosen.scores, chosen.mask & rows.to(cube.device), chosen.weights)
 

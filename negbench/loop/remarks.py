@@ -26,7 +26,7 @@ def remarks_of(config: ResolvedConfig, loss: Loss, state: State, queries: int) -
 
 
 def _mined(state: State, queries: int) -> list[str]:
-    """Report stale pools and frequent fallbacks of each refresh (batch strategies: of each epoch)."""
+    """Report stale pools and frequent fallbacks of each refresh (batch strategies: of each epoch), and ties cut."""
     remarks = []
     for row in state.behaviour:
         when = f"epoch {int(row['epoch'])}"
@@ -35,6 +35,8 @@ def _mined(state: State, queries: int) -> list[str]:
         share = (row.get("fallback_below", 0.0) + row.get("fallback_any", 0.0)) / queries
         if share > _FALLBACKS:
             remarks.append(f"{when}: {share:.0%} of the queries had an empty pool and drew from a fallback")
+    if cut := sum(row.get("cut_ties", 0.0) for row in state.behaviour):
+        remarks.append(f"{cut:,.0f} pools cut a tie: of images with one score they hold those first in the corpus")
     return remarks
 
 

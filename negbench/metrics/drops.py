@@ -40,10 +40,11 @@ def steepest(drop: Tensor) -> Tensor:
         drop: [B, P], the result of `drops`.
 
     Returns:
-        [B, 2] int64, the largest drop's place first, the earlier of equal drops; -1 where there is no such drop.
+        [B, 2] int64, the largest drop's place first, the earlier of equal drops; -1 where there is no such drop. Equal
+        scores have no drop between them: a band holds all images of a score, or none.
 
     Example:
-        >>> steepest(torch.tensor([[0.25, 0.75, -1.0], [-1.0, 0.0, -1.0]]))
+        >>> steepest(torch.tensor([[0.25, 0.75, -1.0], [-1.0, 0.5, 0.0]]))
         tensor([[ 1,  0],
                 [ 1, -1]])
     """
@@ -52,7 +53,7 @@ def steepest(drop: Tensor) -> Tensor:
     first = drop.argmax(1, keepdim=True)
     rest = drop.scatter(1, first, -1.0)
     second = rest.argmax(1, keepdim=True)
-    return torch.cat([torch.where(d.gather(1, at) >= 0, at, -1) for d, at in ((drop, first), (rest, second))], dim=1)
+    return torch.cat([torch.where(d.gather(1, at) > 0, at, -1) for d, at in ((drop, first), (rest, second))], dim=1)
 
 
 def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
@@ -81,14 +82,15 @@ def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
         return torch.zeros_like(eligible)
     ranked = ranked_scores(scores, eligible)
     drop = drops(ranked, 0, count(eligible)[:, None])
-    pair = _neighbours(drop, apart) if apart else steepest(drop).clamp(min=0)
+    pair = _neighbours(drop, apart) if apart else steepest(drop)
+    pair = pair.where(pair[:, 1:] >= 0, 0)
     return window(scores, eligible, pair.amin(1) + 1, pair.amax(1) + 1, ranked)
 
 
 def _neighbours(drop: Tensor, apart: int) -> Tensor:
     """[B, P] drops -> [B, 2] places; the same place twice where no pair is far enough apart."""
     walk = descending(drop)
-    real = drop.gather(1, walk) >= 0
+    real = drop.gather(1, walk) > 0
     wide = (walk.diff(dim=1).abs() > apart) & real[:, 1:]
     step = wide.int().argmax(1, keepdim=True)  # the first True
     has_pair = wide.gather(1, step)

@@ -16,16 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from negbench.contracts import relevance
 from negbench.machine.files import atomic_write, intact
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import checked_scores, descending
 from negbench.mining.task import MiningTask
+from negbench.scoring.tiles import Corpus, tile_rows, tiled_relevance
 
 MOVES_SCORES = False  # only observes a run: draws from none of its random streams
 
 _SEED = 0x5C0E  # of the sample: the same queries in every run on one train split
-_SCORED_ROWS = 128
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -142,11 +141,11 @@ def rankings(task: MiningTask) -> Iterator[Rankings]:
         columns = columns.cpu()
         local = torch.full((len(task.candidates),), -1)
         local[columns] = torch.arange(len(columns))
-        tokens = task.candidates[columns.to(task.candidates.device)].float()
-        for rows in (group == index).nonzero()[:, 0].split(_SCORED_ROWS):
+        images = Corpus.of(task.candidates, columns)
+        for rows in (group == index).nonzero()[:, 0].split(tile_rows(len(columns))):
             if not len(rows):
                 continue
-            scores = checked_scores(relevance(task.queries[rows.to(task.queries.device)].float(), tokens).cpu())
+            scores = checked_scores(tiled_relevance(task.queries[rows.to(task.queries.device)], images).cpu())
             target = local[task.target.cpu()[rows]][:, None]
             ranked = torch.ones_like(scores, dtype=torch.bool)
             if task.excluded is not None:

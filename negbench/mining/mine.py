@@ -28,7 +28,7 @@ from negbench.mining.draws import draw, splitmix
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, statistics_of
 from negbench.mining.pool_file import NO_FILES, PoolFiles, opened, overlap, packed, row_bytes, written
 from negbench.mining.task import MiningTask
-from negbench.mining.tiles import BLOCK_ENTRIES, gatherable, tile_rows, tiled_relevance
+from negbench.scoring.tiles import BLOCK_ENTRIES, Corpus, tile_rows, tiled_relevance
 
 BLOCK = 256  # queries scored at once; fewer where [BLOCK, N] would exceed BLOCK_ENTRIES
 _PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): keeps its intermediates small
@@ -109,8 +109,7 @@ class _Corpus:
     """Corpus of one gallery group: n images."""
 
     columns: Tensor  # [n] int64
-    tokens: Tensor  # [n, T, D], or all images' if `gathered` selects the corpus among them
-    gathered: Tensor | None  # [n] int64
+    images: Corpus
     local: Tensor  # [N] int64, position of each column in this corpus, or -1
     scores: Tensor  # [b, n] float32, overwritten by each block
 
@@ -129,7 +128,7 @@ def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
 
 def _block_rows(images: int, tables: int) -> int:
     """Return the number of queries per block: whole tiles, if it holds one."""
-    most, height = max(1, min(BLOCK, BLOCK_ENTRIES // (tables * max(1, images)))), tile_rows(max(1, images))
+    most, height = max(1, min(BLOCK, BLOCK_ENTRIES // (tables * max(1, images)))), tile_rows(images)
     return most // height * height or most
 
 
@@ -144,13 +143,13 @@ def _corpus(task: MiningTask, index: int, height: int) -> _Corpus:
             f"gallery group {index}; add it to the corpus or drop the query ({len(lost)} such queries)"
         )
     scores = torch.empty(height, len(columns), device=task.queries.device)
-    return _Corpus(columns, *gatherable(task.candidates, columns), local, scores)
+    return _Corpus(columns, Corpus.of(task.candidates, columns), local, scores)
 
 
 def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy) -> Iterator[ScoredBlock]:
     """Score a block, and yield it in parts."""
     device, width = task.queries.device, len(corpus.columns)
-    scores = tiled_relevance(task.queries[rows.to(device)], corpus.tokens, corpus.gathered, corpus.scores)
+    scores = tiled_relevance(task.queries[rows.to(device)], corpus.images, corpus.scores)
     wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
     height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView
-from negbench.metrics.ranks import Tally, count, descending, less, tally
+from negbench.metrics.ranks import Tally, count, descending, less, masked_scores, tally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +42,7 @@ class Mined:
     draw_rank: Tensor  # [Q] int64, rank of the first draw among the allowed images, from 1
     target_rank: Tensor  # [Q] int64, 1 + how many allowed images score at least s+ (ties count against the model)
     fallback: Tensor  # [Q] int8: 0 none, 1 nearest allowed image below the target, 2 any allowed image
+    cut_tie: Tensor  # [Q] bool: the pool leaves out an allowed image that scores exactly as one that it holds
     stale: bool  # every pool equals that of the previous refresh, though not all pools hold every allowed image
 
     def frame(self) -> pd.DataFrame:
@@ -83,6 +84,7 @@ class Mined:
             "draw_rank_median": float(np.median(self.draw_rank.numpy())),
             "fallback_below": float((self.fallback == BELOW_TARGET).sum()),
             "fallback_any": float((self.fallback == ANY_ALLOWED).sum()),
+            "cut_ties": float(self.cut_tie.sum()),
             "stale": float(self.stale),
         }
 
@@ -147,7 +149,7 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
     size = tallied.size
     scores = view.scores.gather(1, drawn)
     gap = (view.positive[:, None] - scores).double()
-    start, mean, end = _band(scored, pool, tallied)
+    start, mean, end, cut = _band(scored, pool, tallied)
     of_pool = of_draws = torch.full_like(view.positive, torch.nan)
     if scored.relevant is not None:
         of_pool = torch.where(scored.known, count(pool & scored.relevant) / size, torch.nan)
@@ -159,6 +161,7 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
         "band_start": start,
         "band_mean": mean,
         "band_end": end,
+        "cut_tie": cut,
         "false_negative_rate_pool": of_pool,
         "false_negative_rate_draws": of_draws,
         # cumsum adds in a fixed order; the order in `mean` may depend on the number of rows
@@ -168,22 +171,24 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
     }
 
 
-def _band(scored: ScoredBlock, pool: Tensor, tallied: Tally) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rank percentiles of each pool's first, mean and last member among the allowed images."""
+def _band(scored: ScoredBlock, pool: Tensor, tallied: Tally) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the rank percentiles of each pool's first, mean and last member, among the allowed, and `cut_tie`."""
     view, room = scored.view, scored.room
     size, first, last = tallied.size, tallied.first.clone(), tallied.last.clone()
-    last_rank = (room - 1).clamp(min=1)
+    last_rank, cut = (room - 1).clamp(min=1), torch.zeros_like(size, dtype=torch.bool)
     if torch.equal(size, room):  # the pools hold all allowed images: no need to sort
         end = ((room - 1) / last_rank).float()
-        return torch.zeros_like(end), end / 2, end
+        return torch.zeros_like(end), end / 2, end, cut
     total = size * (first + last) // 2  # correct if every allowed image between the two is in the pool
     holes = last - first + 1 - size  # allowed images that tie with an end of the pool or lie inside it
     holed = (holes > 0).nonzero().squeeze(1)
     if len(holed):
-        order = descending(view.scores[holed])
-        inside = pool[holed].gather(1, order)
-        rank = view.allowed[holed].gather(1, order).cumsum(1, dtype=torch.int32) - 1
+        order = descending(masked_scores(view.scores[holed], view.allowed[holed]))  # the allowed images first
+        inside, allowed, ranked = (table[holed].gather(1, order) for table in (pool, view.allowed, view.scores))
+        split = (inside[:, 1:] != inside[:, :-1]) & allowed[:, 1:]
+        cut[holed] = (split & (ranked[:, 1:] == ranked[:, :-1])).any(1)
+        rank = allowed.cumsum(1, dtype=torch.int32) - 1
         total[holed] = rank.masked_fill(~inside, 0).sum(1)
         first[holed] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
         last[holed] = rank.masked_fill(~inside, -1).amax(1).long()
-    return first / last_rank, (total.double() / size / last_rank).float(), last / last_rank
+    return first / last_rank, (total.double() / size / last_rank).float(), last / last_rank, cut

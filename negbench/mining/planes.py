@@ -23,9 +23,9 @@ from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
-from negbench.mining.tiles import gatherable, tiled_relevance
 from negbench.scoring import evaluation
 from negbench.scoring.rankings import read_trec
+from negbench.scoring.tiles import Corpus, tiled_relevance
 from negbench.settings.config import SCORE_FILES, MiningConfig, PluginConfig, ResolvedConfig, is_score_file
 from negbench.settings.layers import plugin_section
 
@@ -56,7 +56,7 @@ class EmbeddedPlane(Plane):
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Compute scores in the fixed tiles of mining: the same numbers for any split of the queries."""
-        return tiled_relevance(self.queries[rows.to(self.queries.device)], *gatherable(self.candidates, columns.cpu()))
+        return tiled_relevance(self.queries[rows.to(self.queries.device)], Corpus.of(self.candidates, columns.cpu()))
 
     def shard(self, rows: Tensor) -> EmbeddedPlane:
         """Return the plane of these queries; it shares the candidates."""
@@ -126,9 +126,9 @@ def batch_planes(
     """
     images, made = images_of(tokens), dict[str, Tensor]()
     if "target" in names:
-        made["target"] = images[: len(features)] @ images.T
+        made["target"] = relevance(images[: len(features)], images[:, None])
     if "reference" in names:
-        made["reference"] = images_of(backbone.candidates(features).float()) @ images.T
+        made["reference"] = relevance(images_of(backbone.candidates(features).float()), images[:, None])
     if "text" in names:
         made["text"] = relevance(backbone.text_queries(text).float(), tokens)
     return made

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.contracts import Backbone, relevance
+from negbench.contracts import Backbone
 from negbench.data.scene import EMBED_BATCH, Features, Split, Tokens, batches
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
+from negbench.metrics.equal_rows import Copies, keys_of
+from negbench.scoring.tiles import Corpus, tiled_relevance
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,17 @@ class Embeddings:
 
 @torch.inference_mode()
 def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: int = EMBED_BATCH) -> Tensor:
-    """[N, T, D] candidate tokens of the images in these feature rows."""
+    """[N, T, D] candidate tokens of the images in these feature rows; images with the same features share theirs."""
+    parts, keys = list[Tensor](), list[Tensor]()
     with backbone.evaluating():
-        parts = [backbone.candidates(scene.features(backbone, rows[chosen])) for chosen in batches(len(rows), batch)]
-    return torch.cat(parts).float()
+        for chosen in batches(len(rows), batch):
+            features = scene.features(backbone, rows[chosen])
+            parts.append(backbone.candidates(features).float())
+            keys.append(keys_of(features))
+        copies = Copies.by_key(torch.cat(keys), lambda some: scene.features(backbone, rows[some.cpu()]))
+    tokens = torch.cat(parts)
+    tokens[copies.later] = tokens[copies.first]
+    return tokens
 
 
 @torch.inference_mode()
@@ -54,7 +63,7 @@ def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
     """Return a function that scores blocks of [Q, D] queries and [N, T, D] candidates, for `Dataset.rank` and `top`."""
 
     def score_block(rows: Tensor, columns: Tensor) -> Tensor:
-        return relevance(queries[rows.to(queries.device)], candidates[columns.to(candidates.device)]).cpu()
+        return tiled_relevance(queries[rows.to(queries.device)], Corpus.of(candidates, columns)).cpu()
 
     return score_block
 

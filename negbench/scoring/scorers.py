@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from negbench.contracts import Backbone, HoldsFeatures, paired_relevance
+from negbench.contracts import Backbone, HoldsFeatures
 from negbench.data.scene import (
     Split,
     Splits,
@@ -34,7 +34,7 @@ from negbench.scoring.stored import Layers, Scores, check_sections, judged, pref
 from negbench.settings.config import RunConfig, build_config
 from negbench.store.runfolder import RunFolder
 
-_PAIRED = 256  # queries scored at once, each against its own images
+_AT_ONCE = 256  # queries scored at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +69,10 @@ class Encoded:
 
     def relevance_of(self, columns: Tensor) -> Tensor:
         """[Q, k] cosines of the images in these columns, nan where a column is -1."""
-        queries, candidates = self.embeddings.queries, self.embeddings.candidates
+        score_block = evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates)
+        every = torch.arange(len(self.dataset.images))
         parts = [
-            paired_relevance(queries[rows], candidates[columns[rows].clamp(min=0).to(candidates.device)]).cpu()
-            for rows in batches(len(columns), _PAIRED)
+            score_block(rows, every).gather(1, columns[rows].clamp(min=0)) for rows in batches(len(columns), _AT_ONCE)
         ]
         return torch.cat(parts).masked_fill(columns < 0, torch.nan)
 

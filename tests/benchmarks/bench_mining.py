@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.metrics import compiled
+from negbench.metrics.equal_rows import Copies
 from negbench.mining.mine import mine
 from negbench.mining.task import MiningTask
 from negbench.plugins.registry import registry
@@ -187,6 +188,7 @@ def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, flo
     """Print one table; return each row's least processor seconds per query."""
     queries, (images, tokens, width) = len(task.queries), task.candidates.shape
     rows = {f"{key} {' '.join(map(str, o.values()))}".strip(): mining(task, key, o) for key, o in STRATEGIES}
+    rows["finding equal images, a part of each"] = lambda: Copies.of(task.candidates)
     part = task.shard(torch.arange(min(LOOP_QUERIES, queries)))
     if others:
         rows["the rule of sentence-transformers"] = mining(task, "sentence-transformers", RULE)
@@ -216,7 +218,7 @@ def line(name: str, seconds: list[float], floors: list[float], queries: int) -> 
     """Print one row of a table."""
     ratios = [value / floor for value, floor in zip(seconds, floors, strict=True)]
     spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
-    print(f"{name:<48}{median(ratios):>10.2f}{spread:>16}{1e3 * median(seconds) / queries:>12.3f}", flush=True)
+    print(f"{name:<48}{median(ratios):>10.3f}{spread:>16}{1e3 * median(seconds) / queries:>12.3f}", flush=True)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def test_steepest_by_hand():
     for drop, want in [
         ([0.1, 0.5, -1.0, 0.3], [1, 3]),
         ([0.3, 0.5, 0.5, 0.3], [1, 2]),  # the earlier of equal drops
-        ([-1.0, 0.0, -1.0], [1, -1]),
+        ([-1.0, 0.0, 0.2], [2, -1]),  # equal scores have no drop between them
         ([-1.0, -1.0], [-1, -1]),
         ([0.2], [0, -1]),
         ([], [-1, -1]),

@@ -20,7 +20,6 @@ from negbench.contracts import BatchStrategy, PlaneName, ScoreView, Strategy
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
 from negbench.mining import mine as mining
-from negbench.mining import tiles
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
@@ -28,6 +27,7 @@ from negbench.mining.mined import Mined, batch_statistics, distinct
 from negbench.mining.planes import EmbeddedPlane
 from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
+from negbench.scoring import tiles
 
 # --- strategies of this file: the plug-ins are tested elsewhere -----------------------------------------------------
 
@@ -215,10 +215,11 @@ def test_any_block_size_gives_the_same_scores_where_the_product_alone_would_not(
     generator = torch.Generator().manual_seed(1)
     queries = normalize(torch.randn(300, 96, generator=generator), dim=-1)
     images = normalize(torch.randn(500, 1, 96, generator=generator), dim=-1)
-    whole = mining.tiled_relevance(queries, images)
+    corpus = mining.Corpus.of(images, torch.arange(len(images)))
+    whole = mining.tiled_relevance(queries, corpus)
     torch.testing.assert_close(whole, (queries.double() @ images[:, 0].double().T).float(), atol=1e-6, rtol=0)
     for size in (1, 3, 64, 255, 257):
-        parts = torch.cat([mining.tiled_relevance(part, images) for part in torch.split(queries, size)])
+        parts = torch.cat([mining.tiled_relevance(part, corpus) for part in torch.split(queries, size)])
         assert torch.equal(parts, whole), size
 
 
@@ -239,9 +240,10 @@ def sized(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_a_corpus_of_several_tiles_is_scored_like_one(tokens, sized):
     task = toy_task(tokens=tokens)
-    whole = mining.tiled_relevance(task.queries, task.candidates)
+    corpus = mining.Corpus.of(task.candidates, torch.arange(len(task.candidates)))
+    whole = mining.tiled_relevance(task.queries, corpus)
     sized(_TILE_QUERIES=4, _TILE_TOKENS=11, _CACHED_TOKENS=7)
-    torch.testing.assert_close(mining.tiled_relevance(task.queries, task.candidates), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(mining.tiled_relevance(task.queries, corpus), whole, atol=1e-6, rtol=0)
 
 
 def test_a_corpus_is_viewed_copied_or_gathered(sized):
@@ -249,7 +251,7 @@ def test_a_corpus_is_viewed_copied_or_gathered(sized):
     sized(_COPY_BYTES=4 * table[0].nbytes)
     for columns, how in (([1, 2, 3], "view"), ([0, 2, 1, 3], "copy"), ([5, 0], "copy"), ([0, 1, 3, 4, 5], "gather")):
         rows = torch.tensor(columns)
-        tokens, gathered = tiles.gatherable(table, rows)
+        tokens, gathered, _ = tiles.Corpus.of(table, rows)
         assert torch.equal(tokens if gathered is None else tokens[gathered], table[rows])
         shared = tokens.untyped_storage().data_ptr() == table.untyped_storage().data_ptr()
         assert (shared, gathered is None) == {"view": (True, True), "copy": (False, True), "gather": (True, False)}[how]
@@ -303,7 +305,7 @@ def test_parts_of_a_block_and_images_that_are_gathered_change_nothing(sized):
     sized(_PART_ENTRIES=40)
     assert_same(run(task, Nearest()), whole)
     sized(_COPY_BYTES=0)
-    table, gathered = mining.gatherable(task.candidates, task.groups[1])
+    table, gathered, _ = mining.Corpus.of(task.candidates, task.groups[1])
     assert table is task.candidates
     assert gathered is not None
     assert_same(run(task, Nearest()), whole)
@@ -440,6 +442,17 @@ def test_both_fallbacks_are_taken_and_counted():
 def test_a_nearest_image_that_ties_is_the_first_of_the_corpus():
     mined = run(scored_task([[0.9, 0.1, 0.3, 0.3]], [0]), Function(lambda view: torch.zeros_like(view.scores)), draws=1)
     assert mined.negatives.tolist() == [[2]]
+
+
+def test_pools_that_cut_a_tie_are_counted():
+    rows = [[0.9, 0.5, 0.3, 0.5, 0.3], [0.9, 0.5, 0.3, 0.3, 0.1], [0.9, 0.5, 0.4, 0.3, 0.5], [0.9, 0.5, 0.4, 0.5, 0.3]]
+    task = scored_task(rows, [0, 0, 0, 0], excluded=Ragged.of([[], [], [4], []]))
+    mined = run(task, Below(k=3))
+    assert mined.cut_tie.tolist() == [True, False, False, False]
+    assert mined.summary()["cut_ties"] == 1
+    assert run(task, Function(lambda view: view.allowed & (view.order == view.order))).summary()["cut_ties"] == 0
+    inner = run(task, Function(lambda view: view.allowed & (torch.arange(5) != 3)))  # the tie is inside the pool's band
+    assert inner.cut_tie.tolist() == [True, True, False, True]
 
 
 def test_fallbacks_of_weighted_pools_leave_the_other_rows_as_they_are():

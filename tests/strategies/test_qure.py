@@ -17,7 +17,7 @@ def _naive(view: ScoreView, row: int, variant: Variant, threshold: int) -> set[i
     below = ranking_below(view, row)
     scores = [view.scores[row].tolist()[j] for j in below]
     drops = [a - b for a, b in pairwise(scores)]
-    walk = sorted(range(len(drops)), key=lambda p: (-drops[p], p))
+    walk = sorted((p for p, drop in enumerate(drops) if drop > 0), key=lambda p: (-drops[p], p))
     for first, second in pairwise(walk):
         if variant == "paper" or abs(first - second) > threshold:
             return set(below[min(first, second) + 1 : max(first, second) + 1])
@@ -62,6 +62,11 @@ def test_equal_drops_take_the_earlier_place():
     view = ScoreView(_row(9, 8, 7, 6, 5, 4), torch.tensor([0]))
     assert as_sets(Qure().pool(view)) == [{2}]  # places 0 and 1
     assert as_sets(Qure(variant="release").pool(view)) == [set()]  # the walk 0, 1, 2, 3 never jumps
+
+
+def test_all_copies_of_an_image_or_none():
+    for below, want in (((8, 5, 5), set()), ((8, 5, 5, 1), {2, 3}), ((8, 8, 5, 1), {3}), ((8, 8, 8, 8), set())):
+        assert as_sets(Qure().pool(ScoreView(_row(9, *below), torch.tensor([0])))) == [want]
 
 
 def test_fewer_than_three_below_the_target_is_an_empty_pool():

@@ -1,12 +1,19 @@
 """Scores of queries and images, in tiles of a fixed shape.
 
-A matrix product may round differently for another number of rows. Its tiles therefore depend on the corpus alone, so
-that on one machine with one number of threads a score is the same for any block size and any split of the queries.
+A matrix product may round differently for another number of rows, and at its ragged edges. Its tiles therefore depend
+on the corpus alone and have full edges, so that on one machine with one number of threads a score is the same for any
+block size and any split of the queries.
 """
+
+from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from negbench.metrics.equal_rows import Copies
 
 # A tile of scores: 256 queries (fewer only if the corpus is so large that a block must be smaller) against images with
 # 2^14 tokens together. On a CPU 2^10 tokens, if scores are copied to their place in a second step: what such a product
@@ -14,61 +21,71 @@ from torch.nn import functional
 _TILE_QUERIES = 256
 _TILE_TOKENS = 2**14
 _CACHED_TOKENS = 2**10
+_COLUMNS = 16  # a tile's number of columns is a multiple of it, padded with zeros if need be
 BLOCK_ENTRIES = 2**27  # a block shrinks where [rows, N] would exceed this: 512 MiB of float32
 _COPY_BYTES = 2**27  # a corpus of scattered rows is copied up to this size, else gathered tile by tile
 
 
 def tile_rows(images: int) -> int:
     """Return the queries per tile, from the corpus size alone: a power of two within a block and _TILE_QUERIES."""
-    return min(_TILE_QUERIES, 1 << (max(1, BLOCK_ENTRIES // images).bit_length() - 1))
+    return min(_TILE_QUERIES, 1 << (max(1, BLOCK_ENTRIES // max(1, images)).bit_length() - 1))
 
 
-def gatherable(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return `table[rows]`, as a view if the rows are contiguous; if the copy would be large, both unchanged."""
-    first, last = int(rows[0]), int(rows[-1]) + 1
-    if last - first == len(rows) and bool((rows.diff() == 1).all()):
-        return table[first:last], None
-    rows = rows.to(table.device)
-    large = len(rows) * table[0].nbytes > _COPY_BYTES
-    return (table, rows) if large else (table[rows], None)
+class Corpus(NamedTuple):
+    """Images to score: `tokens` [n, T, D] of any precision, or those at `gathered` [n] int64, and their `copies`."""
+
+    tokens: Tensor
+    gathered: Tensor | None
+    copies: Copies
+
+    @classmethod
+    def of(cls, table: Tensor, rows: Tensor) -> Corpus:
+        """Select `table[rows]`: as a view if the rows are contiguous, as a copy unless it would be large."""
+        if len(rows) and bool((rows.diff() == 1).all()):
+            tokens, gathered = table[int(rows[0]) : int(rows[-1]) + 1], None
+        else:
+            gathered = rows.to(table.device)
+            large = len(rows) * table[:1].nbytes > _COPY_BYTES
+            tokens, gathered = (table, gathered) if large else (table[gathered], None)
+        return cls(tokens, gathered, Copies.of(tokens, gathered))
 
 
 @torch.no_grad()
-def tiled_relevance(
-    queries: Tensor, tokens: Tensor, gathered: Tensor | None = None, into: Tensor | None = None
-) -> Tensor:
-    """Compute [b, n] `relevance` of [b, D] and [n, T, D] in float32, in tiles of fixed shape.
+def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None) -> Tensor:
+    """Compute [b, n] `relevance` of [b, D] and a corpus of n images in float32, in tiles of fixed shape.
 
     Args:
         queries: on the tokens' device.
-        tokens: of any precision.
-        gathered: int64 rows of `tokens` to score; None: all of them.
+        corpus: the images.
         into: [at least b, n] float32, overwritten and returned in part: fresh memory costs as much as a pass over it.
     """
+    tokens, gathered, copies = corpus
     images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
     # a single tile is written in place; with several, the rows lie so far apart that a copy is faster
     alone, cpu = each == 1 and images <= _TILE_TOKENS, queries.device.type == "cpu"
-    step = images if alone else min(images, max(1, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each))
+    step = images if alone else min(images, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each)
+    step = max(_COLUMNS, step // _COLUMNS * _COLUMNS)
     height = tile_rows(images)
     scores = torch.empty(len(queries), images, device=queries.device) if into is None else into[: len(queries)]
     # buffers for all tiles: new memory costs more than the conversion
     wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
     whole = alone and len(queries) % height == 0
-    product = scores.new_empty(0 if whole else height * step * each)
+    product = scores.new_empty(height * (_COLUMNS if whole else step * each))
     queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % height))
     with torch.autocast(queries.device.type, enabled=False):
         for left in range(0, images, step):
             tile = tokens[left : left + step] if gathered is None else tokens[gathered[left : left + step]]
             if wide is not None:
                 tile = wide[: len(tile)].copy_(tile)
-            columns = tile.reshape(-1, width).T
+            flat, padding = tile.reshape(-1, width), -len(tile) * each % _COLUMNS
+            columns = (functional.pad(flat, (0, 0, 0, padding)) if padding else flat).T
             for top in range(0, len(queries), height):
                 place, rows = scores[top : top + height, left : left + step], queries[top : top + height]
-                if whole:
+                if whole and not padding:
                     torch.mm(rows, columns, out=place)
                     continue
                 part = product[: height * columns.shape[1]].view(height, -1)
                 torch.mm(rows, columns, out=part)
-                part = part[: len(place)]
-                place.copy_(part if each == 1 else part.view(len(part), -1, each).amax(-1))
-    return scores
+                part = part[: len(place), : len(flat)]
+                place.copy_(part if each == 1 else part.unflatten(1, (-1, each)).amax(-1))
+    return copies.level(scores)

@@ -1,0 +1,61 @@
+"""Rows that hold the same numbers: each of them gets the scores of the first one.
+
+A matrix product may round equal columns differently: by their place, the shape, the number of threads, the device.
+Ties would then depend on it. Copying scores does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_PARTS = 4  # numbers of a row that its key holds
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+
+
+class Copies(NamedTuple):
+    """Rows `later` [K] int64 that equal an earlier one in every number, and the `first` [K] of their kind."""
+
+    later: Tensor
+    first: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, chosen: Tensor | None = None) -> Copies:
+        """Find the copies among [N, T, D] rows, or among `rows[chosen]`."""
+        if chosen is None:
+            return cls.by_key(keys_of(rows), rows.__getitem__)
+        return cls.by_key(keys_of(rows)[chosen], lambda some: rows[chosen[some]])
+
+    @classmethod
+    def by_key(cls, keys: Tensor, read: Callable[[Tensor], Tensor]) -> Copies:
+        """Find the copies among N rows; `read` returns those whose key [N] int64 another row has, too."""
+        ordered, place = keys.sort()
+        same, repeated = ordered[1:] == ordered[:-1], torch.zeros_like(keys, dtype=torch.bool)
+        repeated[1:] |= same
+        repeated[:-1] |= same
+        some = place[repeated].sort().values
+        if not len(some):
+            return cls(some, some)
+        content = (read(some).detach().flatten(1) + 0.0).contiguous()  # + 0 turns -0 into 0
+        kind = content.view(_INTEGERS[content.element_size()]).unique(dim=0, return_inverse=True)[1].to(some.device)
+        first = torch.full_like(some, len(keys)).scatter_reduce_(0, kind, some, "amin")[kind]
+        return cls(some[first < some], first[first < some])
+
+    def level(self, scores: Tensor) -> Tensor:
+        """Give every copy among the columns of [B, N, ...] scores its first row's, in place; gradients stay its own."""
+        if len(self.later):
+            with torch.no_grad():
+                scores[:, self.later] = scores[:, self.first]
+        return scores
+
+
+def keys_of(rows: Tensor) -> Tensor:
+    """[N, T, D] -> [N] int64 from a few of their numbers: equal rows have equal keys."""
+    some = rows.detach()[:, 0, :: -(-rows.shape[2] // _PARTS)]
+    key = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    for bits in (some.float() + 0.0).contiguous().view(torch.int32).unbind(1):
+        key = key * 0x9E3779B1 + bits
+    return key

@@ -1,0 +1,204 @@
+"""Equal images have equal scores, whatever the shape, the precision, the threads and the block."""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from negbench.contracts import Query, ScoreView, Strategy, relevance
+from negbench.data.scene import Features
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import columns_of
+from negbench.datasets.triplets import Triplets
+from negbench.metrics.equal_rows import Copies
+from negbench.mining.filters import Filters
+from negbench.plugins.registry import registry
+from negbench.scoring.evaluation import block_scorer, embed_candidates
+from negbench.scoring.tiles import Corpus, tiled_relevance
+
+
+def with_copies(count: int, tokens: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return [N, T, D] images of which about half are copies, and [N] the first of each one's kind."""
+    images = normalize(torch.randn(count, tokens, width, generator=generator), dim=-1)
+    kind = torch.randint(max(1, count // 2), (count,), generator=generator)
+    first = torch.tensor([kind.tolist().index(k) for k in kind.tolist()])
+    return images[first], first
+
+
+def tiled(queries: Tensor, images: Tensor) -> Tensor:
+    return tiled_relevance(queries, Corpus.of(images, torch.arange(len(images))))
+
+
+def scattered(queries: Tensor, images: Tensor) -> Tensor:
+    return tiled_relevance(queries, Corpus.of(images.flip(0), torch.arange(len(images)).flip(0)))
+
+
+def learned(queries: Tensor, images: Tensor) -> Tensor:
+    return relevance(queries.float(), images.float().requires_grad_()).detach()
+
+
+def at_once(queries: Tensor, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        return relevance(queries, images)
+
+
+PATHS: list[Callable[[Tensor, Tensor], Tensor]] = [tiled, scattered, learned, at_once]
+
+
+def check(path: Callable[[Tensor, Tensor], Tensor], step: int = 5) -> int:
+    """Compare copies bit by bit, and scores with float64, over small and large shapes; count the shapes."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [[*each] for each in itertools.product(range(1, 41, 2 * step), range(1, 41, step))]
+    sizes += torch.randint(1, 700, (30 // step, 2), generator=generator).tolist()
+    shapes = [(*size, dtype) for size in sizes for dtype in (torch.float32, torch.float16)]
+    for queries, count, dtype in shapes:
+        tokens, width = (int(torch.randint(1, most, (), generator=generator)) for most in (4, 70))
+        images, first = with_copies(count, tokens, width, generator)
+        rows, images = torch.randn(queries, width, generator=generator).to(dtype), images.to(dtype)
+        scores = path(rows, images)
+        assert torch.equal(scores, scores[:, first]), (queries, count, tokens, width, dtype)
+        exact = torch.einsum("bd,ntd->bnt", rows.double(), images.double()).amax(-1)
+        torch.testing.assert_close(scores.double(), exact, atol=1e-5 if scores.dtype == torch.float32 else 2e-2, rtol=0)
+    return len(shapes)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_copies_have_the_same_bits(path):
+    check(path)
+
+
+def test_copies_have_the_same_bits_with_two_threads():
+    """In a process of its own: a process that has used threads must not be forked."""
+    command = [sys.executable, __file__, "2", "13"]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"}, timeout=900)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_score_does_not_depend_on_the_place_of_its_query(tokens):
+    generator = torch.Generator().manual_seed(0)
+    for count, width in itertools.product([*range(1, 41, 2), 345], (32, 257)):
+        images, row = (torch.randn(n, *more, width, generator=generator) for n, more in ((count, (tokens,)), (1, ())))
+        scores = tiled(row.repeat(257, 1), images)
+        assert torch.equal(scores, scores[:1].expand_as(scores)), (count, width)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_copies_by_loops(dtype):
+    generator = torch.Generator().manual_seed(0)
+    for count, tokens, width in ((0, 1, 3), (1, 2, 4), (60, 1, 2), (200, 2, 9)):
+        # few values: most keys of rows that differ are equal, and zeros have both signs
+        rows = torch.randint(-1, 2, (count, tokens, width), generator=generator).to(dtype) * -1e-3
+        rows[count // 2 :, :, 1:] = rows[count // 2 - 1 : -1, :, 1:] if count > 1 else 0
+        rows[: count // 4] = 0
+        chosen = torch.randperm(count, generator=generator)[: count - count // 3]
+        for given, places in ((None, torch.arange(count)), (chosen, chosen)):
+            seen: dict[tuple[float, ...], int] = {}
+            first = [seen.setdefault(tuple(row.flatten().tolist()), at) for at, row in enumerate(rows[places])]
+            want = [(at, own) for at, own in enumerate(first) if own < at]
+            assert list(zip(*(part.tolist() for part in Copies.of(rows, given)), strict=True)) == want
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_each_copy_keeps_its_own_gradient(tokens):
+    generator = torch.Generator().manual_seed(0)
+    images, first = with_copies(12, tokens, 5, generator)
+    queries, weights = torch.randn(7, 5, generator=generator), torch.randn(7, 12, generator=generator)
+    gradients = []
+    for score in (relevance, lambda q, c: torch.einsum("bd,ntd->bnt", q, c).amax(-1)):
+        leaf = images.clone().requires_grad_()
+        (score(queries, leaf) * weights).sum().backward()
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(*gradients)
+    assert not torch.allclose(gradients[0], gradients[0][first])
+
+
+@pytest.mark.parametrize(("count", "width"), [(6, 40), (10, 512), (167, 33)])
+def test_ranks_and_lists_do_not_depend_on_the_block(count, width):
+    """Every image stands twice in the gallery: the target's copy counts against the model."""
+    generator = torch.Generator().manual_seed(0)
+    images = normalize(torch.randn(count, 1, width, generator=generator), dim=-1).repeat(2, 1, 1)
+    names = [f"i{n}" for n in range(2 * count)]
+    made = [Query(f"q{n}", names[0], "text", names[n % len(names)], "all") for n in range(61)]
+    about: dict[str, Any] = {"name": "toy", "protocol": "plain", "gallery": "all", "text_template": "as is"}
+    about |= {"metrics": ("recall_at_1",), "main": "recall_at_1", "exclude_reference": False}
+    data = Triplets(DatasetCard(**about), "val", made, *columns_of({"all": names}), content="c")
+    rows = normalize(torch.randn(len(made), width, generator=generator) / 9 + images[data.target_columns, 0], dim=-1)
+    score_block = block_scorer(rows, images)
+    ranks = [data.rank(score_block, block=block).target_rank for block in (1, 3, 1024)]
+    assert all(torch.equal(each, ranks[0]) for each in ranks)
+    assert set((ranks[0] % 2).tolist()) == {0}
+    tops = [data.top(score_block, 4, block=block) for block in (1, 256)]
+    assert all(torch.equal(each.columns, tops[0].columns) for each in tops)
+    assert all(torch.equal(each.scores, tops[0].scores) for each in tops)
+    assert torch.equal(tops[0].columns[:, 0] + count, tops[0].columns[:, 1])  # the lower column first
+
+
+class _Uneven:
+    """A backbone whose candidates depend on their place in the batch, as a matrix product's last bits may."""
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        yield
+
+    def candidates(self, features: Tensor) -> Tensor:
+        return features + torch.arange(len(features))[:, None, None] / 2**20
+
+
+def test_images_with_the_same_features_have_the_same_embedding():
+    features, first = with_copies(20, 3, 8, torch.Generator().manual_seed(0))
+    rows = torch.randperm(20, generator=torch.Generator().manual_seed(1))
+    scene = Features(features.__getitem__, frozen=True, encoded=0)
+    embedded = embed_candidates(cast(Any, _Uneven()), scene, rows, batch=7)
+    kinds = first[rows]
+    assert torch.equal((embedded[:, None] == embedded).flatten(2).all(2), kinds[:, None] == kinds)
+    torch.testing.assert_close(embedded, features[rows], atol=1e-5, rtol=0)
+
+
+OF_SCORE: dict[str, Strategy | Filters] = {
+    **{
+        f"{name} {options}": registry.make("strategies", name, **options)
+        for name, options in (
+            ("qure", {}),
+            ("qure", {"variant": "release"}),
+            ("dqe", {"alpha": 0.1, "beta": 0.5}),
+            ("dqe", {"scale": "minmax"}),
+            ("semi-hard", {}),
+            ("semi-hard", {"triplets": "all"}),
+            ("pair-margin", {}),
+            ("in-batch-semi-hard", {}),
+            ("multi-similarity", {}),
+            ("hdc", {}),
+            ("distance-weighted", {"width": 9}),
+        )
+    },
+    "margin": Filters(margin=0.25),
+    "relative margin": Filters(relative_margin=0.3),
+}
+
+
+@pytest.mark.parametrize("name", OF_SCORE)
+def test_rules_of_score_take_all_copies_or_none(name):
+    generator, rule, mixed = torch.Generator().manual_seed(0), OF_SCORE[name], 0
+    for width in (3, 5, 9, 40):
+        scores = torch.randint(-8, 9, (60, width), generator=generator) / 8
+        allowed = torch.rand(scores.shape, generator=generator) < 0.8
+        view = ScoreView(scores, torch.randint(width, (60,), generator=generator), allowed)
+        chosen = rule.keep(view) if isinstance(rule, Filters) else rule.pool(view) > 0
+        alike = (scores[:, :, None] == scores[:, None]) & view.allowed[:, :, None] & view.allowed[:, None]
+        assert not (alike & (chosen[:, :, None] != chosen[:, None])).any()
+        mixed += int(((chosen & view.allowed).any(1) & (~chosen & view.allowed).any(1)).sum())
+    assert mixed > 10
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(sys.argv[1]))
+    for each in PATHS:
+        print(each.__name__, check(each, *map(int, sys.argv[2:])), "shapes")
