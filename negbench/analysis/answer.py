@@ -6,7 +6,7 @@ from itertools import combinations
 
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words
-from negbench.analysis.pivots import at_point, size_of, unbeaten
+from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import in_words, last_regime_card
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
@@ -36,12 +36,17 @@ def say(findings: Findings) -> list[str]:
     if not findings.rows:
         return []
     rows = findings.main
-    steps = steps_of(findings.groups)
-    lines = _points(findings.dials, rows) if findings.dials.axes else [*_orders(rows, steps), *_turns(rows)]
+    lengths = lengths_of(findings.groups)
+    lines = _points(findings.dials, rows) if findings.dials.axes else [*_orders(rows, lengths), *_turns(rows)]
+    if findings.dials.axes and (steps := unequal_steps(findings.groups)):
+        places = [f"{point}{f', epochs={epochs}' * bool(epochs)}: {count}" for (point, epochs), count in steps.items()]
+        more = f" and {len(places) - _NAMED} more" * (len(places) > _NAMED)
+        lines.append(f"Equal epochs are unequal numbers of steps here: {'; '.join(places[:_NAMED])}{more}.")
     price = open_pairs(findings.groups, [row for row in rows if OVER_ALL not in row.table_key])
     return [
         *lines,
         *([f"{price[0].upper()}{price[1:]}."] if price else []),
+        *filter(None, [warm_ups(findings.groups)]),
         *_covers(rows),
         *_saturated(rows),
         *_regime(findings.groups),
@@ -62,6 +67,36 @@ def steps_of(groups: Sequence[CellGroup]) -> dict[str, int]:
             result["steps"] for result in group.results if "steps" in result
         )
     return {budget: next(iter(counts)) for budget, counts in steps.items() if len(counts) == 1}
+
+
+def lengths_of(groups: Sequence[CellGroup]) -> dict[str, str]:
+    """Return each training budget of `steps_of` in words: '600 steps (25 passes)', passes over the train queries."""
+    passes = {group.labels.get("epochs", ""): group.configs[0].train.epochs for group in groups}
+    return {
+        budget: f"{steps:,} steps ({passes[budget]} pass{'es' * (passes[budget] != 1)})"
+        for budget, steps in steps_of(groups).items()
+    }
+
+
+def warm_ups(groups: Sequence[CellGroup]) -> str:
+    """Say how long each rule drew from the whole corpus before its first pools.
+
+    Returns '' if all rules did equally long, or one did so for several times (a dial, systems).
+    """
+    lengths: dict[int, dict[int, list[str]]] = {}
+    for group in groups:
+        epochs, schedule = group.configs[0].train.epochs or 0, group.configs[0].schedule
+        if schedule.refresh_epochs and (schedule.n_def or 1) > 1:  # else its pools do not depend on the scores
+            names = lengths.setdefault(epochs, {}).setdefault(schedule.refresh_epochs[0], [])
+            names.extend({group.labels["strategy"]} - {*names})
+    parts = []
+    for epochs, rules in sorted(lengths.items()):
+        *fewer, (most, _) = sorted(rules.items(), key=lambda rule: len(rule[1]))
+        words = [f"{warmup} for {listed(sorted(names), _NAMED)}" for warmup, names in fewer]
+        parts.append(", ".join([*words, f"{most}" + " for all others" * bool(words)]) + f" of {epochs} epochs")
+    alike = all(len(rules) == 1 for rules in lengths.values())
+    twice = any(sum(map(len, rules.values())) > len(set().union(*rules.values())) for rules in lengths.values())
+    return "" if alike or twice else f"Warm-up on the whole corpus: {'; '.join(parts)}."
 
 
 def _turns(rows: Sequence[VerdictRow]) -> list[str]:
@@ -88,13 +123,13 @@ def _turns(rows: Sequence[VerdictRow]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _orders(rows: Sequence[VerdictRow], steps: Mapping[str, int]) -> list[str]:
+def _orders(rows: Sequence[VerdictRow], lengths: Mapping[str, str]) -> list[str]:
     """Describe every table: the first lines of all tables, then the others."""
     tables: dict[tuple[str, ...], list[VerdictRow]] = {}
     for row in sorted(rows, key=lambda row: (OVER_ALL not in row.table_key, int(row.epochs or 0))):
         tables.setdefault(row.table_key, []).append(row)
     orders = [
-        [_prefix(place, list(tables)) + line for line in _order(table, steps.get(table[0].epochs))]
+        [_prefix(place, list(tables)) + line for line in _order(table, lengths.get(table[0].epochs))]
         for place, table in tables.items()
     ]
     return [line for lines in (*(each[:1] for each in orders), *(each[1:] for each in orders)) for line in lines]
@@ -107,10 +142,10 @@ def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
     return ", ".join(dict.fromkeys(words)) + ": " * bool(varied)
 
 
-def _order(rows: Sequence[VerdictRow], steps: int | None) -> list[str]:
+def _order(rows: Sequence[VerdictRow], length: str | None) -> list[str]:
     """Describe a table: who is best with equally many negatives, then numbers of negatives, then a chosen baseline."""
     blocks, lines = equally_many(rows), list[str]()
-    after = f", after {steps:,} steps" if steps else ""
+    after = f", after {length}" if length else ""
     if not rows[0].system:  # a system's question: which negatives are better than its own?
         for count, members in blocks.items():
             lines += _block(members, f"{negatives_words(count)} per query and step{after}") * (

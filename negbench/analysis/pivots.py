@@ -6,6 +6,7 @@ import pandas as pd
 
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import listed, percent, signed
+from negbench.grid.comparison import CellGroup
 from negbench.grid.dials import Dials
 
 SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
@@ -38,8 +39,23 @@ def size_of(rows: Sequence[VerdictRow]) -> str:
     return f"{seeds} seed{'s' * (seeds != '1')}, {queries} queries"
 
 
-def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
-    """Build one row per point: the best strategy, the gap to the next, who shares first place, all means with ranks."""
+def unequal_steps(groups: Sequence[CellGroup]) -> dict[tuple[str, str], str]:
+    """Return the steps at each point and training budget, if points of equally many epochs differ in them; else {}."""
+    places, lengths = dict[tuple[str, str], set[int]](), dict[int | None, set[int]]()
+    for group in groups:
+        steps = {int(count) for count in group.values("steps")}
+        places.setdefault((group.labels.get("point", ""), group.labels.get("epochs", "")), set()).update(steps)
+        lengths.setdefault(group.configs[0].train.epochs, set()).update(steps)
+    words = {place: " to ".join(map(str, sorted(steps))) for place, steps in places.items()}
+    return words if any(len(steps) > 1 for steps in lengths.values()) else {}
+
+
+def points_frame(dials: Dials, rows: Sequence[VerdictRow], groups: Sequence[CellGroup] = ()) -> pd.DataFrame:
+    """Build one row per point: the best strategy, the gap to the next, who shares first place, all means with ranks.
+
+    A column of steps is added where the points of these groups have `unequal_steps`.
+    """
+    steps = unequal_steps(groups)
     names = sorted({row.strategy for row in rows})
     shown = []
     for place in dials.points:
@@ -48,6 +64,7 @@ def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
             continue
         means = {row.strategy: f"{percent(row.mean)} ({row.ranks})" for row in point}
         line = {name: str(value) for name, value in zip(dials.names, place, strict=True)}
+        line |= {"steps": steps[point[0].point, point[0].epochs]} if steps else {}
         line |= {"best": point[0].strategy, "next behind by": "-"}
         if len(point) > 1:
             line["next behind by"] = signed(*lead(point))
