@@ -104,7 +104,7 @@ def run(
     """
     from negbench.display import Display, progress_console
     from negbench.grid.cells import SCENES
-    from negbench.loop.idle import check_idle
+    from negbench.loop.remarks import check_idle
     from negbench.loop.runs import Bench, plan_run, run_config
     from negbench.systems.system import load_config
 

@@ -36,12 +36,14 @@ def say(findings: Findings) -> list[str]:
     if not findings.rows:
         return []
     rows = findings.main
-    lengths = lengths_of(findings.groups)
+    epochs = {group.labels.get("epochs", ""): group.configs[0].train.epochs or 0 for group in findings.groups}
+    passes = {
+        budget: f"{count} pass{'es' * (count != 1)}" for budget, count in epochs.items()
+    }  # over the train queries
+    lengths = {budget: f"{n:,} steps ({passes[budget]})" for budget, n in steps_of(findings.groups).items()}
     lines = _points(findings.dials, rows) if findings.dials.axes else [*_orders(rows, lengths), *_turns(rows)]
-    if findings.dials.axes and (steps := unequal_steps(findings.groups)):
-        places = [f"{point}{f', epochs={epochs}' * bool(epochs)}: {count}" for (point, epochs), count in steps.items()]
-        more = f" and {len(places) - _NAMED} more" * (len(places) > _NAMED)
-        lines.append(f"Equal epochs are unequal numbers of steps here: {'; '.join(places[:_NAMED])}{more}.")
+    if findings.dials.axes and unequal_steps(findings.groups):
+        lines.append("Points of equally many epochs differ in their numbers of steps: the table of points has them.")
     price = open_pairs(findings.groups, [row for row in rows if OVER_ALL not in row.table_key])
     return [
         *lines,
@@ -69,34 +71,16 @@ def steps_of(groups: Sequence[CellGroup]) -> dict[str, int]:
     return {budget: next(iter(counts)) for budget, counts in steps.items() if len(counts) == 1}
 
 
-def lengths_of(groups: Sequence[CellGroup]) -> dict[str, str]:
-    """Return each training budget of `steps_of` in words: '600 steps (25 passes)', passes over the train queries."""
-    passes = {group.labels.get("epochs", ""): group.configs[0].train.epochs for group in groups}
-    return {
-        budget: f"{steps:,} steps ({passes[budget]} pass{'es' * (passes[budget] != 1)})"
-        for budget, steps in steps_of(groups).items()
-    }
-
-
 def warm_ups(groups: Sequence[CellGroup]) -> str:
-    """Say how long each rule drew from the whole corpus before its first pools.
-
-    Returns '' if all rules did equally long, or one did so for several times (a dial, systems).
-    """
-    lengths: dict[int, dict[int, list[str]]] = {}
+    """Say how long the rules drew from the whole corpus before their first pools; '' if all did equally long."""
+    lengths: dict[tuple[int, int], set[str]] = {}
     for group in groups:
         epochs, schedule = group.configs[0].train.epochs or 0, group.configs[0].schedule
         if schedule.refresh_epochs and (schedule.n_def or 1) > 1:  # else its pools do not depend on the scores
-            names = lengths.setdefault(epochs, {}).setdefault(schedule.refresh_epochs[0], [])
-            names.extend({group.labels["strategy"]} - {*names})
-    parts = []
-    for epochs, rules in sorted(lengths.items()):
-        *fewer, (most, _) = sorted(rules.items(), key=lambda rule: len(rule[1]))
-        words = [f"{warmup} for {listed(sorted(names), _NAMED)}" for warmup, names in fewer]
-        parts.append(", ".join([*words, f"{most}" + " for all others" * bool(words)]) + f" of {epochs} epochs")
-    alike = all(len(rules) == 1 for rules in lengths.values())
-    twice = any(sum(map(len, rules.values())) > len(set().union(*rules.values())) for rules in lengths.values())
-    return "" if alike or twice else f"Warm-up on the whole corpus: {'; '.join(parts)}."
+            lengths.setdefault((epochs, schedule.refresh_epochs[0]), set()).add(group.labels["strategy"])
+    parts = [f"{n} of {epochs} for {listed(sorted(names), _NAMED)}" for (epochs, n), names in sorted(lengths.items())]
+    alike = len(lengths) == len({epochs for epochs, _ in lengths})
+    return "" if alike else f"Epochs of warm-up on the whole corpus: {', '.join(parts)}."
 
 
 def _turns(rows: Sequence[VerdictRow]) -> list[str]:

@@ -39,15 +39,12 @@ def size_of(rows: Sequence[VerdictRow]) -> str:
     return f"{seeds} seed{'s' * (seeds != '1')}, {queries} queries"
 
 
-def unequal_steps(groups: Sequence[CellGroup]) -> dict[tuple[str, str], str]:
-    """Return the steps at each point and training budget, if points of equally many epochs differ in them; else {}."""
-    places, lengths = dict[tuple[str, str], set[int]](), dict[int | None, set[int]]()
-    for group in groups:
-        steps = {int(count) for count in group.values("steps")}
-        places.setdefault((group.labels.get("point", ""), group.labels.get("epochs", "")), set()).update(steps)
-        lengths.setdefault(group.configs[0].train.epochs, set()).update(steps)
-    words = {place: " to ".join(map(str, sorted(steps))) for place, steps in places.items()}
-    return words if any(len(steps) > 1 for steps in lengths.values()) else {}
+def unequal_steps(groups: Sequence[CellGroup]) -> dict[tuple[str, str], int]:
+    """Return the steps at each point and training budget; {} unless some of equally many epochs differ in steps."""
+    counts = [(group, int(steps)) for group in groups for steps in group.values("steps")]
+    trained = {(group.configs[0].train.epochs, steps) for group, steps in counts}
+    alike = len(trained) == len({epochs for epochs, _ in trained})
+    return {} if alike else {(g.labels.get("point", ""), g.labels.get("epochs", "")): steps for g, steps in counts}
 
 
 def points_frame(dials: Dials, rows: Sequence[VerdictRow], groups: Sequence[CellGroup] = ()) -> pd.DataFrame:
@@ -64,7 +61,7 @@ def points_frame(dials: Dials, rows: Sequence[VerdictRow], groups: Sequence[Cell
             continue
         means = {row.strategy: f"{percent(row.mean)} ({row.ranks})" for row in point}
         line = {name: str(value) for name, value in zip(dials.names, place, strict=True)}
-        line |= {"steps": steps[point[0].point, point[0].epochs]} if steps else {}
+        line |= {"steps": str(steps[point[0].point, point[0].epochs])} if steps else {}
         line |= {"best": point[0].strategy, "next behind by": "-"}
         if len(point) > 1:
             line["next behind by"] = signed(*lead(point))

@@ -12,7 +12,7 @@ from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError, OptionError
 from negbench.loop.checkpoint import stream
-from negbench.loop.idle import idle_exclusions
+from negbench.loop.remarks import idle_exclusions
 from negbench.mining.planes import offline_planes
 from negbench.mining.task import MiningTask, mining_task
 from negbench.scoring.scorers import load_weights

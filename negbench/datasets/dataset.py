@@ -135,9 +135,8 @@ class Dataset(Galleries, ABC):
     def own_references(self) -> list[str]:
         """Say how many queries list their own reference as relevant; nothing where none does."""
         count = sum(query.reference in query.relevant for query in self.queries)
-        effect = "left out of the ranking" if self.card.exclude_reference else "counted as a right answer"
-        what = f"{count:,} of {len(self.queries):,} {self.split} queries list their own reference as relevant"
-        return [f"{what}: it is {effect}"] * bool(count)
+        effect = "left out of the ranking" if self.card.exclude_reference else "a right answer"
+        return [f"{count:,} {self.split} queries list their own reference as relevant: it is {effect}"] * bool(count)
 
     # --- what it is ----------------------------------------------------------------------------------------------
 

@@ -191,23 +191,16 @@ def axis_of(
     values, beside = expand(kind, given), merged(layers[1:]).get(section, {})
     if not isinstance(beside, Mapping) or "name" in beside:
         raise OptionError(f"--set {section}: {kind} are an axis here; name them there, as --{kind} NAME,NAME")
-    for layer in dials:
-        for option in layer.get(section, {}):
-            if any(option in value for value in values):
-                raise OptionError(f"--dial {section}.{option}: {kind} that give {option} are compared: leave one out")
-    for option in beside if values else ():
-        own = [str(value["name"]) for value in values if option in value]
-        named = {str(value["name"]): registry.get(kind, value["name"]) for value in values if "name" in value}
-        lacking = [name for name, cls in named.items() if option not in option_defaults(cls)]
-        if len(own) == len(values):
-            raise OptionError(f"--set {section}.{option}: each of the {kind} gives its own {option}: leave one out")
-        if lacking and len(lacking) < len(named):
-            has = next(name for name in named if name not in lacking)
-            without = ", ".join(lacking[:4]) + f" and {len(lacking) - 4} more" * (len(lacking) > 4)
-            raise OptionError(
-                f"--set {section}.{option}: no option of {without}; give it where it applies, as "
-                f"{has}:{option}=VALUE in --{kind}"
-            )
+    dialled = [(option, any) for layer in dials for option in layer.get(section, {})]
+    for option, some in [*((option, all) for option in beside), *dialled] if values else ():
+        if some(option in value for value in values):
+            raise OptionError(f"{section}.{option} is set beside {kind} that give their own: leave one of them out")
+    names = {str(value["name"]) for value in values if "name" in value}
+    for option in beside:
+        has = {name for name in names if option in option_defaults(registry.get(kind, name))}
+        if has and has != names:
+            where = f"give it where it applies, as {min(has)}:{option}=VALUE in --{kind}"
+            raise OptionError(f"--set {section}.{option}: no option of {', '.join(sorted(names - has))}; {where}")
     return tuple({**beside, **value} if value else value for value in values)
 
 

@@ -20,7 +20,7 @@ from negbench.grid.looks import Looks
 from negbench.grid.rates import FACTORS, MORE, Rates, at_rates
 from negbench.grid.systems import system_choices
 from negbench.grid.until import epochs_of_looks
-from negbench.loop.idle import check_idle
+from negbench.loop.remarks import check_idle
 from negbench.settings.layers import merged, read_recipe
 from negbench.settings.options import Compare
 from negbench.systems.system import system, systems
@@ -152,10 +152,8 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
             cells += new  # without a system's own strategy, named again
     if not cells:
         raise failed[-1][1]
-    rows = [
-        (" at ".join(filter(None, map(cell.labels.get, ("strategy", "point")))), cell.given, cell.config)
-        for cell in cells
-    ]
+    named = [" ".join(filter(None, map(cell.labels.get, ("strategy", "point")))) for cell in cells]
+    rows = [(name, cell.given, cell.config) for name, cell in zip(named, cells, strict=True)]
     remarks += check_idle(rows, (*asked.sets, *asked.dials), SCENES)
     left_out = [_left_out(*each) for each in failed]
     about = {"dials": Dials.parsed(asked.dials).plain(), "left_out": left_out, "remarks": list(dict.fromkeys(remarks))}

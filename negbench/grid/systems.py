@@ -32,7 +32,7 @@ def system_choices(
         own = system(name).negatives["strategy"]
         if before.strategy.name == own["name"]:
             own = before.strategy.model_dump()  # with what `--set` gives it
-        for number, section in enumerate([own, *strategies]):
+        for number, section in enumerate([own, *filter(None, strategies)]):  # "own" is the first
             train = {"num_negatives": _num_negatives(before, str(section["name"]))}
             layers = ({"system": name, "strategy": section, "train": train},)
             choices.append(Choice(layers, {"system": name}, {"own": number == 0}, required=number == 0))

@@ -11,7 +11,7 @@ from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION, generated_dev
-from negbench.loop.idle import check_idle
+from negbench.loop.remarks import check_idle
 from negbench.loop.runs import open_run
 from negbench.machine import files
 from negbench.machine.signals import Stopped
@@ -50,7 +50,7 @@ def plan_study(asked: Study) -> StudyPlan:
     layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(asked)], Scenes())
     base, grid = build_config([layer]), asked.sampler == "grid"
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
-    rows = [("a trial", each, resolved(each)) for each in (base, *space.corners(base))]
+    rows = [("a trial", each, resolved(each)) for each in space.corners(base)]
     remarks = (*remarks, *check_idle(rows, asked.sets, SCENES))
     spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)
     first = max(spec.seeds) + 1
