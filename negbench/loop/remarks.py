@@ -122,7 +122,7 @@ def _idle(given: RunConfig, config: ResolvedConfig, scenes: Scenes, asked: set[s
         why = f"a warm-up of {schedule.warmup} epochs leaves none of {epochs} to the pools: give more, or warm up less"
         one = "the one definition is the whole corpus, as of all-corpus"
         yield "schedule.warmup" if "schedule.warmup" in asked else "strategy", one if schedule.n_def == 1 else why
-    if "schedule.refresh_epochs" in keys:
+    elif "schedule.refresh_epochs" in keys:
         yield from ((key, "schedule.refresh_epochs overrides it") for key in sorted(keys & _OVERRIDDEN))
     elif schedule.n_def > epochs and "schedule.n_def" in keys:
         yield "schedule.n_def", f"{epochs} epochs have room for {epochs} definitions, not for {schedule.n_def}"
