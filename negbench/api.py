@@ -104,7 +104,8 @@ def run(
     """
     from negbench.display import Display, progress_console
     from negbench.grid.cells import SCENES
-    from negbench.loop.runs import Bench, run_config
+    from negbench.loop.remarks import check_idle
+    from negbench.loop.runs import Bench, plan_run, run_config
     from negbench.systems.system import load_config
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
@@ -114,11 +115,11 @@ def run(
     flags = flag_layer(asked) | named
     remarks = list[str]()
     config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
-    notes(remarks)
     display = Display(progress_console())
     with display.live():
-        bench = Bench.open(asked.runs_dir, asked.tracking_uri)
-        return run_config(config, replace(bench, scenes=SCENES, display=display, tags=named))
+        bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_run(config, SCENES)
+        notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, SCENES)])
+        return run_config(planned, replace(bench, scenes=SCENES, display=display, tags=named))
 
 
 def compare(asked: Compare | None = None, *, console: Console | None = None, **options: Any) -> Comparison:

@@ -163,16 +163,17 @@ def test_pools_of_one_age_shrink_at_the_same_shares_of_training():
         return resolved(load_config(flags=flags, sets=("schedule.refresh_every=5", *sets))).schedule
 
     short, long = schedule(20), schedule(120)  # under cirqrs' own five definitions: 4, 8, 12, 16 and 24, 48, 72, 96
-    assert (short.refresh_epochs, short.refresh_counts) == ((5, 10, 15), (0, 1, 2))
-    assert long.refresh_epochs == tuple(range(5, 120, 5))
-    assert long.refresh_counts == (0,) * 9 + (1,) * 5 + (2,) * 5 + (3,) * 4
+    assert (short.refresh_epochs, short.refresh_counts) == ((4, 9, 14, 19), (0, 1, 2, 3))
+    assert (short.warmup, long.warmup) == (4, 24)  # the published fifth
+    assert long.refresh_epochs == tuple(range(24, 120, 5))
+    assert long.refresh_counts == (0,) * 5 + (1,) * 5 + (2,) * 5 + (3,) * 5
     assert schedule(20, "schedule.warmup=0").refresh_epochs == (0, 5, 10, 15)
+    zone = [schedule(25, "schedule.refresh_every=1", f"strategy.name={name}") for name in ("qure", "cirqrs", "dqe")]
+    assert [each.warmup for each in zone] == [4, 5, 4]  # a sixth, a fifth for cirqrs
     full = resolved(load_config(flags={"strategy": {"name": "cirqrs"}}, sets=("schedule.refresh_every=2",)))
     assert resolved(RunConfig.model_validate(full.model_dump())) == full  # as a stored run is read
     with pytest.raises(OptionError, match="refresh_counts must have 2 numbers"):
         schedule(20, "schedule.refresh_epochs=[4,8]", "schedule.refresh_counts=[0]")
-    with pytest.raises(OptionError, match="a warm-up of 5 epochs leaves none of 5 to the pools"):
-        schedule(5)  # every strategy would draw from the whole corpus alone
 
 
 def test_refresh_epochs():

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words
-from negbench.analysis.pivots import at_point, size_of, unbeaten
+from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import in_words, last_regime_card
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
@@ -36,12 +36,19 @@ def say(findings: Findings) -> list[str]:
     if not findings.rows:
         return []
     rows = findings.main
-    steps = steps_of(findings.groups)
-    lines = _points(findings.dials, rows) if findings.dials.axes else [*_orders(rows, steps), *_turns(rows)]
+    epochs = {group.labels.get("epochs", ""): group.configs[0].train.epochs or 0 for group in findings.groups}
+    passes = {
+        budget: f"{count} pass{'es' * (count != 1)}" for budget, count in epochs.items()
+    }  # over the train queries
+    lengths = {budget: f"{n:,} steps ({passes[budget]})" for budget, n in steps_of(findings.groups).items()}
+    lines = _points(findings.dials, rows) if findings.dials.axes else [*_orders(rows, lengths), *_turns(rows)]
+    if findings.dials.axes and unequal_steps(findings.groups):
+        lines.append("Points of equally many epochs differ in their numbers of steps: the table of points has them.")
     price = open_pairs(findings.groups, [row for row in rows if OVER_ALL not in row.table_key])
     return [
         *lines,
         *([f"{price[0].upper()}{price[1:]}."] if price else []),
+        *filter(None, [warm_ups(findings.groups)]),
         *_covers(rows),
         *_saturated(rows),
         *_regime(findings.groups),
@@ -62,6 +69,18 @@ def steps_of(groups: Sequence[CellGroup]) -> dict[str, int]:
             result["steps"] for result in group.results if "steps" in result
         )
     return {budget: next(iter(counts)) for budget, counts in steps.items() if len(counts) == 1}
+
+
+def warm_ups(groups: Sequence[CellGroup]) -> str:
+    """Say how long the rules drew from the whole corpus before their first pools; '' if all did equally long."""
+    lengths: dict[tuple[int, int], set[str]] = {}
+    for group in groups:
+        epochs, schedule = group.configs[0].train.epochs or 0, group.configs[0].schedule
+        if schedule.refresh_epochs and (schedule.n_def or 1) > 1:  # else its pools do not depend on the scores
+            lengths.setdefault((epochs, schedule.refresh_epochs[0]), set()).add(group.labels["strategy"])
+    parts = [f"{n} of {epochs} for {listed(sorted(names), _NAMED)}" for (epochs, n), names in sorted(lengths.items())]
+    alike = len(lengths) == len({epochs for epochs, _ in lengths})
+    return "" if alike else f"Epochs of warm-up on the whole corpus: {', '.join(parts)}."
 
 
 def _turns(rows: Sequence[VerdictRow]) -> list[str]:
@@ -88,13 +107,13 @@ def _turns(rows: Sequence[VerdictRow]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _orders(rows: Sequence[VerdictRow], steps: Mapping[str, int]) -> list[str]:
+def _orders(rows: Sequence[VerdictRow], lengths: Mapping[str, str]) -> list[str]:
     """Describe every table: the first lines of all tables, then the others."""
     tables: dict[tuple[str, ...], list[VerdictRow]] = {}
     for row in sorted(rows, key=lambda row: (OVER_ALL not in row.table_key, int(row.epochs or 0))):
         tables.setdefault(row.table_key, []).append(row)
     orders = [
-        [_prefix(place, list(tables)) + line for line in _order(table, steps.get(table[0].epochs))]
+        [_prefix(place, list(tables)) + line for line in _order(table, lengths.get(table[0].epochs))]
         for place, table in tables.items()
     ]
     return [line for lines in (*(each[:1] for each in orders), *(each[1:] for each in orders)) for line in lines]
@@ -107,10 +126,10 @@ def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
     return ", ".join(dict.fromkeys(words)) + ": " * bool(varied)
 
 
-def _order(rows: Sequence[VerdictRow], steps: int | None) -> list[str]:
+def _order(rows: Sequence[VerdictRow], length: str | None) -> list[str]:
     """Describe a table: who is best with equally many negatives, then numbers of negatives, then a chosen baseline."""
     blocks, lines = equally_many(rows), list[str]()
-    after = f", after {steps:,} steps" if steps else ""
+    after = f", after {length}" if length else ""
     if not rows[0].system:  # a system's question: which negatives are better than its own?
         for count, members in blocks.items():
             lines += _block(members, f"{negatives_words(count)} per query and step{after}") * (

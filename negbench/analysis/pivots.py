@@ -6,6 +6,7 @@ import pandas as pd
 
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import listed, percent, signed
+from negbench.grid.comparison import CellGroup
 from negbench.grid.dials import Dials
 
 SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
@@ -38,8 +39,20 @@ def size_of(rows: Sequence[VerdictRow]) -> str:
     return f"{seeds} seed{'s' * (seeds != '1')}, {queries} queries"
 
 
-def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
-    """Build one row per point: the best strategy, the gap to the next, who shares first place, all means with ranks."""
+def unequal_steps(groups: Sequence[CellGroup]) -> dict[tuple[str, str], int]:
+    """Return the steps at each point and training budget; {} unless some of equally many epochs differ in steps."""
+    counts = [(group, int(steps)) for group in groups for steps in group.values("steps")]
+    trained = {(group.configs[0].train.epochs, steps) for group, steps in counts}
+    alike = len(trained) == len({epochs for epochs, _ in trained})
+    return {} if alike else {(g.labels.get("point", ""), g.labels.get("epochs", "")): steps for g, steps in counts}
+
+
+def points_frame(dials: Dials, rows: Sequence[VerdictRow], groups: Sequence[CellGroup] = ()) -> pd.DataFrame:
+    """Build one row per point: the best strategy, the gap to the next, who shares first place, all means with ranks.
+
+    A column of steps is added where the points of these groups have `unequal_steps`.
+    """
+    steps = unequal_steps(groups)
     names = sorted({row.strategy for row in rows})
     shown = []
     for place in dials.points:
@@ -48,6 +61,7 @@ def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
             continue
         means = {row.strategy: f"{percent(row.mean)} ({row.ranks})" for row in point}
         line = {name: str(value) for name, value in zip(dials.names, place, strict=True)}
+        line |= {"steps": str(steps[point[0].point, point[0].epochs])} if steps else {}
         line |= {"best": point[0].strategy, "next behind by": "-"}
         if len(point) > 1:
             line["next behind by"] = signed(*lead(point))

@@ -19,7 +19,7 @@ from negbench.contracts import Strategy
 from negbench.data.scene import Scenes, threads
 from negbench.display import notes, stages
 from negbench.errors import OptionError
-from negbench.grid.axes import expand, label
+from negbench.grid.axes import axis_of, label
 from negbench.machine.files import runs_dir
 from negbench.mining.mine import mine
 from negbench.mining.planes import Plane, images_of, planes_read
@@ -106,7 +106,7 @@ def configured(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, 
     base: list[Any] = [{"seed": asked.seed}] if folder is None else [folder.config.model_dump(mode="json")]
     given: list[Any] = [{}]
     if strategies is not None or folder is None:
-        given = [{"strategy": section} for section in expand("strategies", strategies or "all")]
+        given = [{"strategy": section} for section in axis_of("strategy", strategies or "all", [recipe, *flags])]
     if strategies is None and folder is None:
         given = [layer for layer in given if registry.make("strategies", layer["strategy"]["name"]).scope == "corpus"]
     scenes = Scenes()

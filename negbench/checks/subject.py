@@ -10,8 +10,9 @@ from negbench.contracts import HoldsFeatures, PlaneName
 from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
-from negbench.errors import DataError
+from negbench.errors import DataError, OptionError
 from negbench.loop.checkpoint import stream
+from negbench.loop.remarks import idle_exclusions
 from negbench.mining.planes import offline_planes
 from negbench.mining.task import MiningTask, mining_task
 from negbench.scoring.scorers import load_weights
@@ -73,6 +74,7 @@ def open_subject(
 
     Raises:
         DataError: queries lack a target, or files are missing.
+        OptionError: an exclusion of `mining` leaves out no image.
         NegbenchError: the weights do not fit.
     """
     scenes = Scenes()
@@ -83,6 +85,8 @@ def open_subject(
         dataset = scenes.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
         if any(query.target is None for query in dataset.queries):
             raise DataError(f"{dataset.identity}: split {split} has queries without a target: choose another --split")
+        for setting, why in idle_exclusions(config.mining, dataset):
+            raise OptionError(f"{setting}: {why}")
         with display.stage("prepare"):
             scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
         offline = offline_planes(reads, config, scene, display)

@@ -165,6 +165,12 @@ class Galleries:
             f"is at most {first / len(self.queries):.2%} ({first:,} rows)"
         ]
 
+    def own_references(self) -> list[str]:
+        """Say how many queries list their own reference as relevant; nothing where none does."""
+        count = sum(query.reference in query.relevant for query in self.queries)
+        effect = "left out of the ranking" if self.card.exclude_reference else "a right answer"
+        return [f"{count:,} {self.split} queries list their own reference as relevant: it is {effect}"] * bool(count)
+
     def _relevant_columns(self, index: int) -> list[int]:
         query, group = self.queries[index], int(self.group_index[index])
         named = ([] if query.target is None else [query.target]) + list(query.relevant)

@@ -125,7 +125,7 @@ class Dataset(Galleries, ABC):
         found = self.files if files is None else files
         kept = dataclasses.replace(self, queries=queries, images=images, groups=groups, files=found, missing=missing)
         own = kept.card.remarks(kept.split, kept.counts)
-        return dataclasses.replace(kept, remarks=(*own, *self.remarks, *kept.sharing()))
+        return dataclasses.replace(kept, remarks=(*own, *self.remarks, *kept.sharing(), *kept.own_references()))
 
     # --- what it is ----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from negbench.data.scene import Scenes
 from negbench.errors import OptionError, quoted
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
 from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
-from negbench.settings.layers import dataset_layer, plugin_layer, plugin_section, recipe_settings, set_layer
+from negbench.settings.layers import dataset_layer, merged, plugin_layer, plugin_section, recipe_settings, set_layer
 from negbench.settings.options import Compare, parse_seeds
 from negbench.systems.system import with_system
 
@@ -95,22 +95,17 @@ class Axes:
         overrides = [plugin_layer(asked.plugin), *map(set_layer, asked.sets)]  # first: flags may name a file's plug-ins
         if isinstance(asked.lr, float):
             overrides.append({"train": {"lr": asked.lr}})
-        below = {"loss": "bradley-terry", "backbone": "tiny", "dataset": "synthetic", **recipe}
-        losses, backbones, datasets = (
-            expand(SECTIONS[section], [below[section]] if given is None else given)
-            for section, given in (("loss", asked.losses), ("backbone", asked.backbones), ("dataset", asked.datasets))
-        )
-        if asked.losses is None and any(
-            "system" in layer for layer in (recipe, *overrides, *map(set_layer, asked.dials))
-        ):
-            losses = ()  # a system brings its own
+        layers = (recipe, *overrides)
+        systems = any("system" in layer for layer in (*layers, *map(set_layer, asked.dials)))
+        losses = asked.losses if asked.losses is not None or not systems else ()  # a system brings its own
+        dialled = [set_layer(f"{dial.partition('=')[0]}=0") for dial in asked.dials]
         given = dataset_layer(None, asked.data_root, asked.allow_missing).get("dataset", {})
         axes = cls(
-            base=(recipe, *overrides),
-            strategies=expand("strategies", asked.strategies),
-            losses=losses,
-            backbones=_with_sets(backbones, "backbone", overrides),
-            datasets=tuple({**section, **given} for section in _with_sets(datasets, "dataset", overrides)),
+            base=layers,
+            strategies=axis_of("strategy", asked.strategies, layers, dialled),
+            losses=axis_of("loss", losses, layers, dialled),
+            backbones=axis_of("backbone", asked.backbones, layers, dialled),
+            datasets=tuple({**each, **given} for each in axis_of("dataset", asked.datasets, layers, dialled)),
             seeds=parse_seeds(asked.seeds),
             num_negatives=tuple(int(count) for count in asked.negatives),
             epochs=tuple(int(count) for count in asked.epochs),
@@ -176,6 +171,39 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
     return tuple(sections)
 
 
+def axis_of(
+    section: str, given: Any, layers: Sequence[Layer], dials: Sequence[Layer] = ()
+) -> tuple[dict[str, Any], ...]:
+    """Return the values of an axis, each with what `--set` gives its section; a value's own options win.
+
+    Args:
+        section: of the configuration: strategy, loss, backbone or dataset.
+        given: what `expand` takes; None: the one value that the layers configure.
+        layers: the recipe (its options reach the values of its name by `merged`), then flags and `--set`.
+        dials: a layer for each dial, whose values win over all others.
+
+    Raises:
+        OptionError: what is set beside the axis can apply to no value, or not to all.
+    """
+    kind = SECTIONS[section]
+    if given is None:
+        return expand(kind, [merged([{section: RunConfig.model_fields[section].default.name}, *layers])[section]])
+    values, beside = expand(kind, given), merged(layers[1:]).get(section, {})
+    if not isinstance(beside, Mapping) or "name" in beside:
+        raise OptionError(f"--set {section}: {kind} are an axis here; name them there, as --{kind} NAME,NAME")
+    dialled = [(option, any) for layer in dials for option in layer.get(section, {})]
+    for option, some in [*((option, all) for option in beside), *dialled] if values else ():
+        if some(option in value for value in values):
+            raise OptionError(f"{section}.{option} is set beside {kind} that give their own: leave one of them out")
+    names = {str(value["name"]) for value in values if "name" in value}
+    for option in beside:
+        has = {name for name in names if option in option_defaults(registry.get(kind, name))}
+        if has and has != names:
+            where = f"give it where it applies, as {min(has)}:{option}=VALUE in --{kind}"
+            raise OptionError(f"--set {section}.{option}: no option of {', '.join(sorted(names - has))}; {where}")
+    return tuple({**beside, **value} if value else value for value in values)
+
+
 def listed(given: Any, what: str) -> list[Any]:
     """Split 'a,b' (a flag), one table, or a list (a recipe) into names and tables.
 
@@ -220,13 +248,3 @@ def labels_of(config: ResolvedConfig) -> dict[str, str]:
         options = {key: value for key, value in plugin.options.items() if key != "world" or value != world}
         labels[section] = label({"name": plugin.name, **options}, defaults)
     return labels
-
-
-def _with_sets(
-    sections: tuple[dict[str, Any], ...], name: str, overrides: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Any], ...]:
-    """Apply `--set backbone.KEY=...` to every entry of the axis."""
-    extra: dict[str, Any] = {}
-    for layer in overrides:
-        extra.update(layer.get(name, {}) if isinstance(layer.get(name), dict) else {})
-    return tuple({**section, **extra} for section in sections)

@@ -20,6 +20,7 @@ from negbench.grid.looks import Looks
 from negbench.grid.rates import FACTORS, MORE, Rates, at_rates
 from negbench.grid.systems import system_choices
 from negbench.grid.until import epochs_of_looks
+from negbench.loop.remarks import check_idle
 from negbench.settings.layers import merged, read_recipe
 from negbench.settings.options import Compare
 from negbench.systems.system import system, systems
@@ -103,7 +104,8 @@ def over_recipe(asked: Compare) -> Compare:
     table = read_recipe(asked.recipe).get("compare", {})
     if isinstance(table, dict):
         given = [*asked.sets, *asked.dials]  # these replace the recipe's budgets
-        replaced = {"epochs"} if any(text.startswith("train.epochs=") for text in given) else set()
+        axes = {"train.epochs": "epochs", "train.num_negatives": "negatives"}
+        replaced = {axes[key] for text in given if (key := text.partition("=")[0].strip()) in axes}
         replaced |= {"losses"} if asked.systems or table.get("systems") else set()  # every system has its own loss
         table = {key: value for key, value in table.items() if key not in replaced}
     return asked.over(table, "compare")
@@ -150,6 +152,9 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
             cells += new  # without a system's own strategy, named again
     if not cells:
         raise failed[-1][1]
+    named = [" ".join(filter(None, map(cell.labels.get, ("strategy", "point")))) for cell in cells]
+    rows = [(name, cell.given, cell.config) for name, cell in zip(named, cells, strict=True)]
+    remarks += check_idle(rows, (*asked.sets, *asked.dials), SCENES)
     left_out = [_left_out(*each) for each in failed]
     about = {"dials": Dials.parsed(asked.dials).plain(), "left_out": left_out, "remarks": list(dict.fromkeys(remarks))}
     folder = _folder(asked, runs, cells, {key: value for key, value in about.items() if value})

@@ -29,7 +29,10 @@ def system_choices(
     choices = []
     for name in names:
         before = resolved(build_config([with_system([*base, {"system": name}], scenes)[0]]))
-        for number, section in enumerate([system(name).negatives["strategy"], *strategies]):
+        own = system(name).negatives["strategy"]
+        if before.strategy.name == own["name"]:
+            own = before.strategy.model_dump()  # with what `--set` gives it
+        for number, section in enumerate([own, *filter(None, strategies)]):  # "own" is the first
             train = {"num_negatives": _num_negatives(before, str(section["name"]))}
             layers = ({"system": name, "strategy": section, "train": train},)
             choices.append(Choice(layers, {"system": name}, {"own": number == 0}, required=number == 0))

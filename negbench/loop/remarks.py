@@ -1,12 +1,23 @@
-"""Warn about finished runs whose numbers are correct but say nothing about a strategy."""
+"""Warn about runs whose numbers are correct but say nothing about a strategy, or not what their settings promise."""
 
 import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
 
 from negbench.contracts import Loss
+from negbench.data.scene import Scenes, Split
+from negbench.datasets.dataset import Dataset
+from negbench.errors import OptionError
 from negbench.loop.types import State
-from negbench.settings.config import ResolvedConfig
+from negbench.plugins.registry import registry
+from negbench.settings.config import MiningConfig, ResolvedConfig, RunConfig
 
-MOVES_SCORES = False  # only reads results
+MOVES_SCORES = False  # only reads results and settings
+
+Row = tuple[str, RunConfig, ResolvedConfig]  # name, configuration as read, the same resolved
 
 _FALLBACKS = 0.10  # of the queries
 _COLLAPSED = 0.98  # length of the mean of the unit query vectors
@@ -60,3 +71,71 @@ def _pinned(config: ResolvedConfig, loss: Loss, state: State) -> list[str]:
         if level > 0 and all(abs(value - level) <= _PINNED * level for value in last):
             return [f"the loss stays at {level:.3f}, its value when all scores are equal: nothing is learned"]
     return []
+
+
+# --- settings that do nothing ------------------------------------------------------------------------------------
+
+_EXCLUDED = {  # settings of `mining`, and why they leave out nothing
+    "exclude_relevant": "no query of {} knows a relevant image besides its target",
+    "exclude_subset": "no query of {} has a group of look-alikes",
+    "exclude_reference": "no reference of {} is among the images drawn from",
+}
+_OVERRIDDEN = {"schedule.rule", "schedule.n_def", "schedule.warmup", "schedule.refresh_every"}
+
+
+def check_idle(rows: Sequence[Row], sets: Sequence[str], scenes: Scenes) -> list[str]:
+    """Return a remark on each setting that does nothing in some rows, naming them.
+
+    Args:
+        rows: of a comparison; a run is one row.
+        sets: texts of `--set` and `--dial`, 'key=...'. What a recipe or a system sets of the schedule is never refused:
+            it may fit other rules and lengths.
+        scenes: loads annotations.
+
+    Raises:
+        OptionError: a setting does nothing in any row that has it.
+    """
+    asked, found = {text.partition("=")[0].strip() for text in sets}, dict[str, dict[str, list[str]]]()
+    for name, given, config in rows:
+        for setting, why in _idle(given, config, scenes, asked):
+            found.setdefault(setting, {}).setdefault(why, []).append(name)
+    remarks = list[str]()
+    for setting, whys in ((setting, whys) for setting, whys in found.items() if any(whys)):
+        parts = [f"for {', '.join(dict.fromkeys(names))}: {why}" for why, names in whys.items() if why]
+        remarks.append(f"{setting} does nothing {'; '.join(parts)}")
+        having = sum(given.flat().get(setting, True) not in (None, False) for _, given, _ in rows)
+        refused = setting in asked or not setting.startswith("schedule.")
+        if refused and having == sum(map(len, whys.values())):
+            raise OptionError(remarks[-1])
+    return remarks
+
+
+def _idle(given: RunConfig, config: ResolvedConfig, scenes: Scenes, asked: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the settings of one run that do nothing, and why."""
+    if any(getattr(config.mining, name) for name in _EXCLUDED):
+        yield from idle_exclusions(config.mining, scenes.dataset(config.dataset, "train", images=False))
+    epochs, schedule = config.train.epochs, config.schedule
+    strategy: Any = registry.get("strategies", config.strategy.name)
+    keys = {f"schedule.{key}" for key, value in given.schedule if value is not None}
+    if strategy.scope == "batch" or (schedule.n_def == 1 and schedule.refresh_epochs):
+        yield from ((key, "") for key in keys & asked)  # defined once, as `ScheduleConfig` says: no reason to mention
+        return
+    if not schedule.refresh_epochs:
+        why = f"a warm-up of {schedule.warmup} epochs leaves none of {epochs} to the pools: give more, or warm up less"
+        one = "the one definition is the whole corpus, as of all-corpus"
+        yield "schedule.warmup" if "schedule.warmup" in asked else "strategy", one if schedule.n_def == 1 else why
+    elif "schedule.refresh_epochs" in keys:
+        yield from ((key, "schedule.refresh_epochs overrides it") for key in sorted(keys & _OVERRIDDEN))
+    elif schedule.n_def > epochs and "schedule.n_def" in keys:
+        yield "schedule.n_def", f"{epochs} epochs have room for {epochs} definitions, not for {schedule.n_def}"
+
+
+@lru_cache(16)
+def idle_exclusions(mining: MiningConfig, dataset: Dataset) -> list[tuple[str, str]]:
+    """Return each exclusion of `mining` that leaves out no image of this data set besides targets, and why."""
+    found, nothing = list[tuple[str, str]](), torch.empty(0, dtype=torch.int64)  # neither features nor texts matter
+    for name, why in _EXCLUDED.items():
+        rows = Split(dataset, nothing, nothing, {}).excluded(MiningConfig.model_validate({name: getattr(mining, name)}))
+        if rows is not None and (rows.values == dataset.target_columns.repeat_interleave(rows.lengths)).all():
+            found.append((f"mining.{name}", why.format(f"{dataset.card.name} {dataset.split}")))
+    return found

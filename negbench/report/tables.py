@@ -7,6 +7,7 @@ from functools import partial
 
 import pandas as pd
 
+from negbench.analysis.answer import warm_ups
 from negbench.analysis.columns import constant, metric_column
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
@@ -77,7 +78,8 @@ def _of_axes(findings: Findings) -> Iterator[Table]:
     if findings.dials.axes and findings.rows:
         title = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
         text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a "
-        yield Table("points", title, points_frame(findings.dials, findings.main), f"{text}point.", section="best")
+        frame = points_frame(findings.dials, findings.main, findings.groups)
+        yield Table("points", title, frame, f"{text}point.", section="best")
     if findings.systems and findings.rows:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
         text = "Intervals are simultaneous within a column."
@@ -89,7 +91,7 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
     leaders, numbers = leader_tables(findings.groups, findings.rows), measured(findings.groups)
     best = tuple(metric_column(name).title for name in findings.groups[0].results[0]["metrics"])
     text = "Rows are grouped by the number of negatives per query and step, the best first. FN: share known to be "
-    text += "relevant."
+    text += f"relevant. {warm_ups(findings.groups)}".rstrip()
     if findings.rows:
         text += " Distinct: different images among these negatives. Behind the best: of those with as many negatives, "
         text += "with intervals that hold for all pairs of a table at once, as do ranks and beaten by. Over all: data "

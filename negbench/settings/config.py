@@ -71,9 +71,9 @@ class ScheduleConfig(Section):
 
     rule: Rule | None = None  # None: the strategy's, see `refresh_epochs`
     n_def: int | None = Field(None, ge=1, le=_MANY)  # None: the strategy's published number
-    warmup: int | None = Field(None, ge=0, le=_MANY)  # epochs before the first refresh; None: one interval
-    # epochs of an interval, so that pools are equally old in short and long runs; None: what n_def gives. Pools that
-    # shrink with the count of refreshes then shrink at the same shares of training as under n_def
+    warmup: int | None = Field(None, ge=0, le=_MANY)  # epochs before the first refresh; None: epochs // n_def
+    # epochs of an interval after the warm-up, so that pools are equally old in short and long runs; None: what n_def
+    # gives. Pools that shrink with the count of refreshes then shrink at the same shares of training as under n_def
     refresh_every: int | None = Field(None, ge=1, le=_MANY)
     refresh_epochs: tuple[int, ...] | None = None  # an explicit list; overrides all above
     refresh_counts: tuple[int, ...] | None = None  # of that list: `ScoreView.refresh` at each; None: 0, 1, 2, ...
@@ -393,14 +393,10 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
         return {**none, "refresh_epochs": once, "refresh_counts": tuple(range(len(once)))}
     n_def, every, listed = config.schedule.n_def or own, config.schedule.refresh_every, config.schedule.refresh_epochs
     given = start or config.schedule.warmup
-    warmup = (every or max(1, epochs // n_def)) if given is None else given
+    warmup = max(1, epochs // n_def) if given is None else given
     counts = config.schedule.refresh_counts
     if listed is None and every is not None:
         listed = tuple(range(warmup, epochs, every))
-        if not listed:
-            raise OptionError(
-                f"schedule: a warm-up of {warmup} epochs leaves none of {epochs} to the pools: set schedule.warmup=0"
-            )
         under_n_def = refresh_epochs(epochs, n_def, rule=rule, warmup=given)
         counts = tuple(max(0, sum(each <= epoch for each in under_n_def) - 1) for epoch in listed)
     elif listed is None:

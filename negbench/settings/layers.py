@@ -142,7 +142,7 @@ def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
 def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge layers key by key; later ones win, and one that names another plug-in drops the earlier one's options.
 
-    Files of `plugins` add up.
+    Options without a name stay, whichever plug-in is named later. Files of `plugins` add up.
     """
     result: dict[str, Any] = {}
     for layer in layers:
@@ -151,7 +151,7 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 value = {"name": value}
             before = result.get(key)
             if isinstance(value, Mapping) and isinstance(before, dict):
-                renamed = key in SECTIONS and "name" in value and value["name"] != before.get("name")
+                renamed = key in SECTIONS and len({part["name"] for part in (before, value) if "name" in part}) > 1
                 result[key] = dict(value) if renamed else {**before, **value}
             elif key == "plugins" and isinstance(before, list | tuple) and isinstance(value, list | tuple):
                 result[key] = [*before, *(file for file in value if file not in before)]

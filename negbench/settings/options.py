@@ -381,20 +381,18 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
 
     @model_validator(mode="after")
     def _each_key_once(self) -> Self:
-        """Refuse a dial that changes no result, and a key that two flags set to different values."""
-        keys = {dial.partition("=")[0].strip(): f"--dial {dial}" for dial in self.dials}
-        for key, flag in keys.items():
-            if key.startswith("compute."):
-                raise OptionError(f"{flag}: {key} is where runs are computed, not part of them: use --set {key}=VALUE")
-        if self.epochs and "train.epochs" in keys:
-            raise OptionError(f"{keys['train.epochs']} and --epochs set the same key: leave one of them out")
-        if self.negatives and "train.num_negatives" in keys:
-            raise OptionError(f"{keys['train.num_negatives']} and --negatives set the same key: leave one of them out")
-        if isinstance(self.lr, float):
-            keys["train.lr"] = f"--lr {self.lr:g}"
-        for text in self.sets:
-            if other := keys.get(text.partition("=")[0].strip()):
-                raise OptionError(f"{other} and --set {text} set the same key: leave one of them out")
+        """Refuse a dial that changes no result, and a key that two flags set."""
+        taken = {"seed": "--seeds"}
+        taken |= {"train.epochs": "--epochs"} if self.epochs else {}
+        taken |= {"train.num_negatives": "--negatives"} if self.negatives else {}
+        taken |= {"train.lr": f"--lr {self.lr:g}"} if isinstance(self.lr, float) else {}
+        for text in (*(f"--dial {dial}" for dial in self.dials), *(f"--set {text}" for text in self.sets)):
+            flag, key = (part.strip() for part in text.partition("=")[0].split(" ", 1))
+            if flag == "--dial" and key.startswith("compute."):
+                raise OptionError(f"{text}: {key} is where runs are computed, not part of them: use --set {key}=VALUE")
+            if key in taken:
+                raise OptionError(f"{text} and {taken[key]} set the same key: leave one of them out")
+            taken |= {key: text} if flag == "--dial" else {}
         return self
 
 

@@ -11,10 +11,11 @@ from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION, generated_dev
+from negbench.loop.remarks import check_idle
 from negbench.loop.runs import open_run
 from negbench.machine import files
 from negbench.machine.signals import Stopped
-from negbench.settings.config import build_config
+from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import layers_of, read_recipe
 from negbench.settings.options import Study
 from negbench.store.tracking import Tracker
@@ -36,7 +37,7 @@ class StudyPlan:
     trials: int
     fresh: tuple[int, ...]  # seeds of the final runs, above those of the trials
     looks: Looks | None = None  # of the final runs
-    remarks: tuple[str, ...] = ()  # components of the system that the backbone or the data set does not support
+    remarks: tuple[str, ...] = ()  # what of the settings or of the system does nothing here
 
 
 def plan_study(asked: Study) -> StudyPlan:
@@ -49,6 +50,8 @@ def plan_study(asked: Study) -> StudyPlan:
     layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(asked)], Scenes())
     base, grid = build_config([layer]), asked.sampler == "grid"
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
+    rows = [("a trial", each, resolved(each)) for each in space.corners(base)]
+    remarks = (*remarks, *check_idle(rows, asked.sets, SCENES))
     spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)
     first = max(spec.seeds) + 1
     fresh = tuple(range(first, first + asked.final_seeds))

@@ -73,7 +73,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(refused, tmp_path, monkeypatch):
         (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
         (["compare", "--strategies", "dqe:alpha=0.1,beta=0.5"], "separate options by ':', as NAME:a=1:b=2"),
         (["run", "--strategy", "dqe:alpha=0.1,beta=0.5"], "should be a valid number; separate options by ':'"),
-        (["compare", "--lr", "1e-3", "--set", "train.lr=5"], "--lr 0.001 and --set train.lr=5 set the same key"),
+        (["compare", "--lr", "1e-3", "--set", "train.lr=5"], "--set train.lr=5 and --lr 0.001 set the same key"),
         (["compare", "--dial", "train.epochs=1,2", "--set", "train.epochs=3"], "set the same key"),
         (["compare", "--dial", "compute.threads=1,2"], "compute.threads is where runs are computed"),
         (["compare", "--pairs", "some"], "--pairs 'some': input should be 'baseline', 'all' or 'best'"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from negbench.analysis.answer import _turns, say, steps_of
+from negbench.analysis.answer import _turns, say, steps_of, warm_ups
 from negbench.analysis.findings import stored
 from negbench.analysis.pivots import at_point, points_frame
 from negbench.api import compare
@@ -15,6 +15,7 @@ from negbench.errors import OptionError
 from negbench.grid.compare import over_recipe, plan_comparison
 from negbench.report.along import budgets_chart, dial_charts
 from negbench.report.build import comparison_page
+from negbench.report.tables import tables
 from negbench.settings.options import Compare
 
 
@@ -59,6 +60,24 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     assert say(findings)[0].startswith("8 points (")
     keys = {chart.key for chart in dial_charts(findings.dials, findings.main)}
     assert keys == {"best", "along-weight_decay", "along-epochs"}
+
+
+def test_the_answer_says_passes_and_unlike_warm_ups(runs):
+    """A pass looks at every train query once: 48 in batches of 24 are two steps."""
+    findings = stored(runs, "budgets")
+    lines = " ".join(say(findings))
+    assert "after 4 steps (2 passes)" in lines
+    assert "after 8 steps (4 passes)" in lines
+    assert "warm-up" not in lines
+    groups = [group for group in findings.groups if group.labels["strategy"] == "qure"]
+    other = replace(groups[0], labels={**groups[0].labels, "strategy": "cirqrs"})
+    schedule = groups[0].configs[0].schedule.model_copy(update={"refresh_epochs": (0, 1)})
+    other.__dict__["configs"] = [groups[0].configs[0].model_copy(update={"schedule": schedule})]
+    text = "Epochs of warm-up on the whole corpus: 0 of 2 for cirqrs, 1 of 2 for qure, 2 of 4 for qure."
+    assert warm_ups([*findings.groups, other]) == text
+    both = replace(findings, groups=(*findings.groups, other))
+    assert text in say(both)
+    assert text in next(table.text for table in tables(both) if table.name == "table")
 
 
 def test_turns_are_decided_at_both_budgets(runs):

@@ -395,7 +395,7 @@ def test_axes_of_wrong_types_are_one_line(tmp_path, refused):
         refused(command, f"negbench: error: compare.{line.split()[0]} ")
     for command in ("compare", "run", "study", "claims"):
         more = ["--strategy", "qure"] if command in ("run", "study") else []
-        few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=1", *more]
+        few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=2", *more]
         problem = "cannot write" if command == "run" else "--runs-dir"
         refused([command, *few, "--runs-dir", os.devnull], f"error: {problem} {os.devnull}")
 

@@ -4,10 +4,14 @@ import itertools
 
 import pytest
 
+from negbench.analysis.answer import say
+from negbench.analysis.findings import stored
+from negbench.api import compare
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.compare import plan_comparison
 from negbench.grid.dials import Dial, Dials, parse_dial
+from negbench.report.tables import tables
 from negbench.settings.options import Compare
 
 DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
@@ -49,7 +53,11 @@ def test_cells_lie_at_their_points(vector_sets, tmp_path):
         assert cell.facts == {"plugin": cell.config.strategy.name, **varied}
     assert plan.folder.path == tmp_path / "d"
     assert plan.folder.about == {
-        "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}]
+        "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],
+        "remarks": [
+            "strategy does nothing for top-k lr=0.003, epochs=1, top-k lr=0.03, epochs=1: a warm-up of 1 epochs leaves "
+            "none of 1 to the pools: give more, or warm up less"
+        ],
     }
     assert plan.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 already finished"
 
@@ -77,3 +85,18 @@ def test_a_point_that_cannot_be_computed_is_left_out_and_named(tmp_path, vector_
     flags = [part for text in asked.sets for part in ("--set", text)]
     assert negbench([*command, *flags, "--dial", "train.batch_size=16,1"]) == 0
     assert "note: point batch_size=1 skipped: train.batch_size = 1" in capsys.readouterr().err
+
+
+def test_points_of_unequal_steps_are_named(vector_sets, tmp_path):
+    """48 queries, two epochs: 4 steps in batches of 24, 6 in batches of 16."""
+    sets = tuple(text for text in vector_sets if not text.startswith("train.batch_size="))
+    given = {"strategies": "in-batch", "seeds": 1, "sets": sets, "lr": "fixed", "name": "c", "tracking_uri": "none"}
+    steps = {"train.batch_size=24,16": ["4", "6"], "train.weight_decay=0.1,0.2": None, "train.epochs=1,2": None}
+    for number, (dial, want) in enumerate(steps.items()):
+        own = tmp_path / str(number)
+        kept = tuple(text for text in sets if not dial.startswith(text.partition("=")[0]))
+        compare(Compare(**{**given, "sets": kept}, dials=(dial,), runs_dir=own, report=False))
+        findings = stored(own, "c")
+        frame = next(table.frame for table in tables(findings) if table.name == "points")
+        assert ("steps" in frame) == (want is not None) == any("numbers of steps" in line for line in say(findings))
+        assert want is None or list(frame["steps"]) == want

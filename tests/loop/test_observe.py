@@ -44,7 +44,7 @@ def run(strategy: str, sets: list[str], runs: Path, *more: str) -> RunResult:
         ("qure", ("schedule.refresh_epochs=[0]",), {0, 2, 4, 6, 8, 10}),
         ("cirqrs", ("schedule.n_def=3",), {0, 4, 8}),
         ("qure", ("eval.reported=false",), {0}),
-        ("qure", ("schedule.refresh_every=1",), {0, 2, 4, 6, 7, 9, 11}),
+        ("qure", ("schedule.refresh_every=1", "schedule.warmup=1"), {0, 2, 4, 6, 7, 9, 11}),
         ("top-k:3>qure", ("schedule.refresh_epochs=[3,5]",), {0, 2, 3, 5}),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets, loss, level):
 
 def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, capsys):
     """The remark on unchanged pools is printed for a model that does not move, also when its run is reused."""
-    texts = (*vector_sets, "train.lr=1e-12", "schedule.refresh_epochs=[1,2]")
+    texts = (*vector_sets, "train.lr=1e-12", "schedule.n_def=null", "schedule.refresh_epochs=[1,2]")
     sets = [part for text in texts for part in ("--set", text)]
     command = ["run", "--strategy", "after-target", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     for _ in range(2):  # the second call reuses the run

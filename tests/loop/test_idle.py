@@ -1,0 +1,103 @@
+"""Settings that do nothing: a run is refused, a comparison names the rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench import api, audit
+from negbench.data.scene import Scenes
+from negbench.errors import OptionError
+from negbench.loop.remarks import check_idle, idle_exclusions
+from negbench.settings.config import resolved
+from negbench.settings.options import Run, Study
+from negbench.systems.system import load_config
+from negbench.tuning.search import plan_study
+
+SMALL = (
+    "backbone.name=vectors", "dataset.name=vectors", "dataset.train_images=60", "dataset.train_queries=32",
+    "dataset.val_images=40", "train.epochs=8",
+)  # fmt: skip
+NONE_LEFT = "a warm-up of {} epochs leaves none of {} to the pools"
+
+
+def idle(*sets: str, rules: str = "qure", **flags: Any) -> list[str]:
+    """Check a comparison of these strategies."""
+    rows = []
+    for name in rules.split(","):
+        given = load_config(flags={"strategy": {"name": name}, **flags}, sets=(*SMALL, *sets))
+        rows.append((name, given, resolved(given)))
+    return check_idle(rows, sets, Scenes())
+
+
+@pytest.mark.parametrize(
+    ("setting", "rules", "message"),
+    [
+        ("train.epochs=1", "qure", NONE_LEFT.format(1, 1)),
+        ("train.epochs=1", "qure,top-k", f"strategy does nothing for qure, top-k: {NONE_LEFT.format(1, 1)}"),
+        ("schedule.warmup=13", "qure,all-corpus", f"schedule.warmup does nothing for qure: {NONE_LEFT.format(13, 8)}"),
+        ("schedule.n_def=50", "qure,in-batch", "for qure: 8 epochs have room for 8 definitions, not for 50"),
+        ("schedule.n_def=1", "qure", "the one definition is the whole corpus"),
+        ("schedule.refresh_epochs=[]", "qure", "leaves none"),
+        ("mining.exclude_relevant=true", "all-corpus,qure", ""),
+        ("mining.exclude_subset=true", "all-corpus,qure", "no query of vectors train has a group of look-alikes"),
+    ],
+)
+def test_what_no_row_can_use_is_refused(setting, rules, message):
+    if not message:  # generated worlds know what is relevant
+        assert idle(setting, rules=rules) == []
+        return
+    with pytest.raises(OptionError) as caught:
+        idle(setting, rules=rules)
+    assert message in str(caught.value)
+
+
+def test_a_comparison_names_the_rows_in_one_remark():
+    rules = "qure,top-k,all-corpus"
+    assert idle("train.epochs=1", rules=rules) == [
+        f"strategy does nothing for qure, top-k: {NONE_LEFT.format(1, 1)}: give more, or warm up less"
+    ]
+    assert idle(schedule={"n_def": 50}) == [  # a recipe's, which may fit other lengths
+        "schedule.n_def does nothing for qure: 8 epochs have room for 8 definitions, not for 50"
+    ]
+    assert idle("schedule.n_def=6", "schedule.refresh_every=1", rules=rules) == []
+    assert idle("schedule.n_def=3", rules="in-batch,all-corpus") == []  # once, as documented
+
+
+def test_run_study_and_audit_refuse(tmp_path):
+    asked = Run(runs_dir=tmp_path, tracking_uri="none")
+    with pytest.raises(OptionError, match="exclude_subset does nothing for this run: no query of vectors train"):
+        api.run(strategy="qure", sets=(*SMALL, "mining.exclude_subset=true"), options=asked)
+    with pytest.raises(OptionError, match=r"schedule\.n_def does nothing for qure: schedule\.refresh_epochs overrides"):
+        idle("schedule.n_def=3", "schedule.refresh_epochs=[2,4]")
+    with pytest.raises(OptionError, match="exclude_subset does nothing for a trial"):
+        plan_study(Study(strategy="top-k", sets=(*SMALL, "mining.exclude_subset=true")))
+
+
+def test_only_what_excludes_a_further_image_counts(tmp_path, vector_sets):
+    """`mine` on own files: targets alone, then one query that knows a second answer."""
+    (file,) = (text.split("'")[1] for text in vector_sets if text.startswith("dataset.file="))
+    rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    images = [row["target"] for row in rows if row["split"] == "train"]
+    for relevant, refused in (([], True), ([images[0]], True), (images[:2], False)):
+        own = tmp_path / "t.jsonl"
+        first = next(row for row in rows if row["split"] == "train")
+        lines = [{**row, "relevant": relevant if row is first else []} for row in rows]
+        own.write_text("".join(f"{json.dumps(row)}\n" for row in lines), encoding="utf-8")
+        sets = [*vector_sets, f"dataset.file='{own}'", "mining.exclude_relevant=true"]
+        given = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
+        found = idle_exclusions(given.mining, Scenes().dataset(resolved(given).dataset, "train", images=False))
+        assert [setting for setting, _ in found] == ["mining.exclude_relevant"] * refused
+    with pytest.raises(OptionError, match="exclude_subset: no query of triplets train has a group"):
+        audit(dataset=f"{own}", strategies="all-corpus", sets=(*vector_sets[2:], "mining.exclude_subset=true"))
+
+
+@pytest.mark.parametrize(("excluded", "effect"), [("true", "left out of the ranking"), ("false", "a right answer")])
+def test_a_query_that_lists_its_own_reference_is_remarked(tmp_path, excluded, effect):
+    row = {"reference": "a", "text": "t", "target": "b", "split": "val"}
+    rows = [{**row, "relevant": ["a", "c"]}, {**row, "text": "u", "relevant": ["c"]}]
+    file = tmp_path / "t.jsonl"
+    file.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
+    own = api.load_dataset("triplets", file=file, split="val", images=False, exclude_reference=excluded == "true")
+    assert f"1 val queries list their own reference as relevant: it is {effect}" in own.remarks
