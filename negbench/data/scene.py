@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
+from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, ListsFeatures, Outline, Outlines, Slot
 from negbench.datasets._read import noted, stamp
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
@@ -338,6 +338,7 @@ class Scenes:
     def __init__(self) -> None:
         self._datasets: dict[str, tuple[Dataset, dict[Path, tuple[int, ...]]]] = {}  # with the stamps of their files
         self._carved: dict[str, tuple[Dataset, Dataset]] = {}
+        self._reduced: dict[str, Dataset] = {}
         self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
         self._outlines: dict[str, Outline] = {}
         self._scene: tuple[str, Scene] | None = None
@@ -345,7 +346,7 @@ class Scenes:
 
     def clear(self) -> None:
         """Drop everything."""
-        for kept in (self._datasets, self._carved, self._backbones, self._outlines):
+        for kept in (self._datasets, self._carved, self._reduced, self._backbones, self._outlines):
             kept.clear()
         self._scene = None
 
@@ -414,14 +415,14 @@ class Scenes:
         """
         names = [config.backbone.name, *(other.name for other in config.mining.backbones)]
         images = not all(issubclass(registry.get("backbones", name), HoldsFeatures) for name in names)
-        train = self.dataset(config.dataset, "train", images=images)
+        train = self._featured(config, "train", images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
         dev, generated = None, config.eval.dev == "generated"
         if generated and not train.generates_dev:
             raise OptionError(f"eval.dev = 'generated': data set {config.dataset.name} cannot generate queries")
         if needs_dev(config) and generated:
-            dev = self.dataset(config.dataset, "dev", images=images)
+            dev = self._featured(config, "dev", images)
         elif needs_dev(config):
             seed = config.eval.dev_seed
             key = f"{config.dataset.model_dump_json()} {train.identity} {images} {config.eval.dev_fraction} {seed}"
@@ -429,7 +430,15 @@ class Scenes:
             train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
-        return Splits(train, dev, self.dataset(config.dataset, "val", images=images))
+        return Splits(train, dev, self._featured(config, "val", images))
+
+    def _featured(self, config: RunConfig, split: str, images: bool) -> Dataset:
+        """Return a split of the images that a backbone has features of, if it lists them; the same one each time."""
+        dataset, key = self.dataset(config.dataset, split, images=images), _key_of(config)
+        if images or not issubclass(registry.get("backbones", config.backbone.name), ListsFeatures):
+            return dataset
+        backbone = self._backbones[key][0] if key in self._backbones else self.backbone(config)
+        return _kept(self._reduced, f"{dataset.identity} {key}", lambda: with_features(dataset, backbone, config))
 
     def backbone(self, config: RunConfig) -> Backbone:
         """Return the backbone with the initial weights of the run's seed; the class says how long it is kept."""
@@ -502,6 +511,24 @@ def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Data
     """Load one split of the configured data set."""
     checked_options(registry.get("datasets", config.name), config.options, config.name)  # split and images are ours
     dataset: Dataset = registry.make("datasets", config.name, **config.options, split=split, images=images)
+    return dataset
+
+
+def with_features(dataset: Dataset, backbone: Backbone, config: RunConfig) -> Dataset:
+    """Return a split without the images that the backbone holds no features of, if images may be missing.
+
+    Raises:
+        DataError: there are such images, and they may not; says how many queries need them.
+    """
+    lacking = backbone.lacking(dataset.all_images) if isinstance(backbone, ListsFeatures) else []
+    if not lacking or not isinstance(backbone, ListsFeatures):
+        return dataset
+    if config.dataset.options.get("allow_missing"):
+        return dataset.without(lacking, config.backbone.name)
+    try:
+        backbone.features_of(lacking)
+    except DataError as error:
+        raise DataError(f"{error}{dataset.naming({*lacking})}") from error
     return dataset
 
 

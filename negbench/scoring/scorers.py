@@ -20,12 +20,13 @@ from negbench.data.scene import (
     open_scene,
     threads,
     trained_state,
+    with_features,
 )
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
-from negbench.errors import WeightsError
+from negbench.errors import NegbenchError, WeightsError
 from negbench.machine.files import atomic_write, read_json
 from negbench.metrics.preference import cirqrs_at_k
 from negbench.scoring import evaluation
@@ -153,7 +154,7 @@ def encode_run(
         backbone = load_backbone(config.backbone, config.seed)
         load_weights(backbone, folder)
         provided = isinstance(backbone, HoldsFeatures)
-        dataset = load_split(config.dataset, split, images=not provided)
+        dataset = with_features(load_split(config.dataset, split, images=not provided), backbone, config)
         check(dataset)
         device = device_of(config)
         backbone.to(device)
@@ -162,14 +163,28 @@ def encode_run(
         with display.stage("evaluate", note=folder.run_id):
             embeddings = evaluation.embed(backbone, scene, scene.val)
     trained = folder.manifest["dataset"]
-    remarks: tuple[str, ...] = ()
+    remarks = _trained_on(folder, dataset)
     if config.dataset.name != folder.config.dataset.name:
         # FashionIQ's own queries, judged otherwise, are not zero-shot for a model of FashionIQ
         zero_shot = "" if isinstance(dataset, PreferenceFormat) else ": this is zero-shot"
-        remarks = (f"trained on {trained['train']}{zero_shot}",)
+        remarks += (f"trained on {trained['train']}{zero_shot}",)
     elif split == "val" and dataset.identity != trained["val"]:
-        remarks = (f"the run itself was scored on {trained['val']}",)
+        remarks += (f"the run itself was scored on {trained['val']}",)
     return Encoded(folder.run_id, scene.val, embeddings, float(backbone.temperature.detach()), remarks)
+
+
+def _trained_on(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
+    """Say how many queries of a split the run was trained on, as its own data are now."""
+    if dataset.card.world:
+        return ()
+    try:
+        train = load_split(folder.config.dataset, "train", images=False)
+    except NegbenchError as error:
+        return (f"not known whether the run was trained on these queries: its own data cannot be read: {error}",)
+    known = {(query.reference, query.text, query.target) for query in train.queries}
+    same = sum((query.reference, query.text, query.target) in known for query in dataset.queries)
+    changed = "" if train.identity == folder.manifest["dataset"]["train"] else ", whose file has changed since"
+    return (f"{same:,} of these {len(dataset.queries):,} queries are in the run's train split{changed}",) * bool(same)
 
 
 def load_weights(backbone: Backbone, folder: RunFolder) -> None:
