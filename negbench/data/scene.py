@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, ListsFeatures, Outline, Outlines, Slot
+from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
+from negbench.data.held import with_features
 from negbench.datasets._read import noted, stamp
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
@@ -433,9 +434,9 @@ class Scenes:
         return Splits(train, dev, self._featured(config, "val", images))
 
     def _featured(self, config: RunConfig, split: str, images: bool) -> Dataset:
-        """Return a split of the images that a backbone has features of, if it lists them; the same one each time."""
+        """Return a split; if images may be missing, without those that the backbone lists no features of."""
         dataset, key = self.dataset(config.dataset, split, images=images), _key_of(config)
-        if images or not issubclass(registry.get("backbones", config.backbone.name), ListsFeatures):
+        if images or not config.dataset.options.get("allow_missing"):
             return dataset
         backbone = self._backbones[key][0] if key in self._backbones else self.backbone(config)
         return _kept(self._reduced, f"{dataset.identity} {key}", lambda: with_features(dataset, backbone, config))
@@ -511,24 +512,6 @@ def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Data
     """Load one split of the configured data set."""
     checked_options(registry.get("datasets", config.name), config.options, config.name)  # split and images are ours
     dataset: Dataset = registry.make("datasets", config.name, **config.options, split=split, images=images)
-    return dataset
-
-
-def with_features(dataset: Dataset, backbone: Backbone, config: RunConfig) -> Dataset:
-    """Return a split without the images that the backbone holds no features of, if images may be missing.
-
-    Raises:
-        DataError: there are such images, and they may not; says how many queries need them.
-    """
-    lacking = backbone.lacking(dataset.all_images) if isinstance(backbone, ListsFeatures) else []
-    if not lacking or not isinstance(backbone, ListsFeatures):
-        return dataset
-    if config.dataset.options.get("allow_missing"):
-        return dataset.without(lacking, config.backbone.name)
-    try:
-        backbone.features_of(lacking)
-    except DataError as error:
-        raise DataError(f"{error}{dataset.naming({*lacking})}") from error
     return dataset
 
 

@@ -81,14 +81,13 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
         DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
     """
     files, named = [file.absolute() for file in files], _named(columns)
-    table, *keys = named.pop(PATHS, "").split(":")
-    lookup = [files[0].parent / os.path.normpath(table)] if table else []
+    table, *keys = named.pop(PATHS, "").rsplit(":", 2)
+    lookup = [Path(os.path.normpath(files[0].parent / table))] * bool(table)
     reader = Reader(Path(os.path.commonpath([file.parent for file in (*files, *lookup)])))
-    known = {
-        _string(at(row.values, keys[0]), row.where): at(row.values, keys[1])
-        for file in lookup
-        for row in read_rows(reader, file)
-    }
+    paths = [row for file in lookup for row in read_rows(reader, file)]
+    if lacking := [key for key in keys if all(at(row.values, key) is None for row in paths)]:
+        raise DataError(f"{lookup[0]}: no column {quoted(lacking[0])} for {PATHS} ({_has(paths)})")
+    known = {_string(at(row.values, keys[0]), row.where): at(row.values, keys[1]) for row in paths}
     rows, present, form = list[TripletRow](), dict[str, None](), _Form(named, known)
     for file in files:
         read = read_rows(reader, file, header=not form.by_place)
@@ -194,11 +193,10 @@ class _Form:
         if lacking:
             given = self.named.get
             what = ", ".join(f"{quoted(given(each))} for {each}" if given(each) else each for each in lacking)
-            has = ", ".join(map(printable, names_of(rows[0].values)))
             named = ",".join(f"{column}=NAME" for column in lacking if not given(column))
             mend = f": name them with --columns {named} (init, embed) or --set dataset.columns={named}" * bool(named)
             other = f"; if its first line is a row, {by_place}" * (cells and {*lacking} <= {*REQUIRED})
-            raise DataError(f"{file}: no column {what} (it has {has}){mend}{other}")
+            raise DataError(f"{file}: no column {what} ({_has(rows)}){mend}{other}")
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -247,7 +245,7 @@ class _Form:
 
     def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
         place, value = _place(row, column), unwritten(self._value(row, column))
-        if isinstance(value, str) and value.lstrip()[:1] == "[":
+        if isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value):
             raise DataError(f'{place}: {quoted(value)} is no list that can be read: write ["a", "b"]')
         if column == "relevant" and isinstance(value, str) and self.cells:
             value = [name for name in value.split(SEPARATOR) if name.strip()]
@@ -266,6 +264,10 @@ class _Form:
         name = _string(value["path"] if isinstance(value, dict) and "path" in value else value, place)
         name = re.sub(r"^(\d+)\.0$", r"\1", name) if self.cells else name  # as pandas writes whole numbers with a gap
         return _image(_string(self.known.get(name, name), place), place, self.folders)
+
+
+def _has(rows: Sequence[FileRow]) -> str:
+    return f"it has {', '.join(map(printable, names_of(rows[0].values if rows else {})))}"
 
 
 def _place(row: FileRow, column: str) -> str:

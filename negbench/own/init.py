@@ -18,7 +18,8 @@ import numpy as np
 from negbench.checks.audit import audit
 from negbench.checks.forewarn import forewarnings, of_data
 from negbench.checks.subject import open_subject
-from negbench.data.scene import Scenes, load_backbone, with_features
+from negbench.data.held import with_features
+from negbench.data.scene import Scenes, load_backbone
 from negbench.datasets._read import list_files
 from negbench.datasets._row_files import ENDINGS
 from negbench.datasets._triplet_files import TripletTable, read_triplets, split_word
@@ -324,9 +325,9 @@ def load_split(scan: Scan, split: str, *, images: bool, **options: Any) -> Datas
 def dataset_of(scan: Scan) -> dict[str, Any]:
     """Return the recipe's section [dataset]."""
     assert scan.triplets is not None
-    options = {"columns": scan.columns} if scan.columns else {}
-    options |= {"allow_missing": True} if scan.allow_missing else {}
     files = [str(file) for file in scan.triplets[0]]
+    given = {"columns": scan.columns, "allow_missing": scan.allow_missing}
+    options = {name: value for name, value in given.items() if value}
     return {"name": "triplets", "file": files[0] if len(files) == 1 else files, **options}
 
 

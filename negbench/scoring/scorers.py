@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone, HoldsFeatures, paired_relevance
+from negbench.data.held import with_features
 from negbench.data.scene import (
     Split,
     Splits,
@@ -20,7 +21,6 @@ from negbench.data.scene import (
     open_scene,
     threads,
     trained_state,
-    with_features,
 )
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable

