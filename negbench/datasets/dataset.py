@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from negbench.datasets._galleries import Block, Galleries, ScoreBlock, Top
 from negbench.datasets.card import Counts
-from negbench.datasets.image_files import ImageFiles
+from negbench.datasets.image_files import ImageFiles, NothingLeftError
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric
 from negbench.metrics.query_ranks import QueryRanks
@@ -44,14 +44,6 @@ class FolderOptions:
 
     root: Path | None = None
     allow_missing: bool = False
-
-
-class NothingLeftError(DataError):
-    """No query of a split is left without the missing images; `files` are those that were found."""
-
-    def __init__(self, what: str, files: ImageFiles | None) -> None:
-        super().__init__(what)
-        self.files = files
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,28 +114,21 @@ class Dataset(Galleries, ABC):
         return dataclasses.replace(remarked, files=files).without(missing, place)
 
     def without(self, missing: Sequence[str], place: Path | str) -> Self:
-        """Return this split without some images and the queries that need them; `place` as for `loaded`.
-
-        Raises DataError if no query is left.
-        """
-        gone = {*missing}
-        galleries = {name: [self.images[column] for column in columns] for name, columns in self.groups.items()}
-        images, groups = columns_of({name: _without(gone, ids) for name, ids in galleries.items()})
-        queries = [
-            dataclasses.replace(query, relevant=_without(gone, query.relevant), subset=_without(gone, query.subset))
-            for query in self.queries
-            if query.reference not in gone and query.target not in gone
-        ]
+        """Return this split without some images and the queries that need them. Raises DataError if no query is left."""
+        queries, images, groups, gone = self.queries, self.images, self.groups, {*missing}
+        if gone:
+            galleries = {name: [images[column] for column in columns] for name, columns in groups.items()}
+            images, groups = columns_of({name: _without(gone, ids) for name, ids in galleries.items()})
+            queries = [
+                dataclasses.replace(query, relevant=_without(gone, query.relevant), subset=_without(gone, query.subset))
+                for query in queries
+                if query.reference not in gone and query.target not in gone
+            ]
         if not queries:
             what = f"{self.card.name} {self.split}: no query in {place} is left ({len(missing)} images missing)"
             raise NothingLeftError(what, self.files)
-        gone_now = (*self.missing, *missing)
-        return dataclasses.replace(self, queries=queries, images=images, groups=groups, missing=gone_now)
-
-    def naming(self, images: Collection[str]) -> str:
-        """Say how many queries have one of these images as reference or target."""
-        hit = sum(query.reference in images or query.target in images for query in self.queries)
-        return f"; {hit:,} of {len(self.queries):,} {self.split} queries have one as reference or target"
+        absent = (*self.missing, *missing)
+        return dataclasses.replace(self, queries=queries, images=images, groups=groups, missing=absent)
 
     # --- what it is ----------------------------------------------------------------------------------------------
 

@@ -124,6 +124,14 @@ class ImageFiles:
         return read_image(self.path(image))
 
 
+class NothingLeftError(DataError):
+    """No query of a split is left without the missing images; `files` are those that were found."""
+
+    def __init__(self, what: str, files: ImageFiles | None) -> None:
+        super().__init__(what)
+        self.files = files
+
+
 def read_image(path: Path) -> Image:
     """Read and decode an image in the mode of its file. Raises DataError naming a file that cannot be decoded."""
     from PIL import Image as pil

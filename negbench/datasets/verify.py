@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench.datasets.dataset import Dataset, NothingLeftError
-from negbench.datasets.image_files import THREADS, ImageFiles, decoded
+from negbench.datasets.dataset import Dataset
+from negbench.datasets.image_files import THREADS, ImageFiles, NothingLeftError, decoded
 from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import registry
 
