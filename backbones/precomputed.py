@@ -2,8 +2,9 @@
 
 No encoder is needed, and no pixels: the engine takes `features_of(ids)` instead of the feature store. One file holds
 the images' embeddings, one those of every text that the run uses, spelled as the data set gives them (`query.text`, and
-`reference_text`, `target_text` where a strategy corrupts those). Both are .npz: an array of ids (`ids`; for texts
-`texts`) and one of vectors (`features`, or whatever the only other array is called).
+`reference_text`, `target_text` where a strategy corrupts those). Both are .npz, an array of ids (`ids`; for texts
+`texts`) and one of vectors (`features`, or whatever the only other array is called); .npy with the names, one per line,
+in a .txt of the same name; or .parquet with a column of names and one of lists.
 
 Vectors are [N, C], or [N, L, C] for several per image; `negbench embed` writes both files by an encoder. What is
 trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate or a sum for the fusion.
@@ -25,7 +26,7 @@ from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
 from negbench.errors import DataError, OptionError, quoted
 from negbench.machine.files import sha256_of
-from negbench.machine.room import check_unpacked
+from negbench.machine.vector_files import files_of, read_vectors
 
 PAPER = "no paper: embeddings that you bring"
 
@@ -35,8 +36,8 @@ class PrecomputedOptions:
     """Options of `Precomputed`.
 
     Args:
-        images: .npz with the images' embeddings; must be given.
-        texts: .npz with the texts' embeddings; must be given.
+        images: .npz with the images' embeddings, .npy with a .txt of their names, or .parquet; must be given.
+        texts: likewise with the texts' embeddings; must be given.
         fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
         dim: width of the shared space; None takes that of the images. A projection between equal widths begins as
             the identity, any other as an orthogonal map.
@@ -50,7 +51,7 @@ class PrecomputedOptions:
     def files(self) -> tuple[Path, Path]:
         """Return both files. Raises OptionError where one is not given."""
         for name, path in (("images", self.images), ("texts", self.texts)):
-            check_option(name, path, path is not None, "the .npz file with their embeddings")
+            check_option(name, path, path is not None, "the file with their embeddings")
         return Path(self.images or ""), Path(self.texts or "")
 
 
@@ -63,7 +64,8 @@ class Precomputed(GivenFeatures):
     def __init__(self, options: PrecomputedOptions, seed: int) -> None:
         files = options.files()
         images, texts = _read(files[0], "image"), _read(files[1], "text")
-        digests = [sha256_of(file) for file in files]
+        parts = [[sha256_of(part) for part in files_of(file)] for file in files]
+        digests = [own[0] if len(own) == 1 else key_sha256({"files": own}) for own in parts]
         table, fusion = texts[1], options.fusion
         width = images[1].shape[-1] if options.dim is None else options.dim
         generator = torch.Generator().manual_seed(seed)
@@ -104,6 +106,10 @@ class Precomputed(GivenFeatures):
         rows = _rows(self._image_row, ids, "image", self._files[0])
         return self._images[rows].float()
 
+    def lacking(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids that the file does not have."""
+        return [name for name in ids if name not in self._image_row]
+
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """`row` [B] int64, the row of each text in the file. Raises DataError for texts that it lacks."""
         return {"row": _rows(self._text_row, texts, "text", self._files[1])}
@@ -117,7 +123,11 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
     indices = [row.get(name, -1) for name in names]
     absent = list(dict.fromkeys(name for name, index in zip(names, indices, strict=True) if index < 0))
     if absent:
-        fix = "embed each id of the data set" if what == "image" else "embed each text as the data set spells it"
+        fix = (
+            "embed each id of the data set, or leave them out with --allow-missing"
+            if what == "image"
+            else "embed each text as the data set spells it"
+        )
         first, other = quoted(absent[0]), quoted(next(iter(row)))
         raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {first}; it has {other}; {fix}")
     return torch.tensor(indices, dtype=torch.int64)
@@ -130,16 +140,20 @@ _Table = tuple[dict[str, int], Tensor]  # name -> row, and the rows
 
 def _read(path: Path, what: str) -> _Table:
     """Read names and vectors of one file: [N, L, C] of images, [n, C_t] of texts."""
-    if path.suffix != ".npz":
-        raise OptionError(f"{what}s must be a .npz file, got '{path}'")
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+    if path.suffix not in (".npz", ".npy", ".parquet"):
+        raise OptionError(f"{what}s must be a .npz, .npy or .parquet file, got '{path}'")
+    for file in files_of(path):
+        if not file.is_file():
+            raise DataError(f"{file}: there is no such file")
     try:
-        names, vectors = _arrays(path, what)
+        names, rows = read_vectors(path, "ids" if what == "image" else "texts")
+        vectors = torch.from_numpy(rows)
     except DataError:
         raise
     except Exception as error:  # zipfile's, numpy's, torch's
-        raise DataError(f"{path} cannot be read as npz: {error}") from error
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+    if what == "image":
+        names = [name.replace("\\", "/") for name in names]  # as in the data set
     ranks = (2, 3) if what == "image" else (2,)
     fits = vectors.ndim in ranks and vectors.is_floating_point() and len(vectors) == len(names)
     if not fits or not vectors.numel():
@@ -162,24 +176,3 @@ def _read(path: Path, what: str) -> _Table:
     if vectors.dtype == torch.float64:
         vectors = vectors.float()
     return row, vectors[:, None] if what == "image" and vectors.ndim == 2 else vectors
-
-
-def _arrays(path: Path, what: str) -> tuple[list[str], Tensor]:
-    import numpy as np
-
-    wanted = "ids" if what == "image" else "texts"
-    check_unpacked(path)
-    with np.load(path, allow_pickle=False) as file:
-        others = [name for name in file.files if name != wanted]
-        key = others[0] if len(others) == 1 else "features"
-        for name in (wanted, key):
-            if name not in file.files:
-                raise DataError(f"{path} has no '{name}', only {', '.join(map(repr, file.files[:10])) or 'nothing'}")
-        try:
-            names, vectors = file[wanted], file[key]
-        except ValueError as error:
-            raise DataError(f"{path} holds Python objects: save ids with np.array(ids, dtype=str) ({error})") from error
-    texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]
-    if what == "image":
-        texts = [name.replace("\\", "/") for name in texts]  # as in the data set
-    return texts, torch.from_numpy(vectors)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import HoldsFeatures, PlaneName
+from negbench.data.held import with_features
 from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
@@ -82,7 +83,8 @@ def open_subject(
         device = device_of(config)
         backbone = scenes.backbone(config)
         backbone.to(device)
-        dataset = scenes.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
+        whole = scenes.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
+        dataset = with_features(whole, backbone, config)
         if any(query.target is None for query in dataset.queries):
             raise DataError(f"{dataset.identity}: split {split} has queries without a target: choose another --split")
         for setting, why in idle_exclusions(config.mining, dataset):

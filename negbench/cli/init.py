@@ -20,7 +20,7 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.own.init import commands, inspect_folder, write
 
     asked, console = Init.parsed(given), output.console()
-    scan = inspect_folder(asked.folder, asked.columns)
+    scan = inspect_folder(asked.folder, asked.columns, asked.allow_missing)
     for title, lines in (("found", scan.present), ("warning", scan.warnings)):
         for line in lines:
             console.print(f"{title:8} {printable(line)}", highlight=False, markup=False)

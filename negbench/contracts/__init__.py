@@ -15,6 +15,7 @@ from negbench.contracts.optional import ComposesTexts as ComposesTexts
 from negbench.contracts.optional import FreezesTexts as FreezesTexts
 from negbench.contracts.optional import HasSubQueries as HasSubQueries
 from negbench.contracts.optional import HoldsFeatures as HoldsFeatures
+from negbench.contracts.optional import ListsFeatures as ListsFeatures
 from negbench.contracts.optional import Outline as Outline
 from negbench.contracts.optional import Outlines as Outlines
 from negbench.contracts.optional import SubQuery as SubQuery

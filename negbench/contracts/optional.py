@@ -80,6 +80,14 @@ class HoldsFeatures(Protocol):
 
 
 @runtime_checkable
+class ListsFeatures(HoldsFeatures, Protocol):
+    """One that says which images it has features of, so that others can be left out (`allow_missing`)."""
+
+    def lacking(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids without features, in order."""
+
+
+@runtime_checkable
 class FreezesTexts(Protocol):
     """A backbone with a frozen part of its text encoding, which can be computed once."""
 

@@ -20,7 +20,8 @@ from PIL import Image
 from torch import Tensor
 
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
-from negbench.datasets._read import noted
+from negbench.data.held import with_features
+from negbench.datasets._read import noted, stamp
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
@@ -339,6 +340,7 @@ class Scenes:
     def __init__(self) -> None:
         self._datasets: dict[str, tuple[Dataset, dict[Path, tuple[int, ...]]]] = {}  # with the stamps of their files
         self._carved: dict[str, tuple[Dataset, Dataset]] = {}
+        self._reduced: dict[str, Dataset] = {}
         self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
         self._outlines: dict[str, Outline] = {}
         self._scene: tuple[str, Scene] | None = None
@@ -346,7 +348,7 @@ class Scenes:
 
     def clear(self) -> None:
         """Drop everything."""
-        for kept in (self._datasets, self._carved, self._backbones, self._outlines):
+        for kept in (self._datasets, self._carved, self._reduced, self._backbones, self._outlines):
             kept.clear()
         self._scene = None
 
@@ -422,14 +424,14 @@ class Scenes:
         """
         names = [config.backbone.name, *(other.name for other in config.mining.backbones)]
         images = not all(issubclass(registry.get("backbones", name), HoldsFeatures) for name in names)
-        train = self.dataset(config.dataset, "train", images=images)
+        train = self._featured(config, "train", images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
         dev, generated = None, config.eval.dev == "generated"
         if generated and not train.generates_dev:
             raise OptionError(f"eval.dev = 'generated': data set {config.dataset.name} cannot generate queries")
         if needs_dev(config) and generated:
-            dev = self.dataset(config.dataset, "dev", images=images)
+            dev = self._featured(config, "dev", images)
         elif needs_dev(config):
             seed = config.eval.dev_seed
             key = f"{_named('datasets', config.dataset)} {train.identity} {images} {config.eval.dev_fraction} {seed}"
@@ -437,7 +439,15 @@ class Scenes:
             train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
-        return Splits(train, dev, self.dataset(config.dataset, "val", images=images))
+        return Splits(train, dev, self._featured(config, "val", images))
+
+    def _featured(self, config: RunConfig, split: str, images: bool) -> Dataset:
+        """Return a split; if images may be missing, without those that the backbone lists no features of."""
+        dataset, key = self.dataset(config.dataset, split, images=images), _key_of(config)
+        if images or not config.dataset.options.get("allow_missing"):
+            return dataset
+        backbone = self._backbones[key][0] if key in self._backbones else self.backbone(config)
+        return _kept(self._reduced, f"{dataset.identity} {key}", lambda: with_features(dataset, backbone, config))
 
     def backbone(self, config: RunConfig) -> Backbone:
         """Return the backbone with the initial weights of the run's seed; the class says how long it is kept."""

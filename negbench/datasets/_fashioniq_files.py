@@ -94,14 +94,15 @@ class FashionIQFormat(Dataset):
         return each | means | {"average/recall": Metric(tuple(hits(k) for k in RECALLS), over="groups")}
 
 
-def joined(first: str, second: str) -> str:
+def joined(*captions: str) -> str:
     """'First and second', as CLIP4Cir and QuRe evaluate (and QuRe trains).
 
     Example:
         >>> joined("is Darker.", " has no sleeves")
         'Is darker and has no sleeves'
     """
-    return f"{first.strip('.?, ').capitalize()} and {second.strip('.?, ')}"
+    first, *others = (caption.strip(".?, ") for caption in captions)
+    return " and ".join([first.capitalize(), *others])
 
 
 def listed(first: str, second: str) -> str:

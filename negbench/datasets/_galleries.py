@@ -1,7 +1,7 @@
 """Queries and the galleries that they are ranked in: columns, ranks, best images, scores; the base of `Dataset`."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -105,6 +105,11 @@ class Galleries:
     def all_images(self) -> list[str]:
         """Every image that has to be encoded: `images`, then `extra_images`."""
         return [*self.images, *self.extra_images]
+
+    def naming(self, images: Collection[str]) -> str:
+        """Say how many queries have one of these images as reference or target."""
+        hit = sum(query.reference in images or query.target in images for query in self.queries)
+        return f"; {hit:,} of {len(self.queries):,} {self.split} queries have one as reference or target"
 
     @cached_property
     def reference_index(self) -> Tensor:

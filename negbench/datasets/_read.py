@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +32,12 @@ _TYPE_NAMES = {
     bool: "true/false",
 }
 DATA_VARIABLE = "NEGBENCH_DATA"
+_ENCODINGS = (  # letters that make up more than a share of the characters beyond ASCII
+    ("CP1251", "[\u0410-\u044f]", 0.9),
+    ("SHIFT_JIS", "[\u3040-\u30ff]", 0.3),
+    ("EUC-KR", "[\uac00-\ud7a3]", 0.9),
+    ("GB18030", "[\u4e00-\u9fff]", 0.7),
+)
 
 
 _NOTED: ContextVar[dict[Path, tuple[int, ...]]] = ContextVar("noted")
@@ -69,10 +77,11 @@ def list_files(root: Path) -> list[Path]:
             entered.add((status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.is_dir():
-                        waiting.append(entry.path)
-                    elif entry.is_file():
-                        paths.append(entry.path)
+                    with suppress(OSError):  # a link that points to itself leads nowhere, like one to no file
+                        if entry.is_dir():
+                            waiting.append(entry.path)
+                        elif entry.is_file():
+                            paths.append(entry.path)
         except OSError as error:
             raise DataError(f"folder {folder} cannot be read: {error.strerror or error}") from error
     return [Path(path) for path in sorted(paths)]
@@ -129,12 +138,8 @@ class Reader:
         """Hash over the names (relative to the root) and contents of all files read so far."""
         return hashlib.sha256(json.dumps(sorted(self.hashes.items())).encode()).hexdigest()
 
-    def text(self, path: Path) -> str:
-        """Read the UTF-8 text of a file (a byte-order mark is dropped).
-
-        Raises:
-            DataError: missing, unreadable or not UTF-8.
-        """
+    def raw(self, path: Path) -> bytes:
+        """Read a file. Raises DataError if it is missing or unreadable."""
         note(path)
         try:
             raw = path.read_bytes()
@@ -143,10 +148,24 @@ class Reader:
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
         self.hashes[path.relative_to(self.root).as_posix()] = hashlib.sha256(raw).hexdigest()
+        return raw
+
+    def text(self, path: Path) -> str:
+        """Read the UTF-8 text of a file (a byte-order mark is dropped).
+
+        Raises:
+            DataError: missing, unreadable or not UTF-8; names the encoding that it seems to have.
+        """
+        raw = self.raw(path)
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise DataError(f"{path} is not UTF-8 (byte {error.start}): download it again") from error
+            line = (
+                f"iconv -f {_encoding(raw)} -t UTF-8 {shlex.quote(str(path))} > new && mv new {shlex.quote(str(path))}"
+            )
+            raise DataError(
+                f"{path} is not UTF-8 (byte {error.start}) but seems to be {_encoding(raw)}: {line}, or fetch it again"
+            ) from error
 
     def json(self, path: Path) -> Any:
         """Parse a JSON file. Raises DataError if it is missing, not UTF-8 or not JSON, with line and column."""
@@ -175,6 +194,20 @@ class Reader:
         """Read a JSON list of distinct image ids."""
         data = typed(self.json(path), list, str(path))
         return once([image_id(value, f"{path}: entry {index}") for index, value in enumerate(data)], "image", path)
+
+
+def _encoding(raw: bytes) -> str:
+    """Guess the encoding of a text that is not UTF-8, by its marks and by how its bytes above 127 lie together."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16"
+    if b"\0" in raw[:1000]:
+        return "UTF-16LE" if raw[1:2] == b"\0" else "UTF-16BE"
+    runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", raw)]
+    for name, letters, share in _ENCODINGS if sum(runs) > 2 * len(runs) else ():  # accents stand alone
+        text = raw.decode(name, "replace")
+        if len(re.findall(letters, text)) > share * sum(character > "\x7f" for character in text):
+            return name
+    return "CP1252"
 
 
 def parsed(text: str, where: str) -> Any:

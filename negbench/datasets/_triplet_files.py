@@ -1,29 +1,35 @@
-"""Read triplets (.jsonl, .csv): every flaw becomes a one-line error that names the file, row and column."""
+"""Read triplets from tables of any form: every flaw becomes a one-line error that names the file, row and column."""
 
-import csv
 import hashlib
-import io
+import os
+import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from negbench.contracts import check_option
-from negbench.datasets._read import Reader, note, parsed, quoted, typed
-from negbench.datasets.image_files import relative_path
-from negbench.errors import DataError, OptionError
+from negbench.datasets._fashioniq_files import joined
+from negbench.datasets._read import Reader, note, quoted
+from negbench.datasets._row_files import CELLS, FileRow, at, names_of, read_rows, unwritten
+from negbench.datasets.image_files import EXTENSIONS, path_below
+from negbench.errors import DataError, printable
 
 REQUIRED = ("reference", "text", "target")
-OPTIONAL = ("relevant", "group", "split")
+OPTIONAL = ("relevant", "group", "split", "id")
+PATHS = "paths"  # no column: a table of image paths by id
 SEPARATOR = ";"  # of a list within one cell of a CSV file
+_VAL = ("val", "valid", "validation")
+_SPLITS = ("train", "test", "dev", *_VAL)
 
 
 @dataclass(frozen=True)
 class TripletRow:
-    """One triplet, checked. `where` is its place in the file, `number` its last line, from 1."""
+    """One triplet, checked. `where` is its place in the file, `number` as in `FileRow`, run on over several files."""
 
     where: str
     number: int
@@ -32,45 +38,74 @@ class TripletRow:
     target: str
     relevant: tuple[str, ...]
     group: str | None
-    split: str | None
+    split: str | None  # None in a row that is still to be divided into train and val
+    id: str | None
+    captions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class TripletTable:
-    """Contents of a triplet file: its rows, unread columns, and the hash of its bytes."""
+    """Contents of triplet files: rows, columns (all, and those not read), and the hash of the files' bytes."""
 
     rows: list[TripletRow]
+    columns: tuple[str, ...]
     unread: tuple[str, ...]
     content: str
 
+    @property
+    def divided(self) -> bool:
+        """Whether neither a column nor a file's name says which rows are val."""
+        return any(row.split is None for row in self.rows)
 
-def read_triplets(path: Path, columns: str = "") -> TripletTable:
-    """Read every row of a file.
+    @property
+    def splits(self) -> list[str]:
+        """Splits that have rows."""
+        named = dict.fromkeys(row.split for row in self.rows if row.split is not None)
+        return [*["train", "val"] * self.divided, *named]
+
+
+def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Path] = ()) -> TripletTable:
+    """Read every row of some files.
 
     Args:
-        path: .jsonl (one object a line) or .csv (with a header; commas, semicolons or tabs); columns
-            reference, text, target, and optionally relevant (a list; in CSV names separated by
-            ';'), group and split. Image names may be whole numbers, or paths with backslashes.
-        columns: the file's own names for these, as reference=ref,text=caption.
+        files: as `read_rows` reads them; columns reference, text, target, and optionally relevant (a list; in a cell
+            of CSV names separated by ';'), group, split and id. Image names may be whole numbers, have backslashes, or
+            be full paths. Texts in a list are joined as FashionIQ's; of targets in a list the first is the target, and
+            all are relevant. A file without column `split` is the split that its name says.
+        columns: the file's own names for these, or paths in a row, as reference=ref,text=captions[0]; places, from 0,
+            in a table without a header. paths=FILE:ID:PATH names a table of image paths by id.
+        folders: of images, which full paths lead into.
 
     Raises:
         OptionError: another extension, or columns that cannot be read.
         DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
     """
-    kind = path.suffix.lower()
-    formats = {".jsonl": _jsonl, ".csv": _csv}
-    reader = Reader(path.parent)
-    if kind not in formats:
-        raise OptionError(f"file must end in {', '.join(formats)}, got {str(path)!r}")
-    if not path.is_file():
-        raise DataError(f"triplets: there is no file {path}")
-    rows, present, names = [], dict[str, None](), _renamed(columns)
-    for number, entry in formats[kind](reader, path, names):
-        present |= dict.fromkeys(entry)
-        rows.append(_row(entry, number, f"{path}: line {number}"))
-    if not rows:
-        raise DataError(f"{path}: it contains no triplet")
-    return TripletTable(rows, tuple(name for name in present if name not in REQUIRED + OPTIONAL), reader.content)
+    files, named = [file.absolute() for file in files], _named(columns)
+    table, *keys = named.pop(PATHS, "").rsplit(":", 2)
+    lookup = [Path(os.path.normpath(files[0].parent / table))] * bool(table)
+    reader = Reader(Path(os.path.commonpath([file.parent for file in (*files, *lookup)])))
+    paths = [row for file in lookup for row in read_rows(reader, file)]
+    if lacking := [key for key in keys if all(at(row.values, key) is None for row in paths)]:
+        raise DataError(f"{lookup[0]}: no column {quoted(lacking[0])} for {PATHS} ({_has(paths)})")
+    known = {_string(at(row.values, keys[0]), row.where): at(row.values, keys[1]) for row in paths}
+    rows, present, form = list[TripletRow](), dict[str, None](), _Form(named, known)
+    for file in files:
+        read = read_rows(reader, file, header=not form.by_place)
+        if not read:
+            raise DataError(f"{file}: it contains no triplet")
+        form.check(file, read)
+        present |= dict.fromkeys(name for row in read for name in row.values)
+        own = replace(form, folders=(*folders, file.parent), cells=file.suffix.lower() in CELLS)
+        word = split_word(file.relative_to(reader.root) if len(files) > 1 else Path(file.name))
+        before = rows[-1].number if rows else 0
+        rows += [own.triplet(row, before + row.number, word) for row in read]
+    _check_separators(rows)
+    rows = _with_splits(rows, by_name="split" not in named and "split" not in present)
+    names = Counter((row.split, row.id) for row in rows)
+    if "id" not in named and (len(names) < len(rows) or any(row.id is None for row in rows)):  # it names something else
+        rows, form = [replace(row, id=None) for row in rows], replace(form, named={**named, "id": ""})
+    used = {path if path in present else re.split(r"[.\[]", path)[0] for path in map(form.path, REQUIRED + OPTIONAL)}
+    return TripletTable(rows, tuple(present), tuple(name for name in present if name not in used), reader.content)
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
@@ -78,113 +113,176 @@ def read_names(path: Path) -> tuple[list[str], str]:
 
     Raises DataError that names a bad line.
     """
+    folders = (path.absolute().parent,)
     if path.suffix == ".npz":
         note(path)
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                ids = [_image(str(name), f"{path}: ids") for name in arrays["ids"].tolist()]
+                ids = [_image(str(name), f"{path}: ids", folders) for name in arrays["ids"].tolist()]
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: has no readable 'ids': {error}") from error
         return list(dict.fromkeys(ids)), hashlib.sha256("\n".join(ids).encode()).hexdigest()
     reader = Reader(path.parent)
-    names = dict.fromkeys(_image(line.strip(), where) for where, line in reader.lines(path))
+    names = dict.fromkeys(_image(line.strip(), where, folders) for where, line in reader.lines(path))
     return list(names), reader.content
 
 
-# --- formats -----------------------------------------------------------------------------------------------------
+def split_word(path: Path) -> str | None:
+    """Return the one split that a file's name says, or else its folders; None if they name none, or several."""
+    for part in reversed(path.with_suffix("").parts):
+        words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", part)} & {*_SPLITS}
+        if words:
+            return words.pop() if len(words) == 1 else None
+    return None
 
 
-def _renamed(columns: str) -> dict[str, str]:
-    """Return the file's column name -> ours."""
-    pairs = [part.partition("=") for part in columns.split(",") if part.strip()]
-    for ours, _, theirs in pairs:
-        known = ours.strip() in REQUIRED + OPTIONAL and bool(theirs.strip())
-        check_option(
-            "columns", columns, known, f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}"
+# --- columns -----------------------------------------------------------------------------------------------------
+
+
+def _named(columns: str) -> dict[str, str]:
+    """Return our column -> the file's own name of it, or path in a row."""
+    named = dict[str, str]()
+    for part in filter(str.strip, columns.split(",")):
+        ours, _, theirs = (each.strip() for each in part.partition("="))
+        known = ours in REQUIRED + OPTIONAL or (ours == PATHS and theirs.count(":") == 2)
+        want = f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}, or {PATHS}=FILE:ID:PATH"
+        check_option("columns", columns, known and bool(theirs) and ours not in named, f"{want}, each once")
+        named[ours] = theirs
+    return named
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the rows of a file are read.
+
+    Attributes:
+        named: our column -> the file's own name of it, or path in a row.
+        known: id -> path of an image.
+        folders: of images; the last is the file's own.
+        cells: whether every value of the file is a text.
+    """
+
+    named: Mapping[str, str]
+    known: Mapping[str, Any]
+    folders: tuple[Path, ...] = ()
+    cells: bool = False
+
+    @property
+    def by_place(self) -> bool:
+        """Whether columns are named by their places only."""
+        return bool(self.named) and all(re.fullmatch(r"\[?\d+\]?", path) for path in self.named.values())
+
+    def path(self, column: str) -> str:
+        """Return where a column stands in a row."""
+        return self.named.get(column, column)
+
+    def check(self, file: Path, rows: Sequence[FileRow]) -> None:
+        """Name all columns that no row has at once, and a first line that is a row: one more try is then enough."""
+        names = {name for row in rows for name in row.values}
+        lacking = [
+            column
+            for column in dict.fromkeys((*REQUIRED, *self.named))
+            if self.path(column) not in names and all(at(row.values, self.path(column)) is None for row in rows)
+        ]
+        images = [self.named[column] for column in ("reference", "target") if column in self.named]
+        likely = [path for path in images if _is_picture(path) or any(at(row.values, path) == path for row in rows)]
+        by_place = "name the columns by place, as reference=0,target=1,text=2"
+        cells = file.suffix.lower() in CELLS and not self.by_place
+        if cells and likely:
+            raise DataError(f"{file}: line 1 is a row, as it holds {quoted(likely[0])}, and no header: {by_place}")
+        if lacking:
+            given = self.named.get
+            what = ", ".join(f"{quoted(given(each))} for {each}" if given(each) else each for each in lacking)
+            named = ",".join(f"{column}=NAME" for column in lacking if not given(column))
+            mend = f": name them with --columns {named} (init, embed) or --set dataset.columns={named}" * bool(named)
+            other = f"; if its first line is a row, {by_place}" * (cells and {*lacking} <= {*REQUIRED})
+            raise DataError(f"{file}: no column {what} ({_has(rows)}){mend}{other}")
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def triplet(self, row: FileRow, number: int, word: str | None) -> TripletRow:
+        """Return a row, checked."""
+        texts = self._texts(row)
+        (reference, *others), (target, *more) = self._images(row, "reference"), self._images(row, "target")
+        if others:
+            path = self.path("reference")
+            raise DataError(
+                f"{_place(row, 'reference')} lists {1 + len(others)} images: take one, as --columns reference={path}[0]"
+            )
+        relevant = self._images(row, "relevant")
+        split = self._optional(row, "split")
+        return TripletRow(
+            where=row.where,
+            number=number,
+            reference=reference,
+            text=joined(*texts) if len(texts) > 1 else texts[0],
+            target=target,
+            relevant=(target, *more, *relevant) if more or relevant else (),
+            group=self._optional(row, "group"),
+            split=word if split is None else split.lower() if split.lower() in _SPLITS else split,
+            id=self._optional(row, "id"),
+            captions=texts,
         )
-    return {theirs.strip(): ours.strip() for ours, _, theirs in pairs}
+
+    def _value(self, row: FileRow, column: str) -> Any:
+        value = at(row.values, self.path(column))
+        value = None if value != value else value  # pandas's NaN
+        if value in (None, []) and column in (*REQUIRED, *({"id"} & self.named.keys())):
+            has = [name for name, each in row.values.items() if each]
+            raise DataError(f"{_place(row, column)} is missing (it has {quoted(has)})")
+        return value
+
+    def _optional(self, row: FileRow, column: str) -> str | None:
+        value = self._value(row, column)
+        return None if value is None else _string(value, _place(row, column))
+
+    def _texts(self, row: FileRow) -> tuple[str, ...]:
+        value, place = self._value(row, "text"), _place(row, "text")
+        listed = unwritten(value)
+        if isinstance(listed, list) and (listed is value or all(isinstance(each, str) for each in listed)):
+            return tuple(_string(each, place) for each in listed)
+        return (_string(value, place),)
+
+    def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
+        place, value = _place(row, column), unwritten(self._value(row, column))
+        if isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value):
+            raise DataError(f'{place}: {quoted(value)} is no list that can be read: write ["a", "b"]')
+        if column == "relevant" and isinstance(value, str) and self.cells:
+            value = [name for name in value.split(SEPARATOR) if name.strip()]
+        if column == "relevant" and not isinstance(value, list):
+            if value is None:
+                return ()
+            raise DataError(f"{place}: expected a list, got {quoted(value)}")
+        return tuple(self._image(each, place) for each in (value if isinstance(value, list) else [value]))
+
+    def _image(self, value: Any, place: str) -> str:
+        if isinstance(value, bytes) or (isinstance(value, dict) and value.get("bytes")):
+            raise DataError(
+                f"{place} holds a picture, not its name: write files, as `for n, row in enumerate(rows): "
+                "open(f'{n}.jpg', 'wb').write(row['reference']['bytes']); row['reference'] = f'{n}.jpg'`"
+            )
+        name = _string(value["path"] if isinstance(value, dict) and "path" in value else value, place)
+        name = re.sub(r"^(\d+)\.0$", r"\1", name) if self.cells else name  # as pandas writes whole numbers with a gap
+        return _image(_string(self.known.get(name, name), place), place, self.folders)
 
 
-def _jsonl(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(reader.text(path).split("\n"), start=1):
-        if line.strip():
-            where = f"{path}: line {number}"
-            entry = typed(parsed(line, where), dict, where)
-            own = {names.get(name, name): value for name, value in entry.items()}
-            _check_columns(own, where)
-            yield number, own
+def _has(rows: Sequence[FileRow]) -> str:
+    return f"it has {', '.join(map(printable, names_of(rows[0].values if rows else {})))}"
 
 
-def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    text = reader.text(path)
-    separator = max(",;\t", key=text.lstrip().partition("\n")[0].count)
-    records = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
-    try:
-        header = [names.get(name.strip(), name.strip()) for name in records.fieldnames or ()]
-        _check_columns(header, f"{path}: line 1")
-        for record in records:
-            if None in record or None in record.values():
-                want = len(records.fieldnames or ())
-                raise DataError(f"{path}: line {records.line_num}: expected {want} cells, as in the header")
-            own = {names.get(name.strip(), name.strip()): value for name, value in record.items()}
-            yield records.line_num, {name: _cell(name, value) for name, value in own.items()}
-    except csv.Error as error:
-        raise DataError(f"{path}: line {records.line_num}: not valid CSV: {error}") from error
-
-
-def _check_columns(found: Iterable[str], where: str) -> None:
-    """Name all columns that are missing at once, so that one more try is enough."""
-    if missing := [column for column in REQUIRED if column not in found]:
-        named = ",".join(f"{column}=NAME" for column in missing)
-        raise DataError(
-            f"{where}: no column {', '.join(missing)} (it has {quoted(list(found))}): name them with --columns {named} "
-            f"(init, embed) or --set dataset.columns={named}"
-        )
-
-
-def _cell(column: str, value: str) -> Any:
-    """Convert a cell to its JSON value: empty is null, `relevant` is a list."""
-    if not value.strip():
-        return None
-    return [name.strip() for name in value.split(SEPARATOR) if name.strip()] if column == "relevant" else value
-
-
-# --- rows --------------------------------------------------------------------------------------------------------
-
-
-def _row(entry: Mapping[str, Any], number: int, where: str) -> TripletRow:
-    def place(column: str) -> str:
-        return f"{where}, column '{column}'"
-
-    def required(column: str) -> str:
-        if entry.get(column) is None:
-            raise DataError(f"{place(column)} is missing (it has {quoted([k for k, v in entry.items() if v])})")
-        return _string(entry[column], place(column))
-
-    def optional(column: str) -> str | None:
-        return None if entry.get(column) is None else _string(entry[column], place(column))
-
-    listed = [] if entry.get("relevant") is None else entry["relevant"]
-    if not isinstance(listed, list):
-        raise DataError(f"{place('relevant')}: expected a list, got {quoted(listed)}")
-    return TripletRow(
-        where=where,
-        number=number,
-        reference=_image(required("reference"), place("reference")),
-        text=required("text"),
-        target=_image(required("target"), place("target")),
-        relevant=tuple(_image(_string(value, place("relevant")), place("relevant")) for value in listed),
-        group=optional("group"),
-        split=optional("split"),
-    )
+def _place(row: FileRow, column: str) -> str:
+    return f"{row.where}, column '{column}'"
 
 
 def _string(value: Any, where: str) -> str:
     """Return non-empty, stripped text that can be written to a file; a whole number becomes its digits."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     if not isinstance(value, str):
-        raise DataError(f"{where}: expected a string, got {quoted(value)}")
+        by_place = "; take one by its place, as NAME[0]" * isinstance(value, list)
+        raise DataError(f"{where}: expected a string, got {quoted(value)}{by_place}")
     if not value.strip():
         raise DataError(f"{where}: is empty")
     try:
@@ -194,5 +292,46 @@ def _string(value: Any, where: str) -> str:
     return value.strip()
 
 
-def _image(value: str, where: str) -> str:
-    return relative_path(value.replace("\\", "/"), where).as_posix()
+def _image(value: str, where: str, folders: Sequence[Path]) -> str:
+    if "://" in value:
+        raise DataError(
+            f"{where}: {quoted(value)} is an address: fetch the pictures, and write the names of their files"
+        )
+    return path_below(value.replace("\\", "/"), where, folders).as_posix()
+
+
+def _is_picture(name: str) -> bool:
+    return Path(name).suffix.lower() in EXTENSIONS
+
+
+# --- over all rows -----------------------------------------------------------------------------------------------
+
+
+def _check_separators(rows: Sequence[TripletRow]) -> None:
+    """Raise DataError for an entry of `relevant` that is several known images with something else than ';' between."""
+    names = {name for row in rows for name in (row.reference, row.target)}
+    for row in rows:
+        for entry in {*row.relevant} - names:
+            for separator in ("|", ",", "\t", " "):
+                parts = [part.strip() for part in entry.split(separator)]
+                if len(parts) > 1 and all(part in names or _is_picture(part) for part in parts):
+                    raise DataError(
+                        f"{row.where}, column 'relevant': {quoted(entry)} is {len(parts)} images with {separator!r} "
+                        f"between: put {SEPARATOR!r} there"
+                    )
+
+
+def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRow]:
+    """Call the validation split val, by whatever name; leave rows without a split if there are no others of val."""
+    first = {row.split: row for row in reversed(rows)}
+    if len(first) > 1 and None in first:
+        lacking = first[None].where
+        raise DataError(f"{lacking}, column 'split' is missing: other rows have one")
+    named = [name for name in _VAL if name in first] or ["dev"]
+    if len(named) > 1:
+        one, other = (f"{name!r} ({first[name].where})" for name in named[:2])
+        raise DataError(f"{one} and {other} both name the split val: rename one, or leave it out")
+    renamed: dict[str | None, str | None] = {named[0]: "val"}
+    if by_name and named[0] not in first:
+        renamed["train"] = None
+    return [replace(row, split=renamed.get(row.split, row.split)) for row in rows]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from negbench.datasets._galleries import Block, Galleries, ScoreBlock, Top
 from negbench.datasets.card import Counts
-from negbench.datasets.image_files import ImageFiles
+from negbench.datasets.image_files import ImageFiles, NothingLeftError
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric
 from negbench.metrics.query_ranks import QueryRanks
@@ -107,10 +107,17 @@ class Dataset(Galleries, ABC):
         Raises:
             DataError: images are missing, or no query is left.
         """
-        missing = self.missing if files is None else files.require(self.all_images, allow_missing=allow_missing)
-        queries, images, groups = self.queries, self.images, self.groups
-        if missing and files is not None:
-            gone = set(missing)
+        known = self.card.remarks(self.split, self.counts)
+        remarked = dataclasses.replace(self, remarks=(*known, *self.remarks, *self.sharing(), *self.own_references()))
+        if files is None:
+            return remarked.without((), place)
+        missing = files.require(self.all_images, allow_missing=allow_missing, named=self.naming)
+        return dataclasses.replace(remarked, files=files).without(missing, place)
+
+    def without(self, missing: Sequence[str], place: Path | str) -> Self:
+        """Return this split without some images and the queries that need them. Raises DataError if no query is left."""
+        queries, images, groups, gone = self.queries, self.images, self.groups, {*missing}
+        if gone:
             galleries = {name: [images[column] for column in columns] for name, columns in groups.items()}
             images, groups = columns_of({name: _without(gone, ids) for name, ids in galleries.items()})
             queries = [
@@ -119,13 +126,10 @@ class Dataset(Galleries, ABC):
                 if query.reference not in gone and query.target not in gone
             ]
         if not queries:
-            raise DataError(
-                f"{self.card.name} {self.split}: no query in {place} is left ({len(missing)} images missing)"
-            )
-        found = self.files if files is None else files
-        kept = dataclasses.replace(self, queries=queries, images=images, groups=groups, files=found, missing=missing)
-        own = kept.card.remarks(kept.split, kept.counts)
-        return dataclasses.replace(kept, remarks=(*own, *self.remarks, *kept.sharing(), *kept.own_references()))
+            what = f"{self.card.name} {self.split}: no query in {place} is left ({len(missing)} images missing)"
+            raise NothingLeftError(what, self.files)
+        absent = (*self.missing, *missing)
+        return dataclasses.replace(self, queries=queries, images=images, groups=groups, missing=absent)
 
     # --- what it is ----------------------------------------------------------------------------------------------
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -86,26 +89,47 @@ class ImageFiles:
                 bad[image] = "empty file"
         return bad
 
-    def require(self, images: Iterable[str], *, allow_missing: bool) -> tuple[str, ...]:
+    def undecodable(self, images: Iterable[str]) -> dict[str, str]:
+        """Return image id -> "cannot be decoded", for those of the images that have such a file, in their order."""
+        paths = {image: self.paths[image][0] for image in images}
+        with ThreadPoolExecutor(THREADS) as pool:
+            sound = pool.map(lambda path: _is_sound(path, path.stat().st_mtime_ns, path.stat().st_size), paths.values())
+            return {image: "cannot be decoded" for image, good in zip(paths, sound, strict=True) if not good}
+
+    def require(
+        self, images: Iterable[str], *, allow_missing: bool, named: Callable[[Collection[str]], str] = lambda bad: ""
+    ) -> tuple[str, ...]:
         """Return the ids without a usable file, if `allow_missing`; otherwise they are an error.
+
+        Files are decoded only if some are missing, or may be. `named` says for the error what needs the bad ones.
 
         Raises:
             DataError: some are missing and `allow_missing` is False, or two files of one id differ.
         """
         images = list(images)
         bad = self.missing(images)
+        if bad or allow_missing:
+            bad |= self.undecodable(image for image in images if image not in bad)
         if bad and not allow_missing:
             first = ", ".join(f"{image} ({why})" for image, why in list(bad.items())[:5])
             more = (", ..." if len(bad) > 5 else "") + (f"; expected: {self.tree}" if self.tree else "")
             raise DataError(
-                f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}; put them there, "
-                "or leave them out with --allow-missing (allow_missing=True), which marks the result partial"
+                f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}{named(bad)}; put "
+                "them there, or leave them out with --allow-missing (allow_missing=True): the result is then partial"
             )
         return tuple(bad)
 
     def open(self, image: str) -> Image:
         """Open an image, decoded, in the mode of its file. Raises DataError naming a file that cannot be read."""
         return read_image(self.path(image))
+
+
+class NothingLeftError(DataError):
+    """No query of a split is left without the missing images; `files` are those that were found."""
+
+    def __init__(self, what: str, files: ImageFiles | None) -> None:
+        super().__init__(what)
+        self.files = files
 
 
 def read_image(path: Path) -> Image:
@@ -118,7 +142,28 @@ def read_image(path: Path) -> Image:
             return image
     except Exception as error:  # a damaged file can make PIL raise anything
         why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{path} is not a readable image: fetch it again ({why})") from error
+        raise DataError(
+            f"{path} is not a readable image: fetch it again, or delete it and leave it out with "
+            f"--allow-missing; `negbench data verify` lists all such files ({why})"
+        ) from error
+
+
+@cache
+def _is_sound(path: Path, changed: int, size: int) -> bool:
+    """Whether a file can be decoded; PNG by its checksums, and JPEG by its end, as decoding takes ten times as long."""
+    from PIL import Image as pil
+
+    try:
+        with warnings.catch_warnings(action="ignore"), pil.open(path) as image:
+            if image.format == "PNG":
+                image.verify()
+                return True
+            if image.format == "JPEG" and path.read_bytes().endswith(b"\xff\xd9"):
+                return True
+        read_image(path)
+    except Exception:  # as in `read_image`
+        return False
+    return True
 
 
 def decoded(
@@ -195,6 +240,23 @@ def relative_path(value: str, where: str) -> PurePosixPath:
             f"{where}: {quoted(value)} is not a path below the image folder: expected a relative path without '..'"
         )
     return path
+
+
+def path_below(value: str, where: str, folders: Sequence[Path]) -> PurePosixPath:
+    """Return a path below one of the images' folders, relative to it: as given, in full, or from the last one upwards.
+
+    Raises DataError for a path that leads elsewhere.
+    """
+    if Path(value).is_absolute() or ".." in PurePosixPath(value).parts:
+        full = Path(os.path.normpath(folders[-1].absolute() / value))
+        starts = dict.fromkeys(start for folder in folders for start in (folder.absolute(), folder.resolve()))
+        for path in (full, full.parent.resolve() / full.name):
+            for start in starts:
+                if path.is_relative_to(start) and path != start:
+                    return relative_path(path.relative_to(start).as_posix(), where)
+        names = " or ".join(map(str, dict.fromkeys(folders)))
+        raise DataError(f"{where}: {quoted(value)} is not a path below the image folder {names}")
+    return relative_path(value, where)
 
 
 def without_extension(path: PurePath) -> str:

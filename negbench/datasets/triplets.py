@@ -1,16 +1,17 @@
-"""Your own triplets (reference, text, target) as .jsonl or .csv; recall at 1, 5, 10 and 50."""
+"""Your own triplets (reference, text, target) in tables of any form; recall at 1, 5, 10 and 50."""
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-import torch
 from pydantic import Field, NonNegativeInt
 
 from negbench.contracts import Query, check_option
+from negbench.datasets._stream import Stream
 from negbench.datasets._triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
@@ -36,15 +37,16 @@ class TripletOptions(FolderOptions):
 
     Args:
         root: folder of the images; None takes the file's own folder.
-        file: .jsonl (a Hugging Face data set writes one with `to_json`) or .csv.
-        columns: the file's own names of these columns, as reference=ref,text=caption.
+        file: .jsonl, .json, .csv, .tsv or .parquet; or several, as of one file per split.
+        columns: the file's own names of these columns, as reference=ref,text=caption, paths in a row, as pair[1], or
+            places, from 0, where the file has no header; paths=FILE:ID:PATH names a table of image paths by id.
         gallery: file with one image per line, or the .npz of the embeddings: added to every gallery of every split.
         val_fraction: share of the rows that becomes val; used where the file has no column `split`.
-        seed: of the order in which targets go to val.
+        seed: of the hash by which targets go to val.
         exclude_reference: whether a query's own reference is left out when ranking.
     """
 
-    file: Path | None = None
+    file: Path | tuple[Path, ...] | None = None
     columns: str = ""
     gallery: Path | None = None
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -56,26 +58,31 @@ class TripletOptions(FolderOptions):
 class Triplets(Dataset):
     """Queries from one file. A group's gallery is every image that its rows of the split name, plus `gallery`."""
 
-    extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".csv")
+    extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
     @classmethod
     def load(cls, options: TripletOptions, split: str = "val", images: bool = True) -> Self:
         """Read one split of a file; arguments and errors as for `Dataset.load`.
 
         Columns: reference, text, target (required); relevant (every image that answers the query), group (queries of a
-        group share a gallery) and split, where the file has them. An image is named by its path below `root` or below
-        the file's folder, or by its file name, with or without extension, anywhere below `root`.
+        group share a gallery), split and id (names the query), where the file has them. An image is named by its path
+        below `root` or below the file's folder, or by its file name, with or without extension, anywhere below `root`;
+        by its number where a single name is that number with zeros before it.
 
-        A split is a name in the column `split`; for a file without one, train or val: whole targets, in a seeded order,
-        go to val until it holds `val_fraction` of the rows.
+        A split is a name in the column `split`, or else in the file's name; validation, valid and dev are val where no
+        other is. Without these, and for train without val, whole targets go to val by a hash of target and seed: about
+        `val_fraction` of them, and the same ones when rows are added.
         """
-        file, gallery, root = options.file, options.gallery, options.root
-        if file is None:
+        gallery, root = options.gallery, options.root
+        if not options.file:
             raise OptionError(
                 "file must be given: name FILE.jsonl (.csv) instead of triplets, or --set dataset.file=FILE.jsonl"
             )
-        table = read_triplets(file, options.columns)
-        rows, part = _of_split(table, split, options.val_fraction, options.seed, file)
+        files = options.file if isinstance(options.file, tuple) else (options.file,)
+        homes = [*([] if root is None else [root]), *dict.fromkeys(file.parent for file in files)]
+        table = read_triplets(files, options.columns, homes)
+        name = ", ".join(file.name for file in files)
+        rows, part = _of_split(table, split, options.val_fraction, options.seed, name)
         added, content = list[str](), table.content
         if gallery is not None:
             added, of_gallery = read_names(gallery)
@@ -86,12 +93,11 @@ class Triplets(Dataset):
         kind = card(
             options.exclude_reference, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys()
         )
-        remarks = tuple(f"{file.name}: {remark}" for remark in _remarks(table, rows, split))
+        remarks = tuple(f"{name}: {remark}" for remark in _remarks(table, rows, split))
         names, groups = columns_of(galleries)
         data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
-        home = file.parent
-        files = _find_images(names, [home] if root is None else [root, home]) if images else None
-        return data.loaded(files, file, allow_missing=options.allow_missing)
+        found = _find_images(names, homes) if images else None
+        return data.loaded(found, files[0], allow_missing=options.allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -152,54 +158,41 @@ def _remarks(table: TripletTable, rows: Sequence[TripletRow], split: str) -> lis
     return [*remarks, f"in {own:,} {split} triplets the target is the reference itself"] if own else remarks
 
 
-def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file: Path) -> tuple[list[TripletRow], str]:
+def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file: str) -> tuple[list[TripletRow], str]:
     """Return the rows of a split, and how they were chosen if the file does not say."""
-    names = list(dict.fromkeys(row.split for row in table.rows if row.split is not None))
-    if names:
-        lacking = next((row for row in table.rows if row.split is None), None)
-        if lacking is not None:
-            raise DataError(f"{lacking.where}, column 'split' is missing: other rows have one")
-        if split not in names:
-            raise DataError(f"{file}: no row of split {split!r}: it has {', '.join(map(repr, names))}")
+    if split not in table.splits:
+        has = ", ".join(map(repr, table.splits))
+        fault = f"{file}: no row of split {split!r}: it has {has}, as its column 'split' or the file's name says"
+        check_option("split", split, not table.divided, f"train or val ({file} has no column 'split')")
+        raise DataError(f'{fault}; rename one, or name a file of {split}, too: --set dataset.file=\'["FILE", "FILE"]\'')
+    undivided = [row for row in table.rows if row.split is None]
+    if split not in ("train", "val") or not undivided:
         return [row for row in table.rows if row.split == split], ""
-    check_option("split", split, split in ("train", "val"), f"train or val ({file.name} has no column 'split')")
-    in_val = _val_targets(table.rows, fraction, seed, file)
-    rows = [row for row in table.rows if (row.target in in_val) == (split == "val")]
-    return rows, f"{split} of a split by target: {fraction} to val, seed {seed}"
+    in_val = _val_targets({row.target for row in undivided}, fraction, seed, file)
+    rows = [row for row in undivided if (row.target in in_val) == (split == "val")]
+    return rows, f"{split} of a split by a hash of target and seed {seed}: {fraction} to val"
 
 
-def _val_targets(rows: Sequence[TripletRow], fraction: float, seed: int, file: Path) -> set[str]:
-    """Choose the targets that go to val, with all their rows."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.target] = counts.get(row.target, 0) + 1
-    targets = sorted(counts)
-    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(seed)).tolist()
-    chosen: set[str] = set()
-    taken, quota = 0, round(fraction * len(rows))
-    for position in order:
-        if taken < quota:
-            chosen.add(targets[position])
-            taken += counts[targets[position]]
-    if not chosen or len(chosen) == len(targets):
-        raise DataError(
-            f"{file}: {len(rows)} rows with {len(targets)} targets are too few to split off {fraction} for val: "
-            "add a column 'split'"
-        )
-    return chosen
+def _val_targets(targets: Set[str], fraction: float, seed: int, file: str) -> set[str]:
+    """Choose the targets that go to val, each by its own hash; of several, at least one goes and one stays."""
+    if len(targets) < 2:
+        raise DataError(f"{file}: all rows have the same target, so that none can be val: add a column 'split'")
+    first, *_, last = order = sorted(targets, key=lambda target: Stream(seed, "val", target).raw())
+    below = fraction * 2**64
+    return {first, *(target for target in order if Stream(seed, "val", target).raw() < below)} - {last}
 
 
 def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
     if exclude_reference and row.reference == row.target:
         raise DataError(f"{row.where}, column 'target': is the reference, which exclude_reference leaves out")
     return Query(
-        id=f"{split}-{row.number}",
+        id=f"{split}-{row.number}" if row.id is None else row.id,
         reference=row.reference,
         text=row.text,
         target=row.target,
         group=row.group or GROUP,
         relevant=tuple(dict.fromkeys((row.target, *row.relevant))) if row.relevant else (),
-        captions=(row.text,),
+        captions=row.captions,
     )
 
 
@@ -216,7 +209,7 @@ def _galleries(queries: Sequence[Query], added: Sequence[str]) -> dict[str, list
 
 
 def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
-    """Find files by path below one of the folders; plain names also anywhere below the first."""
+    """Find files by path below one of the folders; plain names and numbers also anywhere below the first."""
     paths: dict[str, tuple[Path, ...]] = {}
     for name in names:
         ends = [""] if _has_extension(name) else sorted(EXTENSIONS)
@@ -226,10 +219,15 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
     elsewhere = [name for name in names if name not in paths and "/" not in name]
     if elsewhere:
         indexed = ImageFiles.scan(folders[0]).paths
+        numbered: dict[str, list[str]] = {}
+        for known in indexed:
+            if number := re.search(r"(?:^|\D)0+(\d+)$", known):
+                numbered.setdefault(number[1], []).append(known)
         for name in elsewhere:
-            known = indexed.get(Path(name).stem if _has_extension(name) else name)
-            if known:
-                paths[name] = known
+            stem = Path(name).stem if _has_extension(name) else name
+            like = numbered.get(stem, [])
+            if found := indexed.get(stem) or (indexed[like[0]] if len(like) == 1 else None):
+                paths[name] = found
     return ImageFiles(folders[0], paths)
 
 

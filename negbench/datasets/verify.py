@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.datasets.dataset import Dataset
-from negbench.datasets.image_files import THREADS, ImageFiles, decoded
+from negbench.datasets.image_files import THREADS, ImageFiles, NothingLeftError, decoded
 from negbench.datasets.overlap import overlap
 from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import registry
@@ -100,8 +100,8 @@ def verify(
             read[split] = annotated
             _check_annotations(report, split, annotated)
             if images and annotated.has_images:
-                located = registry.make("datasets", name, **options, split=split, allow_missing=True).files
-                files |= _located(report, split, annotated, located)
+                located = _files(report, name, options, split)
+                files |= {} if located is None else _located(report, split, annotated, located)
         except OptionError as error:  # a split that the data set does not have, unless it was asked for
             if splits:
                 raise
@@ -135,6 +135,16 @@ def _check_annotations(report: Verification, split: str, data: Dataset) -> None:
     gallery = {group: count.gallery for group, count in counts.items()}
     published = bool(data.card.expected.get(data.split))
     report.splits.append(Checked(split, data.identity, len(data.queries), gallery, published))
+
+
+def _files(report: Verification, name: str, options: Mapping[str, Any], split: str) -> ImageFiles | None:
+    """Return the image files of a split, and report it if all queries need a missing one."""
+    try:
+        data: Dataset = registry.make("datasets", name, **options, split=split, allow_missing=True)
+        return data.files
+    except NothingLeftError as error:
+        report.problems.append(Problem("load", str(error), split=split))
+        return error.files
 
 
 def _located(report: Verification, split: str, data: Dataset, files: ImageFiles) -> dict[str, Path]:

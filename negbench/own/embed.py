@@ -22,7 +22,7 @@ from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameEr
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import atomic_write, cache_dir
 from negbench.machine.room import device_named
-from negbench.own.init import Scan, load_split, survey
+from negbench.own.init import Scan, dataset_of, load_split, survey
 from negbench.plugins.registry import import_file, line_in, on_one_line
 from negbench.settings.command_options import Embed
 
@@ -44,29 +44,24 @@ class EmbeddedFolder:
         texts: file of the texts' embeddings.
         image_shape: [N, C], or [N, L, C] from an encoder that gives L vectors per image.
         text_shape: [n, C_t].
-        triplets: file that names the images and texts.
+        dataset: data set `triplets` that names them, as an argument of `negbench.audit`, `compare` and `run`.
     """
 
     images: Path
     texts: Path
     image_shape: tuple[int, ...]
     text_shape: tuple[int, ...]
-    triplets: Path
+    dataset: dict[str, Any]
 
     @property
     def backbone(self) -> dict[str, Any]:
-        """Backbone `precomputed` with these files, as an argument of `negbench.audit`, `compare` and `run`."""
+        """Backbone `precomputed` with these files, likewise."""
         return {"name": "precomputed", "images": str(self.images), "texts": str(self.texts)}
-
-    @property
-    def dataset(self) -> dict[str, Any]:
-        """Data set `triplets` with this file, likewise."""
-        return {"name": "triplets", "file": str(self.triplets)}
 
 
 def embed_folder(asked: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
-    scan, size = survey(asked.folder, asked.columns), asked.batch_size
+    scan, size = survey(asked.folder, asked.columns, asked.allow_missing), asked.batch_size
     files, texts = _named(scan, asked.gallery)
     contents = content_hashes({name: each.path(name) for name, each in files.items()}, cache_dir())
     first = dict[bytes, str]()  # equal files are encoded once
@@ -89,10 +84,8 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
         np.savez(file, texts=np.array(texts), features=words.numpy())
     with atomic_write(scan.folder / IMAGES, "wb") as file:
         np.savez(file, ids=np.array(list(files)), features=images.numpy())
-    assert scan.triplets is not None
-    return EmbeddedFolder(
-        scan.folder / IMAGES, scan.folder / TEXTS, tuple(images.shape), tuple(words.shape), scan.triplets[0]
-    )
+    shapes = tuple(images.shape), tuple(words.shape)
+    return EmbeddedFolder(scan.folder / IMAGES, scan.folder / TEXTS, *shapes, dataset_of(scan))
 
 
 # --- what is embedded ----------------------------------------------------------------------------------------------
@@ -107,8 +100,7 @@ def _named(scan: Scan, gallery: Path | None) -> tuple[dict[str, ImageFiles], lis
     if scan.triplets is None:
         raise DataError(f"{scan.folder}: nothing to embed yet: {'; '.join(scan.missing)}")
     given = {} if gallery is None else {"gallery": gallery}
-    column = dict.fromkeys(row.split for row in scan.triplets[1].rows if row.split is not None)
-    data = [load_split(scan, split, images=True, **given) for split in column or ("train", "val")]
+    data = [load_split(scan, split, images=True, **given) for split in scan.triplets[1].splits]
     files = {image: each.files for each in data for image in each.all_images if each.files is not None}
     return files, list(dict.fromkeys(query.text for each in data for query in each.queries))
 

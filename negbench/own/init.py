@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,31 +18,42 @@ import numpy as np
 from negbench.checks.audit import audit
 from negbench.checks.forewarn import forewarnings, of_data
 from negbench.checks.subject import open_subject
-from negbench.data.scene import Scenes
+from negbench.data.held import with_features
+from negbench.data.scene import Scenes, load_backbone
 from negbench.datasets._read import list_files
-from negbench.datasets._triplet_files import TripletTable, read_triplets
+from negbench.datasets._row_files import ENDINGS
+from negbench.datasets._triplet_files import TripletTable, read_triplets, split_word
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, printable
 from negbench.machine.files import atomic_write, cache_dir, sweep
+from negbench.machine.vector_files import NAMES, files_of, read_vectors
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
-from negbench.settings.config import build_config, resolved
+from negbench.settings.config import RunConfig, build_config, resolved
 from negbench.settings.options import Compare
 
 if TYPE_CHECKING:
+    from negbench.contracts import Backbone
     from negbench.datasets.dataset import Dataset
 
 RECIPE, PLUGIN = "recipe.toml", "my_strategy.py"
 _SEAL = "# written by `negbench init`, which rewrites this file as long as you do not edit it: "  # then a digest
-_TABLES = (".jsonl", ".csv")
 _NAMES = {"images": "ids", "texts": "texts"}
+_CONVERT = {  # what was seen, and the line that converts it
+    ".pt": "{file}: np.savez('{stem}.npz', ids=names, features=torch.load('{file}').numpy())",
+    ".tar": "{file}: tar xf {file}",
+    ".zip": "{file}: unzip {file}",
+    ".gz": "{file}: gunzip {file}",
+    ".xlsx": "{file}: pandas.read_excel('{file}').to_csv('{stem}.csv', index=False)",
+    ".arrow": "{file}: datasets.Dataset.from_file('{file}').to_json('{stem}.jsonl')",
+}
 _COUNTED = 100_000  # files looked at
-_LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
+_SHOWN = 3  # tables without triplets
 _READ_IT = f'read it before you add plugins = ["{PLUGIN}"]'
 _NO_TRIPLETS = (
-    "no triplets: save a .jsonl or .csv file with one row per query: reference and target (image names), text; name "
-    "other columns with --columns text=NAME"
+    f"no triplets: save a {', '.join(ENDINGS)} file with one row per query: reference and target (image names), text; "
+    "name other columns with --columns text=NAME"
 )
 
 
@@ -50,10 +64,11 @@ class Scan:
     Attributes:
         folder: the folder.
         columns: names of the triplets' columns, if not the usual ones.
+        allow_missing: whether images may be missing.
         images: number of image files by extension.
-        triplets: the file of triplets, and its table.
+        triplets: the files of triplets, and what they hold together.
         vectors: 'images' or 'texts' -> a file of named embeddings.
-        unused: other files of arrays, with the names of these.
+        unused: other files of arrays, with the names of these, and files to convert, with the line that does it.
         present: a line for each thing found.
         missing: a line for each thing missing or wrong, with its remedy.
         warnings: a line for each reason why comparisons will say little (`forewarn`).
@@ -62,8 +77,9 @@ class Scan:
 
     folder: Path
     columns: str = ""
+    allow_missing: bool = False
     images: Counter[str] = field(default_factory=Counter)
-    triplets: tuple[Path, TripletTable] | None = None
+    triplets: tuple[tuple[Path, ...], TripletTable] | None = None
     vectors: dict[str, Path] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
     present: list[str] = field(default_factory=list)
@@ -89,28 +105,29 @@ class Scan:
         return not self.missing and self.triplets is not None
 
 
-def inspect_folder(folder: Path, columns: str = "") -> Scan:
+def inspect_folder(folder: Path, columns: str = "", allow_missing: bool = False) -> Scan:
     """Inspect a folder, and check that its files fit together as a run would.
 
     Raises:
         NegbenchError: no such folder.
     """
-    scan = survey(folder, columns)
+    scan = survey(folder, columns, allow_missing)
     _check(scan)
     return scan
 
 
-def survey(folder: Path, columns: str = "") -> Scan:
+def survey(folder: Path, columns: str = "", allow_missing: bool = False) -> Scan:
     """Inspect each file of a folder by itself; raise NegbenchError if there is no such folder.
 
     Args:
         folder: the folder to inspect.
         columns: names of the triplets' columns, as data set `triplets` takes them.
+        allow_missing: as for the data set.
     """
     if not folder.is_dir():
         raise OptionError(f"{folder}: no such folder")
     sweep(folder)  # what a killed `init` or `embed` left
-    scan = Scan(folder.resolve(), columns)
+    scan = Scan(folder.resolve(), columns, allow_missing)
     if not scan.trusted:
         scan.warnings.append(f"the recipe leaves out {PLUGIN}, which init did not write here: {_READ_IT}")
     files = [file for file in list_files(scan.folder)[:_COUNTED] if not file.name.startswith(".")]
@@ -118,44 +135,87 @@ def survey(folder: Path, columns: str = "") -> Scan:
     if scan.images:
         kinds = ", ".join(f"{count:,} {ending}" for ending, count in scan.images.most_common())
         scan.present.append(f"{scan.images.total():,} images ({kinds})")
-    unread = [problem for file in files if (problem := _table(scan, file))]
-    if scan.triplets is None:
-        scan.missing += unread or [_NO_TRIPLETS]
+    scan.unused = [
+        _CONVERT[file.suffix].format(file=file.name, stem=file.stem) for file in files if file.suffix in _CONVERT
+    ]
+    _triplets(scan, files)
     for file in files:
         _vectors(scan, file)
     return scan
 
 
-def _table(scan: Scan, file: Path) -> str:
-    """Record a file of triplets, if it is one; return what is wrong with any other table."""
-    if file.suffix.lower() not in _TABLES:
-        return ""
+def _triplets(scan: Scan, files: Sequence[Path]) -> None:
+    """Record the files of triplets, or what is wrong with every other table."""
+    tables, unread = dict[Path, TripletTable](), list[str]()
+    for file in files:
+        if file.suffix.lower() in ENDINGS:
+            try:
+                tables[file] = read_triplets([file], scan.columns, [scan.folder])
+            except NegbenchError as error:
+                unread.append(str(error))
+    if not tables:
+        more = [f"and {len(unread) - _SHOWN} more tables"] * (len(unread) > _SHOWN)
+        scan.missing += [*unread[:_SHOWN], *more] or [f"{_NO_TRIPLETS}{'; '.join(['', *scan.unused])}"]
+        return
+    mined = [file for file, table in tables.items() if {"negative", "negatives"} & {*table.columns}]
+    own = [file for file in tables if file not in mined] or mined
     try:
-        table = read_triplets(file, scan.columns)
+        chosen = _chosen(scan, {file: tables[file] for file in own})
+        table = read_triplets(chosen, scan.columns, [scan.folder])
     except NegbenchError as error:
-        return str(error)
-    if scan.triplets is not None:
-        scan.present.append(f"{file.name}: triplets, too, but the recipe uses {scan.triplets[0].name}")
-        return ""
-    scan.triplets = file, table
+        scan.missing.append(str(error))
+        return
+    scan.triplets = chosen, table
+    names = ", ".join(file.name for file in chosen)
     splits = Counter(row.split for row in table.rows if row.split)
     parts = ", ".join(f"{count:,} {name}" for name, count in splits.items())
-    scan.present.append(f"{file.name}: {len(table.rows):,} triplets" + f" ({parts})" * bool(parts))
-    return ""
+    scan.present.append(f"{names}: {len(table.rows):,} triplets" + f" ({parts})" * bool(parts))
+    for file in (file for file in tables if file not in chosen):
+        why = "triplets with negatives, as `negbench mine` writes them" if file in mined else "triplets, too"
+        scan.present.append(f"{file.name}: {why}, but the recipe uses {names}")
+
+
+def _chosen(scan: Scan, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]:
+    """Choose the files that are splits by their names, if one is train, or else the first that is whole.
+
+    Several files of a split are taken together if each of their kinds (dress, shirt, ...) has the same splits.
+
+    Raises:
+        DataError: several files of a split otherwise; names two.
+    """
+    split = "split=" in scan.columns
+    words = {
+        file: word
+        for file, table in tables.items()
+        if not split and "split" not in table.columns and (word := split_word(file.relative_to(scan.folder)))
+    }
+    if "train" not in words.values():
+        return (next((file for file in tables if file not in words), next(iter(tables))),)
+    kinds, first = dict[str, set[str]](), dict[str, Path]()
+    for file, word in words.items():
+        name = re.sub(word, "", file.relative_to(scan.folder).as_posix(), flags=re.IGNORECASE)
+        kinds.setdefault(name, set()).add(word)
+    for file, word in words.items():
+        if first.setdefault(word, file) != file and len(set(map(frozenset, kinds.values()))) > 1:
+            raise DataError(f"{first[word]} and {file} both name the split {word}: move one away")
+    return tuple(words)
 
 
 def _vectors(scan: Scan, file: Path) -> None:
     """Record a file of named embeddings, of images or of texts."""
-    if file.suffix != ".npz":
+    if file.suffix not in (".npz", ".npy", ".parquet"):
         return
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            keys = set(arrays.files)
+        keys = _keys(file)
     except Exception:  # whatever a damaged file raises: it is not one of ours
         return
-    role = next((role for role, names in _NAMES.items() if names in keys), None)
-    if role is None or len(keys) == 1:
-        scan.unused.append(f"{file.name} has {', '.join(sorted(keys)[:9])}")
+    role = next((role for role, names in _NAMES.items() if keys & {*NAMES[names]}), None)
+    table = file.suffix == ".parquet" and len(keys) != 2 and "features" not in keys
+    if role is None or len(keys) == 1 or table:
+        has = (
+            f"has {', '.join(sorted(keys)[:9])}" if keys else f"has no names: list them in {file.stem}.txt, one a line"
+        )
+        scan.unused += [] if table else [f"{file.name} {has}"]
         return
     if role == "images" and "text" in file.stem.lower():
         scan.missing.append(
@@ -168,6 +228,18 @@ def _vectors(scan: Scan, file: Path) -> None:
         return
     scan.vectors[role] = file
     scan.present.append(f"{file.name}: embeddings of {role}")
+
+
+def _keys(file: Path) -> set[str]:
+    """Return the names of the arrays in a file of embeddings; a .npy file holds those that its own name says."""
+    if file.suffix == ".parquet":
+        import pyarrow.parquet
+
+        return {*pyarrow.parquet.read_schema(file).names}
+    if file.suffix == ".npz":
+        with np.load(file, allow_pickle=False) as arrays:
+            return {*arrays.files}
+    return {"texts" if "text" in file.stem.lower() else "ids", "features"} if files_of(file)[1].is_file() else set()
 
 
 def _check(scan: Scan) -> None:
@@ -189,22 +261,22 @@ def _check(scan: Scan) -> None:
         return
     assert scan.triplets is not None
     margin, stored = float(Compare.model_fields["margin"].default) / 100, scan.images.total()
-    try:
-        train, val = (load_split(scan, split, images=not scan.vectors) for split in ("train", "val"))
-        scan.train, scan.val = len(train.queries), len(val.queries)
-        if scan.vectors:
-            backbone = registry.make("backbones", "precomputed", **_backbone(scan))
-            for each in (train, val):
-                backbone.features_of(each.images)
-                backbone.tokenize([query.text for query in each.queries])
-            with np.load(scan.vectors["images"], allow_pickle=False) as arrays:
-                stored = len(arrays["ids"])
-            own = {"dataset": _dataset(scan), "backbone": {"name": "precomputed", **_backbone(scan)}}
-            config = build_config([{**own, "strategy": "in-batch"}])
-            scan.window = audit(open_subject(resolved(config), "train", Audit(), Display()), {}, Audit()).window
-    except NegbenchError as error:
-        scan.missing.append(str(error))
+    own = {"dataset": dataset_of(scan), "backbone": {"name": "precomputed", **_backbone(scan)}}
+    config = build_config([{**own, "strategy": "in-batch"}])
+    parts = []
+    with _noting(scan):
+        backbone = load_backbone(config.backbone, 0) if scan.vectors else None
+        for split in ("train", "val"):
+            with _noting(scan):
+                parts.append(_usable(scan, load_split(scan, split, images=not scan.vectors), config, backbone))
+    if scan.missing:
         return
+    train, val = parts
+    scan.train, scan.val = len(train.queries), len(val.queries)
+    if scan.vectors:
+        with _noting(scan):
+            stored, asked = len(read_vectors(scan.vectors["images"], "ids")[0]), Audit()
+            scan.window = audit(open_subject(resolved(config), "train", asked, Display()), {}, asked).window
     scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
     if scan.vectors:
         scan.warnings += forewarnings([config], margin, Display(), Scenes(), stored)
@@ -217,27 +289,46 @@ def _check(scan: Scan) -> None:
         )
 
 
+@contextmanager
+def _noting(scan: Scan) -> Iterator[None]:
+    """Record an error of this block as missing, so that others are found in the same call."""
+    try:
+        yield
+    except NegbenchError as error:
+        scan.missing.append(str(error))
+
+
+def _usable(scan: Scan, data: Dataset, config: RunConfig, backbone: Backbone | None) -> Dataset:
+    """Return what a run uses of a split. Raises NegbenchError for pictures or embeddings that it cannot."""
+    if backbone is not None:
+        with _noting(scan):
+            data = with_features(data, backbone, config)
+        backbone.tokenize([query.text for query in data.queries])
+    elif data.files is not None and (bad := data.files.undecodable(data.all_images)):
+        shown = ", ".join(str(data.files.path(image)) for image in [*bad][:_SHOWN]) + ", ..." * (len(bad) > _SHOWN)
+        raise DataError(
+            f"{len(bad):,} of {len(data.all_images):,} images cannot be decoded: {shown}{data.naming(bad)}; fetch them "
+            "again, or leave them out with --allow-missing"
+        )
+    return data
+
+
 def load_split(scan: Scan, split: str, *, images: bool, **options: Any) -> Dataset:
     """Load one split of the triplets as a run does; raise NegbenchError as it would, also for missing images."""
-    section = _dataset(scan)
-    file = Path(section["file"])
-    try:
-        dataset: Dataset = registry.make(
-            "datasets", section.pop("name"), **section, root=scan.folder, split=split, images=images, **options
-        )
-    except DataError as error:
-        text = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
-        raise DataError(text) from error
-    if not dataset.queries:
-        raise DataError(f"{file.name}: split {split} has no queries")
+    section = dataset_of(scan)
+    dataset: Dataset = registry.make(
+        "datasets", section.pop("name"), **section, root=scan.folder, split=split, images=images, **options
+    )
     return dataset
 
 
-def _dataset(scan: Scan) -> dict[str, Any]:
+def dataset_of(scan: Scan) -> dict[str, Any]:
     """Return the recipe's section [dataset]."""
     assert scan.triplets is not None
-    columns = {"columns": scan.columns} if scan.columns else {}
-    return {"name": "triplets", "file": str(scan.triplets[0]), **columns}
+    files = [str(file) for file in scan.triplets[0]]
+    given = {"columns": scan.columns, "allow_missing": scan.allow_missing}
+    options = {name: value for name, value in given.items() if value}
+    return {"name": "triplets", "file": files[0] if len(files) == 1 else files, **options}
 
 
 def _backbone(scan: Scan) -> dict[str, Any]:
@@ -297,10 +388,10 @@ def recipe(scan: Scan) -> str:
         name=printable(scan.folder.name),
         trusted=scan.trusted,
         window=scan.window,
-        dataset=_dataset(scan),
+        dataset=dataset_of(scan),
         vectors=scan.vectors,
         backbone=_backbone(scan),
-        split=any(row.split for row in scan.triplets[1].rows),
+        split=not scan.triplets[1].divided,
         batch_size=next((size for size in (64, 32, 16, 8, 4, 2) if 4 * size <= scan.train), 2),
         lr=float(backbone.recommended["lr"]),
     )
@@ -316,8 +407,12 @@ def _filled(template: str, **values: Any) -> str:
 
 
 def toml(value: Any) -> str:
-    """Format a value as a TOML string."""
-    text = json.dumps(str(value), ensure_ascii=False)  # a TOML basic string has the same syntax
+    """Format a value as TOML: true, false, a string, or an array of these."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    text = json.dumps(
+        value if isinstance(value, bool) else str(value), ensure_ascii=False
+    )  # a TOML basic string has the same syntax
     return text.replace("\x7f", "\\u007f")  # except for this character
 
 

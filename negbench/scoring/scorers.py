@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone, HoldsFeatures
+from negbench.data.held import with_features
 from negbench.data.scene import (
     Split,
     Splits,
@@ -25,7 +26,7 @@ from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
-from negbench.errors import OptionError, WeightsError
+from negbench.errors import NegbenchError, OptionError, WeightsError
 from negbench.machine.files import atomic_write
 from negbench.metrics.preference import cirqrs_at_k
 from negbench.scoring import evaluation
@@ -155,7 +156,7 @@ def encode_run(
         if other and not provided:
             raise OptionError("--set backbone...: only embeddings in files (precomputed) can be exchanged for others")
         load_weights(backbone, folder, started_alike=not other)
-        dataset = load_split(config.dataset, split, images=not provided)
+        dataset = with_features(load_split(config.dataset, split, images=not provided), backbone, config)
         check(dataset)
         device = device_of(config)
         backbone.to(device)
@@ -164,18 +165,32 @@ def encode_run(
         with display.stage("evaluate", note=folder.run_id):
             embeddings = evaluation.embed(backbone, scene, scene.val)
     trained = folder.manifest["dataset"]
-    remarks: tuple[str, ...] = ()
+    remarks = _trained_on(folder, dataset)
     if config.dataset.name != folder.config.dataset.name:
         # FashionIQ's own queries, judged otherwise, are not zero-shot for a model of FashionIQ
         zero_shot = "" if isinstance(dataset, PreferenceFormat) else ": this is zero-shot"
-        remarks = (f"trained on {trained['train']}{zero_shot}",)
+        remarks += (f"trained on {trained['train']}{zero_shot}",)
     elif split == "val" and dataset.identity != trained["val"]:
-        remarks = (f"the run itself was scored on {trained['val']}",)
+        remarks += (f"the run itself was scored on {trained['val']}",)
     if other:
         remarks += (
             f"embeddings of {backbone.identity.weights}: by the encoder of the run's own, or scores mean nothing",
         )
     return Encoded(folder.run_id, scene.val, embeddings, float(backbone.temperature.detach()), remarks)
+
+
+def _trained_on(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
+    """Say how many queries of a split the run was trained on, as its own data are now."""
+    if dataset.card.world:
+        return ()
+    try:
+        train = load_split(folder.config.dataset, "train", images=False)
+    except NegbenchError as error:
+        return (f"not known whether the run was trained on these queries: its own data cannot be read: {error}",)
+    known = {(query.reference, query.text, query.target) for query in train.queries}
+    same = sum((query.reference, query.text, query.target) in known for query in dataset.queries)
+    changed = "" if train.identity == folder.manifest["dataset"]["train"] else ", whose file has changed since"
+    return (f"{same:,} of these {len(dataset.queries):,} queries are in the run's train split{changed}",) * bool(same)
 
 
 def load_weights(backbone: Backbone, folder: RunFolder, *, started_alike: bool = True) -> None:

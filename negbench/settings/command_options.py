@@ -33,8 +33,14 @@ PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems",
 class Init(Options):
     """Options of `negbench init`."""
 
-    folder: Path = option(..., "Folder with images or embeddings, and a .jsonl or .csv of triplets.", argument=True)
-    columns: str = option("", "Names of the file's columns, as reference=ref,text=caption.", metavar="OURS=THEIRS,...")
+    folder: Path = option(..., "Folder with images or embeddings, and a table of triplets.", argument=True)
+    columns: str = option(
+        "",
+        "Names of the file's columns, as reference=ref,text=caption; paths in a row, as reference=pair[1] or "
+        "group=img_set.id; places, from 0, without a header; paths=FILE:ID:PATH, a table of image paths by id.",
+        metavar="OURS=THEIRS,...",
+    )
+    allow_missing: bool = option(False, "Continue without missing images; marks results partial.")
 
 
 class Embed(Options):
@@ -44,7 +50,7 @@ class Embed(Options):
     image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of floats.
     """
 
-    folder: Path = option(..., "Folder with images and a .jsonl or .csv of triplets.", argument=True)
+    folder: Path = option(..., "Folder with images and a table of triplets.", argument=True)
     encoder: str = option(
         ...,
         "open_clip:MODEL[:PRETRAINED] or transformers:NAME (a dual encoder); NAME is a folder or a Hugging Face name; "
@@ -56,13 +62,14 @@ class Embed(Options):
     device: str | None = option(None, "Device, e.g. cpu or cuda [default: cuda if available].")
     gallery: Path | None = option(None, "File of further images to encode, one per line.", metavar="FILE")
     columns: str = option("", "Column names, as for negbench init.", metavar="OURS=THEIRS,...")
+    allow_missing: bool = option(False, "Embed what is there; marks results partial.")
     overwrite: bool = option(False, "Replace existing files.")
 
 
 class VerifyData(PluginOptions, DataOptions):
     """Options of `negbench data verify`."""
 
-    dataset: str = option(..., "Data set, or triplets: FILE.jsonl or .csv.", argument=True)
+    dataset: str = option(..., "Data set, or a file of triplets.", argument=True)
     split: tuple[str, ...] = option((), "Split to check; repeat for more [default: train and val].", metavar="SPLIT")
     sets: tuple[str, ...] = option((), "Set an option of the data set.", flags=("--set",), metavar="KEY=VALUE")
     annotations: bool = option(False, "Check counts and targets only, no images.")

@@ -102,9 +102,9 @@ def test_what_the_files_lack_is_counted_and_named(images, texts):
 
 
 def test_bad_options(tmp_path, images, texts):
-    with pytest.raises(OptionError, match=r"images must be the \.npz file with their embeddings"):
+    with pytest.raises(OptionError, match=r"images must be the file with their embeddings"):
         build(Precomputed, texts=texts)
-    with pytest.raises(OptionError, match=r"texts must be a \.npz file, got '.*texts\.csv'"):
+    with pytest.raises(OptionError, match=r"texts must be a \.npz, \.npy or \.parquet file, got '.*texts\.csv'"):
         build(Precomputed, images=images, texts=tmp_path / "texts.csv")
     with pytest.raises(DataError, match=r"none\.npz: there is no such file"):
         build(Precomputed, images=tmp_path / "none.npz", texts=texts)

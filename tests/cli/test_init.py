@@ -131,7 +131,7 @@ MISSING: list[tuple[dict[str, str], str]] = [
     ({}, "cannot start yet: no triplets: save a .jsonl"),
     (
         {"t.csv": "ref,caption,target\na,b,c\n"},
-        "t.csv: line 1: no column reference, text (it has ['ref', 'caption', 't",
+        "t.csv: no column reference, text (it has ref, caption, target): name them with --columns reference=NAME,",
     ),
     ({"t.jsonl": '{"ref": "a", "caption": "b", "target": "c"}'}, "--columns reference=NAME,text=NAME (init, embed)"),
     ({"t.csv": "reference,text,target\na,b,c\n"}, "no images (.jpg, .png, .webp), nor embeddings"),

@@ -161,7 +161,7 @@ def test_a_file_without_splits_is_split_by_target(tmp_path):
     assert len({load(path, val_fraction=fraction, seed=s).identity for s in range(6)}) == 6
     with pytest.raises(OptionError, match=r"split must be train or val \(a\.jsonl has no column 'split'\), got 'test'"):
         load(path, split="test")
-    with pytest.raises(DataError, match="2 rows with 1 targets are too few"):
+    with pytest.raises(DataError, match="all rows have the same target"):
         load(save(path, plain_rows(2)))
 
 
@@ -224,8 +224,9 @@ GOOD = '{"reference": "a", "text": "t", "target": "b", "split": "val"}'
 HEADER = "reference,text,target,split\n"
 FLAWS: dict[str, tuple[str, bytes, str]] = {
     "truncated": ("a.jsonl", f"{GOOD}\n{GOOD[:30]}".encode(), r"a\.jsonl: line 2 is not valid JSON \("),
-    "no object": ("a.jsonl", b"[1]\n", r"line 1: expected an object, got \[1\]"),
-    "key absent": ("a.jsonl", b'{"reference": "a", "text": "t"}', r"line 1: no column target \(it has \["),
+    "no object": ("a.jsonl", b"7\n", r"line 1: expected an object, got 7"),
+    "no list": ("a.json", b'{"version": 1}', r"expected a list of objects, a row each, got an object with \["),
+    "key absent": ("a.jsonl", b'{"reference": "a", "text": "t"}', r"no column target \(it has reference, text\)"),
     "number": ("a.jsonl", b'{"reference": 7.5, "text": "t", "target": "b"}', r"'reference': expected a string, got 7"),
     "empty text": ("a.jsonl", b'{"reference": "a", "text": " ", "target": "b"}', r"column 'text': is empty"),
     "relevant no list": (
@@ -233,8 +234,8 @@ FLAWS: dict[str, tuple[str, bytes, str]] = {
     "relevant number": ("a.jsonl", GOOD.replace("}", ', "relevant": [1.5]}').encode(), r"expected a string, got 1.5"),
     "surrogate": ("a.jsonl", GOOD.replace('"t"', '"\\ud800"').encode(), r"column 'text': .* is not valid text"),
     "empty file": ("a.jsonl", b"\n\n", r"it contains no triplet"),
-    "not UTF-8": ("a.jsonl", b'{"reference": "\xff"}', r"is not UTF-8 \(byte 15\)"),
-    "column absent": ("a.csv", b"reference,text\na,b\n", r"a\.csv: line 1: no column target"),
+    "not UTF-8": ("a.jsonl", b'{"reference": "\xff"}', r"is not UTF-8 \(byte 15\) but seems to be CP1252: iconv -f"),
+    "column absent": ("a.csv", b"reference,text\na,b\n", r"a\.csv: no column target .*; if its first line is a row"),
     "cells": ("a.csv", f"{HEADER}a,t,b,val\na,t\n".encode(), r"line 3: expected 4 cells, as in the header"),
     "empty cell": ("a.csv", f"{HEADER}a,t,,val\n".encode(), r"line 2, column 'target' is missing"),
     "open quote": ("a.csv", f'{HEADER}a,"t,b,val\n'.encode(), r"a\.csv: line 1: not valid CSV: unexpected end"),
@@ -252,9 +253,9 @@ def test_a_flawed_file_is_one_clear_line(tmp_path):
 def test_which_file(tmp_path):
     with pytest.raises(OptionError, match=r"file must be given: name FILE\.jsonl \(\.csv\) instead of triplets"):
         registry.make("datasets", "triplets")
-    with pytest.raises(OptionError, match=r"file must end in \.jsonl, \.csv, got '.*a\.txt'"):
+    with pytest.raises(OptionError, match=r"file must end in \.jsonl, \.json, \.csv, \.tsv, \.parquet, got '.*a\.txt'"):
         load(tmp_path / "a.txt")
-    with pytest.raises(DataError, match=r"there is no file .*a\.csv"):
+    with pytest.raises(DataError, match=r"a\.csv is missing"):
         load(tmp_path / "a.csv")
     path = save(tmp_path / "a.jsonl", toy_rows())
     assert registry.make("datasets", "triplets", file=str(path), images=False).identity == load(path).identity

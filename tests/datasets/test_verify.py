@@ -74,11 +74,12 @@ def test_missing_empty_and_undecodable_images(file):
     verification = check(file)
     assert kinds(verification) == [
         ("missing", "train", ("train0",)),
+        ("load", "val", ()),
         ("missing", "val", ("val0",)),
         ("undecodable", "", ("val1",)),
     ]
-    assert [p.detail for p in verification.problems[:2]] == ["train0: no file", "val0: empty file"]
-    assert "images/val1.png is not a readable image" in verification.problems[2].detail
+    assert [p.detail for p in verification.problems[:3:2]] == ["train0: no file", "val0: empty file"]
+    assert "images/val1.png is not a readable image" in verification.problems[3].detail
     assert verification.images == 3
     (images / "r0.png").unlink()
     with pytest.raises(DataError, match="no query"):  # r0 is the reference of every query
@@ -110,7 +111,7 @@ def test_no_image_at_all(file):
     for path in (file.parent / "images").iterdir():
         path.unlink()
     verification = check(file)
-    assert [problem.kind for problem in verification.problems] == ["load", "load"]
+    assert [problem.kind for problem in verification.problems] == (["load"] + 3 * ["missing"]) * 2
     assert "3 images missing" in verification.problems[0].detail
 
 

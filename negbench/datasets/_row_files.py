@@ -1,0 +1,206 @@
+"""Read the rows of any table (.jsonl, .json, .csv, .tsv, .parquet), and what stands at a path within a row."""
+
+import ast
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from negbench.datasets._read import Reader, parsed, quoted
+from negbench.errors import DataError, OptionError
+
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+CELLS = (".csv", ".tsv")  # a value is a text
+SEPARATORS = ",;\t|"
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """One row: `values` by column, or by place ("0", "1", ...) where the file names none.
+
+    `where` is its place in the file, for errors; `number` its last line, or its place in an array or a table, from 1.
+    """
+
+    where: str
+    number: int
+    values: dict[str, Any]
+
+
+def read_rows(reader: Reader, path: Path, *, header: bool = True) -> list[FileRow]:
+    """Read every row of a file.
+
+    Args:
+        reader: notes what is read.
+        path: .jsonl, or .json with an array of rows, with objects by key (the key becomes column `key`), or with one
+            such array in an object; .csv or .tsv (commas, semicolons, tabs or bars); .parquet.
+        header: whether the first line of a .csv or .tsv names the columns.
+
+    Raises:
+        OptionError: another extension.
+        DataError: no such file, or not in its format; names the row.
+    """
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise OptionError(f"file must end in {', '.join(ENDINGS)}, got {quoted(path)}")
+    if ending == ".parquet":
+        return _parquet(reader.raw(path), path)
+    text = reader.text(path)
+    return list(_cells(text, path, header)) if ending in CELLS else _json(text, path)
+
+
+def at(values: Mapping[str, Any], path: str) -> Any:
+    """Return what stands at a path, as `img_set.id` or `query-image[1]`; None where nothing does.
+
+    A column of exactly that name comes first.
+
+    Example:
+        >>> at({"img_set": {"id": 7}, "pair": [4, "a.jpg"]}, "pair[1]")
+        'a.jpg'
+    """
+    if path in values:
+        return values[path]
+    found: Any = values
+    for step in re.findall(r"[^.\[\]]+", path):
+        found = unwritten(found)
+        if isinstance(found, list):
+            found = dict(enumerate(found)).get(int(step)) if step.isdecimal() else None
+        else:
+            found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def unwritten(value: Any) -> Any:
+    """Return the list or object that a text holds, as a CSV file gives one back; anything else as it is.
+
+    So is a list as numpy prints it, without commas: Python would join its parts.
+    """
+    if not isinstance(value, str) or not re.fullmatch(r"\s*(\[.*\]|\{.*\})\s*", value, re.DOTALL):
+        return value
+    for parse in () if re.search(r"""['"]\s+['"]""", value) else (json.loads, ast.literal_eval):
+        try:
+            return parse(value.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return value
+
+
+def names_of(values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """List the columns of a row, those of an object in it as paths."""
+    nested = ((f"{prefix}{name}", value) for name, value in values.items())
+    return [
+        part for name, value in nested for part in (names_of(value, f"{name}.") if isinstance(value, dict) else [name])
+    ]
+
+
+# --- formats -----------------------------------------------------------------------------------------------------
+
+
+def _parquet(content: bytes, path: Path) -> list[FileRow]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
+        _once(table.column_names, str(path))
+        rows = table.to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
+    return [FileRow(f"{path}: row {number}", number, row) for number, row in enumerate(rows, start=1)]
+
+
+def _json(text: str, path: Path) -> list[FileRow]:
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if lines and _is_document(lines, path):
+        rows = enumerate(_entries(parsed(text, str(path)), path), start=1)
+        return [FileRow(f"{path}: row {number}", number, _values(row, f"{path}: row {number}")) for number, row in rows]
+    places = ((number, line, f"{path}: line {number}") for number, line in lines)
+    return [FileRow(where, number, _values(parsed(line, where), where)) for number, line, where in places]
+
+
+def _is_document(lines: list[tuple[int, str]], path: Path) -> bool:
+    """Whether a file is one JSON value, whatever its ending says; otherwise each line is one."""
+    array = lines[0][1].lstrip()[0] == "["
+    try:
+        first = json.loads(lines[0][1])
+    except (ValueError, RecursionError):
+        return path.suffix.lower() == ".json" or (array and len(lines) > 1)
+    if len(lines) > 1:
+        return False
+    return path.suffix.lower() == ".json" or _rowlike(first)
+
+
+def _rowlike(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict | list) for each in value)
+
+
+def _entries(data: Any, path: Path) -> list[Any]:
+    """Return the rows of a JSON value."""
+    if isinstance(data, dict):
+        if data and all(isinstance(value, dict) for value in data.values()):
+            return [{"key": key, **value} for key, value in data.items()]
+        inner = [value for value in data.values() if _rowlike(value)]
+        data = inner[0] if len(inner) == 1 else data
+    if not isinstance(data, list):
+        what = f"an object with {quoted(list(data))}" if isinstance(data, dict) else quoted(data)
+        raise DataError(f"{path}: expected a list of objects, a row each, got {what}")
+    return data
+
+
+def _values(row: Any, where: str) -> dict[str, Any]:
+    if isinstance(row, list):
+        return {str(place): value for place, value in enumerate(row)}
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected an object, got {quoted(row)}")
+    return row
+
+
+def _cells(text: str, path: Path, header: bool) -> Iterator[FileRow]:
+    """Yield the rows of a table; an empty cell is None."""
+    number, names = 0, list[str]()
+    try:
+        records = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_separator(text, path))
+        for cells in records:
+            number = records.line_num
+            if not any(cell.strip() for cell in cells):
+                continue
+            if not names:
+                places = [str(place) for place in range(len(cells))]
+                named = header or cells == places  # a header of numbers, as pandas writes for a table without names
+                names = [cell.strip() for cell in cells] if named else places
+                _once(names, f"{path}: line {number}")
+                if named:
+                    continue
+            where = f"{path}: line {number}"
+            if len(cells) != len(names):
+                as_in = "header" if header else "first line"
+                raise DataError(f"{where}: expected {len(names)} cells, as in the {as_in}, got {len(cells)}")
+            yield FileRow(
+                where, number, {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True)}
+            )
+    except csv.Error as error:
+        raise DataError(f"{path}: line {max(number, 1)}: not valid CSV: {error}") from error
+
+
+def _separator(text: str, path: Path) -> str:
+    """Return the separator that gives the first rows equally many cells, or else the first line the most."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    first = text.lstrip().partition("\n")[0]
+
+    def fit(separator: str) -> tuple[bool, int]:
+        rows = csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=separator)
+        widths = {len(row) for row in islice(rows, 50) if row}
+        return len(widths) == 1 and widths != {1}, first.count(separator)
+
+    return max(SEPARATORS, key=fit)
+
+
+def _once(names: list[str], where: str) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise DataError(f"{where}: column {quoted(twice)} occurs twice: rename one")

@@ -1,0 +1,59 @@
+"""Read named embeddings: .npz, .npy with the names beside it in .txt, and .parquet."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from negbench.errors import DataError
+from negbench.machine.room import check_unpacked
+
+MOVES_SCORES = False  # what a file holds is hashed with it
+
+NAMES = {"ids": ("ids", "id"), "texts": ("texts", "text")}
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return a file of embeddings, and the one that names its rows."""
+    return [path, path.with_suffix(".txt")] if path.suffix == ".npy" else [path]
+
+
+def read_vectors(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """Read names and embeddings.
+
+    Args:
+        path: .npz with an array of names and one of vectors (`features`, or the only other one); .npy with a .txt of
+            the same name, a name per line; .parquet with a column of names and one of lists.
+        names: "ids" or "texts", as the names are called.
+
+    Raises:
+        DataError: names or vectors are absent, or names are Python objects.
+        Exception: whatever zipfile, numpy or pyarrow raise for a damaged file.
+    """
+    if path.suffix == ".npy":
+        return path.with_suffix(".txt").read_text("utf-8").rstrip("\n").split("\n"), np.load(path, allow_pickle=False)
+    if path.suffix == ".parquet":
+        import pandas as pd
+
+        table = pd.read_parquet(path)
+        lists = [column for column in table if len(table) and isinstance(table[column].iloc[0], np.ndarray)]
+        arrays: Any = {column: table[column].to_numpy() for column in table if column not in lists}
+        arrays |= {column: np.stack([np.stack(cell) for cell in table[column]]) for column in lists}
+        return _named(arrays, [*table.columns], path, names)
+    check_unpacked(path)
+    with np.load(path, allow_pickle=False) as file:
+        return _named(file, file.files, path, names)
+
+
+def _named(arrays: Any, keys: list[str], path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+    wanted = next((name for name in NAMES[names] if name in keys), names)
+    others = [name for name in keys if name != wanted]
+    key = others[0] if len(others) == 1 else "features"
+    for name in (wanted, key):
+        if name not in keys:
+            raise DataError(f"{path} has no '{name}', only {', '.join(map(repr, keys[:10])) or 'nothing'}")
+    try:
+        named, vectors = arrays[wanted], arrays[key]
+    except ValueError as error:
+        raise DataError(f"{path} holds Python objects: save ids with np.array(ids, dtype=str) ({error})") from error
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in named.tolist()], vectors

@@ -1,0 +1,346 @@
+"""Forms in which people have triplets: files, columns, splits, images; and what is refused, by name."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from negbench.datasets._read import Reader
+from negbench.datasets._row_files import at, read_rows, unwritten
+from negbench.datasets.triplets import Triplets
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.own.init import inspect_folder
+from negbench.plugins.registry import build
+
+ROWS = [{"reference": f"r{n}", "text": f"in red {n}", "target": f"t{n}", "split": "val"} for n in range(3)]
+WANT = [(row["reference"], row["text"], row["target"]) for row in ROWS]
+
+
+def load(file: Path | list[Path], columns: str = "", split: str = "val", **options: Any) -> Triplets:
+    given = tuple(file) if isinstance(file, list) else file
+    return build(Triplets, file=given, columns=columns, split=split, **{"images": False, **options})
+
+
+def frame(**changed: Any) -> pd.DataFrame:
+    """Return the first row with other values."""
+    return pd.DataFrame([{**ROWS[0], **changed}])
+
+
+def write(path: Path, content: Any) -> Path:
+    """Write a text or bytes as they are, a list as JSON, a frame as its ending says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, pd.DataFrame):
+        content.to_parquet(path)
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def triples(data: Triplets) -> list[tuple[str, str, str | None]]:
+    return [(query.reference, query.text, query.target) for query in data.queries]
+
+
+LINES = "\n".join(map(json.dumps, ROWS))
+ARRAYS = [[*row.values()] for row in ROWS]
+PLACES = "reference=[0],text=[1],target=[2],split=[3]"
+FILES: dict[str, tuple[str, Any, str]] = {
+    "array": ("a.json", ROWS, ""),
+    "indented array": ("a.json", json.dumps(ROWS, indent=1), ""),
+    "array under another ending": ("a.jsonl", ROWS, ""),
+    "indented array under another ending": ("a.jsonl", json.dumps(ROWS, indent=1), ""),
+    "lines under another ending": ("a.json", LINES, ""),
+    "objects by key": ("a.json", {f"q{n}": row for n, row in enumerate(ROWS)}, ""),
+    "array within an object": ("a.json", {"version": 1, "data": ROWS}, ""),
+    "arrays as rows": ("a.jsonl", "\n".join(map(json.dumps, ARRAYS)), PLACES),
+    "tabs": ("a.tsv", pd.DataFrame(ROWS).to_csv(index=False, sep="\t"), ""),
+    "bars": ("a.csv", pd.DataFrame(ROWS).to_csv(index=False, sep="|"), ""),
+    "no header": ("a.csv", "\n".join(";".join(row) for row in ARRAYS), "reference=0,text=1,target=2,split=3"),
+    "numbers as a header": ("a.csv", pd.DataFrame(ARRAYS).to_csv(index=False), "reference=0,text=1,target=2,split=3"),
+    "parquet": ("a.parquet", pd.DataFrame(ROWS), ""),
+    "pairs": ("a.json", [{**row, "reference": [7, row["reference"]]} for row in ROWS], "reference=reference[1]"),
+    "objects": ("a.parquet", pd.DataFrame(ROWS).assign(target=[{"bytes": None, "path": f"t{n}"} for n in range(3)]), ""),
+    "a path": ("a.json", [{**row, "q": {"ref": row["reference"]}, "reference": 1} for row in ROWS], "reference=q.ref"),
+    "a text of a list": ("a.csv", pd.DataFrame([{**row, "target": str([row["target"]])} for row in ROWS]).to_csv(), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_every_form_holds_the_same_triplets(tmp_path, form):
+    name, content, columns = FILES[form]
+    data = load(write(tmp_path / name, content), columns)
+    assert triples(data) == WANT
+    assert len({query.id for query in data.queries}) == 3
+
+
+def test_ids_of_other_rows_lead_to_paths(tmp_path):
+    write(tmp_path / "pool/c.jsonl", "\n".join(json.dumps({"did": n, "path": f"t{n}"}) for n in range(3)))
+    file = write(tmp_path / "q/a.json", [{**row, "target": [n]} for n, row in enumerate(ROWS)])
+    data = load(file, "paths=../pool/c.jsonl:did:path")
+    assert triples(data) == WANT
+    write(tmp_path / "pool/c.jsonl", '{"did": 0, "path": "else"}')
+    assert load(file, "paths=../pool/c.jsonl:did:path").identity != data.identity
+    with pytest.raises(DataError, match=r"no column 'img' for paths \(it has did, path\)"):
+        load(file, "paths=../pool/c.jsonl:did:img")
+
+
+def test_lists(tmp_path):
+    rows = [{**ROWS[0], "text": ["is Red.", "has a belt"], "target": ["t0", "t1"], "more": ["t2"]}, ROWS[1]]
+    for name, given in (("a.json", rows), ("a.csv", pd.DataFrame(rows).to_csv(index=False))):
+        first, second = load(write(tmp_path / name, given)).queries
+        assert (first.text, first.captions) == (
+            "Is Red and has a belt".replace("Red", "red"),
+            ("is Red.", "has a belt"),
+        )
+        assert (first.target, first.relevant, second.relevant) == ("t0", ("t0", "t1"), ())
+        assert load(tmp_path / name, "relevant=more").queries[0].relevant == ("t0", "t1", "t2")
+    assert unwritten("['a' 'b']") == "['a' 'b']"
+    assert at({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
+    assert at({"a": "[4, 5]"}, "a[1]") == 5
+
+
+def test_numbers_and_own_ids(tmp_path):
+    csv = "qid,reference,target,text,split\nx,1,2.0,red,val\ny,3,,red,val\n"
+    with pytest.raises(DataError, match="line 3, column 'target' is missing"):
+        load(write(tmp_path / "a.csv", csv), "id=qid")
+    data = load(write(tmp_path / "a.csv", csv.replace("3,,", "3,4.0,")), "id=qid")
+    assert [(q.id, q.reference, q.target) for q in data.queries] == [("x", "1", "2"), ("y", "3", "4")]
+    data = load(write(tmp_path / "a.csv", csv.replace("3,,", "3,4.0,").replace("qid", "id")))
+    assert [q.id for q in data.queries] == ["x", "y"]
+    data = load(write(tmp_path / "a.csv", csv.replace("3,,", "3,4.0,").replace("qid", "id").replace("\ny", "\nx")))
+    assert [q.id for q in data.queries] == ["val-2", "val-3"]
+    assert data.remarks == ("a.csv: unused columns: 'id'",)
+
+
+REFUSED: dict[str, tuple[str, Any, str, str]] = {
+    "a column that is not there": ("a.json", ROWS, "split=partitoin", r"no column 'partitoin' for split \(it has ref"),
+    "a path that is not there": ("a.json", ROWS, "group=img.id", r"no column 'img\.id' for group"),
+    "a column of cells": ("a.csv", pd.DataFrame(ROWS).to_csv(), "relevant=gt", r"no column 'gt' for relevant"),
+    "a row as header": ("a.csv", "p.jpg;q.jpg;x\nr.jpg;s.jpg;x", "reference=p.jpg,target=q.jpg,text=x", "line 1 is a row"),
+    "a row of ids": ("a.csv", "B1,B2,red\nB3,B4,x\nB1,B9,x", "reference=B1,target=B2,text=red", "line 1 is a row"),
+    "a column twice": ("a.csv", "reference,text,text,target\na,b,c,d", "", "column 'text' occurs twice"),
+    "several references": ("a.json", [{**ROWS[0], "reference": [1, 2]}], "", r"as --columns reference=reference\[0\]"),
+    "bytes": ("a.parquet", frame(reference={"bytes": b"x", "path": "p"}), "", "holds a picture"),
+    "an address": ("a.json", [{**ROWS[0], "reference": "https://x/a.jpg"}], "", "is an address"),
+    "numpy's list": ("a.csv", "reference,text,target\na,b,['c' 'd']", "", "no list that can be read"),
+    "bars": ("a.csv", "reference,text,target,relevant\na,b,c,c|d\na,b,d,d", "", r"is 2 images with '\|' between"),
+    "commas": ("a.csv", 'reference,text,target,relevant\na,b,c.png,"c.png,d.png"', "", "is 2 images with ',' between"),
+    "a text": ("a.json", [{**ROWS[0], "relevant": "t0"}], "", "'relevant': expected a list, got 't0'"),
+    "Latin": ("a.csv", "reference,text,target\na,größer,c".encode("cp1252"), "", "seems to be CP1252: iconv -f CP1252"),
+    "Japanese": ("a.csv", "reference,text,target\na,もっと長く,c".encode("shift_jis"), "", "seems to be SHIFT_JIS"),
+    "Excel's": ("a.csv", "reference,text,target\na,b,ü".encode("utf-16"), "", "seems to be UTF-16"),
+    "no parquet": ("a.parquet", b"PAR1", "", "cannot be read as parquet"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_what_is_refused_says_why(tmp_path, form):
+    name, content, columns, message = REFUSED[form]
+    with pytest.raises(DataError, match=message) as caught:
+        load(write(tmp_path / name, content), columns)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_mapped_column_wins_wherever_it_stands(tmp_path):
+    row = {"text": "no", "caption": "yes", **{k: v for k, v in ROWS[0].items() if k != "text"}}
+    for each in (row, dict(reversed(row.items()))):
+        data = load(write(tmp_path / "a.json", [each]), "text=caption")
+        assert data.queries[0].text == "yes"
+        assert data.remarks == ("a.json: unused columns: 'text'",)
+    with pytest.raises(OptionError, match="each once"):
+        load(tmp_path / "a.json", "text=caption,text=text")
+
+
+# --- splits ------------------------------------------------------------------------------------------------------
+
+
+def bare(count: int, letter: str = "t") -> list[dict[str, str]]:
+    return [{"reference": f"r{n}", "text": "x", "target": f"{letter}{n}"} for n in range(count)]
+
+
+SPLITS = [  # files -> sizes of train and val, or an error
+    ({"train.json": 4, "dev.json": 2, "test.json": 1}, (4, 2)),
+    ({"a_val.json": 2, "b_train.json": 4}, (4, 2)),
+    ({"Train.json": 4, "Validation.json": 2, "dev.json": 3}, (4, 2)),
+    ({"own_train2017.json": 4, "own_valid2017.json": 2}, (4, 2)),
+    ({"train/x.json": 4, "val/x.json": 2}, (4, 2)),
+    ({"cap.dress.train.json": 4, "cap.dress.val.json": 2, "cap.shirt.train.json": 3, "cap.shirt.val.json": 1}, (7, 3)),
+    ({"train.json": 4, "train_small.json": 2, "val.json": 2}, "both name the split train"),
+    ({"train.json": 4, "val.json": 2, "valid.json": 2}, "both name the split val"),
+    ({"val.json": 4}, "no row of split 'train': it has 'val'"),
+]
+
+
+@pytest.mark.parametrize(("files", "want"), SPLITS)
+def test_names_of_files_are_splits(tmp_path, files, want):
+    for name, count in files.items():
+        write(tmp_path / name, bare(count, name))
+    np.savez(
+        tmp_path / "images.npz",
+        ids=np.array([f"{a}{n}" for a in ("r", *files) for n in range(4)]),
+        features=np.ones((4 + 4 * len(files), 2)),
+    )
+    np.savez(tmp_path / "texts.npz", texts=np.array(["x"]), features=np.ones((1, 2)))
+    scan = inspect_folder(tmp_path)
+    if isinstance(want, str):
+        assert want in scan.missing[0]
+    else:
+        assert (scan.missing, (scan.train, scan.val)) == ([], want)
+
+
+def test_mined_files_are_taken_last(tmp_path):
+    write(tmp_path / "all.json", [{**row, "negatives": ["r0"]} for row in ROWS])
+    write(tmp_path / "mine.json", ROWS)
+    scan = inspect_folder(tmp_path)
+    assert scan.triplets is not None
+    assert [file.name for file in scan.triplets[0]] == ["mine.json"]
+    assert scan.present[1].startswith("all.json: triplets with negatives, as `negbench mine` writes them")
+
+
+@pytest.mark.parametrize("name", ["validation", "valid", "dev", "VAL", "Dev"])
+def test_a_split_by_any_name_is_val(tmp_path, name):
+    rows = [{**ROWS[0], "split": "Train"}, {**ROWS[1], "split": name}]
+    file = write(tmp_path / "a.json", rows)
+    assert [triples(load(file, split=split)) for split in ("train", "val")] == [WANT[:1], WANT[1:2]]
+    write(tmp_path / "a.json", [*rows, {**ROWS[2], "split": "val"}])
+    if name.lower() in ("dev", "val"):
+        assert triples(load(file))[-1:] == WANT[2:]
+    else:
+        with pytest.raises(DataError, match=r"'val' \(.*row 3\) and .* both name the split val"):
+            load(file)
+
+
+def test_a_row_more_moves_no_other(tmp_path):
+    rows, seen = bare(40), dict[str, str]()
+    for count in (*range(30, 40), 35):
+        file = write(tmp_path / "a.json", rows[:count])
+        parts = {split: {query.target for query in load(file, split=split).queries} for split in ("train", "val")}
+        for split, targets in parts.items():
+            assert all(seen.setdefault(str(target), split) == split for target in targets)
+        assert sum(map(len, parts.values())) == count
+    many = len(load(write(tmp_path / "b.json", bare(2000)), val_fraction=0.3).queries)
+    assert abs(many - 600) < 4 * (2000 * 0.3 * 0.7) ** 0.5  # a binomial count
+    assert len(load(write(tmp_path / "c.json", bare(2))).queries) == 1
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+def picture(path: Path, size: int = 8) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(len(path.name)).integers(0, 255, (size, size, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def test_full_paths_and_paths_upwards_lie_below_the_folder(tmp_path):
+    picture(tmp_path / "d/images/x.png")
+    (tmp_path / "link").symlink_to(tmp_path / "d")
+    for value in (
+        f"{tmp_path}/d/images/x.png",
+        f"{tmp_path}/link/images/x.png",
+        "../images/x.png",
+        f"{tmp_path}\\d\\images\\x.png",
+    ):
+        file = write(tmp_path / "d/ann/a.json", [{**ROWS[0], "reference": value, "target": value}])
+        assert load(file, root=tmp_path / "d", images=True).images == ["images/x.png"]
+    with pytest.raises(DataError, match="is not a path below the image folder"):
+        load(file, root=tmp_path / "d/ann")
+
+
+def test_numbers_match_padded_names_if_one_fits(tmp_path):
+    for name in ("000000000017", "COCO_val_000000000018", "x19", "0020", "00020"):
+        picture(tmp_path / f"images/{name}.png")
+    file = write(tmp_path / "a.json", [{**ROWS[0], "reference": 17, "target": 18.0}])
+    data = load(file, images=True)
+    assert [path.name for path in data.image_paths().values()] == ["000000000017.png", "COCO_val_000000000018.png"]
+    for number in (19, 20):  # no padding; two
+        with pytest.raises(DataError, match=rf"images are missing .*{number} \(no file\); 1 of 1 val queries"):
+            load(write(tmp_path / "a.json", [{**ROWS[0], "reference": 17, "target": number}]), images=True)
+
+
+def damaged(folder: Path) -> dict[str, bool]:
+    """Write sound and damaged pictures; name -> whether it can be decoded."""
+    png, jpg, webp = (picture(folder / f"sound.{kind}", 64).read_bytes() for kind in ("png", "jpg", "webp"))
+    bad = {"page.png": b"<html>", "half.png": png[:-900], "bytes.png": png[:900] + b"????" + png[904:],
+           "half.jpg": jpg[:-900], "half.webp": webp[:-90]}  # fmt: skip
+    good = {"sound.png": png, "sound.jpg": jpg, "sound.webp": webp, "tail.jpg": jpg + b"\0\0", "jpg.png": jpg}
+    for name, content in (bad | good).items():
+        (folder / name).write_bytes(content)
+    return dict.fromkeys(bad, False) | dict.fromkeys(good, True)
+
+
+def test_pictures_that_cannot_be_decoded_are_missing(tmp_path):
+    sound = damaged(tmp_path / "images")
+    rows = [{**ROWS[0], "reference": f"images/{name}", "target": "images/sound.png"} for name in sound]
+    file = write(tmp_path / "a.json", rows)
+    data = load(file, images=True, allow_missing=True)
+    assert {query.reference for query in data.queries} == {f"images/{name}" for name, good in sound.items() if good}
+    assert {*data.missing} == {f"images/{name}" for name, good in sound.items() if not good}
+    assert load(file, images=True).missing == ()
+    write(tmp_path / "a.json", [{**row, "split": split} for row in rows for split in ("train", "val")])
+    (problem, _) = inspect_folder(tmp_path).missing
+    assert "5 of 10 images cannot be decoded" in problem
+    assert "; 5 of 10 train queries have one as reference or target" in problem
+    assert inspect_folder(tmp_path, "", True).comparable
+
+
+def test_a_link_to_itself_is_no_file(tmp_path):
+    picture(tmp_path / "x.png")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    assert inspect_folder(tmp_path).images == {".png": 1}
+    assert os.path.lexists(tmp_path / "loop.png")
+
+
+# --- embeddings --------------------------------------------------------------------------------------------------
+
+
+def stored(folder: Path, kind: str, role: str, names: list[str]) -> None:
+    rows = np.random.default_rng(0).normal(size=(len(names), 4)).astype(np.float32)
+    if kind == "parquet":
+        pd.DataFrame({role: names, "vector": list(rows)}).to_parquet(folder / f"{role}.parquet")
+    elif kind == "npy":
+        np.save(folder / f"{role}.npy", rows)
+        (folder / f"{role}.txt").write_text("\n".join(names) + "\n")
+    else:
+        np.savez(folder / f"{role}.npz", features=rows, **{role: np.array(names)})
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "parquet"])
+def test_embeddings_of_any_form_and_those_that_are_absent(tmp_path, kind):
+    rows = [{**row, "split": split} for row in bare(6) for split in ("train", "val")]
+    write(tmp_path / "a.json", rows)
+    stored(tmp_path, kind, "ids", [f"{a}{n}" for a in "rt" for n in range(6)])
+    stored(tmp_path, kind, "texts", ["x"])
+    assert (scan := inspect_folder(tmp_path)).missing == []
+    assert {role: file.suffix for role, file in scan.vectors.items()} == {"images": f".{kind}", "texts": f".{kind}"}
+    write(tmp_path / "a.json", [*rows, {**rows[0], "reference": "gone", "text": "y"}])
+    problems = inspect_folder(tmp_path).missing  # both at once
+    assert "lacks 1 images, the first: 'gone'" in problems[0]
+    assert "1 of 7 train queries have one as reference or target" in problems[0]
+    assert "lacks 1 texts, the first: 'y'" in problems[1]
+    scan = inspect_folder(tmp_path, "", True)
+    assert (scan.missing, scan.train) == ([], 6)
+
+
+def test_what_was_seen_is_named_with_the_line_that_converts_it(tmp_path):
+    for name in ("a.tar", "b.xlsx", "c.pt"):
+        (tmp_path / name).write_bytes(b"x")
+    (problem, _) = inspect_folder(tmp_path).missing
+    for line in ("tar xf a.tar", "pandas.read_excel('b.xlsx').to_csv('b.csv'", "torch.load('c.pt')"):
+        assert line in problem
+
+
+def test_rows_say_where_they_stand(tmp_path):
+    for name, content, place in (("a.csv", "a,b\n\n1,2\n", "line 3"), ("a.json", [{"a": 1}], "row 1")):
+        (row,) = read_rows(Reader(tmp_path), write(tmp_path / name, content))
+        assert (row.where, row.number) == (f"{tmp_path / name}: {place}", int(place[-1]))
+    with pytest.raises(NegbenchError, match="must end in"):
+        read_rows(Reader(tmp_path), tmp_path / "a.txt")
