@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 _HELD = "mlflow-summary.json"  # in the folder: what the parent run holds besides its runs
+_TOLD = set[Path]()  # folders whose `open` said that the store fails
 _TAG_LIMIT = 5000  # characters of a tag's value
 _DESCRIPTION = "mlflow.note.content"  # Markdown, of a run and of an experiment
 
@@ -51,6 +52,7 @@ class Parent:
                     self._run(self.tracker.client())
         except NegbenchError as error:
             log.warning("%s: no MLflow run for '%s'", error, self.folder.name)
+            _TOLD.add(self.folder)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -92,10 +94,11 @@ class Parent:
             with self.tracker.answering():
                 self.copy()
         except NegbenchError as error:
-            why = f"{error}: " if self._kept() else ""  # `open` said it
+            why = "" if self.folder in _TOLD else f"{error}: "
             lost = f"{len(self._lacking())} of {len(self._runs())} runs, and the summary of '{self.folder.name}'"
             again = "rerun the command, or `negbench ui`, when the store answers"
             log.warning("%s%s are not copied: %s", why, lost, again)
+        _TOLD.discard(self.folder)
 
     def held(self) -> bool:
         """Whether the store has all but the runs, or had the parent, which somebody deleted; asks the store."""

@@ -117,8 +117,8 @@ class Tracker:
         from mlflow.tracking import MlflowClient
         from sqlalchemy import create_engine
 
-        for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.WARNING)  # not a line for every table of a new store
+        for name in ("mlflow", "alembic", "sqlalchemy"):  # lines for each table, tracebacks of what is raised as well
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         # MLflow tries a server seven times and a database ten times, for minutes
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_PATIENCE))

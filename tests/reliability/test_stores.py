@@ -1,25 +1,19 @@
-"""MLflow servers and databases that stop and come back: nothing is lost, nothing runs for ever, no password is shown."""
+"""MLflow servers and databases that stop and come back: nothing is lost or runs for ever, no password is shown."""
 
 import json
-import os
-import select
 import shutil
-import socket
-import sqlite3
-import subprocess
-import sys
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
-import requests
 from mlflow.tracking import MlflowClient
+from servers import Database, Line, Server, contents
 
 from negbench.cli.main import run as negbench
+from negbench.machine.signals import Stopped
 from negbench.store import tracking
 from negbench.store.tracking import Tracker, default_uri
 
@@ -27,82 +21,16 @@ SECRET = "hunter2-Geheimnis"
 GRID = ("compare", "--strategies", "qure,dqe", "--lr", "fixed", "--seeds", "2", "--no-report", "--name", "c")
 
 
-class Line:
-    """A line to a server on this machine that can be cut, at once or after some packets, and mended."""
-
-    def __init__(self, port: int) -> None:
-        self._to, self._left, self._open = port, -1, list[socket.socket]()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
-        self._server: socket.socket | None = None
-        self.mend()
-
-    def mend(self, sent: int = -1) -> None:
-        """Connect; cut the line at what the client sends after this many packets."""
-        self.cut()
-        self._left, self._server = sent, socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
-
-    def cut(self) -> None:
-        for each in (self._server, *self._open):
-            if each is not None:
-                with_closed(each)
-        self._server, self._open = None, []
-
-    def _accept(self, server: socket.socket) -> None:
-        while True:
-            try:
-                client, _ = server.accept()
-                behind = socket.create_connection(("127.0.0.1", self._to))
-            except OSError:
-                return
-            self._open += [client, behind]
-            threading.Thread(target=self._carry, args=(client, behind), daemon=True).start()
-
-    def _carry(self, client: socket.socket, behind: socket.socket) -> None:
-        try:
-            while True:
-                for ready in select.select([client, behind], [], [])[0]:
-                    if not (data := ready.recv(65536)):
-                        raise OSError("closed")
-                    if ready is client and self._left == 0:
-                        self.cut()
-                    self._left -= ready is client
-                    (behind if ready is client else client).sendall(data)
-        except (OSError, ValueError):
-            for each in (client, behind):
-                with_closed(each)
-
-
-def with_closed(each: socket.socket) -> None:
-    try:
-        each.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-    each.close()
+def again_by(how: str, flags: list[str]) -> list[str]:
+    return {"rerun": [*GRID, *flags], "ui": ["ui", "c"], "doctor": ["doctor"]}[how]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Start `mlflow server` with an empty store; return its port."""
-    place = tmp_path_factory.mktemp("server")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{place / 'm.db'}", "--artifacts-destination", str(place / "files")]
-    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (place / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | quiet, cwd=place)
-    for _ in range(600):
-        try:
-            if requests.get(f"http://127.0.0.1:{port}/health", timeout=5).ok:
-                break
-        except requests.ConnectionError:
-            assert process.poll() is None, (place / "log").read_text()
-            time.sleep(0.3)
-    yield port
-    process.terminate()
-    process.wait(30)
+    started = Server(tmp_path_factory.mktemp("server"))
+    yield started.port
+    started.stop()
 
 
 @pytest.fixture
@@ -111,30 +39,13 @@ def line(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
     monkeypatch.setattr(tracking, "_FORGET", 0.0)
     monkeypatch.setattr(tracking, "_SILENT", {})
     cable = Line(server)
+    yield cable
+    cable.mend()
     client = MlflowClient(f"http://127.0.0.1:{cable.port}")
     for experiment in client.search_experiments():
-        if experiment.experiment_id != "0":
+        if experiment.experiment_id != "0":  # the next test's has the same name
             client.rename_experiment(experiment.experiment_id, f"{experiment.name}-{experiment.experiment_id}")
-            client.delete_experiment(experiment.experiment_id)
-    yield cable
     cable.cut()
-
-
-def contents(uri: str, name: str = "c") -> dict[str, Any]:
-    """Return what a store shows of a comparison: runs by kind and status, those below no parent, answer, artifacts."""
-    client = MlflowClient(uri)
-    if (experiment := client.get_experiment_by_name(name)) is None:
-        return {}
-    runs = client.search_runs([experiment.experiment_id])
-    parents = [run.info.run_id for run in runs if run.data.tags.get("negbench.kind") == "comparison"]
-    return {
-        "runs": Counter((run.data.tags.get("negbench.kind"), run.info.status) for run in runs),
-        "names": sorted({run.info.run_name for run in runs}),
-        "metrics": sorted((run.info.run_name, sorted(run.data.metrics.items())) for run in runs),
-        "loose": [run.info.run_name for run in runs if run.data.tags.get("mlflow.parentRunId", *parents) not in parents],
-        "answer": experiment.tags.get("mlflow.note.content"),
-        "artifacts": [sorted(file.path for file in client.list_artifacts(parent)) for parent in parents],
-    }
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +53,10 @@ def undisturbed(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactor
     """Compute the grid with the store in its runs folder; return the folder and what the store shows."""
     runs = tmp_path_factory.mktemp("undisturbed") / "runs"
     assert negbench([*GRID, *vector_flags, "--runs-dir", str(runs)]) == 0
-    want = contents(default_uri(runs))
-    assert want["runs"] == {("cell", "FINISHED"): 4, ("summary", "FINISHED"): 2, ("comparison", "FINISHED"): 1}
+    want = contents(default_uri(runs), "c")
+    assert want["runs"] == {"cell FINISHED": 4, "summary FINISHED": 2, "comparison FINISHED": 1}
     assert want["loose"] == []
-    assert "table.md" in want["artifacts"][0]
+    assert "table.md" in want["files"]["c"]
     assert want["answer"].startswith("R@10 ")
     return runs, want
 
@@ -157,27 +68,25 @@ def none(undisturbed: tuple[Path, dict[str, Any]], vector_flags: list[str], tmp_
     return tmp_path / "runs"
 
 
-@pytest.mark.parametrize(
-    ("requests", "again"), [(0, "rerun"), (0, "doctor"), (3, "ui"), (9, "doctor"), (25, "rerun"), (60, "ui")]
-)
+@pytest.mark.parametrize(("sent", "again"), [(0, "rerun"), (7, "ui"), (60, "doctor"), (100, "ui")])
 def test_a_server_that_stops_gets_the_whole_when_it_is_back(
-    requests, again, line, undisturbed, vector_flags, tmp_path, capfd
+    sent, again, line, undisturbed, vector_flags, tmp_path, capfd
 ):
-    """It stops at the start, or after some requests: while it gets a parent, a cell, a summary."""
+    """It stops at the start, or after some packets: while it gets a parent, a cell, a summary."""
     uri, address = f"http://alice:{SECRET}@127.0.0.1:{line.port}", f"http://127.0.0.1:{line.port}"
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", uri]
-    line.mend(requests)
+    line.mend(sent)
     assert negbench([*GRID, *vector_flags, *place]) == 0
     out, err = capfd.readouterr()
     lost = [text for text in err.splitlines() if " are not copied: " in text]
     assert len(lost) == 1, err
     assert " of 4 runs, and the summary of 'c' are not copied: rerun the command, or `negbench ui`" in lost[0]
     line.mend()
-    assert negbench({"rerun": [*GRID, *vector_flags], "ui": ["ui", "c"], "doctor": ["doctor"]}[again] + place) == 0
+    assert negbench(again_by(again, vector_flags) + place) == 0
     told = "".join(capfd.readouterr())
-    assert contents(address) == undisturbed[1]
+    assert contents(address, "c") == undisturbed[1]
     assert SECRET not in out + err + told
-    if again == "ui":
+    if again == "ui":  # the server's own page
         page = next(text for text in told.splitlines() if text.startswith(f"{address}/#/experiments/"))
         assert "verdict" in page
     if again != "rerun":
@@ -205,7 +114,7 @@ def test_a_server_is_used_without_a_word_of_mlflow(line, vector_flags, tmp_path,
 def test_a_folder_without_a_copy_gets_the_grouped_comparison_from_ui(none, undisturbed):
     assert not (none / "mlflow.db").exists()
     assert negbench(["ui", "c", "--runs-dir", str(none)]) == 0
-    assert contents(default_uri(none)) == undisturbed[1]
+    assert contents(default_uri(none), "c") == undisturbed[1]
 
 
 @pytest.mark.usefixtures("ui_commands")
@@ -213,44 +122,112 @@ def test_a_folder_without_a_copy_gets_the_grouped_comparison_from_ui(none, undis
 def test_a_copied_folder_shows_the_comparison_as_where_it_was_made(again, undisturbed, vector_flags, tmp_path, capfd):
     there, place = tmp_path / "there", ["--runs-dir", str(tmp_path / "there")]
     shutil.copytree(undisturbed[0], there)
-    assert negbench({"rerun": [*GRID, *vector_flags], "ui": ["ui", "c"], "doctor": ["doctor"]}[again] + place) == 0
+    assert negbench(again_by(again, vector_flags) + place) == 0
     assert "its MLflow store is now mlflow-moved.db" in "".join(capfd.readouterr())
-    assert contents(default_uri(there)) == undisturbed[1]
+    assert contents(default_uri(there), "c") == undisturbed[1]
     assert "CHART" in Tracker.open(there).address("c")
 
 
-def half_made(store: Path, statement: int) -> None:
-    """Make MLflow's tables, and stop after this many statements, as a kill does."""
+def cut_off(store: Path, statements: int) -> None:
+    """Let MLflow make its tables in a new file, and stop it after so many statements, as a kill does."""
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
-    count = 0
+    left = iter(range(statements))
 
     def stop(*_: Any) -> None:
-        nonlocal count
-        count += 1
-        if count > statement:
-            raise KeyboardInterrupt
+        if next(left, None) is None:
+            raise Stopped(signal.SIGKILL)
 
     event.listen(Engine, "before_cursor_execute", stop)
     try:
-        MlflowClient(f"sqlite:///{store}").search_experiments()
-    except KeyboardInterrupt:
-        pass
+        with pytest.raises(Stopped):
+            MlflowClient(f"sqlite:///{store}").search_experiments()
     finally:
         event.remove(Engine, "before_cursor_execute", stop)
 
 
-@pytest.mark.usefixtures("ui_commands")
-def test_a_store_that_a_kill_left_half_made_is_made_again(none, undisturbed, fast_mode, monkeypatch, capfd):
+@pytest.mark.slow
+@pytest.mark.parametrize("again", ["rerun", "doctor"])
+def test_a_store_that_a_kill_left_half_made_is_made_again(
+    again, none, undisturbed, vector_flags, fast_mode, monkeypatch, capfd, tmp_path
+):
+    """MLflow refuses it for ever: it adds columns that are there."""
     monkeypatch.setattr(Tracker, "client", fast_mode)
-    refused = 0
-    for statement in (30, 60, 120, 200, 300):
-        with sqlite3.connect(none / "mlflow.db"):
-            half_made(none / "mlflow.db", statement)
-        try:
-            MlflowClient(f"sqlite:///{none / 'mlflow.db'}").search_experiments()
-        except Exception:
-            refused += 1
-        assert Tracker.open(none).set_aside() == [] or True
-    assert refused
+    tracker, states = Tracker.open(none), list[list[str]]()
+    tracker.set_aside()  # marks the folder as the store's
+    for number, statements in enumerate((20, 40, 250)):
+        made = tmp_path / f"{number}.db"
+        cut_off(made, statements)
+        shutil.copy(made, none / "mlflow.db")
+        states.append(tracker.set_aside())
+    assert states[1] == [
+        f"the MLflow store {none / 'mlflow.db'} was half made when a kill came: a new one takes its place"
+    ]
+    shutil.copy(tmp_path / "1.db", none / "mlflow.db")
+    with pytest.raises(Exception, match="duplicate column name"):
+        MlflowClient(f"sqlite:///{tmp_path / '1.db'}").search_experiments()
+    assert negbench([*again_by(again, vector_flags), "--runs-dir", str(none)]) == 0
+    assert "was half made when a kill came" in "".join(capfd.readouterr())
+    assert contents(default_uri(none), "c") == undisturbed[1]
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[int]:
+    """Start PostgreSQL where the machine has it; return its port."""
+    try:
+        started = Database()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    yield started.port
+    started.stop()
+
+
+def turns(command: list[str], line: Line, sent: int, capfd: Any) -> tuple[str, str]:
+    """Give a command while its database stops after some packets, then again; return what each printed as errors."""
+    line.mend(sent)
+    codes, errors = [negbench(command)], [capfd.readouterr().err]
+    line.mend()
+    codes.append(negbench(command))
+    errors.append(capfd.readouterr().err)
+    assert codes[1] == 0, errors[1]
+    assert SECRET not in "".join(errors)
+    assert "Traceback" not in errors[0]
+    return errors[0], errors[1]
+
+
+@pytest.mark.parametrize("sent", [60, 200, 330])
+def test_a_study_whose_database_stops_ends_with_the_same_trials(
+    sent, database, vector_flags, tmp_path, tmp_path_factory, capfd
+):
+    """It stops while the study is opened, and while trials are drawn, computed and told."""
+    line = Line(database)
+    address = f"postgresql+psycopg://alice:{SECRET}@127.0.0.1:{line.port}/studies"
+    study = ["study", "--strategy", "dqe", "--trials", "3", "--seeds", "1", "--final-seeds", "0", *vector_flags]
+    study += ["--tracking-uri", "none", "--name", f"s{sent}"]
+    first, _ = turns([*study, "--runs-dir", str(tmp_path / "a"), "--storage", address], line, sent, capfd)
+    (text,) = first.splitlines()[-1:]
+    assert text.startswith("negbench: error: the study's storage postgresql+psycopg://alice@127.0.0.1:")
+    line.cut()
+    assert negbench([*study, "--runs-dir", str(tmp_path / "b")]) == 0
+    tables = [pd.read_csv(tmp_path / each / f"s{sent}" / "trials.csv") for each in "ab"]
+    columns = [name for name in tables[1] if name not in ("seconds", "why")]
+    pd.testing.assert_frame_equal(tables[0][columns], tables[1][columns])
+
+
+def test_a_comparison_whose_database_stops_is_copied_whole_when_it_is_back(
+    database, undisturbed, vector_flags, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setattr(tracking, "_FORGET", 0.0)
+    monkeypatch.chdir(tmp_path)  # MLflow puts artifacts into the current folder
+    line = Line(database)
+    address = f"postgresql+psycopg://alice:{SECRET}@127.0.0.1:{line.port}/runs"
+    command = [*GRID, *vector_flags, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", address]
+    first, again = turns(command, line, 900, capfd)
+    (lost,) = [text for text in first.splitlines() if " are not copied: " in text]
+    assert lost.startswith(f"postgresql+psycopg://alice@127.0.0.1:{line.port}/runs fails (")
+    assert " are not copied: " not in again
+    shown, want = contents(address, "c"), undisturbed[1]
+    shown, want = [{key: each[key] for key in ("runs", "values", "loose", "answer")} for each in (shown, want)]
+    assert shown == want
+    line.cut()
