@@ -315,6 +315,7 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
     """
     import typer.main
 
+    from negbench.display import notes
     from negbench.loop import checkpoint
     from negbench.machine.files import locked
     from negbench.store.tracking import Tracker, default_uri
@@ -331,7 +332,9 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
         place = self.root / "mlflow.db"
         if self.uri == default_uri(self.root):
             with self.guard():
-                self._set_aside()  # marks the folder as the store's own; an unmarked store is taken for a moved one
+                notes(
+                    self._set_aside()
+                )  # marks the folder as the store's own; an unmarked store is taken for a moved one
             if not place.exists():
                 with locked(first / "made.lock"):
                     if not (first / place.name).exists():

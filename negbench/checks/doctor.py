@@ -14,6 +14,7 @@ from negbench.loop.precision import automatic
 from negbench.loop.record import versions
 from negbench.machine.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
 from negbench.settings.command_options import Doctor
+from negbench.store.parents import restore
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
 
@@ -97,17 +98,11 @@ def _data() -> Iterator[tuple[str, bool]]:
 
 
 def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:
-    """Whether the store answers; ends what killed processes left running there."""
+    """Whether the store answers; ends what killed processes left running there, and copies what it lacks."""
     tracker = Tracker.open(runs, uri)
-    if not tracker.enabled or (uri is None and not (runs / "mlflow.db").exists()):
+    if not tracker.enabled or not tracker.there:
         yield "no store yet" if tracker.enabled else "no copy is kept", False
         return
-    try:
-        with tracker.answering():
-            ended = tracker.end_abandoned()
-    except NegbenchError as error:
-        yield str(error), True
-        return
+    said = [*tracker.set_aside(), *restore(tracker)]
     yield f"{tracker.shown} answers", False
-    if ended:
-        yield f"marked as ended there, because their process is gone: {', '.join(ended)}", False
+    yield from ((line, False) for line in said)

@@ -94,6 +94,7 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     with execution.open():
         outcomes = computed_until(folder, work.plan.cells, work.more, until, execution)
     folder.settle(outcomes)
+    folder.parent(execution.tracking_uri).complete()
     taken = {o.run_id: sum(RunFolder(work.runs / o.run_id).result["seconds"].values()) for o in outcomes if o.run_id}
     about, judged = f"{work.about}; {len(taken)} runs", work.judged(outcomes)
     took = f"{about}, {duration(sum(taken.values()))} of computing"

@@ -43,21 +43,26 @@ def ui(given: Mapping[str, Any]) -> None:
     from negbench.errors import OptionError, RunError
     from negbench.grid.executors import APART
     from negbench.machine import files
+    from negbench.store.parents import restore
     from negbench.store.tracking import Tracker
 
     asked = Ui.parsed(given)
     root = files.runs_dir(asked.runs_dir)
     if asked.tracking_uri is None and not any(root.glob("*/config.json")):
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
+    tracker = Tracker.open(root, asked.tracking_uri)
+    if tracker.uri.startswith("http"):  # a server, which has pages of its own
+        for line in (*restore(tracker), tracker.shown.rstrip("/") + tracker.address(asked.name)):
+            typer.echo(line)
+        return
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             free.bind(("127.0.0.1", asked.port))
         except OSError as error:
             raise OptionError(f"--port {asked.port}: {error.strerror}: give another one") from error
-    tracker = Tracker.open(root, asked.tracking_uri)
-    if copied := len(tracker.copy_missing()):
-        typer.echo(f"copied {copied} run{'s' * (copied > 1)} that the store lacked")
+    for line in restore(tracker):
+        typer.echo(line)
     address = f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)"
     typer.echo("starting MLflow's server ...")
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1"]

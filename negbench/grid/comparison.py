@@ -19,11 +19,12 @@ from negbench.display import log
 from negbench.errors import OptionError, RunError
 from negbench.machine import files
 from negbench.settings.config import RunConfig
+from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder
+from negbench.store.tracking import Tracker
 
 if TYPE_CHECKING:
     from negbench.grid.cells import Cell, Outcome
-    from negbench.store.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
 AXES = ("system", "point", "settings", "epochs", *KEY)  # the first four only where a comparison has such an axis
@@ -142,10 +143,9 @@ class ComparisonFolder:
         rows: list[dict[str, Any]] = self.read()["cells"]
         return rows
 
-    def parent(self, tracker: Tracker) -> str | None:
-        """Return the cells' parent MLflow run; made once per store, and found again when the comparison is resumed."""
-        name = self.path.name
-        return tracker.parent(self.path / "mlflow.json", name, {"negbench.kind": "comparison", "comparison": name})
+    def parent(self, uri: str | None) -> Parent:
+        """Return the parent of the cells' copies in an MLflow store."""
+        return Parent(Tracker.open(self.path.parent, uri), self.path)
 
 
 def default_name(cells: Sequence[Cell]) -> str:

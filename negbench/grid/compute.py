@@ -1,6 +1,5 @@
 """Compute cells for a command: encode first, show progress, estimate the rest after one cell, report failures."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +22,6 @@ from negbench.plugins.registry import registry
 from negbench.settings.command_options import Claims
 from negbench.settings.layers import parse_plugin
 from negbench.settings.options import Compare, Study
-from negbench.store.tracking import Tracker
 
 _TRACKING = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")  # what runs import for an MLflow store
 
@@ -78,9 +76,7 @@ def computed(
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
     finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs) == "reuse"]
     if len(finished) == len(cells) and folder.holds([*before, *finished]):
-        tracked = Tracker.open(runs, execution.tracking_uri).knows(folder.path / "mlflow.json")
-        if tracked or not os.access(folder.path, os.W_OK):
-            return finished  # nothing to compute, and nothing to write
+        return finished  # nothing to compute, and nothing to write
     todo = [cell for cell in distinct if cell.step(runs) in ("resume", "anew")]
     if todo and isinstance(executor, Processes):
         executor.prepare(compute_task)  # takes as long as everything before the first cell
@@ -119,10 +115,9 @@ def compute(
         One outcome per cell, in order. A failing cell does not stop the others.
     """
     runs, name = folder.path.parent, folder.path.name
-    tracker = Tracker.open(runs, execution.tracking_uri)
-    parent = folder.parent(tracker)
+    parent = folder.parent(execution.tracking_uri)
+    parent.open()
     tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
-    tags |= {"mlflow.parentRunId": parent} if parent else {}
     first: dict[str, Cell] = {}  # each run is computed once, and labelled as its first cell
     for cell in cells:
         first.setdefault(cell.hash, cell)
@@ -141,7 +136,7 @@ def compute(
         folder.write([*before, *outcomes()])
         progress(outcome, len(by_hash))
 
-    with tracker.working(folder.path / "mlflow.json"):
+    with parent.working():
         todo = [cell for cell in first.values() if cell.step(runs) != "reuse"]
         for cell in first.values():
             if cell.step(runs) == "reuse":

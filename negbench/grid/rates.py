@@ -106,6 +106,7 @@ class Rates:
         while new := [cell for cell in rates.cells if cell.hash not in {each.cell.hash for each in outcomes}]:
             outcomes += computed(folder, new, execution, outcomes)
             rates = rates.grown(folder.path.parent, scenes)
+        folder.parent(execution.tracking_uri).complete()
         return rates, outcomes
 
     @property

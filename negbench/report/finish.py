@@ -19,6 +19,7 @@ from negbench.machine.files import atomic_write
 from negbench.report.tables import Table, files_of, tables
 from negbench.report.unchanged import inputs_of, keep, unchanged, writable
 from negbench.store.copies import SummaryRun
+from negbench.store.parents import Parent
 from negbench.store.runfolder import final_values
 from negbench.store.tracking import Tracker
 
@@ -43,7 +44,7 @@ def finish(
         report: whether to write the HTML page, which is also an artifact of the comparison's MLflow run.
     """
     folder, rules = runs / name, rules or Rules()
-    inputs = inputs_of(folder, rules, report, tracking_uri)
+    inputs, parent = inputs_of(folder, rules, report), Parent(Tracker.open(runs, tracking_uri), folder)
     same = unchanged(folder, inputs)
     findings = stored(runs, name) if same else judged(runs, name, rules)
     listed, answer = tables(findings), say(findings)
@@ -56,7 +57,9 @@ def finish(
     if not same:
         kept = writable(folder)
         if kept:
-            keep(folder, inputs, _renew(runs, name, tracking_uri, findings, listed, report=report))
+            keep(folder, inputs, _renew(parent, findings, listed, report=report))
+    else:
+        parent.complete()
     console.print("\nanswer", style="bold", highlight=False)
     for line in answer:
         console.print(line, highlight=False, markup=False)
@@ -68,27 +71,24 @@ def finish(
         console.print(f"look   negbench ui {name} --runs-dir {runs}", highlight=False, soft_wrap=True)
 
 
-def _renew(
-    runs: Path, name: str, tracking_uri: str | None, findings: Findings, listed: Sequence[Table], *, report: bool
-) -> list[Path]:
+def _renew(parent: Parent, findings: Findings, listed: Sequence[Table], *, report: bool) -> list[Path]:
     """Write the tables, the page, and the summary runs; return the files in the comparison's folder."""
-    answer = say(findings)
-    written = [findings.write(runs / name)]
+    answer, folder = say(findings), parent.folder
+    written = [findings.write(folder)]
     for file, text in {"answer.md": "\n\n".join(answer) + "\n", **files_of(listed)}.items():
-        written.append(runs / name / file)
+        written.append(folder / file)
         with atomic_write(written[-1]) as out:
             out.write(text)
     if report:
         from negbench.report.build import comparison_page
         from negbench.report.page import write_page
 
-        pages = write_page(runs / name / "report", comparison_page(runs / name, findings, listed))
+        pages = write_page(folder / "report", comparison_page(folder, findings, listed))
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
     differing = [axis for axis in AXES if len({group.labels.get(axis) for group in findings.groups}) > 1]
     axes = list(dict.fromkeys(("strategy", *differing)))
     summaries = [_summary(group, findings.rows, axes) for group in findings.groups]
-    tracker = Tracker.open(runs, tracking_uri)
-    tracker.close_parent(runs / name / "mlflow.json", name, summaries, written, "\n\n".join(answer))
+    parent.close(summaries, written, "\n\n".join(answer))
     return written
 
 

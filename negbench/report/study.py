@@ -16,6 +16,7 @@ from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
 from negbench.machine import files
 from negbench.report.finish import finish as finish_comparison
+from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import FEWEST, epochs_of, final_name, finished, importance
@@ -76,9 +77,7 @@ def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str 
         written.append(book.folder / name)
     point = ", ".join(f"{key.split('.')[-1]} = {plain(value)}" for key, value in done[0].params.items())
     answer = f"The best of {len(done)} finished trials: {point} (recall {percent(done[0].value)} % on the dev part)."
-    Tracker.open(book.folder.parent, tracking_uri).close_parent(
-        book.folder / "mlflow.json", book.name, [], written, answer
-    )
+    Parent(Tracker.open(book.folder.parent, tracking_uri), book.folder).close([], written, answer)
     install = "" if find_spec("optuna_dashboard") else "  (after: pip install optuna-dashboard)"
     for line in (f"stored {book.folder}", f"look   {dashboard_command(book)}{install}"):
         console.print(line, highlight=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from negbench import __version__
 from negbench.errors import NegbenchError
 from negbench.machine.files import read_json, write_json
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 MOVES_SCORES = False  # only about copies
 
+NOTE = "mlflow.json"  # in a folder: where its copy is
+ORIGIN = {"negbench.version": __version__, "mlflow.source.name": "negbench"}
+PARENT = "mlflow.parentRunId"
+SUMMARIES = "tags.`negbench.kind` = 'summary'"
 TOKEN = "negbench.token"  # tag of an MLflow run, noted before the run is created
 
 
@@ -39,19 +44,24 @@ def announced(note: Path, uri: str, **more: Any) -> dict[str, Any]:
     return kept
 
 
-def noted(note: Path) -> dict[str, Any] | None:
-    """Read a folder's note of its copy; None if there is none or it is damaged, so that a copy is made again."""
+def noted(note: Path, uri: str | None = None) -> dict[str, Any] | None:
+    """Read a folder's note of its copy; None if there is none or it is damaged, so that a copy is made again.
+
+    Args:
+        note: the file.
+        uri: None also for a copy in any other store.
+    """
     try:
         value = read_json(note) if note.exists() else None
     except NegbenchError:
         return None
     whole = isinstance(value, dict) and value.keys() >= {"uri", "run_id"} and (value["run_id"] or "token" in value)
-    return value if whole else None
+    return value if whole and uri in (None, value["uri"]) else None
 
 
 def run_of(client: MlflowClient, kept: Mapping[str, Any]) -> str:
     """Return the id of a note's MLflow run; '' if none was created."""
-    if kept["run_id"]:
+    if kept["run_id"] or not kept["token"]:
         return str(kept["run_id"])
     places = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(places, f"tags.`{TOKEN}` = '{kept['token']}'")

@@ -10,20 +10,19 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
-from negbench import __version__
-from negbench.display import log
+from negbench.display import notes
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.machine.files import atomic_write, locked, write_json
-from negbench.machine.signals import Stopped
-from negbench.store.copies import TOKEN, SummaryRun, announced, noted, run_of
+from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, announced, noted, run_of
 from negbench.store.runfolder import RunFolder, final_values
 
 if TYPE_CHECKING:
@@ -31,23 +30,18 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # imported, MLflow would send data on how it is used
+os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # an address with its password, after every run
 EXPERIMENT = "negbench"
 _FLUSH_SECONDS = 5.0
 _PATIENCE = 10  # seconds for a store to answer
 _FORGET = 60.0  # seconds in which a store that did not answer is not asked again
 _SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and the error
-_NOTE = "mlflow.json"  # in a folder: where its copy is
-_ALIVE = ".alive"  # lock of a parent run's folder
+ALIVE = ".alive"  # lock of a parent run's folder
 _PLACE = ".mlflow.place"  # path of the runs folder when its store was created
 _PARAM_LIMIT = 6000  # characters of a parameter's value
-_TAG_LIMIT = 5000  # characters of a tag's value
-_ORIGIN = {"negbench.version": __version__, "mlflow.source.name": "negbench"}
-_PARENT = "mlflow.parentRunId"
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
-_DESCRIPTION = "mlflow.note.content"  # Markdown, of a run and of an experiment
-_SUMMARIES = "tags.`negbench.kind` = 'summary'"
 _COMPARED = {  # part of the pages' address: only strategies, best first, as bars
-    "searchFilter": _SUMMARIES,
+    "searchFilter": SUMMARIES,
     "orderByKey": "metrics.`verdict/mean`",
     "orderByAsc": "false",
     "compareRunsMode": "CHART",
@@ -123,13 +117,13 @@ class Tracker:
         from mlflow.tracking import MlflowClient
         from sqlalchemy import create_engine
 
-        for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.WARNING)  # not a line for every table of a new store
+        for name in ("mlflow", "alembic", "sqlalchemy"):  # lines for each table, tracebacks of what is raised as well
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         # MLflow tries a server seven times and a database ten times, for minutes
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_PATIENCE))
         os.environ.setdefault("PGCONNECT_TIMEOUT", str(_PATIENCE))
-        self._set_aside()
+        notes(self._set_aside())
         if self.uri.startswith(("postgresql", "mysql", "mssql")):
             create_engine(self.uri).connect().close()
         client = MlflowClient(tracking_uri=self.uri)
@@ -141,27 +135,42 @@ class Tracker:
     def _is_file(self) -> bool:
         return self.uri.startswith("sqlite")
 
+    @property
+    def there(self) -> bool:
+        """Whether the store may hold anything: False where the runs folder has none yet."""
+        return self.uri != default_uri(self.root) or (self.root / "mlflow.db").exists()
+
     def guard(self) -> Any:
         """Return a lock that serialises the users of a sqlite file; server stores need none."""
         return locked(self.root / ".mlflow.lock") if self._is_file else nullcontext()
 
-    def _set_aside(self) -> None:
-        """Rename the store of a runs folder that was moved or copied; `copy_missing` fills a new one.
+    def set_aside(self) -> list[str]:
+        """Put aside the runs folder's store if MLflow cannot go on with it; return a line that says so."""
+        with self.guard():
+            return self._set_aside()
+
+    def _set_aside(self) -> list[str]:
+        """Rename the store of a runs folder that was moved or copied, and delete one that a kill left half made.
 
         MLflow stores the locations of artifacts as absolute paths, and has no call that changes a run's.
         """
         if self.uri != default_uri(self.root):
-            return
+            return []
         place, here, store = self.root / _PLACE, str(self.root.resolve()), self.root / "mlflow.db"
         for path in (store, self.root / "artifacts", *self.root.glob("artifacts/*")):
             if path.is_symlink():  # MLflow would write through it
                 raise RunError(f"{path} is a link: replace it by what it leads to")
-        if place.exists() and place.read_text(encoding="utf-8") == here:
-            return
-        if store.exists():
+        said, moved = list[str](), not place.exists() or place.read_text(encoding="utf-8") != here
+        if store.exists() and moved:
             store.replace(store.with_name("mlflow-moved.db"))
-        with atomic_write(place) as file:
-            file.write(here)
+            said = [f"{self.root} was moved or copied: its MLflow store is now mlflow-moved.db, beside a new one"]
+        elif store.exists() and _half_made(store):
+            store.unlink()
+            said = [f"the MLflow store {store} was half made when a kill came: a new one takes its place"]
+        if moved:
+            with atomic_write(place) as file:
+                file.write(here)
+        return said
 
     def address(self, name: str | None = None) -> str:
         """Return the MLflow page of an experiment's runs; of a finished comparison, bar charts of its strategies.
@@ -184,7 +193,7 @@ class Tracker:
             names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
             raise RunError(f"no experiment '{name or ''}' in {self.shown}; known: {names}")
         with self.answering():
-            compared = client.search_runs([experiment.experiment_id], _SUMMARIES, max_results=1)
+            compared = client.search_runs([experiment.experiment_id], SUMMARIES, max_results=1)
         view = {"workflowType": "machine_learning"} | (_COMPARED if compared else {})
         return f"/#/experiments/{experiment.experiment_id}/runs?{urlencode(view)}"
 
@@ -198,15 +207,6 @@ class Tracker:
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".strip().split("\n")[0].split())
             raise RunError(f"{self.shown} fails ({without_secrets(why, self.uri)})") from error
-
-    @contextmanager
-    def _tolerated(self, lost: str) -> Iterator[None]:
-        """Log a warning, which names what is lost, if the store fails in this block."""
-        try:
-            with self.answering():
-                yield
-        except NegbenchError as error:
-            log.warning("%s: %s", error, lost)
 
     def experiment(self, client: MlflowClient, name: str) -> str:
         """Return the id of the experiment `name`, created if absent."""
@@ -225,12 +225,13 @@ class Tracker:
     def run(self, folder: RunFolder, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[RunLog]:
         """Log a run while it is computed; it ends FINISHED, KILLED (interrupted) or FAILED.
 
-        A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted.
+        A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted. The folder
+        notes the tags, also where no copy is kept or the store fails, for a later copy.
         """
         log = RunLog(self, folder)
         status = "KILLED"  # by Ctrl-C or another signal
         try:
-            if self.enabled and _PARENT not in tags:  # else `parent` did it
+            if self.enabled and "experiment" not in tags:  # else `Parent.open` did it
                 log.guarded(self.end_abandoned)
             log.start(params, tags)
             yield log
@@ -247,9 +248,10 @@ class Tracker:
         Raises:
             RunError: the run is not finished, or the store fails.
         """
-        kept, details = noted(folder.path / _NOTE) or {}, folder.result
+        kept, details = noted(folder.path / NOTE) or {}, folder.result
+        tags = {key: value for key, value in kept.get("tags", {}).items() if key != PARENT}  # may be of another store
         log = RunLog(self, folder)
-        log.start(folder.config.flat(), kept.get("tags", {}))
+        log.start(folder.config.flat(), tags)
         log.artifacts(details)
         log.finish("FINISHED")
         if log.error is not None:
@@ -264,28 +266,33 @@ class Tracker:
         Raises:
             RunError: the store fails.
         """
-        copied = list[str]()
-        folders = [RunFolder(path.parent) for path in sorted(self.root.glob("*/config.json"))]
-        for folder in folders if self.enabled else ():
-            if folder.status != "finished":
-                continue
-            with suppress(BlockingIOError), locked(folder.path / ".lock", wait=False):
-                if not self._holds(folder):
-                    self.export(folder)
-                    copied.append(folder.run_id)
-        return copied
+        folders = [RunFolder(path.parent) for path in sorted(self.root.glob("*/config.json"))] if self.enabled else []
+        return [folder.run_id for folder in folders if folder.status == "finished" and self.ensure(folder)]
 
-    def _holds(self, folder: RunFolder) -> bool:
-        """Whether the store has a whole copy of a run, or had one that was deleted."""
-        from mlflow.exceptions import MlflowException
-
-        kept = noted(folder.path / _NOTE)
-        if kept is None or kept["uri"] != self.shown:
-            return False
-        with self.answering(), suppress(MlflowException):  # it is not there
-            info = self.client().get_run(kept["run_id"]).info
-            return bool(info.lifecycle_stage == "deleted" or info.status == "FINISHED")
+    def ensure(self, folder: RunFolder) -> bool:
+        """Copy a finished run if the store lacks it and no other process has the folder; return whether it did."""
+        note = folder.path / NOTE
+        with suppress(BlockingIOError), locked(folder.path / ".lock", wait=False), self.answering():
+            if not self.holds(folder):
+                self.export(folder)
+                return True
+            if (kept := noted(note)) and not kept.get("whole"):
+                write_json(note, {**kept, "whole": True})
         return False
+
+    def holds(self, folder: RunFolder, status: str = "FINISHED") -> bool:
+        """Whether the store has a whole copy, which ended so, or had one that was deleted."""
+        with self.answering():
+            return self.state(folder.path / NOTE) in ("deleted", status)
+
+    def state(self, note: Path) -> str:
+        """Return the status of a note's run in this store, or 'deleted'; '' if there is none."""
+        with _unless_gone():
+            client = self.client()
+            if (kept := noted(note, self.shown)) and (run_id := run_of(client, kept)):
+                info = client.get_run(run_id).info
+                return "deleted" if info.lifecycle_stage == "deleted" else str(info.status)
+        return ""
 
     def end_abandoned(self) -> list[str]:
         """End this folder's runs that the store lists as running but whose process is gone (kill -9, power cut).
@@ -296,17 +303,17 @@ class Tracker:
             Names of the ended runs.
         """
         client, ended = self.client(), list[str]()
-        places = [experiment.experiment_id for experiment in client.search_experiments()]
-        runs = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
+        known = [experiment.experiment_id for experiment in client.search_experiments()]
+        runs = client.search_runs(known, "attributes.status = 'RUNNING'", max_results=1000) if known else []
         running = {run.info.run_id: run.info.run_id for run in runs}
         running |= {run.data.tags.get(TOKEN, run.info.run_id): run.info.run_id for run in runs}
-        notes = [*self.root.glob(f"*/{_NOTE}"), *self.root.glob(f"*/trials/*/{_NOTE}")]
-        for note in notes if running else ():
-            kept, folder = noted(note), RunFolder(note.parent)
+        places = [*self.root.glob(f"*/{NOTE}"), *self.root.glob(f"*/trials/*/{NOTE}")]
+        for note in places if running else ():
+            kept, folder = noted(note, self.shown), RunFolder(note.parent)
             run_id = "" if kept is None else running.get(kept["run_id"] or kept["token"], "")
-            if kept is None or kept["uri"] != self.shown or not run_id:
+            if not run_id:
                 continue
-            lock = note.with_name(_ALIVE)
+            lock = note.with_name(ALIVE)
             lock = lock if lock.exists() else note.with_name(".lock")
             if not lock.exists():  # a trial that is held by a database server
                 continue
@@ -316,89 +323,6 @@ class Tracker:
                     self.export(folder)
                 ended.append(folder.run_id)
         return ended
-
-    # --- parent runs -----------------------------------------------------------------------------------------------
-
-    def knows(self, note: Path) -> bool:
-        """Whether this store has the run in a note of `parent`, or keeps no copy; asks no server."""
-        kept = noted(note)
-        there = self.uri != default_uri(self.root) or (self.root / "mlflow.db").exists()
-        return not self.enabled or (there and kept is not None and kept["uri"] == self.shown)
-
-    def parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str | None:
-        """Find or create the parent MLflow run in the experiment `name`; end abandoned runs.
-
-        Args:
-            note: file that stores its id, so that a rerun of the command uses the same parent.
-            name: of the experiment and of the run.
-            tags: of the run.
-
-        Returns:
-            Its id; None if no copy is kept, or if the store fails (with a warning).
-        """
-        if not self.enabled:
-            return None
-        from mlflow.exceptions import MlflowException
-
-        with self._tolerated(f"no MLflow run for '{name}'"), locked(note.with_suffix(".lock")):
-            self.end_abandoned()
-            client, kept = self.client(), noted(note)
-            if kept is not None and kept["uri"] == self.shown and (run_id := run_of(client, kept)):
-                with suppress(MlflowException):  # somebody has deleted it: make another
-                    client.update_run(run_id, status="RUNNING")
-                    write_json(note, {**kept, "run_id": run_id})
-                    return run_id
-            experiment, kept = self.experiment(client, name), announced(note, self.shown)
-            tags = {TOKEN: kept["token"], "mlflow.runName": name, **_ORIGIN, **tags}
-            run_id = str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
-            write_json(note, {**kept, "run_id": run_id})
-            return run_id
-        return None
-
-    @contextmanager
-    def working(self, note: Path) -> Iterator[None]:
-        """Hold the run of `parent` while its runs are computed, then end it.
-
-        Several processes may hold it. `end_abandoned` ends one that a kill -9 leaves running.
-        """
-        with locked(note.with_name(_ALIVE), shared=True):
-            status = "FAILED"
-            try:
-                yield
-                status = "FINISHED"
-            except (KeyboardInterrupt, Stopped):
-                status = "KILLED"
-                raise
-            finally:
-                kept = noted(note)
-                if kept is not None and kept["uri"] == self.shown:
-                    with suppress(Exception):  # `end_abandoned` does it later
-                        self.client().set_terminated(kept["run_id"], status=status)
-
-    def close_parent(
-        self, note: Path, name: str, summaries: Sequence[SummaryRun], artifacts: Sequence[Path], answer: str = ""
-    ) -> None:
-        """Replace the summary runs under a parent, give the parent its artifacts, and end it.
-
-        Creates one run per summary, with the group's tags, so that the MLflow pages compare strategies at once. An
-        artifact in a folder `figures` stays in one. If the store fails, only a warning is logged.
-        """
-        if not self.enabled or (kept := noted(note)) is None:  # the store failed when the parent was to be made
-            return
-        with self._tolerated(f"'{name}' has no summary runs"), locked(note.with_suffix(".lock")):
-            client = self.client()
-            experiment, parent = self.experiment(client, name), str(kept["run_id"])
-            condition = f"tags.`{_PARENT}` = '{parent}' and {_SUMMARIES}"
-            for earlier in client.search_runs([experiment], condition):
-                _delete(client, earlier.info.run_id)
-            for summary in summaries:
-                _log_summary(client, experiment, parent, summary)
-            client.set_terminated(parent)
-            if answer:
-                client.set_tag(parent, _DESCRIPTION, answer[:_TAG_LIMIT])
-                client.set_experiment_tag(experiment, _DESCRIPTION, answer[:_TAG_LIMIT])
-            for path in artifacts:
-                client.log_artifact(parent, str(path), "figures" if path.parent.name == "figures" else None)
 
 
 class RunLog:
@@ -421,7 +345,8 @@ class RunLog:
         self._sent = time.monotonic()
 
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Create the MLflow run, in place of an earlier copy of the same folder, with its points so far."""
+        """Note the tags; create the MLflow run, in place of an earlier copy of the folder, with its points so far."""
+        self.guarded(lambda: self._note(tags=dict(tags), whole=False))
         if self.tracker.enabled:
             self.guarded(lambda: self._create(params, tags))
             for point in self.folder.metrics():
@@ -443,19 +368,27 @@ class RunLog:
         self.guarded(self._flush)
         if (client := self._client) is not None:
             self.guarded(lambda: client.set_terminated(self.run_id, status=status))
+            if status == "FINISHED":
+                self.guarded(lambda: self._note(whole=True))
+
+    def _note(self, **more: Any) -> None:
+        """Put values into the folder's note."""
+        note = self.folder.path / NOTE
+        write_json(note, {"uri": "none", "run_id": "", "token": "", **(noted(note) or {}), **more})
 
     def _create(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         client = self.tracker.client()
         experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
-        note = self.folder.path / _NOTE
-        earlier = noted(note)
-        if earlier is not None and earlier["uri"] == self.tracker.shown and (run_id := run_of(client, earlier)):
-            _delete(client, run_id)
-        kept, name = announced(note, self.tracker.shown, tags=dict(tags)), self.folder.run_id
-        named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **_ORIGIN, **tags}
+        note, name, shown = self.folder.path / NOTE, self.folder.run_id, self.tracker.shown
+        if (earlier := noted(note, shown)) and (run_id := run_of(client, earlier)):
+            delete_run(client, run_id)
+        if above := noted(self.tracker.root / tags["experiment"] / NOTE, shown) if "experiment" in tags else None:
+            tags = {**tags, PARENT: above["run_id"]}
+        kept = announced(note, shown, tags=dict(tags))
+        named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **ORIGIN, **tags}
         run = client.create_run(experiment, tags=named, run_name=name)
         self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
-        write_json(note, {**kept, "run_id": self.run_id})
+        self._note(run_id=self.run_id)
         log_params(client, self.run_id, params)
 
     def _flush(self) -> None:
@@ -480,11 +413,16 @@ class RunLog:
             self.error = str(error)
 
 
+def param_text(value: Any) -> str:
+    """Return a parameter's value as MLflow holds it."""
+    return "" if value is None else str(value)[:_PARAM_LIMIT]
+
+
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
     """Log parameters in batches within MLflow's limits; None is written as ''."""
     from mlflow.entities import Param
 
-    items = [Param(key, "" if value is None else str(value)[:_PARAM_LIMIT]) for key, value in params.items()]
+    items = [Param(key, param_text(value)) for key, value in params.items()]
     for start in range(0, len(items), 100):
         client.log_batch(run_id, params=items[start : start + 100])
 
@@ -499,16 +437,28 @@ def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float,
         client.log_batch(run_id, metrics=items[start : start + 1000])
 
 
-def _log_summary(client: MlflowClient, experiment: str, parent: str, summary: SummaryRun) -> None:
-    tags = {_PARENT: parent, "negbench.kind": "summary", **_ORIGIN, **summary.tags}
-    run_id = str(client.create_run(experiment, tags=tags, run_name=summary.name).info.run_id)
-    log_params(client, run_id, summary.params)
-    log_points(client, run_id, [(key, value, 0) for key, value in summary.metrics.items()])
-    client.set_terminated(run_id)
+def delete_run(client: MlflowClient, run_id: str) -> None:
+    """Delete a run, unless somebody has."""
+    with _unless_gone():
+        client.delete_run(run_id)
 
 
-def _delete(client: MlflowClient, run_id: str) -> None:
+@contextmanager
+def _unless_gone() -> Iterator[None]:
+    """Leave the block where MLflow says that a run does not exist or is deleted; a store that fails is an error."""
     from mlflow.exceptions import MlflowException
 
-    with suppress(MlflowException):  # somebody has deleted it
-        client.delete_run(run_id)
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+
+
+def _half_made(store: Path) -> bool:
+    """Whether a kill left MLflow's tables incomplete, after which it refuses the file: it adds an experiment last."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(store)) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        ours = "alembic_version" in tables and len(tables & {"experiments", "runs", "metrics", "params", "tags"}) > 1
+        return ours and not ("experiments" in tables and [*database.execute("SELECT 1 FROM experiments LIMIT 1")])
+    return False

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ import optuna
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from negbench.errors import NegbenchError, OptionError, RunError, without_secrets
 from negbench.grid.comparison import check_name
@@ -30,6 +32,14 @@ MAX_DEATHS = 5  # a trial whose worker dies this often is taken as the cause, an
 _POLL = 0.5  # seconds between polls while other workers compute the last trials
 
 Objective = Callable[[optuna.Trial], float]
+
+
+# what a storage raises that fails; a trial that it interrupts is queued again, as that of a dead worker
+_FAULTS = (optuna.exceptions.StorageInternalError, SQLAlchemyError)
+
+
+class _Unanswered(BaseException):
+    """Carries one of `_FAULTS` past Optuna, which would count it as a failed trial."""
 
 
 class Pruned(BaseException):
@@ -62,7 +72,7 @@ class Book:
         self.folder, self.name, self.trials = folder, folder.name, trials
         if spec is not None:
             files.seal(folder)
-        with self.hold():
+        with self.hold(), self.answering():
             self.spec, self.url = self._agreed(spec, storage)
             if spec is None and storage is None and not Path(self.url).is_file():
                 raise RunError(f"study '{self.name}' has no trials: {self.url} is missing")
@@ -116,9 +126,22 @@ class Book:
         with files.locked(self.folder / name / ".lock", wait=wait):
             yield
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Raise RunError, in one line and without secrets, if the storage fails in this block."""
+        try:
+            yield
+        except (*_FAULTS, _Unanswered) as error:
+            reason = _reason(error.__cause__ or error, self.url)
+            raise RunError(
+                f"the study's storage {without_secrets(self.url)} fails ({reason}); its trials are kept: rerun the "
+                "command when it answers"
+            ) from error
+
     def frozen(self) -> list[FrozenTrial]:
         """Return all trials, in order of number."""
-        trials: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
+        with self.answering():
+            trials: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
         return trials
 
     def counts(self) -> dict[str, int]:
@@ -139,12 +162,12 @@ class Book:
             notify: called with a line about each trial.
 
         Raises:
-            NegbenchError: the default itself (trial 0) cannot be computed.
+            NegbenchError: the default itself (trial 0) cannot be computed, or the storage fails.
         """
         made = 0
         while True:
             check_stopped()
-            with ExitStack() as turn:
+            with self.answering(), ExitStack() as turn:
                 turn.enter_context(self.hold())
                 self._requeue_dead(notify)
                 number = self._next()
@@ -196,11 +219,13 @@ class Book:
             for knob in self.spec.space.knobs:
                 knob.suggest(trial)
             turn.close()
-            return _evaluated(objective, trial)
+            return objective(trial)
 
         with ExitStack() as held:
             try:
-                self.study.optimize(held_objective, n_trials=1, catch=(Exception,) if number else ())
+                self.study.optimize(
+                    partial(_evaluated, held_objective), n_trials=1, catch=(Exception,) if number else ()
+                )
             except NegbenchError as error:
                 if number > 0:
                     raise
@@ -225,9 +250,12 @@ def _opened(url: str) -> BaseStorage:
         patience = {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}  # for a server that does not answer
         return optuna.storages.RDBStorage(url, engine_kwargs=patience)
     except Exception as error:  # whatever the journal's reader and the database's driver raise
-        reason = without_secrets(str(getattr(error, "orig", error)).split("\n")[0], url)
         place = without_secrets(url)
-        raise OptionError(f"the study's storage {place} cannot be opened ({type(error).__name__}: {reason})") from error
+        raise OptionError(f"the study's storage {place} cannot be opened ({_reason(error, url)})") from error
+
+
+def _reason(error: BaseException, url: str) -> str:
+    return f"{type(error).__name__}: {without_secrets(str(getattr(error, 'orig', error)).split(chr(10))[0], url)}"
 
 
 def _evaluated(objective: Objective, trial: optuna.Trial) -> float:
@@ -238,6 +266,8 @@ def _evaluated(objective: Objective, trial: optuna.Trial) -> float:
         raise optuna.TrialPruned from error
     except KeyboardInterrupt as error:  # Optuna would count it as a failed trial
         raise Stopped(signal.SIGINT) from error
+    except _FAULTS as error:
+        raise _Unanswered from error
     except Exception as error:
         trial.set_user_attr(
             "error", str(error) if isinstance(error, NegbenchError) else f"{type(error).__name__}: {error}"

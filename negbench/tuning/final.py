@@ -53,7 +53,7 @@ def importance(book: Book) -> dict[str, float]:
     done = finished(book)
     if len(done) < FEWEST or len({trial.value for trial in done}) == 1:
         return {}
-    with warnings.catch_warnings():
+    with book.answering(), warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         shares: dict[str, float] = optuna.importance.get_param_importances(
             book.study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=_SEED)

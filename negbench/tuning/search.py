@@ -18,6 +18,7 @@ from negbench.machine.signals import Stopped
 from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import layers_of, read_recipe
 from negbench.settings.options import Study
+from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
 from negbench.systems.system import with_system
 from negbench.tuning.book import Book
@@ -93,7 +94,7 @@ def study(asked: Study, execution: Execution, say: Callable[[str], None]) -> tup
     if not executor.elsewhere and executor.workers > 1:  # encode once before several workers would
         open_run(spec.space.corners(spec.config)[0], Display(), SCENES)
     try:
-        with Tracker.open(runs, uri).working(book.folder / "mlflow.json"):
+        with Parent(Tracker.open(runs, uri), book.folder).working():
             run_study(job, executor, notify)
     except (KeyboardInterrupt, Stopped):
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)

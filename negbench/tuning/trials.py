@@ -18,6 +18,7 @@ from negbench.loop.types import Log, PlannedRun, RunResult, Watch
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig, resolved
+from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder, runs_of
 from negbench.store.tracking import Tracker
 from negbench.tuning.book import Book, Objective, Pruned, trial_folder
@@ -36,7 +37,6 @@ class Job:
         storage: database URL for Optuna, or None for the journal in the folder.
         trials: number of trials to compute.
         uri: MLflow store of the trials' copies.
-        parent: their parent MLflow run.
         opens: makes the objective in the worker; importable by name. `Trials`, except in tests.
     """
 
@@ -45,7 +45,6 @@ class Job:
     storage: str | None
     trials: int
     uri: str | None
-    parent: str | None
     opens: Callable[[Job], Objective]
 
     def tags(self, trial: int) -> dict[str, str]:
@@ -53,7 +52,7 @@ class Job:
         name = self.folder.name
         tags = {"experiment": name, "study": name, "negbench.kind": "trial", "trial": str(trial)}
         tags["strategy"] = str(self.spec.base["strategy"]["name"])
-        return tags | ({"mlflow.parentRunId": self.parent} if self.parent else {})
+        return tags
 
 
 class Trials:
@@ -142,9 +141,9 @@ def open_study(
         RunError, OptionError: see `Book`.
     """
     folder = runs / name
-    book, tracker = Book(folder, spec, storage, trials), Tracker.open(runs, tracking_uri)
-    parent = tracker.parent(folder / "mlflow.json", name, {"negbench.kind": "study", "study": name})
-    return book, Job(folder, spec, storage, trials, tracking_uri, parent, Trials)
+    book = Book(folder, spec, storage, trials)
+    Parent(Tracker.open(runs, tracking_uri), folder).open()
+    return book, Job(folder, spec, storage, trials, tracking_uri, Trials)
 
 
 def serve(job: Job, notify: Notify) -> int:

@@ -1,0 +1,212 @@
+"""The MLflow run above the runs of a comparison or a study: made, held while they are computed, copied whole.
+
+What it holds stands in the folder, so that a store that was down, lost or never used gets everything later: `close`
+by the command that computes, `restore` by `negbench ui` and `negbench doctor`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from negbench.display import log
+from negbench.errors import NegbenchError
+from negbench.machine.files import check_links, locked, read_json, sha256_of, write_json
+from negbench.machine.signals import Stopped
+from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, SummaryRun, announced, noted, run_of
+from negbench.store.runfolder import RunFolder
+from negbench.store.tracking import ALIVE, Tracker, delete_run, log_params, log_points, param_text
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+_HELD = "mlflow-summary.json"  # in the folder: what the parent run holds besides its runs
+_TOLD = set[Path]()  # folders whose `open` said that the store fails
+_TAG_LIMIT = 5000  # characters of a tag's value
+_DESCRIPTION = "mlflow.note.content"  # Markdown, of a run and of an experiment
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A comparison's or a study's run in a store; its experiment has the same name.
+
+    Args:
+        tracker: the store.
+        folder: of the comparison or the study, in the runs folder.
+    """
+
+    tracker: Tracker
+    folder: Path
+
+    def open(self) -> None:
+        """Find the run or create it, and end abandoned runs; a store that fails costs a warning."""
+        try:
+            if self.tracker.enabled:
+                with self.tracker.answering(), self._lock():
+                    self.tracker.end_abandoned()
+                    self._run(self.tracker.client())
+        except NegbenchError as error:
+            log.warning("%s: no MLflow run for '%s'", error, self.folder.name)
+            _TOLD.add(self.folder)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Hold the run while its runs are computed, then end it.
+
+        Several processes may hold it. `end_abandoned` ends one that a kill -9 leaves running.
+        """
+        with locked(self.folder / ALIVE, shared=True):
+            status = "FAILED"
+            try:
+                yield
+                status = "FINISHED"
+            except (KeyboardInterrupt, Stopped):
+                status = "KILLED"
+                raise
+            finally:
+                if kept := self._kept():
+                    with suppress(Exception):  # `end_abandoned` does it later
+                        self.tracker.client().set_terminated(kept["run_id"], status=status)
+
+    def close(self, summaries: Sequence[SummaryRun], artifacts: Sequence[Path], answer: str) -> None:
+        """Note in the folder what the run is to hold, and copy it.
+
+        One run per summary, with the group's tags, lets the MLflow pages compare strategies at once. An artifact in a
+        folder `figures` stays in one.
+        """
+        held = [asdict(each) | {"params": {k: param_text(v) for k, v in each.params.items()}} for each in summaries]
+        for each in held:
+            each["metrics"] = {key: value for key, value in each["metrics"].items() if math.isfinite(value)}
+        names = [path.relative_to(self.folder).as_posix() for path in artifacts]
+        write_json(self.folder / _HELD, {"summaries": held, "artifacts": names, "answer": answer})
+        self.complete()
+
+    def complete(self) -> None:
+        """Copy what the store lacks of the comparison, by the notes in folders; a remark counts what stays missing."""
+        if not self.tracker.enabled or not os.access(self.folder, os.W_OK) or (self._whole() and not self._lacking()):
+            return
+        try:
+            with self.tracker.answering():
+                self.copy()
+        except NegbenchError as error:
+            why = "" if self.folder in _TOLD else f"{error}: "
+            lost = f"{len(self._lacking())} of {len(self._runs())} runs, and the summary of '{self.folder.name}'"
+            again = "rerun the command, or `negbench ui`, when the store answers"
+            log.warning("%s%s are not copied: %s", why, lost, again)
+        _TOLD.discard(self.folder)
+
+    def held(self) -> bool:
+        """Whether the store has all but the runs, or had the parent, which somebody deleted; asks the store."""
+        state = self.tracker.state(self.folder / NOTE)
+        return state == "deleted" or (state == "FINISHED" and self._whole())
+
+    def copy(self) -> None:
+        """Copy the runs that the store lacks by their notes, and all that the parent holds; end it.
+
+        Raises:
+            NegbenchError, or an error of MLflow: the store fails.
+        """
+        check_links(self.folder)
+        with self._lock():
+            self.tracker.end_abandoned()
+            client = self.tracker.client()
+            parent, digest = self._run(client), self._digest()
+            for folder in self._lacking():
+                self.tracker.ensure(folder)
+            for note in (folder.path / NOTE for folder in self._runs()):
+                kept = noted(note, self.tracker.shown)
+                if kept and kept["tags"].get("experiment") == self.folder.name and kept["tags"].get(PARENT) != parent:
+                    client.set_tag(kept["run_id"], PARENT, parent)  # it was copied while there was no parent
+                    write_json(note, kept | {"tags": kept["tags"] | {PARENT: parent}})
+            self._send(client, parent)
+            client.set_terminated(parent)
+            write_json(self.folder / NOTE, {**self._kept(), "whole": digest})
+
+    def _lock(self) -> Any:
+        return locked(self.folder / "mlflow.lock")
+
+    def _kept(self) -> dict[str, Any]:
+        """Return the note of this store's run; empty if there is none."""
+        return noted(self.folder / NOTE, self.tracker.shown) or {}
+
+    def _digest(self) -> str:
+        held = self.folder / _HELD
+        return sha256_of(held) if held.exists() else ""
+
+    def _whole(self) -> bool:
+        return self.tracker.there and self._kept().get("whole") == self._digest()
+
+    def _runs(self) -> list[RunFolder]:
+        """Return the finished runs of a comparison."""
+        file, root = self.folder / "comparison.json", self.tracker.root
+        names = dict.fromkeys(row["run"] for row in read_json(file)["cells"]) if file.exists() else {}
+        plain = [name for name in names if name and Path(name).name == name != ".."]  # a received folder's may lead out
+        return [RunFolder(root / name) for name in plain if (root / name / "result.json").exists()]
+
+    def _lacking(self) -> list[RunFolder]:
+        """Return those of the runs whose notes name no whole copy."""
+        return [run for run in self._runs() if not (noted(run.path / NOTE, self.tracker.shown) or {}).get("whole")]
+
+    def _run(self, client: MlflowClient) -> str:
+        """Find or create the run, which is running from now on, and note its id."""
+        note, name = self.folder / NOTE, self.folder.name
+        if self.tracker.state(note) not in ("", "deleted"):
+            kept = self._kept()
+            run_id = run_of(client, kept)
+            client.update_run(run_id, status="RUNNING")
+        else:
+            kind = "study" if (self.folder / "study.json").exists() else "comparison"
+            experiment, kept = self.tracker.experiment(client, name), announced(note, self.tracker.shown)
+            tags = {TOKEN: kept["token"], "mlflow.runName": name, **ORIGIN, "negbench.kind": kind, kind: name}
+            run_id = str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
+        write_json(note, {**kept, "run_id": run_id, "whole": None})
+        return run_id
+
+    def _send(self, client: MlflowClient, parent: str) -> None:
+        """Replace the summary runs, and send answer and artifacts."""
+        if not (self.folder / _HELD).exists():
+            return
+        held, experiment = read_json(self.folder / _HELD), self.tracker.experiment(client, self.folder.name)
+        for earlier in client.search_runs([experiment], f"tags.`{PARENT}` = '{parent}' and {SUMMARIES}"):
+            delete_run(client, earlier.info.run_id)
+        for each in (SummaryRun(**given) for given in held["summaries"]):
+            tags = {PARENT: parent, "negbench.kind": "summary", **ORIGIN, **each.tags}
+            run_id = str(client.create_run(experiment, tags=tags, run_name=each.name).info.run_id)
+            log_params(client, run_id, each.params)
+            log_points(client, run_id, [(key, value, 0) for key, value in each.metrics.items()])
+            client.set_terminated(run_id)
+        if answer := held["answer"][:_TAG_LIMIT]:
+            client.set_tag(parent, _DESCRIPTION, answer)
+            client.set_experiment_tag(experiment, _DESCRIPTION, answer)
+        for path in (self.folder / name for name in held["artifacts"]):
+            if path.is_file() and path.resolve().is_relative_to(self.folder.resolve()):  # a received folder's may not
+                client.log_artifact(parent, str(path), "figures" if path.parent.name == "figures" else None)
+
+
+def restore(tracker: Tracker) -> Iterator[str]:
+    """End what no process computes any more, and copy what the store lacks of the whole runs folder, asking the store.
+
+    Yields:
+        A line for each kind of mend.
+
+    Raises:
+        RunError: the store fails.
+    """
+    with tracker.answering():
+        if ended := tracker.end_abandoned():
+            yield f"marked as ended, because their process is gone: {', '.join(ended)}"
+        copied, names = len(tracker.copy_missing()), list[str]()
+        folders = {path.parent for kind in ("comparison", "study") for path in tracker.root.glob(f"*/{kind}.json")}
+        for parent in (Parent(tracker, folder) for folder in sorted(folders) if tracker.enabled):
+            with suppress(BlockingIOError), locked(parent.folder / ALIVE, wait=False):  # else it is computed
+                if not parent.held():
+                    parent.copy()
+                    names.append(parent.folder.name)
+    parts = [f"{copied} run{'s' * (copied > 1)}"] * bool(copied) + [f"the summary of {', '.join(names)}"] * bool(names)
+    if parts:
+        yield f"copied {' and '.join(parts)} that the store lacked"

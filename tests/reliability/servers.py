@@ -1,0 +1,153 @@
+"""Servers that stop and come back, and what an MLflow store shows of a comparison; for the tests beside this file."""
+
+import os
+import pwd
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+class Server:
+    """An `mlflow server` on this machine alone; its store stays in `place` while it is stopped."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.port = place, free_port()
+        place.mkdir(parents=True, exist_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        words = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1", "--artifacts-destination", "files"]
+        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", "sqlite:///store.db", *words]
+        quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        with (self.place / "log").open("ab") as log:
+            how: dict[str, Any] = {"stdout": log, "stderr": log, "cwd": self.place, "start_new_session": True}
+            self._process = subprocess.Popen(command, env=os.environ | quiet, **how)
+        for _ in range(1000):
+            with suppress(URLError, OSError), urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
+                return
+            assert self._process.poll() is None, (self.place / "log").read_text()
+            time.sleep(0.3)
+        raise AssertionError(f"no answer: {(self.place / 'log').read_text()}")
+
+    def stop(self) -> None:
+        """End it and its workers at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class Line:
+    """A line to a server on this machine that can be cut, at once or after some packets, and mended."""
+
+    def __init__(self, to: int) -> None:
+        self._to, self._left, self._ends = to, -1, list[socket.socket]()
+        self.port = free_port()
+        self.mend()
+
+    def mend(self, sent: int = -1) -> None:
+        """Connect; the line is cut at what the client sends after this many packets."""
+        self.cut()
+        self._left, server = sent, socket.create_server(("127.0.0.1", self.port))
+        self._ends.append(server)
+        threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+
+    def cut(self) -> None:
+        """Refuse connections, and end those that are open."""
+        ends, self._ends = self._ends, []
+        for each in ends:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self, server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = server.accept()
+                behind = socket.create_connection(("127.0.0.1", self._to))
+                self._ends += [client, behind]
+                threading.Thread(target=self._carry, args=(client, behind), daemon=True).start()
+
+    def _carry(self, client: socket.socket, behind: socket.socket) -> None:
+        with suppress(OSError, ValueError), client, behind:
+            while True:
+                for ready in select.select([client, behind], [], [])[0]:
+                    if not (data := ready.recv(65536)):
+                        return
+                    if ready is client and self._left == 0:
+                        self.cut()
+                    self._left -= ready is client
+                    (behind if ready is client else client).sendall(data)
+
+
+def _unmeasured(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(pair for pair in metrics.items() if not re.search("seconds|memory|mib", pair[0]))
+
+
+def contents(uri: str, name: str) -> dict[str, Any]:
+    """Return what a store shows of a comparison: its runs, those outside of it, its answer, its files."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    if (experiment := client.get_experiment_by_name(name)) is None:
+        return {}
+    runs = client.search_runs([experiment.experiment_id])
+    parents = [run.info.run_id for run in runs if run.data.tags["negbench.kind"] == "comparison"]
+    above = {run.info.run_name: run.data.tags.get("mlflow.parentRunId", *parents) for run in runs}
+    files = {run.info.run_name: sorted(file.path for file in client.list_artifacts(run.info.run_id)) for run in runs}
+    return {
+        "runs": Counter(f"{run.data.tags['negbench.kind']} {run.info.status}" for run in runs),
+        "values": sorted((run.info.run_name, _unmeasured(run.data.metrics)) for run in runs),
+        "loose": [name for name, parent in above.items() if parent not in parents],
+        "answer": experiment.tags.get("mlflow.note.content"),
+        "files": files,
+    }
+
+
+class Database:
+    """A PostgreSQL server on this machine alone, for its superuser alice; RuntimeError where it cannot be started."""
+
+    def __init__(self) -> None:
+        tools, root = sorted(Path("/usr/lib/postgresql").glob("*/bin")), os.getuid() == 0
+        self._as = ["runuser", "-u", "postgres", "--"] if root else []  # it refuses to run as root
+        if not tools or (
+            root and (shutil.which("runuser") is None or "postgres" not in {u[0] for u in pwd.getpwall()})
+        ):
+            raise RuntimeError("needs PostgreSQL's server, and a user other than root to run it")
+        self.port, self._tools, self._place = free_port(), tools[-1], Path(tempfile.mkdtemp(prefix="database-"))
+        if root:
+            shutil.chown(self._place, "postgres")
+        self._run("initdb", "-A", "trust", "-U", "alice", "--no-sync")
+        options = f"-p {self.port} -k {self._place} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._run("pg_ctl", "-w", "-l", str(self._place / "log"), "-o", options, "start")
+        for name in ("studies", "runs"):  # Optuna and MLflow each have a table alembic_version
+            command = [self._tools / "createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "alice", name]
+            subprocess.run(command, check=True)
+
+    def _run(self, tool: str, *words: str) -> None:
+        command = [*self._as, str(self._tools / tool), "-D", str(self._place / "data"), *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
+
+    def stop(self) -> None:
+        """End it, and delete what it stored."""
+        self._run("pg_ctl", "-m", "immediate", "stop")
+        shutil.rmtree(self._place)

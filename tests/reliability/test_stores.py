@@ -1,0 +1,233 @@
+"""MLflow servers and databases that stop and come back: nothing is lost or runs for ever, no password is shown."""
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from mlflow.tracking import MlflowClient
+from servers import Database, Line, Server, contents
+
+from negbench.cli.main import run as negbench
+from negbench.machine.signals import Stopped
+from negbench.store import tracking
+from negbench.store.tracking import Tracker, default_uri
+
+SECRET = "hunter2-Geheimnis"
+GRID = ("compare", "--strategies", "qure,dqe", "--lr", "fixed", "--seeds", "2", "--no-report", "--name", "c")
+
+
+def again_by(how: str, flags: list[str]) -> list[str]:
+    return {"rerun": [*GRID, *flags], "ui": ["ui", "c"], "doctor": ["doctor"]}[how]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Start `mlflow server` with an empty store; return its port."""
+    started = Server(tmp_path_factory.mktemp("server"))
+    yield started.port
+    started.stop()
+
+
+@pytest.fixture
+def line(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    """Return a line to the server; a store that failed is asked again at once."""
+    monkeypatch.setattr(tracking, "_FORGET", 0.0)
+    monkeypatch.setattr(tracking, "_SILENT", {})
+    cable = Line(server)
+    yield cable
+    cable.mend()
+    client = MlflowClient(f"http://127.0.0.1:{cable.port}")
+    for experiment in client.search_experiments():
+        if experiment.experiment_id != "0":  # the next test's has the same name
+            client.rename_experiment(experiment.experiment_id, f"{experiment.name}-{experiment.experiment_id}")
+    cable.cut()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Compute the grid with the store in its runs folder; return the folder and what the store shows."""
+    runs = tmp_path_factory.mktemp("undisturbed") / "runs"
+    assert negbench([*GRID, *vector_flags, "--runs-dir", str(runs)]) == 0
+    want = contents(default_uri(runs), "c")
+    assert want["runs"] == {"cell FINISHED": 4, "summary FINISHED": 2, "comparison FINISHED": 1}
+    assert want["loose"] == []
+    assert "table.md" in want["files"]["c"]
+    assert want["answer"].startswith("R@10 ")
+    return runs, want
+
+
+@pytest.fixture
+def none(undisturbed: tuple[Path, dict[str, Any]], vector_flags: list[str], tmp_path: Path) -> Path:
+    """Return a runs folder of the grid, computed with `--tracking-uri none`."""
+    assert negbench([*GRID, *vector_flags, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 0
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(("sent", "again"), [(0, "rerun"), (7, "ui"), (60, "doctor"), (100, "ui")])
+def test_a_server_that_stops_gets_the_whole_when_it_is_back(
+    sent, again, line, undisturbed, vector_flags, tmp_path, capfd
+):
+    """It stops at the start, or after some packets: while it gets a parent, a cell, a summary."""
+    uri, address = f"http://alice:{SECRET}@127.0.0.1:{line.port}", f"http://127.0.0.1:{line.port}"
+    place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", uri]
+    line.mend(sent)
+    assert negbench([*GRID, *vector_flags, *place]) == 0
+    out, err = capfd.readouterr()
+    lost = [text for text in err.splitlines() if " are not copied: " in text]
+    assert len(lost) == 1, err
+    assert " of 4 runs, and the summary of 'c' are not copied: rerun the command, or `negbench ui`" in lost[0]
+    line.mend()
+    assert negbench(again_by(again, vector_flags) + place) == 0
+    told = "".join(capfd.readouterr())
+    assert contents(address, "c") == undisturbed[1]
+    assert SECRET not in out + err + told
+    if again == "ui":  # the server's own page
+        page = next(text for text in told.splitlines() if text.startswith(f"{address}/#/experiments/"))
+        assert "verdict" in page
+    if again != "rerun":
+        assert " and the summary of c that the store lacked" in told or "copied the summary of c that" in told
+    line.cut()  # whole: nobody is asked
+    assert negbench([*GRID, *vector_flags, *place]) == 0
+    assert " fails (" not in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("line")
+def test_a_server_is_used_without_a_word_of_mlflow(line, vector_flags, tmp_path, capfd):
+    uri = f"http://alice:{SECRET}@127.0.0.1:{line.port}"
+    place = [*vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", uri]
+    assert negbench(["run", "--strategy", "qure", "--json", *place]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["reused"] is False
+    assert negbench(["run", "--strategy", "dqe", "-q", *place]) == 0
+    more = capfd.readouterr()
+    assert more.err == ""
+    assert SECRET not in out + err + more.out
+    assert "View" not in more.out
+
+
+@pytest.mark.usefixtures("ui_commands")
+def test_a_folder_without_a_copy_gets_the_grouped_comparison_from_ui(none, undisturbed):
+    assert not (none / "mlflow.db").exists()
+    assert negbench(["ui", "c", "--runs-dir", str(none)]) == 0
+    assert contents(default_uri(none), "c") == undisturbed[1]
+
+
+@pytest.mark.usefixtures("ui_commands")
+@pytest.mark.parametrize("again", ["ui", "rerun", "doctor"])
+def test_a_copied_folder_shows_the_comparison_as_where_it_was_made(again, undisturbed, vector_flags, tmp_path, capfd):
+    there, place = tmp_path / "there", ["--runs-dir", str(tmp_path / "there")]
+    shutil.copytree(undisturbed[0], there)
+    assert negbench(again_by(again, vector_flags) + place) == 0
+    assert "its MLflow store is now mlflow-moved.db" in "".join(capfd.readouterr())
+    assert contents(default_uri(there), "c") == undisturbed[1]
+    assert "CHART" in Tracker.open(there).address("c")
+
+
+def cut_off(store: Path, statements: int) -> None:
+    """Let MLflow make its tables in a new file, and stop it after so many statements, as a kill does."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    left = iter(range(statements))
+
+    def stop(*_: Any) -> None:
+        if next(left, None) is None:
+            raise Stopped(signal.SIGKILL)
+
+    event.listen(Engine, "before_cursor_execute", stop)
+    try:
+        with pytest.raises(Stopped):
+            MlflowClient(f"sqlite:///{store}").search_experiments()
+    finally:
+        event.remove(Engine, "before_cursor_execute", stop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", ["rerun", "doctor"])
+def test_a_store_that_a_kill_left_half_made_is_made_again(
+    again, none, undisturbed, vector_flags, fast_mode, monkeypatch, capfd, tmp_path
+):
+    """MLflow refuses it for ever: it adds columns that are there."""
+    monkeypatch.setattr(Tracker, "client", fast_mode)
+    tracker, states = Tracker.open(none), list[list[str]]()
+    tracker.set_aside()  # marks the folder as the store's
+    for number, statements in enumerate((20, 40, 250)):
+        made = tmp_path / f"{number}.db"
+        cut_off(made, statements)
+        shutil.copy(made, none / "mlflow.db")
+        states.append(tracker.set_aside())
+    assert states[1] == [
+        f"the MLflow store {none / 'mlflow.db'} was half made when a kill came: a new one takes its place"
+    ]
+    shutil.copy(tmp_path / "1.db", none / "mlflow.db")
+    with pytest.raises(Exception, match="duplicate column name"):
+        MlflowClient(f"sqlite:///{tmp_path / '1.db'}").search_experiments()
+    assert negbench([*again_by(again, vector_flags), "--runs-dir", str(none)]) == 0
+    assert "was half made when a kill came" in "".join(capfd.readouterr())
+    assert contents(default_uri(none), "c") == undisturbed[1]
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[int]:
+    """Start PostgreSQL where the machine has it; return its port."""
+    try:
+        started = Database()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    yield started.port
+    started.stop()
+
+
+def turns(command: list[str], line: Line, sent: int, capfd: Any) -> tuple[str, str]:
+    """Give a command while its database stops after some packets, then again; return what each printed as errors."""
+    line.mend(sent)
+    codes, errors = [negbench(command)], [capfd.readouterr().err]
+    line.mend()
+    codes.append(negbench(command))
+    errors.append(capfd.readouterr().err)
+    assert codes[1] == 0, errors[1]
+    assert SECRET not in "".join(errors)
+    assert "Traceback" not in errors[0]
+    return errors[0], errors[1]
+
+
+@pytest.mark.parametrize("sent", [60, 200, 330])
+def test_a_study_whose_database_stops_ends_with_the_same_trials(
+    sent, database, vector_flags, tmp_path, tmp_path_factory, capfd
+):
+    """It stops while the study is opened, and while trials are drawn, computed and told."""
+    line = Line(database)
+    address = f"postgresql+psycopg://alice:{SECRET}@127.0.0.1:{line.port}/studies"
+    study = ["study", "--strategy", "dqe", "--trials", "3", "--seeds", "1", "--final-seeds", "0", *vector_flags]
+    study += ["--tracking-uri", "none", "--name", f"s{sent}"]
+    first, _ = turns([*study, "--runs-dir", str(tmp_path / "a"), "--storage", address], line, sent, capfd)
+    (text,) = first.splitlines()[-1:]
+    assert text.startswith("negbench: error: the study's storage postgresql+psycopg://alice@127.0.0.1:")
+    line.cut()
+    assert negbench([*study, "--runs-dir", str(tmp_path / "b")]) == 0
+    tables = [pd.read_csv(tmp_path / each / f"s{sent}" / "trials.csv") for each in "ab"]
+    columns = [name for name in tables[1] if name not in ("seconds", "why")]
+    pd.testing.assert_frame_equal(tables[0][columns], tables[1][columns])
+
+
+def test_a_comparison_whose_database_stops_is_copied_whole_when_it_is_back(
+    database, undisturbed, vector_flags, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setattr(tracking, "_FORGET", 0.0)
+    monkeypatch.chdir(tmp_path)  # MLflow puts artifacts into the current folder
+    line = Line(database)
+    address = f"postgresql+psycopg://alice:{SECRET}@127.0.0.1:{line.port}/runs"
+    command = [*GRID, *vector_flags, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", address]
+    first, again = turns(command, line, 900, capfd)
+    (lost,) = [text for text in first.splitlines() if " are not copied: " in text]
+    assert lost.startswith(f"postgresql+psycopg://alice@127.0.0.1:{line.port}/runs fails (")
+    assert " are not copied: " not in again
+    shown, want = contents(address, "c"), undisturbed[1]
+    shown, want = [{key: each[key] for key in ("runs", "values", "loose", "answer")} for each in (shown, want)]
+    assert shown == want
+    line.cut()
