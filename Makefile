@@ -54,7 +54,8 @@ faults: $(STAMP) ## the tests of docs/reliability.md at length: a kill at every 
 mutants: $(STAMP) ## mutation tests: the tests must fail on single faults in the code (SAMPLE=40 of each GROUP, SEED=0)
 	$(BIN)/python tests/mutants.py $(GROUP) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),0)
 
-pinned: $(STAMP) ## compute small comparisons of every kind, and compare labels and numbers with tests/pinned/reference.txt
+pinned: $(STAMP) ## verdicts of stored values, equal on every machine; then small comparisons of every kind, on one machine
+	$(BIN)/python -m tests.pinned.verdicts
 	$(BIN)/python -m tests.pinned.pins
 
 fuzz: $(STAMP) ## try 10,000 strange options and files, new ones each time; none may end in a traceback

@@ -12,8 +12,7 @@ import pickle
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-
-import numpy as np
+from typing import Any
 
 from negbench.analysis import statistics
 from negbench.grid.looks import Looks
@@ -42,8 +41,8 @@ class Differences:
 
     def rivals(self, among: Collection[str], out: Collection[str] = ()) -> list[str]:
         """Return the strategies that can be first among these: none of these beats them, and they are not `out`."""
-        beaten = self.pairs.beaten()
-        return [name for name in among if name not in out and not {*beaten[name]} & {*among}]
+        rivals = {*among}
+        return [name for name in among if name not in out and rivals.isdisjoint(self.pairs.beaten[name])]
 
     def behind_at_most(self, name: str, others: Iterable[str]) -> float:
         """Return by how much the best of the others can be ahead of a strategy: the highest end of their intervals."""
@@ -123,10 +122,10 @@ def differences(
     if same not in _KNOWN:
         design = replace(_design(values, margin=margin, alpha=alpha), share=share)
         seeds = {name: each.seeds for name, each in values.items()}
-        generator = seeded(values, key)
         table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
-        against = {} if baseline is None or len(values) == 2 else statistics.against(table, baseline, generator)
-        pairs = statistics.pairs(table, generator)
+        alone = baseline is None or len(values) == 2
+        against = {} if alone else statistics.against(table, str(baseline), table.generator(key))
+        pairs = statistics.pairs(table, table.generator(key))
         if len(values) == 2:  # the only pair is the test against the baseline
             against = {name: each for name in values if baseline and (each := pairs.of(name, baseline))}
         if len(_KNOWN) == 256:
@@ -137,10 +136,8 @@ def differences(
 
 def difference(one: statistics.Seeded, other: statistics.Seeded, design: statistics.Design) -> statistics.Difference:
     """Test one minus the other, on the same seeds and queries, on its own."""
-    values = {"one": one, "other": other}
-    digest = hashlib.sha256(b"".join(np.ascontiguousarray(row).tobytes() for rows in values.values() for row in rows))
-    generator = np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
-    return statistics.against(statistics.ValueTable(values, design), "other", generator)["one"]
+    table = statistics.ValueTable({"one": one, "other": other}, design)
+    return statistics.against(table, "other", table.generator())["one"]
 
 
 def decided(
@@ -172,7 +169,7 @@ def decided(
     return latest
 
 
-def _design(values: Mapping[str, Values], *, margin: float = 0.0, alpha: float) -> statistics.Design:
+def _design(values: Mapping[Any, Values], *, margin: float = 0.0, alpha: float) -> statistics.Design:
     """Return the statistical design, which is the same for all values."""
     first, nested = next(iter(values.values())), any(each.nested for each in values.values())
     return statistics.Design(first.strata, first.clusters, nested, alpha, margin)
@@ -185,15 +182,5 @@ def factorial(corners: Mapping[frozenset[str], Values], *, alpha: float) -> stat
         corners: set of the factors that are on -> values.
         alpha: level; the intervals of all parts are simultaneous.
     """
-    named = {" + ".join(sorted(factors)): each for factors, each in corners.items()}
     cells = {factors: each.values for factors, each in corners.items()}
-    return statistics.factorial(cells, seeded(named, "factorial"), _design(named, alpha=alpha))
-
-
-def seeded(values: Mapping[str, Values], key: str) -> np.random.Generator:
-    """Return a generator seeded with everything that is tested."""
-    digest = hashlib.sha256(key.encode())
-    for name, each in values.items():
-        digest.update(f"{name} {each.seeds}".encode())
-        digest.update(np.ascontiguousarray(each.values).tobytes())
-    return np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
+    return statistics.factorial(cells, _design(corners, alpha=alpha))

@@ -45,7 +45,7 @@ def variance_draws(means: Array, draws: int, generator: np.random.Generator) -> 
     shared = centred.sum(axis=0) / np.maximum(there.sum(axis=0), 1)
     residual = np.where(there, centred - shared, 0.0)
     scale = np.sqrt((residual**2).sum() / max(1, there.sum()))
-    if not scale > 1e-12:
+    if not scale > 1e-13 * np.abs(values).max():  # rounding errors
         return np.zeros((draws, len(means)))
     if len(means) == 2:  # exact, as in a paired t test; how much of it is either's variance changes no difference
         gaps = centred[0] - centred[1]

@@ -8,16 +8,20 @@ whole table, query errors from the covariance of the values. docs/statistics.md 
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from functools import cached_property
+from itertools import chain, combinations
 from typing import Any, Literal
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from negbench.analysis.query_noise import ZERO, QueryNoise
 from negbench.analysis.seed_variance import repeats, variance_draws
 
 Array = NDArray[np.float64]
@@ -26,6 +30,8 @@ Seeded = NDArray[Any] | Sequence[NDArray[Any]]  # [S, Q], or S arrays of each se
 
 POWER = 0.8  # of the minimum detectable difference
 _STEP = 1e-4  # ends of intervals are rounded outwards to 0.01 points: what is printed is what was judged
+_BLOCK = 64  # contrasts whose draws are held at once: [64, draws] arrays fit the cache
+_TEST = [(name, float) for name in ("value", "half", "models", "p_value", "power")] + [("seeds", int)]  # of a contrast
 _INFLATED = 0.25  # exponent of (own variance / pooled variance), which widens a difference whose own variance is larger
 
 
@@ -133,7 +139,8 @@ class ValueTable:
         seeds: name -> the seed of each row; default: row i of all strategies is the same seed.
 
     Raises:
-        ValueError: a shape that does not fit, a value that is not finite, or a stratum of one query.
+        ValueError: a shape that does not fit, a value that is not finite, a seed that is given twice, or a stratum of
+            one query.
     """
 
     values: Mapping[str, Seeded]
@@ -144,15 +151,22 @@ class ValueTable:
     def __post_init__(self) -> None:
         for name, given in self.values.items():
             rows = [np.asarray(row, dtype=np.float64) for row in given]
-            numbers = list(range(len(rows)) if self.seeds is None else self.seeds[name])
+            numbers = list(range(len(rows)) if self.seeds is None else self.seeds.get(name, ()))
             if not rows or any(row.ndim != 1 or len(row) < 2 for row in rows):
                 raise ValueError(f"'{name}' must be [seeds, queries] with at least 1 seed and 2 queries")
             if not all(np.isfinite(row).all() for row in rows):
                 raise ValueError(f"'{name}' contains a value that is not finite")
+            if not len(rows) == len(numbers) == len({*numbers}):
+                raise ValueError(
+                    f"'{name}' must have a seed of its own for each of its {len(rows)} rows, got {numbers}"
+                )
             self._rows[name] = dict(zip(numbers, rows, strict=True))
         lengths = {len(row) for rows in self._rows.values() for row in rows.values()}
         if len(lengths) > 1 and not self.design.nested:
             raise ValueError(f"all seeds and strategies must have the same number of queries, got {sorted(lengths)}")
+        for what in ("strata", "clusters"):
+            if (labels := getattr(self.design, what)) is not None and lengths != {len(labels)}:
+                raise ValueError(f"{what} must label each of the {sorted(lengths)} queries, got {len(labels)} labels")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -174,13 +188,35 @@ class ValueTable:
                     means[k, s] = rows[seed] @ self._weights(len(rows[seed]))
         return means
 
+    def generator(self, key: str = "") -> np.random.Generator:
+        """Return a generator seeded with `key`, names and values, whatever the order of names, seeds and queries."""
+        digest = hashlib.sha256(key.encode())
+        for name in sorted(self._rows):
+            digest.update(f"\0{name}\0".encode())
+            digest.update(b"".join(self._sorted(name, seed) for seed in self.seeds_by_values()))
+        return np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
+
+    def seeds_by_values(self) -> list[int]:
+        """Return all seeds in an order that depends on their values alone."""
+        every = {seed for rows in self._rows.values() for seed in rows}
+        return sorted(every, key=lambda seed: [self._sorted(name, seed) for name in sorted(self._rows)])
+
+    def _sorted(self, name: str, seed: int) -> bytes:
+        """Return a row's values, sorted within strata; nothing if there is no such row."""
+        if (row := self._rows[name].get(seed)) is None:
+            return b""
+        return b"".join(np.sort(row[group]).tobytes() for group in self._strata(len(row)))
+
     def queries(self, name: str) -> int:
         """Return the number of queries of a seed."""
         return len(next(iter(self._rows[name].values())))
 
     def _strata(self, queries: int) -> list[NDArray[np.intp]]:
-        labels = self.design.strata
-        groups = [np.arange(queries)] if labels is None else [np.flatnonzero(labels == x) for x in np.unique(labels)]
+        """Return the places of each stratum's queries in one row, or in several one after the other."""
+        if self.design.strata is None:
+            return [np.arange(queries)]
+        labels = np.tile(self.design.strata, queries // len(self.design.strata))
+        groups = [np.flatnonzero(labels == x) for x in np.unique(labels)]
         if min(map(len, groups)) < 2:
             raise ValueError("every stratum needs at least 2 queries")
         return groups
@@ -195,52 +231,40 @@ class ValueTable:
 
     def query_noise(self, names: Sequence[str], seeds: Sequence[int]) -> QueryNoise:
         """Estimate the covariance over queries of these strategies' means on these seeds."""
-        if self.design.nested:
-            parts = [self._covariance(np.stack([self._rows[n][s] for n in names])) for s in seeds]
-            covariance = np.sum([part for part, _ in parts], axis=0) / len(seeds) ** 2
-            return QueryNoise(covariance, np.zeros_like(covariance), sum(units for _, units in parts), 0.0)
-        block = np.stack([np.stack([self._rows[name][seed] for seed in seeds]) for name in names])
-        covariance, units = self._covariance(block.mean(axis=1))
-        return QueryNoise(covariance, self._interaction(block), units, 1.0)
+        rows, nested = [np.stack([self._rows[name][seed] for name in names]) for seed in seeds], self.design.nested
+        sums, free = zip(*map(self._sums, rows if nested else [np.mean(rows, axis=0)]), strict=True)
+        every = np.concatenate(rows, axis=1)
+        return QueryNoise(
+            factor=np.concatenate(sums, axis=1) / len(sums),
+            luck=np.zeros((len(names), 1)) if nested or len(seeds) == 1 else self._luck(np.stack(rows, axis=1)),
+            deviations=self._centred(every),
+            size=np.abs(every).max(axis=1),
+            df=sum(free),
+            share=0.0 if nested else 1.0,
+        )
 
-    def _covariance(self, values: Array) -> tuple[Array, int]:
-        """[K, K] covariance of the weighted means of [K, Q] values, and their degrees of freedom: units less strata."""
+    def _centred(self, values: Array) -> Array:
+        """Subtract from [..., Q] values the mean of their stratum."""
+        centred = values.copy()
+        for group in self._strata(values.shape[-1]):
+            centred[..., group] -= centred[..., group].mean(axis=-1, keepdims=True)
+        return centred
+
+    def _sums(self, values: Array) -> tuple[Array, int]:
+        """[K, U] factor of the covariance of the weighted means of [K, Q] values, and its degrees of freedom."""
         queries = values.shape[1]
-        centred, groups = values.copy(), self._strata(queries)
-        for group in groups:
-            centred[:, group] -= centred[:, group].mean(axis=1, keepdims=True)
-        centred *= self._weights(queries)
-        units = queries
+        sums = self._centred(values) * self._weights(queries)
         if self.design.clusters is not None:
             _, place = np.unique(self.design.clusters, return_inverse=True)
-            units = int(place.max()) + 1
-            centred = np.stack([np.bincount(place, row, minlength=units) for row in centred])
-        free = max(1, units - len(groups))
-        return centred @ centred.T * (units / free), free
+            sums = np.stack([np.bincount(place, row) for row in sums])
+        free = max(1, sums.shape[1] - len(self._strata(queries)))
+        return sums * (sums.shape[1] / free) ** 0.5, free
 
-    def _interaction(self, block: Array) -> Array:
-        """[K, K] part of the means' covariance that is noise of single runs, which neither query nor seed explains."""
-        _, seeds, queries = block.shape
-        if seeds == 1:
-            return np.zeros((len(block), len(block)))
-        rest = block - block.mean(axis=1, keepdims=True)
-        for group in self._strata(queries):
-            rest[:, :, group] -= rest[:, :, group].mean(axis=2, keepdims=True)
-        rest = (rest * self._weights(queries)).reshape(len(block), -1)
-        return np.asarray(rest @ rest.T / (seeds * (seeds - 1)), dtype=np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class QueryNoise:
-    """Covariance [K, K] of means over queries, its part that is noise of the runs, and its degrees of freedom.
-
-    `share` is 1 if queries are crossed with seeds, 0 if nested: variance over seeds then already includes queries.
-    """
-
-    covariance: Array
-    interaction: Array
-    df: int
-    share: float
+    def _luck(self, block: Array) -> Array:
+        """[K, S * Q] factor of the part of the means' covariance that neither query nor seed explains."""
+        strategies, seeds, queries = block.shape
+        rest = self._centred(block - block.mean(axis=1, keepdims=True)) * self._weights(queries)
+        return np.asarray(rest.reshape(strategies, -1) / (seeds * (seeds - 1)) ** 0.5, dtype=np.float64)
 
 
 # --- tests -------------------------------------------------------------------------------------------------------
@@ -258,94 +282,129 @@ def contrasts(
     """
     if not weights:
         return []
-    names = table.names
-    draws = round(table.design.draws * repeats(len(names)) / table.design.share**0.5)  # a tail further out needs more
-    variances = variance_draws(table.seed_means(), draws, generator)
-    normal = generator.standard_normal(variances.shape)
-    query = generator.standard_normal(variances.shape)
-    quantile = generator.random((draws, 1))  # of chi-squared, whose degrees of freedom differ between the groups below
-    value, seeds = np.zeros(len(weights)), np.zeros(len(weights), dtype=int)
-    both, alone = np.zeros((draws, len(weights))), np.zeros((draws, len(weights)))
-    free = np.zeros(len(weights))
     groups: dict[tuple[int, ...], list[int]] = {}
     for c, parts in enumerate(weights):
         if not (common := table.common(list(parts))):
             raise ValueError(f"{' and '.join(parts)} have no seed in common")
         groups.setdefault(tuple(common), []).append(c)
+    names = sorted(table.names)
+    place = {name: k for k, name in enumerate(names)}
+    cells = [(weight, c, place[name]) for c, parts in enumerate(weights) for name, weight in parts.items()]
+    values, rows, columns = zip(*cells, strict=True)
+    matrix = scipy.sparse.csr_array((values, (rows, columns)), shape=(len(weights), len(names)))
+    draws = round(table.design.draws * repeats(len(names)) / table.design.share**0.5)  # a tail further out needs more
+    variances = variance_draws(table.seed_means(names, table.seeds_by_values()), draws, generator)
+    normal = generator.standard_normal(variances.shape)
+    query = generator.standard_normal(variances.shape)
+    quantile = generator.random((draws, 1))  # of chi-squared, whose degrees of freedom differ between the groups below
+    tests, most = np.zeros(len(weights), dtype=_TEST), np.zeros(draws)
     for shared, members in groups.items():
-        common = list(shared)
-        used = [name for name in names if any(name in weights[c] for c in members)]
-        places = [names.index(name) for name in used]
-        matrix = np.array([[weights[c].get(name, 0.0) for name in used] for c in members])
-        noise, estimates = table.query_noise(used, common), matrix @ table.seed_means(used, common)
-        value[members], seeds[members], free[members] = estimates.mean(axis=1), len(common), noise.df
+        places = np.unique(matrix[members].indices)
+        used = [names[k] for k in places]
+        noise = table.query_noise(used, shared)
         student = np.sqrt(scipy.stats.chi2.ppf(quantile, noise.df) / noise.df)
-        drawn = (query[:, places] @ _root(noise.covariance).T / student) @ matrix.T
-        alone[:, members] = drawn
-        both[:, members] = drawn * noise.share * _reproducible(noise, matrix)
-        if len(common) > 1:
-            spread = variances[:, places] / len(common)
-            own = estimates.var(axis=1, ddof=1) / len(common)
-            pooled = np.maximum(np.median(spread @ (matrix**2).T, axis=0), 1e-30)
-            widened = np.maximum(1.0, own / pooled) ** _INFLATED
-            both[:, members] += (normal[:, places] * np.sqrt(spread)) @ matrix.T * widened
-    return _differences(table, value, seeds, np.abs(both), np.abs(alone), free)
+        drawn = query[:, places] @ _root(noise.factor @ noise.factor.T) / student
+        spread = variances[:, places] / len(shared) * (len(shared) > 1)
+        moved = normal[:, places] * np.sqrt(spread)
+        errors = _Errors(
+            noise, table.seed_means(used, shared), *map(np.ascontiguousarray, (drawn.T, moved.T, spread.T))
+        )
+        for block in (members[first : first + _BLOCK] for first in range(0, len(members), _BLOCK)):
+            tests[block], ratio = errors.tested(matrix[block][:, places], table.design)
+            np.maximum(most, ratio, out=most)
+    return _differences(table.design, tests, most)
 
 
 def _root(covariance: Array) -> Array:
-    """[K, K] whose product with its transpose is the covariance."""
+    """[K, K] symmetric square root, the only one that does not depend on the choice of eigenvectors."""
     values, vectors = np.linalg.eigh(covariance)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0)), dtype=np.float64)
+    values = np.where(values > 1e-14 * len(values) * values[-1], values, 0.0)  # else a root of a rounding error
+    return np.asarray(vectors * np.sqrt(values) @ vectors.T, dtype=np.float64)
 
 
-def _reproducible(noise: QueryNoise, matrix: Array) -> Array:
-    """[C] in 0..1: square root of the reproducible share of each contrast's query variance.
+def _upper(draws: Array, level: float) -> Array:
+    """[C] quantiles of [C, R] draws, each rounded up to a draw."""
+    place = math.ceil(level * (draws.shape[1] - 1))
+    return np.asarray(np.partition(draws, place, axis=1)[:, place], dtype=np.float64)
 
-    The variance over seeds already includes that noise.
+
+def _rule_of_three(free: int, alpha: float) -> float:
+    """Half width where none of so many independent queries differs: at most this share of all queries does."""
+    return math.log(2 / alpha) / free
+
+
+@dataclass(frozen=True, eq=False)
+class _Errors:
+    """Errors of K means over S common seeds: R draws from their distribution, and what they were estimated from.
+
+    `means` [K, S]; `query` and `seeds` [K, R]: errors by queries, and by seeds; `spread` [K, R] variance of `seeds`.
     """
-    whole, luck = (np.einsum("ck,kl,cl->c", matrix, each, matrix) for each in (noise.covariance, noise.interaction))
-    share = 1 - np.divide(luck, whole, out=np.ones_like(whole), where=whole > 0)
-    return np.asarray(np.sqrt(np.clip(share, 0, 1)), dtype=np.float64)
+
+    noise: QueryNoise
+    means: Array
+    query: Array
+    seeds: Array
+    spread: Array
+
+    def tested(self, matrix: Any, design: Design) -> tuple[NDArray[Any], Array]:
+        """Return [C] tests, each on its own, of a sparse [C, K] matrix, and [R] the largest ratio of error to width.
+
+        A difference has to pass both with and without seed noise, so no interval is narrower than either implies.
+        """
+        tests = np.zeros(matrix.shape[0], dtype=_TEST)
+        estimates, alpha, spent = matrix @ self.means, design.alpha, design.alpha * design.share
+        tests["value"], tests["seeds"] = estimates.mean(axis=1), estimates.shape[1]
+        alike, identical = self.noise.alike(matrix)
+        query = (matrix @ self.query) * ~alike[:, None]
+        pooled = _upper((matrix**2) @ self.spread, 0.5)
+        own = estimates.var(axis=1, ddof=1) / estimates.shape[1] if estimates.shape[1] > 1 else pooled
+        widened = np.maximum(1.0, np.divide(own, pooled, out=np.ones_like(own), where=pooled > 0)) ** _INFLATED
+        both = query * (self.noise.share * self.noise.reproducible(matrix))[:, None]
+        both += (matrix @ self.seeds) * (widened * ~identical)[:, None]
+        alone, both, seen = np.abs(query), np.abs(both), np.abs(tests["value"])
+        models, ends = (
+            np.where(alike, _rule_of_three(self.noise.df, level), _upper(alone, 1 - level)) for level in (alpha, spent)
+        )
+        least = ZERO * (abs(matrix) @ self.noise.size)  # of a width, where values differ by next to nothing
+        tests["models"], tests["half"] = models, np.maximum.reduce([ends, _upper(both, 1 - spent), least])
+        deviation = _upper(both, 0.6827)
+        p_values = [
+            (1 + (drawn >= seen[:, None] * (1 - 1e-9)).sum(axis=1)) / (1 + drawn.shape[1]) for drawn in (alone, both)
+        ]
+        p_values[0][alike] = np.minimum(1.0, 2 * np.exp(-seen[alike] * self.noise.df))
+        tests["p_value"], tests["power"] = np.maximum(*p_values), scipy.stats.norm.ppf(POWER) * deviation
+        return tests, (both / tests["half"][:, None]).max(axis=0)
 
 
-def _differences(
-    table: ValueTable, value: Array, seeds: NDArray[Any], both: Array, alone: Array, free: Array
-) -> list[Difference]:
-    """Compute half widths and, dual to them, p-values from draws [R, C] of the absolute errors.
+def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Difference]:
+    """Stretch the half widths so that all hold together, and compute p-values that are dual to them.
 
-    A difference has to pass both with and without seed noise, so no interval is narrower than either implies. If none
-    of `free` [C] independent queries differs, at most a share of log(2 / alpha) / free do (the rule of three).
+    Args:
+        design: of the values.
+        tests: [C], each on its own.
+        most: [R] draws of the largest ratio of error to half width.
     """
-    alpha, count = table.design.alpha, len(both)
-    level = 1 - alpha * table.design.share
-    seen = np.abs(value) * (1 - 1e-9)
-    p_models, p_both = ((1 + (drawn >= seen).sum(axis=0)) / (count + 1) for drawn in (alone, both))
-    least = [
-        np.where((alone + both).max(axis=0) > 1e-12, 0.0, math.log(2 / spent) / free) for spent in (alpha, 1 - level)
-    ]
-    models = np.maximum(np.quantile(alone, 1 - alpha, axis=0), least[0])
-    half = np.maximum(np.maximum(np.quantile(alone, level, axis=0), np.quantile(both, level, axis=0)), least[1])
-    most = np.divide(both, half, out=np.zeros_like(both), where=half > 0).max(axis=1)
-    stretch = max(1.0, float(np.quantile(most, level)))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(half > 0, seen / half, np.where(seen > 0, np.inf, 0))
+    alpha, count = design.alpha, len(most)
+    stretch = max(1.0, float(np.quantile(most, 1 - alpha * design.share)))
+    ratio = np.abs(tests["value"]) * (1 - 1e-9) / tests["half"]
     joint = (1 + count - np.searchsorted(np.sort(most), ratio)) / (count + 1)
-    p_value = np.maximum(p_models, p_both)
-    differences, power = [], scipy.stats.norm.ppf(POWER) * np.quantile(both, 0.6827, axis=0)
-    for c, mean in enumerate(value):
-        interval = _interval(float(mean), float(stretch * half[c]), 1 - alpha)
+    adjusted = np.minimum(1.0, np.maximum(joint, tests["p_value"]) / design.share)
+    differences = []
+    for test, p_adjusted in zip(tests, adjusted.tolist(), strict=True):
+        mean, half, models, p_value, power, seeds = test.item()
+        interval = _interval(mean, stretch * half, 1 - alpha)
         outside = interval.low > 0 or interval.high < 0
-        adjusted = min(1.0, max(float(joint[c]), float(p_value[c])) / table.design.share)
+        above = min(1.0, alpha + 1 / (count + 1))  # the draws know no p-value between
         differences.append(
             Difference(
-                value=float(mean),
+                value=mean,
                 interval=interval,
-                models=_interval(float(mean), float(models[c]), 1 - alpha),
-                p_value=float(p_value[c]),
-                p_adjusted=min(adjusted, alpha) if outside else max(adjusted, alpha * (1 + 1e-9)),
-                verdict=table.design.verdict(interval),
-                minimum_detectable=float(stretch * half[c] + power[c]),
-                seeds=int(seeds[c]),
+                models=_interval(mean, models, 1 - alpha),
+                p_value=p_value,
+                p_adjusted=min(p_adjusted, alpha) if outside else max(p_adjusted, above),
+                verdict=design.verdict(interval),
+                minimum_detectable=stretch * half + power,
+                seeds=seeds,
             )
         )
     return differences
@@ -361,9 +420,9 @@ def _scale(table: ValueTable) -> tuple[float, float]:
 def _interval(mean: float, half: float, level: float, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Interval:
     """Mean plus and minus the half width, rounded outwards, inside the bounds."""
     low, high = (mean - half) / _STEP, (mean + half) / _STEP
-    if np.isfinite(half):
-        low, high = float(np.floor(low + 1e-6)), float(np.ceil(high - 1e-6))
-    digits = round(-np.log10(_STEP))
+    if math.isfinite(half):
+        low, high = math.floor(low + 1e-6), math.ceil(high - 1e-6)
+    digits = round(-math.log10(_STEP))
     return Interval(max(bounds[0], round(low * _STEP, digits)), min(bounds[1], round(high * _STEP, digits)), level)
 
 
@@ -376,10 +435,13 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
     for name in table.names:
         seeds = table.common([name])
         means, noise = table.seed_means([name], seeds)[0], table.query_noise([name], seeds)
-        alone, mean = float(noise.covariance[0, 0]), float(means.mean())
-        query = alone * noise.share * float(_reproducible(noise, np.ones((1, 1)))[0]) ** 2
+        one, mean = np.ones((1, 1)), float(means.mean())
+        alone = float((noise.factor**2).sum())
+        query = alone * noise.share * float(noise.reproducible(one)[0]) ** 2
         over_seeds = float(means.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
         half = float(scipy.stats.t.ppf(0.5 + level / 2, noise.df)) * alone**0.5  # of these trained models
+        if noise.alike(one)[0][0]:
+            half = _rule_of_three(noise.df, 1 - level)
         if over_seeds:  # Satterthwaite's degrees of freedom of the sum
             df = (over_seeds + query) ** 2 / (over_seeds**2 / (len(seeds) - 1) + query**2 / noise.df)
             half = max(half, float(scipy.stats.t.ppf(0.5 + level / 2, df)) * (over_seeds + query) ** 0.5)
@@ -417,8 +479,9 @@ class Pairs:
         held, turned = self.differences.get((first, second)), self.differences.get((second, first))
         return held if turned is None else turned.turned()
 
-    def beaten(self) -> dict[str, tuple[str, ...]]:
-        """Return name -> names of the strategies that beat it: the interval excludes 0, whatever the margin."""
+    @cached_property
+    def beaten(self) -> Mapping[str, tuple[str, ...]]:
+        """Name -> names of the strategies that beat it: the interval excludes 0, whatever the margin."""
         winners: dict[str, list[str]] = {name: [] for name in self.names}
         for (first, second), difference in self.differences.items():
             if difference.verdict == "better":
@@ -429,9 +492,8 @@ class Pairs:
 
     def ranks(self) -> dict[str, tuple[int, int]]:
         """Return name -> lowest and highest rank that the pairs allow; 1 is best."""
-        beaten = self.beaten()
-        wins = {name: sum(name in winners for winners in beaten.values()) for name in beaten}
-        return {name: (1 + len(winners), len(beaten) - wins[name]) for name, winners in beaten.items()}
+        wins = Counter(chain.from_iterable(self.beaten.values()))
+        return {name: (1 + len(winners), len(self.names) - wins[name]) for name, winners in self.beaten.items()}
 
 
 def pairs(table: ValueTable, generator: np.random.Generator) -> Pairs:
@@ -459,16 +521,11 @@ class Factorial:
     terms: dict[tuple[str, ...], Difference]
 
 
-def factorial(
-    cells: Mapping[frozenset[str], Seeded],
-    generator: np.random.Generator,
-    design: Design = Design(),  # frozen
-) -> Factorial:
+def factorial(cells: Mapping[frozenset[str], Seeded], design: Design = Design()) -> Factorial:  # frozen
     """Decompose the difference between a system and a plain one into factors and their interactions.
 
     Args:
         cells: set of the factors that are on -> [S, Q] per-query values, same seeds and queries for all 2^k sets.
-        generator: source of all random draws.
         design: of the values; all parts are tested together.
 
     Raises:
@@ -485,6 +542,6 @@ def factorial(
     split = np.array([[(f in t) / len(t) for t in subsets[1:]] for f in factors])
     rows = np.concatenate([terms.sum(axis=0, keepdims=True), split @ terms, terms])
     weights = [{name: float(w) for name, w in zip(names, row, strict=True) if w} for row in rows]
-    total, *rest = contrasts(table, weights, generator)
+    total, *rest = contrasts(table, weights, table.generator("factorial"))
     shares, own = rest[: len(factors)], rest[len(factors) :]
     return Factorial(total, dict(zip(factors, shares, strict=True)), dict(zip(subsets[1:], own, strict=True)))

@@ -8,7 +8,7 @@ statistics. All results depend on the cells and the rules alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -410,62 +410,65 @@ def rows_of(table: VerdictTable, rules: Rules, key: str | None = None) -> list[V
             tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=named)
         except ValueError:  # the only cause left in a table that was read here: too few queries in a stratum
             continue
-        rows += [_row(table, metric, name, tests, baseline, rules) for name in values]
+        rows += _rows(table, metric, tests, baseline, rules)
     return rows
 
 
-def _row(
-    table: VerdictTable, metric: str, name: str, tests: Differences, baseline: str | None, rules: Rules
-) -> VerdictRow:
-    mean, against = tests.means[name], tests.against.get(name)
-    columns: dict[str, Any] = dict(table.labels)
-    first, last = tests.pairs.ranks()[name]
-    columns |= {"beaten_by": tests.pairs.beaten()[name], "rank_low": first, "rank_high": last}
-    counts = {each: rounded(table.negatives.get(each, math.nan)) for each in tests.means}
-    fallen = [each for each, ends in table.ends.items() if ends.collapsed]
-    block = [each for each in counts if counts[each] == counts[name]]
-    best = tests.best(tests.rivals(block, fallen) or block)  # who was beaten may have a higher mean over fewer seeds
-    for key, first_of in (("behind", tests.best(counts)), ("gap", best)):
-        if (test := tests.pairs.of(first_of, name)) is not None:
-            columns |= {key: test.value, f"{key}_low": test.interval.low, f"{key}_high": test.interval.high}
-    columns["standing"] = _standing(tests, name, best, [each for each in block if each not in fallen])
-    if against is not None:
-        columns |= {"difference": against.value, "p_adjusted": against.p_adjusted}
-        columns |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
-        columns |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
-    asked = rules.baseline is not None or "own" in table.facts.get(name, {})
+def _rows(
+    table: VerdictTable, metric: str, tests: Differences, baseline: str | None, rules: Rules
+) -> Iterator[VerdictRow]:
+    """Build the row of each strategy from the tests of one metric."""
+    counts = {name: rounded(table.negatives.get(name, math.nan)) for name in tests.means}
+    fallen = [name for name, ends in table.ends.items() if ends.collapsed]
+    asked = rules.baseline is not None or any("own" in each for each in table.facts.values())
     pairs: PairsToDecide = rules.looks.pairs if rules.looks is not None else "baseline" if asked else "best"
     open_pairs = tests.undecided(pairs, baseline, counts, fallen, margin=rules.margin)
-    left = {pair: each for pair, each in open_pairs.items() if name in pair}
-    prices = [more_seeds(each, rules.margin, nested=table.values[metric][name].nested) for each in left.values()]
-    columns["undecided"] = tuple(a if b == name else b for a, b in left)
-    columns["more_seeds"] = -1.0 if math.inf in prices else max(prices, default=math.nan)
-    columns["covers"] = _covers(table.values[metric][name])
-    columns |= {"lowest": mean.lowest, "highest": mean.highest}
-    if (ends := table.ends.get(name)) is not None and metric == table.main:
-        columns |= {"collapsed": len(ends.collapsed), "identical": ends.identical, "unmoved": ends.unmoved}
-    verdict: str = "not compared" if against is None else against.verdict
-    return VerdictRow(
-        strategy=name,
-        metric=metric,
-        main=metric == table.main,
-        mean=mean.mean,
-        sd=mean.sd,
-        low=mean.interval.low,
-        high=mean.interval.high,
-        seeds=mean.seeds,
-        queries=mean.queries,
-        baseline=baseline or "",
-        verdict="baseline" if name == baseline else verdict,
-        negatives=table.negatives.get(name, math.nan),
-        distinct=table.distinct.get(name, math.nan),
-        against=asked or pairs == "baseline",
-        baseline_negatives=table.negatives.get(baseline or "", math.nan),
-        margin=rules.margin,
-        alpha=rules.alpha,
-        facts=table.facts.get(name, {}),
-        **columns,
-    )
+    ranks, highest = tests.pairs.ranks(), tests.best(counts)
+    for name, mean in tests.means.items():
+        against, (first, last) = tests.against.get(name), ranks[name]
+        columns: dict[str, Any] = dict(table.labels)
+        columns |= {"beaten_by": tests.pairs.beaten[name], "rank_low": first, "rank_high": last}
+        block = [each for each in counts if counts[each] == counts[name]]
+        rivals = tests.rivals(block, fallen)  # who was beaten may have a higher mean over fewer seeds
+        best = tests.best(rivals or block)
+        for key, first_of in (("behind", highest), ("gap", best)):
+            if (test := tests.pairs.of(first_of, name)) is not None:
+                columns |= {key: test.value, f"{key}_low": test.interval.low, f"{key}_high": test.interval.high}
+        columns["standing"] = _standing(tests, name, best, [each for each in block if each not in fallen])
+        if against is not None:
+            columns |= {"difference": against.value, "p_adjusted": against.p_adjusted}
+            columns |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
+            columns |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
+        left = {pair: each for pair, each in open_pairs.items() if name in pair}
+        prices = [more_seeds(each, rules.margin, nested=table.values[metric][name].nested) for each in left.values()]
+        columns["undecided"] = tuple(a if b == name else b for a, b in left)
+        columns["more_seeds"] = -1.0 if math.inf in prices else max(prices, default=math.nan)
+        columns["covers"] = _covers(table.values[metric][name])
+        columns |= {"lowest": mean.lowest, "highest": mean.highest}
+        if (ends := table.ends.get(name)) is not None and metric == table.main:
+            columns |= {"collapsed": len(ends.collapsed), "identical": ends.identical, "unmoved": ends.unmoved}
+        verdict: str = "not compared" if against is None else against.verdict
+        yield VerdictRow(
+            strategy=name,
+            metric=metric,
+            main=metric == table.main,
+            mean=mean.mean,
+            sd=mean.sd,
+            low=mean.interval.low,
+            high=mean.interval.high,
+            seeds=mean.seeds,
+            queries=mean.queries,
+            baseline=baseline or "",
+            verdict="baseline" if name == baseline else verdict,
+            negatives=table.negatives.get(name, math.nan),
+            distinct=table.distinct.get(name, math.nan),
+            against=asked or pairs == "baseline",
+            baseline_negatives=table.negatives.get(baseline or "", math.nan),
+            margin=rules.margin,
+            alpha=rules.alpha,
+            facts=table.facts.get(name, {}),
+            **columns,
+        )
 
 
 def _standing(tests: Differences, name: str, best: str, block: Sequence[str]) -> str:

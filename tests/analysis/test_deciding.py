@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from negbench.analysis.differences import Differences, decided, differences, seeded
+from negbench.analysis.differences import Differences, decided, differences
 from negbench.analysis.prices import floor_of, more_seeds, seeds_for
 from negbench.analysis.statistics import Design, Difference, Interval, Pairs, ValueTable, against, pairs
 from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
@@ -87,8 +87,7 @@ def brute_force(values: dict[str, Values], looks: Looks) -> tuple[dict[Any, Diff
         part = {name: each.of_seeds(range(count)) for name, each in values.items()}
         design = Design(alpha=0.05 * share, margin=0.02, draws=round(4000 / share**0.5))
         table = ValueTable({n: each.values for n, each in part.items()}, design, {n: e.seeds for n, e in part.items()})
-        generator = seeded(part, "")
-        latest = against(table, "s0", generator), pairs(table, generator).differences
+        latest = against(table, "s0", table.generator()), pairs(table, table.generator()).differences
         for kept, new in zip(first, latest, strict=True):
             for pair, each in new.items():
                 if pair not in kept or (kept[pair].verdict == "undecided" and kept[pair].seeds < each.seeds):

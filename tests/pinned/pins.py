@@ -2,6 +2,9 @@
 
     python -m tests.pinned.pins [--record] [--only ITEM ...]
 
+These pins train, so their numbers are those of one machine: compare a change with its base there. `make pinned` first
+runs tests/pinned/verdicts.py, whose pins depend on no arithmetic.
+
 A line of `reference.txt` is a pin: class, key and value. Class "never" holds numbers and names (ranks, results, rows of
 statistics.json, rates, claims, planned labels): exit code 1 if one differs; a row may gain fields, but lose none. The
 other classes: "hash" of a run, "corners" between systems, "tuned" strategies, "files" (SHA-256 of tables and MLflow

@@ -13,7 +13,7 @@ import torch
 from numpy.random import default_rng
 
 from negbench.analysis.answer import open_pairs, say
-from negbench.analysis.differences import differences, seeded
+from negbench.analysis.differences import differences
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import leader_table, leader_tables, measured, verdict_frame
 from negbench.analysis.statistics import Design, ValueTable, against
@@ -437,7 +437,7 @@ def test_of_two_strategies_the_pair_is_the_test_against_the_baseline():
     values = {name: Values(default_rng(n).random((3, 40)), (0, 1, 2), None) for n, name in enumerate("ab")}
     table = ValueTable({name: each.values for name, each in values.items()})
     for baseline in values:
-        assert differences(values, baseline).against == against(table, baseline, seeded(values, ""))
+        assert differences(values, baseline).against == against(table, baseline, table.generator())
 
 
 def test_clusters_and_worlds_of_each_seed_reach_the_statistics():

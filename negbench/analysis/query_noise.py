@@ -1,0 +1,50 @@
+"""Errors of means over queries: where they come from, and which contrasts of means have any."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+ZERO = 1e-13  # relative to the values: smaller differences between them are rounding errors
+
+
+@dataclass(frozen=True, eq=False)
+class QueryNoise:
+    """Errors of K means over queries.
+
+    Attributes:
+        factor: [K, U] with a column per unit that varies; times its transpose it is the covariance of the means.
+        luck: [K, N], likewise of the part of it that is noise of the runs.
+        deviations: [K, S * Q] values less the mean of their stratum over all seeds.
+        size: [K] largest absolute value.
+        df: degrees of freedom.
+        share: 1 if queries are crossed with seeds, 0 if nested: variance over seeds then already includes queries.
+    """
+
+    factor: Array
+    luck: Array
+    deviations: Array
+    size: Array
+    df: int
+    share: float
+
+    def alike(self, matrix: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return whether no query differs in each [C, K] contrast: [C] in the mean over seeds, and in any seed.
+
+        Values decide, not draws or covariances, in which rounding errors look like differences.
+        """
+        least = ZERO * (abs(matrix) @ self.size)
+        mean, each = (np.abs(matrix @ values).max(axis=1) <= least for values in (self.factor, self.deviations))
+        return mean, mean & each
+
+    def reproducible(self, matrix: Any) -> Array:
+        """[C] in 0..1: square root of the reproducible share of each [C, K] contrast's query variance.
+
+        The variance over seeds already includes the rest.
+        """
+        whole, luck = (((matrix @ values) ** 2).sum(axis=1) for values in (self.factor, self.luck))
+        share = 1 - np.divide(luck, whole, out=np.ones_like(whole), where=whole > 0)
+        return np.asarray(np.sqrt(np.where(share > ZERO, share, 0.0)), dtype=np.float64)
