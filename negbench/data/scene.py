@@ -21,7 +21,7 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.data.held import with_features
-from negbench.datasets._read import noted, stamp
+from negbench.datasets._read import noted
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
@@ -511,7 +511,7 @@ def _named(kind: str, plugin: PluginConfig) -> str:
 def _files_named(plugin: PluginConfig) -> list[Path]:
     """Return the files that a plug-in's options name; of a folder, those in it."""
     texts = [str(value) for value in plugin.options.values() if isinstance(value, str | Path)]
-    names = {name for text in texts for name in (text, *re.split("lavis:|,tower=", text)) if name}
+    names = {name for text in texts for name in (text, *re.split("lavis:|,tower=|,key=", text)) if name}
     paths = [Path(name).expanduser() for name in sorted(names)]
     return [file for path in paths if stamp(path) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
 
