@@ -7,7 +7,6 @@ strategy or a loss. Images are encoded once per (frozen weights, preprocessing, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from negbench.datasets._read import noted
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
-from negbench.machine.contents import content_hashes, digest, stamp
+from negbench.machine.contents import content_hashes, digest, named_in, stamp
 from negbench.machine.files import cache_dir
 from negbench.machine.room import Need, check_memory
 from negbench.metrics.ragged import Ragged
@@ -411,10 +410,9 @@ class Scenes:
 
     def files(self, config: ResolvedConfig) -> Iterator[Path]:
         """Yield the files that a run's data set and backbone were read from."""
-        for key, (dataset, stamps) in self._datasets.items():
-            if key.startswith(_named("datasets", config.dataset)):
-                yield from (*stamps, *dataset.image_paths().values())
-        yield from (*_files_named(config.backbone), *self.outline(config).files)
+        held = [each for key, each in self._datasets.items() if key.startswith(_named("datasets", config.dataset))]
+        yield from (path for dataset, stamps in held for path in (*stamps, *dataset.image_paths().values()))
+        yield from (*named_in(config.backbone.options.values()), *self.outline(config).files)
 
     def splits(self, config: ResolvedConfig) -> Splits:
         """Return train, dev and val of a run, with image files if one of its backbones needs pixels.
@@ -499,21 +497,12 @@ def load_backbone(config: PluginConfig, seed: int) -> Backbone:
 
 def _key_of(config: RunConfig) -> str:
     """Name a backbone with the stamps of the files that its options name."""
-    stamps = [(str(path), *stamp(path)) for path in _files_named(config.backbone)]
-    return f"{_named('backbones', config.backbone)} {config.seed} {stamps}"
+    return f"{_named('backbones', config.backbone)} {config.seed} {named_in(config.backbone.options.values())}"
 
 
 def _named(kind: str, plugin: PluginConfig) -> str:
     """Name a plug-in's options, and its class: a changed file is imported again."""
     return f"{plugin.model_dump_json()} {id(registry.get(kind, plugin.name))}"
-
-
-def _files_named(plugin: PluginConfig) -> list[Path]:
-    """Return the files that a plug-in's options name; of a folder, those in it."""
-    texts = [str(value) for value in plugin.options.values() if isinstance(value, str | Path)]
-    names = {name for text in texts for name in (text, *re.split("lavis:|,tower=|,key=", text)) if name}
-    paths = [Path(name).expanduser() for name in sorted(names)]
-    return [file for path in paths if stamp(path) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
 
 
 def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -66,6 +67,15 @@ def stamp(path: Path | str) -> tuple[int, ...]:
     except (OSError, ValueError):  # the latter: a null byte in its name
         return ()
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def named_in(options: Iterable[object]) -> dict[Path, tuple[int, ...]]:
+    """Return the files that options name, such as weights, with their stamps; of a folder, the files in it."""
+    texts = [str(value) for value in options if isinstance(value, str | Path)]
+    names = {name for text in texts for name in (text, *re.split("lavis:|,tower=|,key=", text)) if name}
+    expanded = [os.path.expanduser(name) for name in sorted(names)]  # noqa: PTH111  # Path's refuses "~nobody"
+    paths = [Path(name) for name in expanded if stamp(name)]
+    return {each: stamp(each) for path in paths for each in (sorted(path.glob("*")) or [path])}
 
 
 def digest(files: Mapping[str, Path], root: Path) -> str:
