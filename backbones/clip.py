@@ -62,7 +62,8 @@ class ClipOptions:
         model: any name that open_clip knows, "ViT-B/32" and its like included; None: ViT-B-32, or what the weights'
             own open_clip_config.json says.
         weights: a tag of open_clip ("openai", "laion2b_s34b_b79k", ...), "hf-hub:ORG/NAME[@REVISION]", a folder
-            with open_clip_config.json, or a file of tensors (.safetensors, .pt). None: "openai".
+            with open_clip_config.json, or a file of tensors (.safetensors, .pt; "FILE,key=NAME" if it holds several
+            state dicts). None: "openai".
         activation: "auto" takes what the weights were trained with, whatever the model's name says; if a file of
             tensors does not determine it, give "quick_gelu" or "gelu".
         init: "pretrained", or "random" weights from the run's seed.
