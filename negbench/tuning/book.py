@@ -133,9 +133,9 @@ class Book:
             yield
         except (*_FAULTS, _Unanswered) as error:
             reason = _reason(error.__cause__ or error, self.url)
+            place = without_secrets(self.url)
             raise RunError(
-                f"the study's storage {without_secrets(self.url)} fails ({reason}); its trials are kept: rerun the "
-                "command when it answers"
+                f"the study's storage {place} fails ({reason}): rerun the command when it answers"
             ) from error
 
     def frozen(self) -> list[FrozenTrial]:
