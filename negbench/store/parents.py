@@ -114,10 +114,11 @@ class Parent:
             for folder in self._lacking():
                 self.tracker.ensure(folder)
             for note in (folder.path / NOTE for folder in self._runs()):
-                kept = noted(note, self.tracker.shown)
-                if kept and kept["tags"].get("experiment") == self.folder.name and kept["tags"].get(PARENT) != parent:
+                kept = noted(note, self.tracker.shown) or {}
+                tags = kept.get("tags", {})
+                if tags.get("experiment") == self.folder.name and tags.get(PARENT) != parent:
                     client.set_tag(kept["run_id"], PARENT, parent)  # it was copied while there was no parent
-                    write_json(note, kept | {"tags": kept["tags"] | {PARENT: parent}})
+                    write_json(note, kept | {"tags": tags | {PARENT: parent}})
             self._send(client, parent)
             client.set_terminated(parent)
             write_json(self.folder / NOTE, {**self._kept(), "whole": digest})
