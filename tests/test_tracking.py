@@ -124,8 +124,9 @@ def test_a_store_that_does_not_answer_costs_seconds_and_a_line_and_ui_copies_lat
     waited = time.monotonic() - begun
     out, err = capfd.readouterr()
     assert "secret" not in out + err
-    (line,) = [line for line in err.splitlines() if " fails (" in line]
-    assert "no MLflow run for 'c'" in line
+    first, last = [line for line in err.splitlines() if " fails (" in line]
+    assert "no MLflow run for 'c'" in first
+    assert "2 of 2 runs, and the summary of 'c' are not copied: rerun the command, or `negbench ui`" in last
     assert "retried" not in err
     assert len(list(tmp_path.glob("*/result.json"))) == 2
     assert waited < 30

@@ -103,6 +103,5 @@ def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:
     if not tracker.enabled or not tracker.there:
         yield "no store yet" if tracker.enabled else "no copy is kept", False
         return
-    said = [*tracker.set_aside(), *restore(tracker)]
-    yield f"{tracker.shown} answers", False
-    yield from ((line, False) for line in said)
+    for line in (*restore(tracker), f"{tracker.shown} answers"):
+        yield line, False

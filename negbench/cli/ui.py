@@ -35,8 +35,8 @@ while os.getppid() == int(server):
     "negbench ui demo",
     "negbench ui",
     "negbench ui --runs-dir other/runs --port 5001",
-    help="Copy finished runs that the MLflow store lacks, serve MLflow's pages on 127.0.0.1, and print the address "
-    "of a comparison: bar charts of its strategies, the best first.",
+    help="Copy what the MLflow store lacks, serve MLflow's pages on 127.0.0.1 unless the store is a server, and print "
+    "the address of a comparison: bar charts of its strategies, the best first.",
 )
 def ui(given: Mapping[str, Any]) -> None:
     """Replace this process by MLflow's server; another prints the address when it answers."""

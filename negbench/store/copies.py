@@ -55,8 +55,9 @@ def noted(note: Path, uri: str | None = None) -> dict[str, Any] | None:
         value = read_json(note) if note.exists() else None
     except NegbenchError:
         return None
-    whole = isinstance(value, dict) and value.keys() >= {"uri", "run_id"} and (value["run_id"] or "token" in value)
-    return value if whole and uri in (None, value["uri"]) else None
+    if not isinstance(value, dict) or not value.keys() >= {"uri", "run_id"} or uri not in (None, value["uri"]):
+        return None
+    return value if value["run_id"] or "token" in value else None
 
 
 def run_of(client: MlflowClient, kept: Mapping[str, Any]) -> str:

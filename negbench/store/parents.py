@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 _HELD = "mlflow-summary.json"  # in the folder: what the parent run holds besides its runs
-_TOLD = set[Path]()  # folders whose `open` said that the store fails
 _TAG_LIMIT = 5000  # characters of a tag's value
 _DESCRIPTION = "mlflow.note.content"  # Markdown, of a run and of an experiment
 
@@ -52,7 +51,6 @@ class Parent:
                     self._run(self.tracker.client())
         except NegbenchError as error:
             log.warning("%s: no MLflow run for '%s'", error, self.folder.name)
-            _TOLD.add(self.folder)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -94,11 +92,8 @@ class Parent:
             with self.tracker.answering():
                 self.copy()
         except NegbenchError as error:
-            why = "" if self.folder in _TOLD else f"{error}: "
             lost = f"{len(self._lacking())} of {len(self._runs())} runs, and the summary of '{self.folder.name}'"
-            again = "rerun the command, or `negbench ui`, when the store answers"
-            log.warning("%s%s are not copied: %s", why, lost, again)
-        _TOLD.discard(self.folder)
+            log.warning("%s: %s are not copied: rerun the command, or `negbench ui`, when it answers", error, lost)
 
     def held(self) -> bool:
         """Whether the store has all but the runs, or had the parent, which somebody deleted; asks the store."""
@@ -119,10 +114,11 @@ class Parent:
             for folder in self._lacking():
                 self.tracker.ensure(folder)
             for note in (folder.path / NOTE for folder in self._runs()):
-                kept = noted(note, self.tracker.shown)
-                if kept and kept["tags"].get("experiment") == self.folder.name and kept["tags"].get(PARENT) != parent:
+                kept = noted(note, self.tracker.shown) or {}
+                tags = kept.get("tags", {})
+                if tags.get("experiment") == self.folder.name and tags.get(PARENT) != parent:
                     client.set_tag(kept["run_id"], PARENT, parent)  # it was copied while there was no parent
-                    write_json(note, kept | {"tags": kept["tags"] | {PARENT: parent}})
+                    write_json(note, kept | {"tags": tags | {PARENT: parent}})
             self._send(client, parent)
             client.set_terminated(parent)
             write_json(self.folder / NOTE, {**self._kept(), "whole": digest})
@@ -189,7 +185,7 @@ class Parent:
 
 
 def restore(tracker: Tracker) -> Iterator[str]:
-    """End what no process computes any more, and copy what the store lacks of the whole runs folder, asking the store.
+    """Put aside a store of no use, end what no process computes, and copy what the store lacks of the runs folder.
 
     Yields:
         A line for each kind of mend.
@@ -198,6 +194,7 @@ def restore(tracker: Tracker) -> Iterator[str]:
         RunError: the store fails.
     """
     with tracker.answering():
+        yield from tracker.set_aside()
         if ended := tracker.end_abandoned():
             yield f"marked as ended, because their process is gone: {', '.join(ended)}"
         copied, names = len(tracker.copy_missing()), list[str]()

@@ -132,11 +132,8 @@ class Book:
         try:
             yield
         except (*_FAULTS, _Unanswered) as error:
-            reason = _reason(error.__cause__ or error, self.url)
-            raise RunError(
-                f"the study's storage {without_secrets(self.url)} fails ({reason}); its trials are kept: rerun the "
-                "command when it answers"
-            ) from error
+            place, why = without_secrets(self.url), _reason(error.__cause__ or error, self.url)
+            raise RunError(f"the study's storage {place} fails ({why}): rerun the command when it answers") from error
 
     def frozen(self) -> list[FrozenTrial]:
         """Return all trials, in order of number."""

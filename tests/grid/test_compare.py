@@ -36,6 +36,7 @@ from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
 from negbench.report.finish import finish
 from negbench.settings.options import Compare, parse_negatives, parse_seeds
+from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 
@@ -180,7 +181,8 @@ def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets, tmp_path, log
     (outcome,) = grid_compute.compute(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), broken))
     assert any("no MLflow run for 'c'" in record.getMessage() for record in logged)
     assert RunFolder(tmp_path / str(outcome.run_id)).status == "finished"
-    Tracker.open(tmp_path, broken).close_parent(tmp_path / "c" / "mlflow.json", "c", [], [])  # no parent to close
+    Parent(Tracker.open(tmp_path, broken), tmp_path / "c").close([], [], "")  # no parent to close
+    assert any("1 of 1 runs, and the summary of 'c' are not copied" in record.getMessage() for record in logged)
 
 
 def test_table_is_mean_and_deviation_over_seeds(vector_sets, tmp_path):

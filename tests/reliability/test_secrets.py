@@ -124,7 +124,8 @@ def test_a_store_that_fails_is_named_without_it(vector_flags, tmp_path, capfd, m
 
 
 def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(elsewhere, vector_flags, capfd, ui_commands):
-    place = ["--runs-dir", "runs", "--tracking-uri", URI]
+    uri = f"postgresql://alice:{SECRET}@127.0.0.1:9/runs"
+    place = ["--runs-dir", "runs", "--tracking-uri", uri]
     assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
     assert negbench(["ui", *place]) == 0
     ((command, environment),) = ui_commands
@@ -132,4 +133,4 @@ def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(elsew
     assert "--workers 1 " in " ".join(command)
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert SECRET not in " ".join(command) + "".join(capfd.readouterr())
-    assert environment["MLFLOW_BACKEND_STORE_URI"] == URI
+    assert environment["MLFLOW_BACKEND_STORE_URI"] == uri

@@ -20,6 +20,7 @@ from negbench.cli.main import run as negbench
 from negbench.grid.executors import GRACE, Processes
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.signals import Stopped, stop_on_signals
+from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
 from negbench.systems.system import load_config
@@ -192,7 +193,7 @@ def test_what_kill_9_left_running_is_ended_by_the_next_command(statuses, start, 
     process.wait()
     assert statuses(tmp_path) == {"RUNNING": 2}
     with folder.lock():  # another process computes it
-        Tracker.open(tmp_path).parent(tmp_path / "note.json", "another", {})  # as a comparison does
+        Parent(Tracker.open(tmp_path), tmp_path / "another").open()  # as a comparison does
     assert statuses(tmp_path) == {"RUNNING": 2, "KILLED": 1}
     assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
     assert statuses(tmp_path) == {"RUNNING": 1, "KILLED": 2, "FINISHED": 1}

@@ -223,7 +223,8 @@ def test_a_comparison_whose_database_stops_is_copied_whole_when_it_is_back(
     line = Line(database)
     address = f"postgresql+psycopg://alice:{SECRET}@127.0.0.1:{line.port}/runs"
     command = [*GRID, *vector_flags, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", address]
-    first, again = turns(command, line, 900, capfd)
+    Tracker.open(tmp_path, address).client()  # makes the tables
+    first, again = turns(command, line, 100, capfd)
     (lost,) = [text for text in first.splitlines() if " are not copied: " in text]
     assert lost.startswith(f"postgresql+psycopg://alice@127.0.0.1:{line.port}/runs fails (")
     assert " are not copied: " not in again

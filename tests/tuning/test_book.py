@@ -101,7 +101,7 @@ def toy_book(folder: Path, trials: int = 10, spec: StudySpec | None = None) -> B
 
 
 def toy_job(folder: Path, trials: int, opens: Any, spec: StudySpec | None = None) -> Job:
-    return Job(folder, spec or toy_spec(), None, trials, "none", None, opens)
+    return Job(folder, spec or toy_spec(), None, trials, "none", opens)
 
 
 def points(book: Book) -> list[dict[str, Any]]:
