@@ -44,10 +44,11 @@ def ui(given: Mapping[str, Any]) -> None:
     from negbench.grid.executors import APART
     from negbench.machine import files
     from negbench.store.tracking import Tracker
+    from negbench.tuning.trials import copy_trials
 
     asked = Ui.parsed(given)
     root = files.runs_dir(asked.runs_dir)
-    if asked.tracking_uri is None and not any(root.glob("*/config.json")):
+    if asked.tracking_uri is None and not any((*root.glob("*/config.json"), *root.glob("*/study.json"))):
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,7 +57,8 @@ def ui(given: Mapping[str, Any]) -> None:
         except OSError as error:
             raise OptionError(f"--port {asked.port}: {error.strerror}: give another one") from error
     tracker = Tracker.open(root, asked.tracking_uri)
-    if copied := len(tracker.copy_missing()):
+    copied = len(tracker.copy_missing())
+    if copied := copied + sum(copy_trials(note.parent, tracker) for note in sorted(root.glob("*/study.json"))):
         typer.echo(f"copied {copied} run{'s' * (copied > 1)} that the store lacked")
     address = f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)"
     typer.echo("starting MLflow's server ...")

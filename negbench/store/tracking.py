@@ -270,13 +270,13 @@ class Tracker:
             if folder.status != "finished":
                 continue
             with suppress(BlockingIOError), locked(folder.path / ".lock", wait=False):
-                if not self._holds(folder):
+                if not self.holds(folder):
                     self.export(folder)
                     copied.append(folder.run_id)
         return copied
 
-    def _holds(self, folder: RunFolder) -> bool:
-        """Whether the store has a whole copy of a run, or had one that was deleted."""
+    def holds(self, folder: RunFolder, status: str = "FINISHED") -> bool:
+        """Whether the store has a whole copy, which ended so, or had one that was deleted."""
         from mlflow.exceptions import MlflowException
 
         kept = noted(folder.path / _NOTE)
@@ -284,7 +284,7 @@ class Tracker:
             return False
         with self.answering(), suppress(MlflowException):  # it is not there
             info = self.client().get_run(kept["run_id"]).info
-            return bool(info.lifecycle_stage == "deleted" or info.status == "FINISHED")
+            return bool(info.lifecycle_stage == "deleted" or info.status == status)
         return False
 
     def end_abandoned(self) -> list[str]:
@@ -416,6 +416,7 @@ class RunLog:
         self.folder = folder
         self.run_id = ""
         self.error: str | None = None
+        self.status = ""  # once it has ended
         self._client: MlflowClient | None = None
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
@@ -440,6 +441,7 @@ class RunLog:
 
     def finish(self, status: str) -> None:
         """Send what is buffered and close."""
+        self.status = status
         self.guarded(self._flush)
         if (client := self._client) is not None:
             self.guarded(lambda: client.set_terminated(self.run_id, status=status))

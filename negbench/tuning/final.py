@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
@@ -19,9 +20,11 @@ from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
 from negbench.grid.until import Until, computed_until
 from negbench.settings.config import RunConfig, resolved
+from negbench.store.runfolder import RunFolder
 from negbench.tuning.book import Book
 
-_SEED = 0  # of fANOVA's random forest, so that the same study gives the same tables
+_SEED = 0  # of fANOVA's random forest and of the draws, so that the same study gives the same tables
+_DRAWS = 10  # of the trials, with replacement; more than one that turns the order of the knobs hides it
 FEWEST = 10  # with fewer finished trials, an importance means nothing
 
 
@@ -34,11 +37,30 @@ def finished(book: Book) -> list[FrozenTrial]:
     return sorted(done, key=lambda trial: (-trial.values[0], trial.number))
 
 
+def is_default(book: Book, trial: FrozenTrial) -> bool:
+    """Whether a trial's point is the default; trial 0 is not if the default lies outside a range."""
+    configs = (book.spec.space.config(book.spec.config, point, 0, closed=False) for point in (trial.params, {}))
+    return len({str(resolved(config).identity()) for config in configs}) == 1
+
+
 def epochs_of(book: Book, trial: FrozenTrial) -> int | None:
     """Return the epochs that a trial trained, of all its seeds; None before the first scored one."""
     if trial.state == TrialState.COMPLETE:
         return resolved(book.spec.config).train.epochs * len(book.spec.seeds)
     return None if trial.last_step is None else trial.last_step + 1
+
+
+def band_of(book: Book, trial: FrozenTrial) -> tuple[float, float, float] | None:
+    """Return the first and last rank (from 1) of a trial's pools, means over refreshes and seeds, and how many there are.
+
+    None where its runs rank no corpus.
+    """
+    results = [RunFolder(book.folder / "cells" / name).result for name in trial.user_attrs["runs"]]
+    if not all("band_start" in each["behaviour"] and each["regime_by_refresh"] for each in results):
+        return None
+    start, end = (np.mean([each["behaviour"][key] for each in results]) for key in ("band_start", "band_end"))
+    ranks = np.mean([each["regime_by_refresh"][-1]["images"] for each in results]) - 1  # without the target
+    return float(1 + start * (ranks - 1)), float(1 + end * (ranks - 1)), float(ranks)
 
 
 def importance(book: Book) -> dict[str, float]:
@@ -48,17 +70,32 @@ def importance(book: Book) -> dict[str, float]:
     2014): with a few dozen trials it ranks knobs, but its numbers are not precise.
 
     Returns:
-        Empty with fewer than ten finished trials, or where recall did not vary.
+        Empty with fewer than ten finished trials, where recall did not vary, or where the order depends on which of the
+        trials there are.
     """
     done = finished(book)
-    if len(done) < FEWEST or len({trial.value for trial in done}) == 1:
+    if len(done) < FEWEST or not (shares := _fanova(done)):
         return {}
+    generator = np.random.default_rng(_SEED)
+    turned = 0
+    for _ in range(_DRAWS):
+        drawn = [done[index] for index in generator.integers(len(done), size=len(done))]
+        turned += list(_fanova(drawn)) != list(shares)
+        if turned > 1:
+            return {}
+    return shares
+
+
+def _fanova(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+    """Return fANOVA's shares; none where recall does not vary."""
+    if len({trial.value for trial in trials}) == 1:
+        return {}
+    study = optuna.create_study(direction="maximize")
+    study.add_trials(trials)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        shares: dict[str, float] = optuna.importance.get_param_importances(
-            book.study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=_SEED)
-        )
-    return shares
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=_SEED)
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
 
 # --- the best beside the default ---------------------------------------------------------------------------------
@@ -102,7 +139,7 @@ def compare_best(
         planned = plan(configs_of(seeds), runs, Display(), SCENES)
         return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
 
-    if len({str(resolved(config).identity()) for config in configs_of(fresh[:1])}) == 1:
+    if is_default(book, best):
         return None
     comparison = ComparisonFolder(runs / final_name(book.name), {"kind": "final"})
     rules = Rules(next(iter(points)), looks=looks)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from negbench.analysis.verdicts import Rules
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
+from negbench.errors import OptionError
 from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
@@ -22,8 +23,8 @@ from negbench.systems.system import with_system
 from negbench.tuning.book import Book
 from negbench.tuning.final import compare_best
 from negbench.tuning.space import build_space
-from negbench.tuning.spec import StudySpec
-from negbench.tuning.trials import open_study, run_study
+from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec
+from negbench.tuning.trials import open_study, run_study, settle_copies
 
 _TRIALS = 40
 
@@ -49,6 +50,8 @@ def plan_study(asked: Study) -> StudyPlan:
     layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(asked)], Scenes())
     base, grid = build_config([layer]), asked.sampler == "grid"
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
+    if asked.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
+        raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
     spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)
     first = max(spec.seeds) + 1
     fresh = tuple(range(first, first + asked.final_seeds))
@@ -89,12 +92,14 @@ def study(asked: Study, execution: Execution, say: Callable[[str], None]) -> tup
 
     if not executor.elsewhere and executor.workers > 1:  # encode once before several workers would
         open_run(spec.space.corners(spec.config)[0], Display(), SCENES)
+    tracker = Tracker.open(runs, uri)
     try:
-        with Tracker.open(runs, uri).working(book.folder / "mlflow.json"):
+        with tracker.working(book.folder / "mlflow.json"):
             run_study(job, executor, notify)
     except (KeyboardInterrupt, Stopped):
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
         raise
+    settle_copies(book.folder, tracker)
     log.info("%d trials; this command took %.1f s", trials, time.monotonic() - started)
     if not plan.fresh:
         return book, None
@@ -112,6 +117,9 @@ def _header(book: Book, trials: int) -> list[str]:
         "no trial reads val"
     ]
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
-    if clipped := [knob.key for knob in spec.space.knobs if knob.start != knob.default]:
+    if clipped := spec.space.clipped:
         lines.append(f"  trial 0 differs from the default, which lies outside the range of {', '.join(clipped)}")
-    return [*lines, f"  sampler {spec.sampler}; pruner {spec.pruner}"]
+    model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)" * (spec.sampler in MODELS)
+    if spec.sampler == "cmaes" and (listed := [knob.key for knob in spec.space.knobs if knob.choices]):
+        model += f", except {', '.join(listed)}, drawn at random"
+    return [*lines, f"  sampler {spec.sampler}{model}; pruner {spec.pruner}"]
