@@ -51,12 +51,12 @@ def epochs_of(book: Book, trial: FrozenTrial) -> int | None:
 
 
 def band_of(book: Book, trial: FrozenTrial) -> tuple[float, float, float] | None:
-    """Return the first and last rank (from 1) of a trial's pools, means over refreshes and seeds, and how many there are.
+    """Return the first and last rank (from 1) of a trial's pools and the number of ranks, means over its refreshes.
 
     None where its runs rank no corpus.
     """
-    results = [RunFolder(book.folder / "cells" / name).result for name in trial.user_attrs["runs"]]
-    if not all("band_start" in each["behaviour"] and each["regime_by_refresh"] for each in results):
+    results = [RunFolder(book.folder / "cells" / name).result for name in trial.user_attrs.get("runs", ())]
+    if not results or not all("band_start" in each["behaviour"] and each["regime_by_refresh"] for each in results):
         return None
     start, end = (np.mean([each["behaviour"][key] for each in results]) for key in ("band_start", "band_end"))
     ranks = np.mean([each["regime_by_refresh"][-1]["images"] for each in results]) - 1  # without the target
@@ -73,7 +73,7 @@ def importance(book: Book) -> dict[str, float]:
         Empty with fewer than ten finished trials, where recall did not vary, or where the order depends on which of the
         trials there are.
     """
-    done = finished(book)
+    done = sorted(finished(book), key=lambda trial: trial.number)  # the order of the rows moves the forest
     if len(done) < FEWEST or not (shares := _fanova(done)):
         return {}
     generator = np.random.default_rng(_SEED)
