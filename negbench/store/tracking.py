@@ -416,7 +416,6 @@ class RunLog:
         self.folder = folder
         self.run_id = ""
         self.error: str | None = None
-        self.status = ""  # once it has ended
         self._client: MlflowClient | None = None
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
@@ -441,7 +440,6 @@ class RunLog:
 
     def finish(self, status: str) -> None:
         """Send what is buffered and close."""
-        self.status = status
         self.guarded(self._flush)
         if (client := self._client) is not None:
             self.guarded(lambda: client.set_terminated(self.run_id, status=status))

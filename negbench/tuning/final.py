@@ -20,7 +20,6 @@ from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
 from negbench.grid.until import Until, computed_until
 from negbench.settings.config import RunConfig, resolved
-from negbench.store.runfolder import RunFolder
 from negbench.tuning.book import Book
 
 _SEED = 0  # of fANOVA's random forest and of the draws, so that the same study gives the same tables
@@ -48,19 +47,6 @@ def epochs_of(book: Book, trial: FrozenTrial) -> int | None:
     if trial.state == TrialState.COMPLETE:
         return resolved(book.spec.config).train.epochs * len(book.spec.seeds)
     return None if trial.last_step is None else trial.last_step + 1
-
-
-def band_of(book: Book, trial: FrozenTrial) -> tuple[float, float, float] | None:
-    """Return the first and last rank (from 1) of a trial's pools and the number of ranks, means over its refreshes.
-
-    None where its runs rank no corpus.
-    """
-    results = [RunFolder(book.folder / "cells" / name).result for name in trial.user_attrs.get("runs", ())]
-    if not results or not all("band_start" in each["behaviour"] and each["regime_by_refresh"] for each in results):
-        return None
-    start, end = (np.mean([each["behaviour"][key] for each in results]) for key in ("band_start", "band_end"))
-    ranks = np.mean([each["regime_by_refresh"][-1]["images"] for each in results]) - 1  # without the target
-    return float(1 + start * (ranks - 1)), float(1 + end * (ranks - 1)), float(ranks)
 
 
 def importance(book: Book) -> dict[str, float]:

@@ -24,7 +24,7 @@ from negbench.tuning.book import Book
 from negbench.tuning.final import compare_best
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec
-from negbench.tuning.trials import open_study, run_study, settle_copies
+from negbench.tuning.trials import note_lost_copies, open_study, run_study
 
 _TRIALS = 40
 
@@ -92,14 +92,13 @@ def study(asked: Study, execution: Execution, say: Callable[[str], None]) -> tup
 
     if not executor.elsewhere and executor.workers > 1:  # encode once before several workers would
         open_run(spec.space.corners(spec.config)[0], Display(), SCENES)
-    tracker = Tracker.open(runs, uri)
     try:
-        with tracker.working(book.folder / "mlflow.json"):
+        with Tracker.open(runs, uri).working(book.folder / "mlflow.json"):
             run_study(job, executor, notify)
     except (KeyboardInterrupt, Stopped):
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
         raise
-    settle_copies(book.folder, tracker)
+    note_lost_copies(book.folder)
     log.info("%d trials; this command took %.1f s", trials, time.monotonic() - started)
     if not plan.fresh:
         return book, None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,10 @@ class Trials:
                 yield kept["values"]
                 live.metrics(kept["values"], self._spec.config.train.epochs or 0)
         finally:
+            error = sys.exception()
+            kept["status"] = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"
             trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
-            if live is not None:
-                files.write_json(folder.path / _COPY, {**kept, "status": live.status, "lost": live.error})
+            files.write_json(folder.path / _COPY, {**kept, "lost": live and live.error})
 
     def _cell(self, config: RunConfig, trial: optuna.Trial, before: Sequence[float]) -> RunResult:
         planned = plan_run(config, self._bench.scenes)
@@ -176,42 +178,32 @@ def _parent(folder: Path, tracker: Tracker) -> str | None:
     return tracker.parent(folder / "mlflow.json", folder.name, {"negbench.kind": "study", "study": folder.name})
 
 
-def copy_trials(folder: Path, tracker: Tracker, *, lost: bool = False) -> int:
+def copy_trials(folder: Path, tracker: Tracker) -> int:
     """Copy a study's ended trials that the MLflow store lacks; return how many.
-
-    Args:
-        folder: of the study.
-        tracker: the store.
-        lost: only those of which a copy was lost.
 
     Raises:
         RunError: the store fails.
     """
-    kept = {path.parent: files.read_json(path) for path in sorted(folder.glob(f"trials/*/{_COPY}"))}
-    kept = {path: each for path, each in kept.items() if each["lost"] or not lost} if tracker.enabled else {}
-    todo = [path for path, each in kept.items() if lost or not tracker.holds(RunFolder(path), each["status"])]
-    if not todo:
-        return 0
-    parent = _parent(folder, tracker)
-    with tracker.working(folder / "mlflow.json"):
+    kept = {path: files.read_json(path) for path in sorted(folder.glob(f"trials/*/{_COPY}")) if tracker.enabled}
+    todo = [path for path, each in kept.items() if not tracker.holds(RunFolder(path.parent), each["status"])]
+    parent = {"mlflow.parentRunId": _parent(folder, tracker)} if todo else {}
+    with tracker.working(folder / "mlflow.json") if todo else nullcontext():
         for path in todo:
-            with suppress(BlockingIOError), files.locked(path / ".lock", wait=False):
-                live, each = RunLog(tracker, RunFolder(path)), kept[path]
-                live.start(each["params"], each["tags"] | ({"mlflow.parentRunId": parent} if parent else {}))
+            with suppress(BlockingIOError), files.locked(path.with_name(".lock"), wait=False):
+                live, each = RunLog(tracker, RunFolder(path.parent)), kept[path]
+                live.start(each["params"], each["tags"] | parent)
                 live.metrics(each["values"], int(each["params"]["train.epochs"]))
                 live.finish(each["status"])
                 if live.error is not None:
                     raise RunError(live.error)
-                files.write_json(path / _COPY, {**each, "lost": None})
+                files.write_json(path, {**each, "lost": None})
     return len(todo)
 
 
-def settle_copies(folder: Path, tracker: Tracker) -> None:
-    """Copy again what the MLflow store lost of a study; remark on what it loses again."""
-    try:
-        copy_trials(folder, tracker, lost=True)
-    except RunError as error:
-        notes([f"MLflow holds no whole copy of {folder.name}: {error}; `negbench ui` copies what the store lacks"])
+def note_lost_copies(folder: Path) -> None:
+    """Remark on trials of a study of which the MLflow store lost the copy."""
+    if lost := [each for path in folder.glob(f"trials/*/{_COPY}") if (each := files.read_json(path)["lost"])]:
+        notes([f"{len(lost)} trials of {folder.name} have no whole MLflow copy ({lost[0]}); `negbench ui` copies them"])
 
 
 def serve(job: Job, notify: Notify) -> int:

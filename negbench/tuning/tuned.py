@@ -22,12 +22,11 @@ from negbench.grid.rates import DEV_FRACTION
 from negbench.grid.until import Until, computed_until
 from negbench.machine.files import checked_name
 from negbench.settings.config import RunConfig, resolved
-from negbench.store.tracking import Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import finished
 from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
-from negbench.tuning.trials import Job, open_study, serve, settle_copies
+from negbench.tuning.trials import Job, note_lost_copies, open_study, serve
 
 SEED = 10_000  # of the trials, or the first one above the comparison's seeds
 _NEGATIVES = "train.num_negatives"
@@ -154,7 +153,7 @@ def tune(
             errors[place] = str(event.value)
             log.info("%s: %s", searches[place].labels["strategy"], event.value)
     for book in books.values():
-        settle_copies(book.folder, Tracker.open(runs, execution.tracking_uri))
+        note_lost_copies(book.folder)
     return [_outcome(each, books.get(place), errors.get(place, "")) for place, each in enumerate(searches)]
 
 

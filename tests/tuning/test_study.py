@@ -23,17 +23,18 @@ from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here
 from negbench.report.loaded import StudyResult
-from negbench.report.study import importance_frame, study_answer, trials_frame
+from negbench.report.study import importance_frame, trials_frame
 from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
-from negbench.store.tracking import Tracker, default_uri
+from negbench.store.tracking import default_uri
 from negbench.systems.system import load_config
 from negbench.tuning import final
+from negbench.tuning.answer import study_answer
 from negbench.tuning.book import Book, open_book
 from negbench.tuning.final import compare_best, finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
-from negbench.tuning.trials import Trials, open_study, run_study, settle_copies
+from negbench.tuning.trials import Trials, note_lost_copies, open_study, run_study
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
 
@@ -231,12 +232,11 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
     """The store is down during a study of a knob whose name MLflow does not take."""
     base = load_config(flags={"strategy": {"name": "shifted-top-k"}}, sets=[*vector_sets, *DEV])
     spec = StudySpec.of(base, build_space(base, search=["strategy.start=0:5:log"], fix=["strategy.stop-start"]))
-    tracker = Tracker.open(tmp_path, "http://127.0.0.1:9")
-    book, job = open_study(tmp_path, "s", spec, trials=2, tracking_uri=tracker.uri)
+    book, job = open_study(tmp_path, "s", spec, trials=2, tracking_uri="http://127.0.0.1:9")
     run_study(job, Here(), print)
     capsys.readouterr()
-    settle_copies(book.folder, tracker)
-    assert capsys.readouterr().err.count("`negbench ui` copies what the store lacks") == 1
+    note_lost_copies(book.folder)
+    assert capsys.readouterr().err.count("2 trials of s have no whole MLflow copy (http://127.0.0.1:9 fails") == 1
     monkeypatch.setattr(os, "execve", lambda *command: None)
     monkeypatch.setattr(subprocess, "Popen", lambda command: None)
     for copied in (True, False):
