@@ -19,7 +19,7 @@ from negbench.grid.dials import Dials
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 3
 _NAMED = 4  # most strategies named in a list
-_WORDS = {  # of a verdict; {} is the strategy that others are compared with
+WORDS = {  # of a verdict; {} is the strategy that others are compared with
     "better": "better than {}",
     "worse": "worse than {}",
     "equal": "equal to {} within {}",
@@ -209,7 +209,7 @@ def _beside(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[Verdi
         ("undecided", [row for row in near if row.standing != "equal"]),
     ):
         if members:
-            words = _WORDS[verdict].format("it", in_points(best.margin))
+            words = WORDS[verdict].format("it", in_points(best.margin))
             if verdict == "undecided" and all(-row.gap_low <= best.margin for row in members):
                 words += f", but at most {percent(-min(row.gap_low for row in members), 2)} points ahead"
             parts.append(f"{_names(members)} ({_range([row.mean for row in members])} %) {_is(members)} {words}")
@@ -228,7 +228,7 @@ def _verdicts(rows: Sequence[VerdictRow]) -> str:
     if len(rows) == 1:
         return f"{metric}: {_mean(own)} is the only strategy."
     parts = list[str]()
-    for verdict, words in _WORDS.items():
+    for verdict, words in WORDS.items():
         members = [row for row in by_negatives(rows) if row.verdict == verdict]
         names = [f"{row.named} {signed(row.difference, row.diff_low, row.diff_high)}" for row in members]
         if members:
@@ -311,7 +311,7 @@ def _covers(rows: Sequence[VerdictRow]) -> list[str]:
     """Count the verdicts against the best, or against a baseline that was asked for; say what the intervals cover."""
     against = any(row.against for row in rows)
     words = [row.verdict if against else row.standing for row in rows if row.compared or not against]
-    counts = {word: words.count(word) for word in _WORDS if word in words}
+    counts = {word: words.count(word) for word in WORDS if word in words}
     if not counts:
         return []
     level = f"{100 * (1 - rows[0].alpha):g} %"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, rows_of
-from negbench.analysis.words import listed, signed
+from negbench.analysis.words import listed, settings_text, signed
 from negbench.grid.comparison import KEY
 
 BASELINE = "its default"  # of a gain; no strategy's label
@@ -21,6 +21,7 @@ class Tuning:
         study: name of the study; '' if the strategy has nothing to tune.
         knobs: keys that were searched.
         trials: number of trials that ended.
+        failed: how many of them failed.
         seconds: computing time of all trials.
         default, best: main metric of the default and of the best trial on the dev part; None (null) without trials.
         found: key -> value of the best trial; empty if that is the default.
@@ -31,6 +32,7 @@ class Tuning:
     study: str = ""
     knobs: tuple[str, ...] = ()
     trials: int = 0
+    failed: int = 0
     seconds: float = 0.0
     default: float | None = None
     best: float | None = None
@@ -93,6 +95,6 @@ def _found(tuning: Tuning) -> str:
         return "has nothing to tune"
     if tuning.error:
         return f"FAILED: {tuning.error}"
-    values = ((key.split(".")[-1], value) for key, value in (tuning.found or {}).items())
-    shown = ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in values)
-    return f"with {shown}" if shown else "keeps its default"
+    shown = settings_text(tuning.found or {})
+    words = f"with {shown}" if shown else "keeps its default"
+    return words + f" ({tuning.failed} of its {tuning.trials} trials FAILED)" * (tuning.failed > 0)

@@ -189,10 +189,14 @@ class VerdictRow:
 
     @property
     def named(self) -> str:
-        """The strategy, marked if it trains against fewer than 90 % as many different images as were asked for."""
-        return (
-            f"{self.strategy} ({self.distinct:.3g} distinct)" if self.distinct < FEW * self.negatives else self.strategy
-        )
+        """The strategy, marked if it trains against fewer than 90 % as many different images as were asked for.
+
+        So is a tuned one of which trials failed.
+        """
+        marks = [f"{self.distinct:.3g} distinct"] * (self.distinct < FEW * self.negatives)
+        if failed := self.facts.get("failed_trials"):
+            marks.append(f"{failed} trials failed")
+        return self.strategy + f" ({', '.join(marks)})" * bool(marks)
 
     def plain(self) -> dict[str, Any]:
         """Return the fields and facts for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
@@ -350,8 +354,12 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         {name: float(np.mean([of_table.get(name, math.nan) for of_table in each])) for name in values}
         for each in ([table.negatives for table in tables], [table.distinct for table in tables])
     )
+    facts = {  # of the first data set that has them
+        name: {key: fact for table in reversed(tables) for key, fact in table.facts.get(name, {}).items()}
+        for name in tables[0].facts
+    }
     ends = _joined_ends(tables, values)
-    return VerdictTable(labels, metric, {metric: values}, negatives, distinct, tables[0].facts, ends)
+    return VerdictTable(labels, metric, {metric: values}, negatives, distinct, facts, ends)
 
 
 def _joined_ends(tables: Sequence[VerdictTable], values: Mapping[str, Values]) -> dict[str, Ends]:

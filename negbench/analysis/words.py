@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,11 @@ def plain(value: Any) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def settings_text(values: Mapping[str, Any]) -> str:
+    """{'strategy.alpha': 0.13, 'strategy.beta': 0.26} -> 'alpha=0.13, beta=0.26'."""
+    return ", ".join(f"{key.split('.')[-1]}={plain(value)}" for key, value in values.items())
 
 
 def spread(values: Sequence[float]) -> str:

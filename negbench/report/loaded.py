@@ -159,6 +159,12 @@ class StudyResult:
         return dict(done[0].params)
 
     @property
+    def answer(self) -> list[str]:
+        """The answer in words, a sentence per line; none before the command ended."""
+        path = self.path / "answer.md"
+        return [line for line in path.read_text(encoding="utf-8").splitlines() if line] if path.exists() else []
+
+    @property
     def final(self) -> Comparison | None:
         """Comparison of the best with the default on fresh seeds; None if they were not compared."""
         from negbench.tuning.final import final_name
@@ -174,6 +180,7 @@ class StudyResult:
         return {
             "study": self.name,
             "path": self.path,
+            "answer": self.answer,
             "best": self.best,
             "importance": importance(self._book),
             "trials": self.trials.to_dict("records"),

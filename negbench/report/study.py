@@ -11,13 +11,14 @@ import pandas as pd
 from rich.console import Console
 
 from negbench.analysis.verdicts import Rules
-from negbench.analysis.words import percent, plain
+from negbench.analysis.words import plain
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
 from negbench.machine import files
 from negbench.report.finish import finish as finish_comparison
 from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
+from negbench.tuning.answer import study_answer
 from negbench.tuning.book import Book
 from negbench.tuning.final import FEWEST, epochs_of, final_name, finished, importance
 
@@ -62,22 +63,25 @@ def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str 
     shown = trials.drop(columns=["state", "why"]).set_index("trial", drop=False).loc[best]
     console.print(Grid(shown, f"{book.name}: best {len(best)} trials"))
     if len(shares):
-        console.print(Grid(shares, f"how much each knob matters (fANOVA of {len(done)} trials: a rough order)"))
-    elif len(done) < FEWEST:
-        few = f"{len(done)} of {len(trials)} trials finished: too few to say which knob matters ({FEWEST} needed)"
+        console.print(Grid(shares, f"each knob's share of the variance of recall (fANOVA of {len(done)} trials)"))
+        other = "optuna-dashboard shows PED-ANOVA instead: what sets the best tenth of the trials apart"
+        console.print(other, highlight=False, soft_wrap=True)
+    else:
+        why = "their order depends on which trials there are" if len(done) >= FEWEST else f"{FEWEST} needed"
+        few = f"{len(done)} of {len(trials)} trials finished: too few to say which knob matters ({why})"
         console.print(few, highlight=False, soft_wrap=True)
     if rules is not None:
         finish_comparison(console, book.folder.parent, final_name(book.name), tracking_uri, rules)
-    elif done[0].number == 0:
-        console.print("the default is the best trial, so there is nothing to compare it with", highlight=False)
-    written = []
-    for name, frame in (("trials.csv", trials), ("importance.csv", shares)):
-        with files.atomic_write(book.folder / name) as file:
-            file.write(frame.to_csv(index=False))
-        written.append(book.folder / name)
-    point = ", ".join(f"{key.split('.')[-1]} = {plain(value)}" for key, value in done[0].params.items())
-    answer = f"The best of {len(done)} finished trials: {point} (recall {percent(done[0].value)} % on the dev part)."
-    Parent(Tracker.open(book.folder.parent, tracking_uri), book.folder).close([], written, answer)
+    answer = study_answer(book, rules)
+    console.print("\nwhat the study found", style="bold", highlight=False)
+    for line in answer:
+        console.print(line, highlight=False, markup=False)
+    written = [book.folder / name for name in ("trials.csv", "importance.csv", "answer.md")]
+    texts = (trials.to_csv(index=False), shares.to_csv(index=False), "\n\n".join(answer) + "\n")
+    for path, text in zip(written, texts, strict=True):
+        with files.atomic_write(path) as file:
+            file.write(text)
+    Parent(Tracker.open(book.folder.parent, tracking_uri), book.folder).close([], written, "\n\n".join(answer))
     install = "" if find_spec("optuna_dashboard") else "  (after: pip install optuna-dashboard)"
     for line in (f"stored {book.folder}", f"look   {dashboard_command(book)}{install}"):
         console.print(line, highlight=False, soft_wrap=True)

@@ -2,10 +2,14 @@
 
 A worker locks the trial that it computes; however the worker ends, the kernel releases the lock. A running trial whose
 lock is free goes back into the queue under its own number: samplers and pruners depend on the number, so a killed study
-tries the same points. One worker at a time asks for a trial, under the study's lock, so that no more are computed than
-asked for. The locks are files in the study's folder, which all its workers share.
+tries the same points. A failed trial stays running in Optuna, which lets no ended one be computed again; it is noted as
+failed, and queued when the command is run again. One worker at a time asks for a trial, under the study's lock, so that
+no more are computed than asked for. The locks are files in the study's folder, which all its workers share.
 """
 
+import copy
+import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +21,11 @@ from typing import Any, Literal
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from negbench.analysis.words import settings_text
 from negbench.errors import NegbenchError, OptionError, RunError, without_secrets
 from negbench.grid.comparison import check_name
 from negbench.grid.executors import Notify
@@ -49,6 +54,28 @@ class Pruned(BaseException):
 def trial_folder(number: int) -> str:
     """Return a trial's folder, relative to the study's folder."""
     return f"trials/trial-{number:04d}"
+
+
+class _Failed(BaseException):
+    """Carries a failure past Optuna, which would end the trial for good."""
+
+
+class _Journal(JournalFileBackend):
+    """A journal that cuts an incomplete last line, left by a full disk or a power cut, before it writes another."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append lines; under Optuna's own lock, no worker is in the middle of one."""
+        lock = JournalFileSymlinkLock(self._file_path)
+        lock.acquire()
+        try:
+            with Path(self._file_path).open("rb+") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+                if file.read() not in (b"", b"\n"):
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
+        finally:
+            lock.release()
+        super().append_logs(logs)
 
 
 class Book:
@@ -136,10 +163,9 @@ class Book:
             raise RunError(f"the study's storage {place} fails ({why}): rerun the command when it answers") from error
 
     def frozen(self) -> list[FrozenTrial]:
-        """Return all trials, in order of number."""
+        """Return all trials, in order of number; one that is noted as failed as FAIL."""
         with self.answering():
-            trials: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
-        return trials
+            return [_seen(trial) for trial in self.study.get_trials(deepcopy=False)]
 
     def counts(self) -> dict[str, int]:
         """Count the finished, pruned, failed, running and waiting trials."""
@@ -197,22 +223,41 @@ class Book:
             if trial.state != TrialState.RUNNING:
                 continue
             deaths = trial.user_attrs.get("deaths", 0) + 1
-            self._storage.set_trial_user_attr(trial._trial_id, "deaths", deaths)
+            self._note(trial, deaths=deaths)
             if deaths < MAX_DEATHS:
                 self._queue(trial)
                 notify(f"trial {trial.number}: its worker died; queued again")
             else:
-                self._storage.set_trial_user_attr(trial._trial_id, "error", f"its worker died {MAX_DEATHS} times")
-                self.study.tell(trial.number, state=TrialState.FAIL)
+                self._fail(trial, NegbenchError(f"its worker died {MAX_DEATHS} times"))
+
+    def requeue_failed(self) -> list[int]:
+        """Queue every failed trial again, and return their numbers; one whose workers died gets one more try."""
+        with self.hold():
+            failed = [trial for trial in self.frozen() if trial.state == TrialState.FAIL]
+            for trial in failed:
+                self._note(trial, error="", deaths=min(trial.user_attrs.get("deaths", 0), MAX_DEATHS - 1))
+                self._queue(trial)
+        return [trial.number for trial in failed]
 
     def _queue(self, trial: FrozenTrial) -> None:
         self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+
+    def _note(self, trial: FrozenTrial, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            self._storage.set_trial_user_attr(trial._trial_id, name, value)
+
+    def _fail(self, trial: FrozenTrial, error: Exception) -> None:
+        """Note why a trial failed; raise that if it is the default."""
+        mistake = isinstance(error, NegbenchError)
+        self._note(trial, error=str(error) if mistake else f"{type(error).__name__}: {error}")
+        if trial.number == 0:
+            raise NegbenchError(f"trial 0, the default, failed: {error}") if mistake else error from error
 
     def _compute(self, number: int, objective: Objective, turn: ExitStack, notify: Notify) -> None:
         """Let Optuna compute one trial; `turn` is closed as soon as the trial is sampled and locked."""
 
         def held_objective(trial: optuna.Trial) -> float:
-            held.enter_context(self.hold(trial_folder(number), wait=False))
+            held.enter_context(self.hold(trial_folder(number)))
             for knob in self.spec.space.knobs:
                 knob.suggest(trial)
             turn.close()
@@ -220,13 +265,10 @@ class Book:
 
         with ExitStack() as held:
             try:
-                self.study.optimize(
-                    partial(_evaluated, held_objective), n_trials=1, catch=(Exception,) if number else ()
-                )
-            except NegbenchError as error:
-                if number > 0:
-                    raise
-                raise NegbenchError(f"trial 0, the default, failed: {error}") from error
+                self.study.optimize(partial(_evaluated, held_objective), n_trials=1)
+            except _Failed as failure:
+                turn.close()
+                self._fail(self.frozen()[number], failure.args[0])
             except BaseException as error:  # Ctrl-C, a signal
                 turn.close()
                 if (trial := self.frozen()[number]).state == TrialState.RUNNING:
@@ -241,7 +283,7 @@ def _opened(url: str) -> BaseStorage:
     """Open a storage: the absolute path of a journal, whose lock is a link to it, or a database URL."""
     try:
         if "://" not in url:
-            return JournalStorage(JournalFileBackend(url))
+            return JournalStorage(_Journal(url))
         if not url.startswith(("postgresql", "mysql")):
             return optuna.storages.get_storage(url)
         patience = {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}  # for a server that does not answer
@@ -258,7 +300,10 @@ def _reason(error: BaseException, url: str) -> str:
 def _evaluated(objective: Objective, trial: optuna.Trial) -> float:
     """Call the objective, and translate its exceptions for Optuna."""
     try:
-        return objective(trial)
+        value = objective(trial)
+        if math.isnan(value):
+            raise NegbenchError("its value is not a number")
+        return value
     except Pruned as error:
         raise optuna.TrialPruned from error
     except KeyboardInterrupt as error:  # Optuna would count it as a failed trial
@@ -266,18 +311,22 @@ def _evaluated(objective: Objective, trial: optuna.Trial) -> float:
     except _FAULTS as error:
         raise _Unanswered from error
     except Exception as error:
-        trial.set_user_attr(
-            "error", str(error) if isinstance(error, NegbenchError) else f"{type(error).__name__}: {error}"
-        )
-        raise
+        raise _Failed(error) from error
+
+
+def _seen(trial: FrozenTrial) -> FrozenTrial:
+    """Return a trial as it is shown: FAIL if it is noted as failed."""
+    if trial.state == TrialState.RUNNING and trial.user_attrs.get("error"):
+        trial = copy.copy(trial)
+        trial.state = TrialState.FAIL
+    return trial
 
 
 def _described(trial: FrozenTrial) -> str:
     """Describe a trial's result in one line."""
-    short = {key.split(".")[-1]: f"{v:.4g}" if isinstance(v, float) else v for key, v in trial.params.items()}
-    point = ", ".join(f"{key}={value}" for key, value in short.items())
+    point = settings_text(trial.params)
     if trial.state == TrialState.FAIL:
-        return f"FAILED: {trial.user_attrs.get('error', 'its value is not a number')} ({point})"
+        return f"FAILED: {trial.user_attrs['error']} ({point})"
     if trial.state == TrialState.PRUNED:
         return f"pruned at step {trial.last_step} ({point})"
     return f"{trial.value:.4f} ({point})"

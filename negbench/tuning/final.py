@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
@@ -21,7 +22,8 @@ from negbench.grid.until import Until, computed_until
 from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import Book
 
-_SEED = 0  # of fANOVA's random forest, so that the same study gives the same tables
+_SEED = 0  # of fANOVA's random forest and of the draws, so that the same study gives the same tables
+_DRAWS = 10  # of the trials, with replacement; more than one that turns the order of the knobs hides it
 FEWEST = 10  # with fewer finished trials, an importance means nothing
 
 
@@ -32,6 +34,12 @@ def finished(book: Book) -> list[FrozenTrial]:
     """Return the completed trials, best recall on the dev part first."""
     done = [trial for trial in book.frozen() if trial.state == TrialState.COMPLETE]
     return sorted(done, key=lambda trial: (-trial.values[0], trial.number))
+
+
+def is_default(book: Book, trial: FrozenTrial) -> bool:
+    """Whether a trial's point is the default; trial 0 is not if the default lies outside a range."""
+    configs = (book.spec.space.config(book.spec.config, point, 0, closed=False) for point in (trial.params, {}))
+    return len({str(resolved(config).identity()) for config in configs}) == 1
 
 
 def epochs_of(book: Book, trial: FrozenTrial) -> int | None:
@@ -48,17 +56,32 @@ def importance(book: Book) -> dict[str, float]:
     2014): with a few dozen trials it ranks knobs, but its numbers are not precise.
 
     Returns:
-        Empty with fewer than ten finished trials, or where recall did not vary.
+        Empty with fewer than ten finished trials, where recall did not vary, or where the order depends on which of the
+        trials there are.
     """
-    done = finished(book)
-    if len(done) < FEWEST or len({trial.value for trial in done}) == 1:
+    done = sorted(finished(book), key=lambda trial: trial.number)  # the order of the rows moves the forest
+    if len(done) < FEWEST or not (shares := _fanova(done)):
         return {}
-    with book.answering(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        shares: dict[str, float] = optuna.importance.get_param_importances(
-            book.study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=_SEED)
-        )
+    generator = np.random.default_rng(_SEED)
+    turned = 0
+    for _ in range(_DRAWS):
+        drawn = [done[index] for index in generator.integers(len(done), size=len(done))]
+        turned += list(_fanova(drawn)) != list(shares)
+        if turned > 1:
+            return {}
     return shares
+
+
+def _fanova(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+    """Return fANOVA's shares; none where recall does not vary."""
+    if len({trial.value for trial in trials}) == 1:
+        return {}
+    study = optuna.create_study(direction="maximize")
+    study.add_trials(trials)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=_SEED)
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
 
 # --- the best beside the default ---------------------------------------------------------------------------------
@@ -102,7 +125,7 @@ def compare_best(
         planned = plan(configs_of(seeds), runs, Display(), SCENES)
         return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
 
-    if len({str(resolved(config).identity()) for config in configs_of(fresh[:1])}) == 1:
+    if is_default(book, best):
         return None
     comparison = ComparisonFolder(runs / final_name(book.name), {"kind": "final"})
     rules = Rules(next(iter(points)), looks=looks)

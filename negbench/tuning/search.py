@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from negbench.analysis.verdicts import Rules
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
+from negbench.errors import OptionError
 from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
@@ -24,8 +25,8 @@ from negbench.systems.system import with_system
 from negbench.tuning.book import Book
 from negbench.tuning.final import compare_best
 from negbench.tuning.space import build_space
-from negbench.tuning.spec import StudySpec
-from negbench.tuning.trials import open_study, run_study
+from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec
+from negbench.tuning.trials import note_lost_copies, open_study, run_study
 
 _TRIALS = 40
 
@@ -51,6 +52,8 @@ def plan_study(asked: Study) -> StudyPlan:
     layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(asked)], Scenes())
     base, grid = build_config([layer]), asked.sampler == "grid"
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
+    if asked.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
+        raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
     rows = [("a trial", each, resolved(each)) for each in space.corners(base)]
     remarks = (*remarks, *check_idle(rows, asked.sets, SCENES))
     spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)
@@ -99,6 +102,7 @@ def study(asked: Study, execution: Execution, say: Callable[[str], None]) -> tup
     except (KeyboardInterrupt, Stopped):
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
         raise
+    note_lost_copies(book.folder)
     log.info("%d trials; this command took %.1f s", trials, time.monotonic() - started)
     if not plan.fresh:
         return book, None
@@ -116,6 +120,9 @@ def _header(book: Book, trials: int) -> list[str]:
         "no trial reads val"
     ]
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
-    if clipped := [knob.key for knob in spec.space.knobs if knob.start != knob.default]:
+    if clipped := spec.space.clipped:
         lines.append(f"  trial 0 differs from the default, which lies outside the range of {', '.join(clipped)}")
-    return [*lines, f"  sampler {spec.sampler}; pruner {spec.pruner}"]
+    model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)" * (spec.sampler in MODELS)
+    if spec.sampler == "cmaes" and (listed := [knob.key for knob in spec.space.knobs if knob.choices]):
+        model += f", except {', '.join(listed)}, drawn at random"
+    return [*lines, f"  sampler {spec.sampler}{model}; pruner {spec.pruner}"]

@@ -87,6 +87,11 @@ class Space:
         """The point of trial 0."""
         return {knob.key: knob.start for knob in self.knobs}
 
+    @property
+    def clipped(self) -> list[str]:
+        """Knobs whose default lies outside their range, so that trial 0 is not the default."""
+        return [knob.key for knob in self.knobs if knob.start != knob.default]
+
     def grid(self) -> list[dict[str, Any]]:
         """Return every combination of the knobs' choices, the default first."""
         keys = [knob.key for knob in self.knobs]

@@ -22,7 +22,8 @@ from negbench.settings.config import RunConfig, resolved
 from negbench.settings.options import Pruner, Sampler
 from negbench.tuning.space import Space
 
-_STARTUP = 10  # random trials before a model of the objective is trusted
+STARTUP = 10  # random trials before a model of the objective is trusted
+LEAST = 3  # trials that must have finished before it draws
 _UNPRUNED = 5  # trials that must have finished before any is pruned
 
 
@@ -110,14 +111,10 @@ def first_refresh(config: RunConfig) -> int:
 # --- sampler and pruner ------------------------------------------------------------------------------------------
 
 # every option is written out, so that another version's defaults do not apply
-_SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
-    "tpe": partial(
-        optuna.samplers.TPESampler, multivariate=True, constant_liar=True, n_startup_trials=_STARTUP, n_ei_candidates=24
-    ),
-    "gp": partial(optuna.samplers.GPSampler, n_startup_trials=_STARTUP, deterministic_objective=False),
-    "cmaes": partial(optuna.samplers.CmaEsSampler, n_startup_trials=_STARTUP, consider_pruned_trials=False),
-    "random": optuna.samplers.RandomSampler,
-    "grid": optuna.samplers.RandomSampler,  # all its points are queued, and none is sampled
+MODELS: dict[str, Callable[..., BaseSampler]] = {
+    "tpe": partial(optuna.samplers.TPESampler, multivariate=True, constant_liar=True, n_ei_candidates=24),
+    "gp": partial(optuna.samplers.GPSampler, deterministic_objective=False),
+    "cmaes": partial(optuna.samplers.CmaEsSampler, consider_pruned_trials=False),
 }
 
 
@@ -125,7 +122,8 @@ class SeededSampler(BaseSampler):
     """Optuna sampler, created for each trial and seeded by the study's seed and the trial's number.
 
     A study that was stopped, even while sampling a trial, therefore resumes with the points that it would have tried,
-    and two workers never draw the same one.
+    and two workers never draw the same one. Optuna's GP and CMA-ES count finished trials alone as their startup, TPE
+    also pruned ones: with a pruner, the former might never draw. Here the trial's number decides.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -133,9 +131,12 @@ class SeededSampler(BaseSampler):
 
     def _of(self, trial: FrozenTrial) -> BaseSampler:
         digest = hashlib.sha256(f"{self._spec.seed}/{trial.number}".encode()).digest()
+        seed, model = int.from_bytes(digest[:4], "big"), MODELS.get(self._spec.sampler)
+        if model is None or trial.number < STARTUP:
+            return optuna.samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return _SAMPLERS[self._spec.sampler](seed=int.from_bytes(digest[:4], "big"))
+            return model(seed=seed, n_startup_trials=LEAST)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the knobs that are sampled together."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 
-from negbench.errors import NegbenchError
+from negbench.display import log, notes
+from negbench.errors import NegbenchError, RunError
 from negbench.grid.cells import SCENES
 from negbench.grid.executors import Executor, Notify
 from negbench.loop.runs import Bench, plan_run, run_config
@@ -20,11 +25,12 @@ from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder, runs_of
-from negbench.store.tracking import Tracker
+from negbench.store.tracking import RunLog, Tracker
 from negbench.tuning.book import Book, Objective, Pruned, trial_folder
 from negbench.tuning.spec import StudySpec, first_refresh
 
 LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # deleted from a trial's runs
+_COPY = "trial.json"  # in a trial's folder: what its MLflow copy holds, and why the store lacks it
 
 
 @dataclass(frozen=True)
@@ -74,16 +80,29 @@ class Trials:
         space, base = self._spec.space, self._spec.config
         configs = [space.config(base, trial.params, seed) for seed in self._spec.seeds]
         folder = RunFolder(self._job.folder / trial_folder(trial.number))
-        params = {**resolved(configs[0]).flat(), **trial.params}
-        with self._tracker.run(folder, params, self._job.tags(trial.number)) as log:
-            started, results = time.monotonic(), list[RunResult]()
+        knobs = {key.replace("+1", " plus 1"): value for key, value in trial.params.items()}  # MLflow takes no '+'
+        with self._copied(trial, folder, {**resolved(configs[0]).flat(), **knobs}) as values:
+            results = list[RunResult]()
             for config in configs:
                 results.append(self._cell(config, trial, [_main(result) for result in results]))
-            recall = statistics.fmean(map(_main, results))
             trial.set_user_attr("runs", [result.run_id for result in results])
-            trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
-            log.metrics({"objective/recall": recall}, configs[0].train.epochs or 0)
+            values["objective/recall"] = recall = statistics.fmean(map(_main, results))
             return recall
+
+    @contextmanager
+    def _copied(self, trial: optuna.Trial, folder: RunFolder, params: dict[str, Any]) -> Iterator[dict[str, float]]:
+        """Yield a dictionary for values; copy the trial into MLflow, and note what a later copy needs."""
+        kept: dict[str, Any] = {"params": params, "tags": self._job.tags(trial.number), "values": {}}
+        started, live = time.monotonic(), None
+        try:
+            with self._tracker.run(folder, params, kept["tags"]) as live:
+                yield kept["values"]
+                live.metrics(kept["values"], self._spec.config.train.epochs or 0)
+        finally:
+            error = sys.exception()
+            kept["status"] = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"
+            trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
+            files.write_json(folder.path / _COPY, {**kept, "lost": live and live.error})
 
     def _cell(self, config: RunConfig, trial: optuna.Trial, before: Sequence[float]) -> RunResult:
         planned = plan_run(config, self._bench.scenes)
@@ -110,23 +129,29 @@ def _main(result: RunResult) -> float:
 def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float]) -> Log:
     """Return a callback that reports the mean recall over this and earlier cells to Optuna each epoch, and prunes.
 
-    A trial resumed after a kill is pruned where it would have been: epochs before the last one in the storage are not
-    judged again; the last one is, because the kill may have come before the pruner answered.
+    The default, trial 0, is never pruned. A pruner's answer is noted before it is obeyed, as Hyperband gives it once.
     """
-    epochs, first = planned.config.train.epochs, first_refresh(planned.config)
-    main, last = f"dev/{planned.card.main}", trial.study.get_trials(deepcopy=False)[trial.number].last_step
-    stored = -1 if last is None else last
+    epochs, first, main = planned.config.train.epochs, first_refresh(planned.config), f"dev/{planned.card.main}"
+    answered = trial.user_attrs.get("pruned")
 
     def watch(values: Mapping[str, float], step: int, epoch: int) -> None:
         at = len(before) * epochs + epoch
-        if epoch < 0 or main not in values or at < stored:
+        if epoch < 0 or main not in values:
             return
-        if at > stored:
-            trial.report(statistics.fmean([*before, values[main]]), at)
-        if epoch >= first and trial.should_prune():
+        # `report` would keep that of a dead run
+        trial.storage.set_trial_intermediate_value(trial._trial_id, at, statistics.fmean([*before, values[main]]))
+        if epoch >= first and (at == answered or _judged(trial, at)) and trial.number > 0:
+            trial.set_user_attr("pruned", at)
             raise Pruned
 
     return watch
+
+
+def _judged(trial: optuna.Trial, at: int) -> bool:
+    """Ask the pruner about a trial at a step; later reports, which Optuna keeps, are of a run that died."""
+    seen = copy.copy(trial.study.get_trials(deepcopy=False)[trial.number])
+    seen.intermediate_values = {step: value for step, value in seen.intermediate_values.items() if step <= at}
+    return trial.study.pruner.prune(trial.study, seen)
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
@@ -135,15 +160,49 @@ def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float]) ->
 def open_study(
     runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None = None, tracking_uri: str | None
 ) -> tuple[Book, Job]:
-    """Open the study, creating it if absent, and return it with the job of its workers.
+    """Open the study, creating it if absent, and return it with the job of its workers. Failed trials are queued again.
 
     Raises:
         RunError, OptionError: see `Book`.
     """
     folder = runs / name
     book = Book(folder, spec, storage, trials)
+    for number in book.requeue_failed():
+        log.info("%s: trial %d failed; queued again", name, number)
     Parent(Tracker.open(runs, tracking_uri), folder).open()
     return book, Job(folder, spec, storage, trials, tracking_uri, Trials)
+
+
+def copy_trials(folder: Path, tracker: Tracker) -> int:
+    """Copy a study's ended trials that the MLflow store lacks; return how many.
+
+    Raises:
+        RunError: the store fails.
+    """
+    kept = {path: files.read_json(path) for path in sorted(folder.glob(f"trials/*/{_COPY}")) if tracker.enabled}
+    todo = [path for path, each in kept.items() if not tracker.holds(RunFolder(path.parent), each["status"])]
+    if not todo:
+        return 0
+    parent = Parent(tracker, folder)
+    parent.open()
+    with parent.working():
+        for path in todo:
+            with suppress(BlockingIOError), files.locked(path.with_name(".lock"), wait=False):
+                live, each = RunLog(tracker, RunFolder(path.parent)), kept[path]
+                live.start(each["params"], each["tags"])
+                live.metrics(each["values"], int(each["params"]["train.epochs"]))
+                live.finish(each["status"])
+                if live.error is not None:
+                    raise RunError(live.error)
+                files.write_json(path, {**each, "lost": None})
+    parent.complete()
+    return len(todo)
+
+
+def note_lost_copies(folder: Path) -> None:
+    """Remark on trials of a study of which the MLflow store lost the copy."""
+    if lost := [each for path in folder.glob(f"trials/*/{_COPY}") if (each := files.read_json(path)["lost"])]:
+        notes([f"{len(lost)} trials of {folder.name} have no whole MLflow copy ({lost[0]}); `negbench ui` copies them"])
 
 
 def serve(job: Job, notify: Notify) -> int:

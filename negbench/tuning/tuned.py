@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from optuna.trial import TrialState
+
 from negbench.analysis.tuned_gain import Tuning
 from negbench.display import log, stages
 from negbench.grid.axes import Choice
@@ -24,7 +26,7 @@ from negbench.tuning.book import Book
 from negbench.tuning.final import finished
 from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
-from negbench.tuning.trials import Job, open_study, serve
+from negbench.tuning.trials import Job, note_lost_copies, open_study, serve
 
 SEED = 10_000  # of the trials, or the first one above the comparison's seeds
 _NEGATIVES = "train.num_negatives"
@@ -94,11 +96,11 @@ def computed_tuned(
     trials, folder = int(planned.asked.tuned or 0), planned.folder
     runs = folder.path.parent
     results = tune(searches, runs, folder.path.name, trials, execution)
-    tuned = [(tuning.labels, configs[0]) for tuning, configs in results if configs]
+    tuned = [(tuning, configs[0]) for tuning, configs in results if configs]
 
     def more(seeds: Sequence[int]) -> list[Cell]:
         configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
-        choices = [Choice(labels={**labels, "settings": "tuned"}) for labels, _ in tuned for _ in seeds]
+        choices = [_choice(tuning) for tuning, _ in tuned for _ in seeds]
         with stages("plan") as display:
             return plan(configs, runs, display, SCENES, choices)
 
@@ -108,6 +110,12 @@ def computed_tuned(
     outcomes = computed_until(folder, more(list(seeds)), more, until, execution, before)
     folder.settle([*before, *outcomes])
     return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
+
+
+def _choice(tuning: Tuning) -> Choice:
+    """Return what marks the cells of a tuned strategy."""
+    failed = {"failed_trials": f"{tuning.failed} of {tuning.trials}"} if tuning.failed else {}
+    return Choice(labels={**tuning.labels, "settings": "tuned"}, facts=failed)
 
 
 def tune(
@@ -144,6 +152,8 @@ def tune(
         elif event.kind == "failed":
             errors[place] = str(event.value)
             log.info("%s: %s", searches[place].labels["strategy"], event.value)
+    for book in books.values():
+        note_lost_copies(book.folder)
     return [_outcome(each, books.get(place), errors.get(place, "")) for place, each in enumerate(searches)]
 
 
@@ -158,7 +168,8 @@ def _outcome(combination: Combination, book: Book | None, error: str) -> tuple[T
         study=book.name,
         knobs=tuple(knob.key for knob in spec.space.knobs),
         trials=len(ended),
-        seconds=round(sum(trial.duration.total_seconds() for trial in ended if trial.duration), 3),
+        failed=sum(trial.state == TrialState.FAIL for trial in ended),
+        seconds=round(sum(trial.user_attrs.get("seconds", 0.0) for trial in ended), 3),
     )
     default = next((trial for trial in done if trial.number == 0), None)
     if error or default is None:

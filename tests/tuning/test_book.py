@@ -6,12 +6,13 @@ import json
 import math
 import multiprocessing
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import optuna
 import pytest
@@ -20,10 +21,11 @@ from optuna.trial import TrialState
 from negbench.errors import NegbenchError, OptionError, RunError
 from negbench.machine.files import write_json
 from negbench.report.study import dashboard_command
-from negbench.settings.options import Study
+from negbench.settings.options import Sampler, Study
 from negbench.systems.system import load_config
 from negbench.tuning.book import Book, Pruned, open_book, trial_folder
 from negbench.tuning.final import finished
+from negbench.tuning.search import plan_study
 from negbench.tuning.space import Knob, Space
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import Job, serve
@@ -176,23 +178,33 @@ def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path):
     assert points(book)[3] == trial.params
 
 
-def test_a_failing_trial_counts_and_is_not_queued_again(tmp_path):
+def test_a_failed_trial_is_computed_again_by_a_rerun(tmp_path):
+    straight, broken, folder = toy_book(tmp_path / "straight", 6), True, tmp_path / "toy"
+    straight.work(at_once, print)
+
     def objective(trial: optuna.Trial) -> float:
-        if trial.number in (2, 3):
+        if broken and trial.number in (2, 3):
             raise ValueError("odd") if trial.number == 2 else NegbenchError("mend this")
-        return math.nan if trial.number == 4 else at_once(trial)
+        return math.nan if broken and trial.number == 4 else at_once(trial)
 
     said: list[str] = []
-    book = toy_book(tmp_path, 6)
+    book = toy_book(folder, 6)
     book.work(objective, said.append)
     assert book.counts() == {"finished": 3, "pruned": 0, "failed": 3, "running": 0, "waiting": 0}
     errors = [t.user_attrs.get("error") for t in book.frozen() if t.state == TrialState.FAIL]
-    assert errors == ["ValueError: odd", "mend this", None]
+    assert errors == ["ValueError: odd", "mend this", "its value is not a number"]
     assert said[3].startswith("trial 3: FAILED: mend this (alpha=")
     assert said[4].startswith("trial 4: FAILED: its value is not a number")
+    assert toy_book(folder, 6).work(objective, print) == 0  # a worker of the same command
+    broken = False
+    rerun = toy_book(folder, 6)
+    assert rerun.requeue_failed() == [2, 3, 4]
+    assert rerun.work(objective, print) == 3
+    assert rerun.counts()["finished"] == 6
+    assert [(t.params, t.value) for t in rerun.frozen()] == [(t.params, t.value) for t in straight.frozen()]
 
 
-def test_a_default_that_fails_stops_the_study(tmp_path):
+def test_a_default_that_fails_stops_the_study_until_it_is_computed(tmp_path):
     def failing(error: Exception, trial: optuna.Trial) -> float:
         raise error
 
@@ -200,6 +212,34 @@ def test_a_default_that_fails_stops_the_study(tmp_path):
         toy_book(tmp_path / "a").work(partial(failing, NegbenchError("mend this")), print)
     with pytest.raises(ValueError, match=r"^odd$"):  # a bug, with its traceback
         toy_book(tmp_path / "b").work(partial(failing, ValueError("odd")), print)
+    for name in "ab":
+        book = toy_book(tmp_path / name)
+        assert book.requeue_failed() == [0]
+        assert book.work(at_once, print) == 10
+        assert book.frozen()[0].value == toy_value(SPACE.default)
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid"])
+def test_a_journal_cut_anywhere_gives_the_same_study(sampler, tmp_path):
+    """By a full disk or a power cut: at random bytes, at a line's end, and without the last line feed alone."""
+    folder, spec = tmp_path / "toy", toy_spec(sampler)
+    straight = toy_book(folder, 6, spec)
+    straight.work(at_once, print)
+    journal = folder / "optuna.journal"
+    whole, chance = journal.read_bytes(), random.Random(0)
+    want = [(trial.params, trial.value) for trial in straight.frozen()]
+    for cut in (0, len(whole) - 10, len(whole) - 1, len(whole), *(chance.randrange(len(whole)) for _ in range(4))):
+        journal.write_bytes(whole[:cut])
+        toy_book(folder, 6, spec).work(at_once, print)
+        assert [(trial.params, trial.value) for trial in toy_book(folder, 6, spec).frozen()] == want, cut
+
+
+def test_a_line_that_a_worker_left_incomplete_is_not_glued_to_another_workers(tmp_path):
+    first, second = toy_book(tmp_path, 4), toy_book(tmp_path, 4)
+    with (tmp_path / "optuna.journal").open("ab") as file:
+        file.write(b'{"op_code": 8, "trial_id')
+    second.work(at_once, print)
+    assert first.counts()["finished"] == 4
 
 
 def test_an_interrupted_trial_goes_on_under_its_number(tmp_path):
@@ -306,6 +346,12 @@ def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path):
     assert rerun(toy_job(folder, 3, partial(deadly, at=(1,), times=9))) == 5
     assert [t.user_attrs.get("error") for t in book.frozen()] == [None, "its worker died 5 times", None]
     assert book.counts() == {"finished": 2, "pruned": 0, "failed": 1, "running": 0, "waiting": 0}
+    assert book.requeue_failed() == [1]  # another try
+    assert rerun(toy_job(folder, 3, partial(deadly, at=(1,), times=6))) == 1
+    assert book.counts()["failed"] == 1
+    with pytest.raises(AssertionError):
+        rerun(toy_job(tmp_path / "zero", 3, partial(deadly, at=(0,), times=9)))  # the last worker fails, unkilled
+    assert toy_book(tmp_path / "zero", 3).requeue_failed() == [0]
 
 
 def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
@@ -372,3 +418,36 @@ def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path):
 def test_a_recipe_cannot_name_a_storage(tmp_path):
     with pytest.raises(NegbenchError, match=r"unknown key 'study\.storage'"):
         Study(strategy="dqe").over({"storage": f"sqlite:///{tmp_path}/s.db"}, "study")
+
+
+# --- samplers and pruners --------------------------------------------------------------------------------------------
+
+TABLE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8").partition("| `--sampler` |")[2]
+ROWS = {row[1].strip(" `"): row[2:-1] for row in (line.split("|") for line in TABLE.split("\n")) if len(row) > 4}
+
+
+@pytest.mark.parametrize("sampler", get_args(Sampler))
+def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_path):
+    """Against the points of the random sampler, also where the pruner leaves fewer finished trials than ten."""
+    for pruner, cell in zip(("none", "median", "hyperband"), ROWS[sampler], strict=True):
+
+        def drawn(name: Any, pruner: str = pruner, root: Path = tmp_path) -> Book:
+            spec = toy_spec(name, pruner=pruner, base={**BASE.model_dump(), "train": {"epochs": 4}}, space=SPACE)
+            book = toy_book(root / pruner / name, 13, spec)
+            book.work(in_steps, lambda line: None)
+            return book
+
+        if sampler == "grid":
+            assert (cell.strip(), StudySpec.of(BASE, GRID, sampler="grid", pruner=pruner).pruner) == ("listed", "none")
+            continue
+        book, plain = drawn(sampler), points(drawn("random"))
+        own = [number for number, point in enumerate(points(book)) if point != plain[number]]
+        assert (f"from trial {own[0]} on" if own else "random") == cell.strip()
+        assert own in ([], [10, 11, 12])
+        assert (sum(trial.state == TrialState.COMPLETE for trial in book.frozen()[:10]) < 10) == (pruner != "none")
+
+
+def test_cmaes_draws_one_range_and_no_list():
+    both = {"search": ("strategy.alpha=0.1|0.2",), "fix": ("strategy.beta-alpha", "schedule.warmup")}
+    with pytest.raises(OptionError, match="cmaes models ranges only"):
+        plan_study(Study(strategy="dqe", sampler="cmaes", dataset="vectors", backbone="vectors", **both))

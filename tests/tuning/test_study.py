@@ -1,6 +1,8 @@
 """Trials of the engine on the dev part only, their MLflow copies, and the whole command."""
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import numpy as np
 import optuna
 import pytest
 from mlflow.tracking import MlflowClient
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from negbench import api
 from negbench.cli.main import run as negbench
@@ -26,11 +28,13 @@ from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import default_uri
 from negbench.systems.system import load_config
+from negbench.tuning import final
+from negbench.tuning.answer import study_answer
 from negbench.tuning.book import Book, open_book
 from negbench.tuning.final import compare_best, finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
-from negbench.tuning.trials import Trials, open_study, run_study
+from negbench.tuning.trials import Trials, note_lost_copies, open_study, run_study
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
 
@@ -82,11 +86,10 @@ def pruned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int, int], bo
     """Return a function that installs the pruner's answer to a trial's number and step."""
 
     def start(answer: Callable[[int, int], bool]) -> None:
-        def should_prune(self: Any) -> bool:
-            trial = self._get_latest_trial()
-            return answer(trial.number, trial.last_step)
+        def prune(self: Any, study: Any, trial: FrozenTrial) -> bool:
+            return answer(trial.number, trial.last_step or 0)
 
-        monkeypatch.setattr(Trial, "should_prune", should_prune)
+        monkeypatch.setattr(optuna.pruners.MedianPruner, "prune", prune)
 
     return start
 
@@ -134,23 +137,50 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(vector_sets, tmp_path, watch
     assert (again.value, again.intermediate_values) == (want.value, want.intermediate_values)
 
 
-def test_a_trial_killed_before_the_pruner_answered_is_judged_again_there_alone(longer, tmp_path, pruned):
-    asked = list[int]()
+def test_a_rerun_is_judged_by_its_own_reports(longer, tmp_path, monkeypatch):
+    """The dead run's reports stay in Optuna, its last one the best of all; a checkpoint is not there."""
+    straight = small_study(longer, tmp_path / "straight", trials=1)
+    seen, real = list[dict[int, float]](), optuna.pruners.MedianPruner.prune
 
-    def answer(number: int, step: int) -> bool:
-        asked.append(step)
-        if len(asked) == 2:
+    def prune(self: Any, study: Any, trial: FrozenTrial) -> bool:
+        seen.append(dict(trial.intermediate_values))
+        if len(seen) == 2:
             raise KeyboardInterrupt
-        return False
+        return real(self, study, trial)
 
-    pruned(answer)
+    monkeypatch.setattr(optuna.pruners.MedianPruner, "prune", prune)
     with pytest.raises(KeyboardInterrupt):
         small_study(longer, tmp_path, trials=1)
+    storage, (dead,) = (book := open_book(tmp_path, "s")).study._storage, book.frozen()
+    storage.set_trial_intermediate_value(dead._trial_id, 3, 9.0)
     for path in (tmp_path / "s" / "cells").glob("*/checkpoint.pt"):
-        path.unlink()  # so that it repeats all epochs
-    book = small_study(longer, tmp_path, trials=1)
-    assert asked == [2, 3, 3]
-    assert book.counts()["finished"] == 1
+        path.unlink()
+    (trial,) = small_study(longer, tmp_path, trials=1).frozen()
+    own = straight.frozen()[0].intermediate_values
+    assert [sorted(each) for each in seen] == [[0, 1, 2], [0, 1, 2, 3]] * 2
+    assert seen[2:] == [{step: own[step] for step in each} for each in seen[2:]]
+    assert trial.intermediate_values == own
+
+
+def test_a_pruners_answer_outlives_its_worker(longer, tmp_path, pruned, monkeypatch):
+    """Hyperband answers once for each rung."""
+    asked, real = list[int](), Trials._drop_large_files
+
+    def once(number: int, step: int) -> bool:
+        asked.append(number)
+        return asked.count(1) == 1 and number == 1
+
+    def dying(self: Trials, planned: Any) -> None:
+        monkeypatch.setattr(Trials, "_drop_large_files", real)
+        raise KeyboardInterrupt
+
+    pruned(once)
+    small_study(longer, tmp_path, trials=1)
+    monkeypatch.setattr(Trials, "_drop_large_files", dying)
+    with pytest.raises(KeyboardInterrupt):
+        small_study(longer, tmp_path, trials=2)
+    trials = small_study(longer, tmp_path, trials=2).frozen()
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE, TrialState.PRUNED]
 
 
 def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_sets, tmp_path, watched):
@@ -185,7 +215,7 @@ def test_mlflow_statuses(vector_sets, tmp_path, before_training, pruned):
             raise NegbenchError("mend this")
 
     before_training(failing)
-    pruned(lambda number, step: number == 2)
+    pruned(lambda number, step: number in (0, 2))  # trial 0 is never pruned
     book = small_study(vector_sets, tmp_path, trials=4, uri=default_uri(tmp_path))
     runs = mlflow_runs(tmp_path, "s")
     (parent,) = [run for run in runs if run.data.tags["negbench.kind"] == "study"]
@@ -196,6 +226,30 @@ def test_mlflow_statuses(vector_sets, tmp_path, before_training, pruned):
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert run.data.params["strategy.alpha"] == str(book.frozen()[number].params["strategy.alpha"])
     assert trials[3].data.metrics["objective/recall"] == book.frozen()[3].value
+
+
+def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, capsys):
+    """The store is down during a study of a knob whose name MLflow does not take."""
+    base = load_config(flags={"strategy": {"name": "shifted-top-k"}}, sets=[*vector_sets, *DEV])
+    spec = StudySpec.of(base, build_space(base, search=["strategy.start=0:5:log"], fix=["strategy.stop-start"]))
+    book, job = open_study(tmp_path, "s", spec, trials=2, tracking_uri="http://127.0.0.1:9")
+    run_study(job, Here(), print)
+    capsys.readouterr()
+    note_lost_copies(book.folder)
+    assert capsys.readouterr().err.count("2 trials of s have no whole MLflow copy (http://127.0.0.1:9 fails") == 1
+    monkeypatch.setattr(os, "execve", lambda *command: None)
+    monkeypatch.setattr(subprocess, "Popen", lambda command: None)
+    for copied in (True, False):
+        assert negbench(["ui", "s", "--runs-dir", str(tmp_path)]) == 0
+        assert ("copied 2 runs" in capsys.readouterr().out) == copied
+    runs = {run.data.tags.get("trial", "parent"): run for run in mlflow_runs(tmp_path, "s")}
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    for trial in book.frozen():
+        run = runs[str(trial.number)]
+        assert run.data.tags["mlflow.parentRunId"] == runs["parent"].info.run_id
+        assert run.data.params["strategy.start plus 1"] == str(trial.params["strategy.start+1"])
+        assert run.data.metrics["objective/recall"] == trial.value
+    assert not list((tmp_path / "s").glob("*/*/*.partial"))
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -255,15 +309,19 @@ def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
     assert (tmp_path / "s-final" / "report" / "index.html").exists()
     (parent,) = [run for run in mlflow_runs(tmp_path, "s") if run.data.tags["negbench.kind"] == "study"]
     assert parent.info.status == "FINISHED"
-    assert parent.data.tags["mlflow.note.content"].startswith("The best of 2 finished trials: lr = 0.03 (recall ")
+    found = (tmp_path / "s" / "answer.md").read_text()
+    assert parent.data.tags["mlflow.note.content"] == found.rstrip("\n")
+    assert found.startswith("The best of 2 finished trials is lr=0.03: ")
+    assert "queries that no trial saw it is " in found
     logged = {a.path for a in MlflowClient(default_uri(tmp_path)).list_artifacts(parent.info.run_id)}
-    assert logged == {"trials.csv", "importance.csv"}
+    assert logged == {"trials.csv", "importance.csv", "answer.md"}
     assert negbench([*arguments, "--json"]) == 0  # rerun: nothing is computed, the output is the same
     out, err = capsys.readouterr()
     assert " trial " not in err
     document = json.loads(out)
     assert document["best"] == best.params == {"train.lr": 0.03}
     assert len(document["trials"]) == 2
+    assert "\n\n".join(document["answer"]) + "\n" == found
     study = api.load("s", tmp_path, storage=storage)
     assert isinstance(study, StudyResult)
     assert document["final"]["answer"] == study.final.answer
@@ -274,7 +332,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
 
 
 def test_tables_of_what_was_found(tmp_path, vector_sets):
-    book = Book(tmp_path / "toy", spec_of(vector_sets), trials=12)
+    book = Book(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=24)
     assert importance(book) == {}
     book.work(lambda trial: 0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2, print)
     trials = trials_frame(book)
@@ -285,4 +343,52 @@ def test_tables_of_what_was_found(tmp_path, vector_sets):
     assert importance_frame(book)["knob"][0] == next(iter(shares)) == "strategy.alpha"
     assert sum(shares.values()) == pytest.approx(1)
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
-    assert StudyResult(book.folder).plain()["importance"] == shares
+    whole = optuna.importance.get_param_importances(
+        book.study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0)
+    )
+    assert StudyResult(book.folder).plain()["importance"] == shares == whole
+
+
+def test_an_order_that_resampling_turns_is_not_shown(tmp_path, vector_sets, monkeypatch):
+    book = Book(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=10)
+    book.work(lambda trial: trial.number / 10, print)
+    for turned, shown in ((1, True), (2, False)):  # of ten draws
+        orders = iter([{"a": 0.6, "b": 0.4}, *[{"b": 0.6, "a": 0.4}] * turned, *[{"a": 0.9, "b": 0.1}] * 10])
+        monkeypatch.setattr(final, "_fanova", lambda trials, orders=orders: next(orders))
+        assert importance(book) == ({"a": 0.6, "b": 0.4} if shown else {})
+
+
+@pytest.mark.parametrize(
+    ("search", "best", "lines"),
+    [
+        ((), 0, ["is the default: 50.0", "nothing to compare it with", "No other finished trial"]),
+        (("strategy.alpha=0.3:0.4",), 0, ["is trial 0, the default moved into the range of strategy.alpha: 50.0"]),
+        (("strategy.alpha=0.3:0.4",), 1, ["Trial 0, the default moved", "Not compared with the default"]),
+        ((), 1, ["The default: 30.0 %", "Not compared with the default", "No other finished trial"]),
+    ],
+)
+def test_the_answer_says_what_trial_0_was(search, best, lines, vector_sets, tmp_path):
+    base = load_config(flags={"strategy": {"name": "dqe"}}, sets=[*vector_sets, *DEV])
+    book = Book(tmp_path / "s", StudySpec.of(base, build_space(base, search=search)), trials=2)
+
+    book.work(lambda trial: 0.5 if trial.number == best else 0.3, print)
+    said = " ".join(study_answer(book, None))
+    assert [line for line in lines if line not in said] == []
+    assert ("nothing to compare" in said) == (best == 0 and not search)
+
+
+def test_the_answer_names_bands_as_ranks(vector_sets, tmp_path):
+    """Against the pools of the trials' runs, and the trials within a point of the best."""
+    book = small_study(vector_sets, tmp_path, trials=3)
+    said, done = study_answer(book, None), finished(book)
+    for line, trial in zip(said, [done[0], book.frozen()[0]], strict=False):
+        (run,) = [RunFolder(book.folder / "cells" / name) for name in trial.user_attrs["runs"]]
+        images = run.result["regime_by_refresh"][-1]["images"] - 1
+        ranks = [1 + run.result["behaviour"][key] * (images - 1) for key in ("band_start", "band_end")]
+        shares = " to ".join(f"{100 * rank / images:.1f}" for rank in ranks)
+        assert f"negatives from ranks {ranks[0]:.0f} to {ranks[1]:.0f} ({shares} % of the gallery)" in line
+    near = [t for t in done if done[0].value - t.value <= 0.01]
+    alphas = [t.params["strategy.alpha"] for t in near]
+    if len(near) > 1:
+        assert f"{len(near)} of 3 finished trials" in said[-1]
+        assert f"alpha {min(alphas):.4g} to {max(alphas):.4g}" in said[-1]

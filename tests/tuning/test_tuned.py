@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from optuna.trial import create_trial
 
+from negbench.analysis.findings import stored
 from negbench.analysis.tuned_gain import Tuning
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
@@ -146,3 +147,33 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(vector_flags, tmp_path
     cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
     pairs = [(cell["settings"], cell["strategy"]) for cell in cells]
     assert pairs == [("default", "after-target"), ("default", "top-k"), ("tuned", "after-target")]
+
+
+def test_failed_trials_are_told_wherever_the_rule_is_judged(vector_flags, tmp_path, capsys, before_training):
+    def failing(run: Any) -> None:
+        options = run.config.strategy.options
+        if broken and run.config.strategy.name == "top-k" and options["k"] != 100 and not run.config.eval.reported:
+            raise NegbenchError("mend this")
+
+    before_training(failing)
+    command = ["compare", "--strategies", "top-k,after-target", "--seeds", "2", "--name", "c", "--no-report"]
+    command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--tuned", "3"]
+    command += [*vector_flags, "--set", "train.epochs=2", "--set", "strategy.k=100"]
+    said = {}
+    for broken in (True, False):  # a rerun computes them
+        assert negbench(command) == 0
+        said[broken] = capsys.readouterr().out
+        failed = {each["labels"]["strategy"]: each["failed"] for each in _tunings(tmp_path)}
+        assert failed == {"top-k": 2 * broken, "after-target": 0}
+        assert {each["trials"] for each in _tunings(tmp_path)} == {3}
+        rows = [row for row in stored(tmp_path, "c").main if row.strategy == "top-k"]
+        marks = {row.settings: row.named for row in rows}
+        assert marks == {"default": "top-k", "tuned": "top-k (2 of 3 trials failed)" if broken else "top-k"}
+    assert "top-k keeps its default (2 of its 3 trials FAILED)" in said[True]
+    assert said[True].count("(2 of 3 trials failed)") > 1  # the table and the answer
+    assert "trials failed" not in said[False]
+
+
+def _tunings(runs: Path) -> list[dict[str, Any]]:
+    tunings: list[dict[str, Any]] = read_json(runs / "c" / "comparison.json")["tuned"]["tunings"]
+    return tunings

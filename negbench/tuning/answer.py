@@ -1,0 +1,90 @@
+"""The answer of a study: what it found, where that draws, whether it is better, and how flat the optimum is."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from optuna.trial import FrozenTrial
+
+from negbench.analysis.answer import WORDS
+from negbench.analysis.findings import stored
+from negbench.analysis.verdicts import Rules
+from negbench.analysis.words import in_points, listed, number, percent, plain, settings_text, signed
+from negbench.store.runfolder import RunFolder
+from negbench.tuning.book import Book
+from negbench.tuning.final import final_name, finished, is_default
+
+_POINT = 0.01
+
+
+def study_answer(book: Book, rules: Rules | None) -> list[str]:
+    """Say what was found and where its negatives come from, whether it is better, and how flat the optimum is.
+
+    Args:
+        book: a study with a finished trial.
+        rules: of the comparison of the best with the default; None where they were not compared.
+    """
+    done, clipped = finished(book), book.spec.space.clipped
+    best, zero = done[0], next((trial for trial in done if trial.number == 0), None)
+    default = f"trial 0, the default moved into the range of {listed(clipped)}" if clipped else "the default"
+    name = default if best is zero else settings_text(book.spec.space.plain(book.spec.config, best.params))
+    lines = [f"The best of {len(done)} finished trials is {name}: {_scored(book, best)}."]
+    if best is not zero and zero is not None:
+        lines.append(f"{default[0].upper()}{default[1:]}: {_scored(book, zero)}.")
+    return [*lines, _better(book, best, rules), _flatness(book, done)]
+
+
+def _scored(book: Book, trial: FrozenTrial) -> str:
+    """'45.2 % on the dev part, negatives from ranks 28 to 169 (0.3 to 1.7 % of the gallery)'."""
+    text = f"{percent(trial.value)} % on the dev part"
+    if (band := band_of(book, trial)) is None:
+        return text
+    first, last, ranks = band
+    share = f"{percent(first / ranks)} to {percent(last / ranks)} % of the gallery"
+    return f"{text}, negatives from ranks {number(first)} to {number(last)} ({share})"
+
+
+def _better(book: Book, best: FrozenTrial, rules: Rules | None) -> str:
+    """Say what the comparison on other seeds and queries decided."""
+    if is_default(book, best):
+        return "The default is the best trial, so there is nothing to compare it with."
+    if rules is None:
+        return "Not compared with the default on other seeds and queries: --final-seeds 0."
+    row = next(row for row in stored(book.folder.parent, final_name(book.name)).main if row.verdict != "baseline")
+    words = WORDS.get(row.verdict, f"{row.verdict} with {{}}").format("the default", in_points(row.margin))
+    points = signed(row.difference, row.diff_low, row.diff_high)
+    return f"On {row.seeds} seeds and {row.queries:,} queries that no trial saw it is {words}: {points} points."
+
+
+def _flatness(book: Book, done: Sequence[FrozenTrial]) -> str:
+    """Say how far apart the trials within a point of the best are."""
+    near = [trial for trial in done if trial.values[0] >= done[0].values[0] - _POINT]
+    if len(near) == 1:
+        return "No other finished trial is within a point of it."
+    plain_values = [book.spec.space.plain(book.spec.config, trial.params) for trial in near]
+    parts = [_spread(key.split(".")[-1], [each[key] for each in plain_values]) for key in plain_values[0]]
+    bands = [band for trial in near if (band := band_of(book, trial))]
+    if bands:
+        ends = (_spread("", [round(band[side]) for band in bands]).strip() for side in (0, 1))
+        parts.append("negatives from ranks {} up to ranks {}".format(*ends))
+    return f"{len(near)} of {len(done)} finished trials are within a point of the best: {', '.join(parts)}."
+
+
+def _spread(name: str, values: Sequence[Any]) -> str:
+    """'alpha 0.02 to 0.2', or the listed values in order of their trials."""
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    ends = (min(values), max(values)) if numbers else values
+    return f"{name} {(' to ' if numbers else ' or ').join(dict.fromkeys(map(plain, ends)))}"
+
+
+def band_of(book: Book, trial: FrozenTrial) -> tuple[float, float, float] | None:
+    """Return the first and last rank (from 1) of a trial's pools and the number of ranks, means over its refreshes.
+
+    None where its runs rank no corpus.
+    """
+    results = [RunFolder(book.folder / "cells" / name).result for name in trial.user_attrs.get("runs", ())]
+    if not results or not all("band_start" in each["behaviour"] and each["regime_by_refresh"] for each in results):
+        return None
+    start, end = (np.mean([each["behaviour"][key] for each in results]) for key in ("band_start", "band_end"))
+    ranks = np.mean([each["regime_by_refresh"][-1]["images"] for each in results]) - 1  # without the target
+    return float(1 + start * (ranks - 1)), float(1 + end * (ranks - 1)), float(ranks)
