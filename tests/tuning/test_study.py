@@ -241,7 +241,7 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
     monkeypatch.setattr(subprocess, "Popen", lambda command: None)
     for copied in (True, False):
         assert negbench(["ui", "s", "--runs-dir", str(tmp_path)]) == 0
-        assert ("copied 2 runs" in capsys.readouterr().out) == copied
+        assert ("copied 2 trials" in capsys.readouterr().out) == copied
     runs = {run.data.tags.get("trial", "parent"): run for run in mlflow_runs(tmp_path, "s")}
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     for trial in book.frozen():
