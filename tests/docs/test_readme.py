@@ -68,7 +68,7 @@ def test_commands_run_whole(words, toy_sets, vector_sets, tmp_path, monkeypatch)
     elif words[0] not in ("list", "data"):
         sets = toy_sets if "--dataset" in words else vector_sets
         sets = [text for text in sets if not (words[0] == "claims" and "schedule" in text)]  # claims sets it
-        epochs = [] if "--epochs" in words else ["train.epochs=1"]
+        epochs = [] if "--epochs" in words else ["train.epochs=2"]
         sets = [text for text in sets if not text.startswith("train.epochs=")]
         words += [part for text in (*sets, *epochs) for part in ("--set", text)]
     assert negbench(words) == 0

@@ -38,7 +38,7 @@ def test_rows_hold_the_runs_own_numbers(example, tmp_path):
     sizes = [f"dataset.{key}=60" for key in ("train_images", "train_queries", "val_images", "val_queries")]
     asked = negbench.Compare(
         datasets="vectors", backbones="vectors", strategies="top-k,shifted-top-k:start=1:stop=8", seeds=2, lr="fixed",
-        dials=["dataset.twins=1.5,3"], sets=(*sizes, "train.epochs=1"), runs_dir=tmp_path, tracking_uri="none",
+        dials=["dataset.twins=1.5,3"], sets=(*sizes, "train.epochs=2"), runs_dir=tmp_path, tracking_uri="none",
         report=False, name="w",
     )  # fmt: skip
     runs = [RunFolder(tmp_path / run) for run in negbench.compare(asked).cells["run"]]
