@@ -450,9 +450,13 @@ def test_pools_that_cut_a_tie_are_counted():
     mined = run(task, Below(k=3))
     assert mined.cut_tie.tolist() == [True, False, False, False]
     assert mined.summary()["cut_ties"] == 1
-    assert run(task, Function(lambda view: view.allowed & (view.order == view.order))).summary()["cut_ties"] == 0
-    inner = run(task, Function(lambda view: view.allowed & (torch.arange(5) != 3)))  # the tie is inside the pool's band
-    assert inner.cut_tie.tolist() == [True, True, False, True]
+    assert run(task, Everything()).summary()["cut_ties"] == 0
+    # a tie inside the pool's band; excluded images, column 2 here and 5 there, neither hide a tie nor make one
+    rows = [[0.9, 0.5, 0.5, 0.5, 0.3, 0.1], [0.9, 0.5, 0.4, 0.45, 0.3, 0.3], [0.9, 0.5, 0.4, 0.45, 0.3, 0.3]]
+    task = scored_task(rows, [0, 0, 0], excluded=Ragged.of([[2], [5], []]))
+    for out, want in ((3, [True, False, False]), (5, [False, False, True])):
+        missing = Function(lambda view, out=out: view.allowed & (torch.arange(6) != out))
+        assert run(task, missing).cut_tie.tolist() == want
 
 
 def test_fallbacks_of_weighted_pools_leave_the_other_rows_as_they_are():

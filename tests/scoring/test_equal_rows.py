@@ -81,6 +81,17 @@ def test_copies_have_the_same_bits_with_two_threads():
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"}, timeout=900)
 
 
+def test_copies_share_a_score_where_the_product_rounds_each_column_otherwise(monkeypatch):
+    product = torch.mm
+    noise = torch.arange(2**11) / 2**20
+    monkeypatch.setattr(torch, "mm", lambda a, b, *, out: product(a, b, out=out).add_(noise[: b.shape[1]]))
+    for tokens in (1, 3):
+        images, first = with_copies(700, tokens, 9, torch.Generator().manual_seed(0))
+        scores = tiled(torch.randn(5, 9, generator=torch.Generator().manual_seed(1)), images)
+        assert torch.equal(scores, scores[:, first])
+        assert not torch.equal(scores, at_once(torch.randn(5, 9, generator=torch.Generator().manual_seed(1)), images))
+
+
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_a_score_does_not_depend_on_the_place_of_its_query(tokens):
     generator = torch.Generator().manual_seed(0)
