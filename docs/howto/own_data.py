@@ -2,9 +2,13 @@
 # %% [markdown]
 # # Your own data
 #
-# A file of triplets (`.jsonl` or `.csv`) is a data set. `reference` and `target` name images, `text` says what changes.
-# Optional columns: `split` (train, val), `group` (queries of a group share a gallery), `relevant` (every image that
-# answers the query, so that [false negatives](false_negatives.md) can be counted).
+# A file of triplets (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`) is a data set. `reference` and `target` name
+# images, `text` says what changes. Optional columns: `split` (train, val), `id` (names the query), `group` (queries of
+# a group share a gallery), `relevant` (every image that answers the query, so that
+# [false negatives](false_negatives.md) can be counted; a list, or in a cell names with `;` between). Without `split`, a
+# file is the split in its name (`own_train.json`, `own_val.json`), or a fifth of the targets becomes val, the same ones
+# when rows are added. `--columns reference=pair[1],text=captions` names other columns or paths in a row, `reference=0`
+# places without a header, `paths=pool.jsonl:did:img_path` a table of paths by id.
 
 # %%
 import json
@@ -77,7 +81,8 @@ print("exit status", status)
 #
 # Evaluation needs no model of negbench: any [queries, images] table of scores will do, and so will ranked lists, with
 # `negbench evaluate --ranks FILE.json --dataset triplets.jsonl --data-root images`. The file maps a query's id to image
-# ids, best first: the first is split and line in the triplets, from 1 (`val-1`), the others are the names there.
+# ids, best first: the first is column `id`, or split and line in the triplets, from 1 (`val-1`); the others are the
+# names there.
 
 # %%
 table = np.random.default_rng(1).normal(size=(len(data.queries), len(data.images)))

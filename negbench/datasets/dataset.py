@@ -115,7 +115,7 @@ class Dataset(Galleries, ABC):
         return dataclasses.replace(remarked, files=files).without(missing, place)
 
     def without(self, missing: Sequence[str], place: Path | str) -> Self:
-        """Return this split without some images and the queries that need them. Raises DataError if no query is left."""
+        """Return this split without some images and the queries that need them; DataError if no query is left."""
         queries, images, groups, gone = self.queries, self.images, self.groups, {*missing}
         if gone:
             galleries = {name: [images[column] for column in columns] for name, columns in groups.items()}

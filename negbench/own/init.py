@@ -8,8 +8,9 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ from negbench.checks.forewarn import forewarnings, of_data
 from negbench.checks.subject import open_subject
 from negbench.data.held import with_features
 from negbench.data.scene import Scenes, load_backbone
-from negbench.datasets._read import list_files
-from negbench.datasets._row_files import ENDINGS
+from negbench.datasets._read import Reader, list_files
+from negbench.datasets._row_files import ENDINGS, read_rows
 from negbench.datasets._triplet_files import TripletTable, read_triplets, split_word
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.display import Display
@@ -47,6 +48,12 @@ _CONVERT = {  # what was seen, and the line that converts it
     ".gz": "{file}: gunzip {file}",
     ".xlsx": "{file}: pandas.read_excel('{file}').to_csv('{stem}.csv', index=False)",
     ".arrow": "{file}: datasets.Dataset.from_file('{file}').to_json('{stem}.jsonl')",
+}
+_READ = {
+    ".csv": "pandas.read_csv({})",
+    ".json": "pandas.read_json({})",
+    ".jsonl": "pandas.read_json({}, lines=True)",
+    ".parquet": "pandas.read_parquet({})",
 }
 _COUNTED = 100_000  # files looked at
 _SHOWN = 3  # tables without triplets
@@ -155,7 +162,7 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
                 unread.append(str(error))
     if not tables:
         more = [f"and {len(unread) - _SHOWN} more tables"] * (len(unread) > _SHOWN)
-        scan.missing += [*unread[:_SHOWN], *more] or [f"{_NO_TRIPLETS}{'; '.join(['', *scan.unused])}"]
+        scan.missing += [*unread[:_SHOWN], *more, *_joins(files)] or [f"{_NO_TRIPLETS}{'; '.join(['', *scan.unused])}"]
         return
     mined = [file for file, table in tables.items() if {"negative", "negatives"} & {*table.columns}]
     own = [file for file in tables if file not in mined] or mined
@@ -173,6 +180,23 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
     for file in (file for file in tables if file not in chosen):
         why = "triplets with negatives, as `negbench mine` writes them" if file in mined else "triplets, too"
         scan.present.append(f"{file.name}: {why}, but the recipe uses {names}")
+
+
+def _joins(files: Sequence[Path]) -> list[str]:
+    """Name the first two tables that share a column, with the line that joins them."""
+    columns = dict[Path, set[str]]()
+    for file in (file for file in files if file.suffix.lower() in _READ):
+        with suppress(NegbenchError):
+            columns[file] = {name for row in read_rows(Reader(file.parent), file)[:1] for name in row.values}
+    for one, other in combinations(columns, 2):
+        if (shared := sorted(columns[one] & columns[other])) and columns[one] != columns[other]:
+            tables = [_READ[file.suffix.lower()].format(repr(file.name)) for file in (one, other)]
+            line = f"{tables[0]}.merge({tables[1]}, on={shared[0]!r})"
+            return [
+                f"{one.name} and {other.name} share the column {shared[0]!r}: if one completes the other, {line}"
+                ".to_json('joined.jsonl', orient='records', lines=True)"
+            ]
+    return []
 
 
 def _chosen(scan: Scan, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]:

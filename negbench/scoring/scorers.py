@@ -165,7 +165,7 @@ def encode_run(
         with display.stage("evaluate", note=folder.run_id):
             embeddings = evaluation.embed(backbone, scene, scene.val)
     trained = folder.manifest["dataset"]
-    remarks = _trained_on(folder, dataset)
+    remarks = trained_on(folder, dataset)
     if config.dataset.name != folder.config.dataset.name:
         # FashionIQ's own queries, judged otherwise, are not zero-shot for a model of FashionIQ
         zero_shot = "" if isinstance(dataset, PreferenceFormat) else ": this is zero-shot"
@@ -179,7 +179,7 @@ def encode_run(
     return Encoded(folder.run_id, scene.val, embeddings, float(backbone.temperature.detach()), remarks)
 
 
-def _trained_on(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
+def trained_on(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
     """Say how many queries of a split the run was trained on, as its own data are now."""
     if dataset.card.world:
         return ()

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.own.init import inspect_folder
 from negbench.plugins.registry import build
+from negbench.scoring.scorers import trained_on
+from negbench.settings.config import PluginConfig
 
 ROWS = [{"reference": f"r{n}", "text": f"in red {n}", "target": f"t{n}", "split": "val"} for n in range(3)]
 WANT = [(row["reference"], row["text"], row["target"]) for row in ROWS]
@@ -65,7 +68,7 @@ FILES: dict[str, tuple[str, Any, str]] = {
     "numbers as a header": ("a.csv", pd.DataFrame(ARRAYS).to_csv(index=False), "reference=0,text=1,target=2,split=3"),
     "parquet": ("a.parquet", pd.DataFrame(ROWS), ""),
     "pairs": ("a.json", [{**row, "reference": [7, row["reference"]]} for row in ROWS], "reference=reference[1]"),
-    "objects": ("a.parquet", pd.DataFrame(ROWS).assign(target=[{"bytes": None, "path": f"t{n}"} for n in range(3)]), ""),
+    "objects": ("a.parquet", pd.DataFrame(ROWS).assign(target=[{"bytes": None, "path": row[2]} for row in WANT]), ""),
     "a path": ("a.json", [{**row, "q": {"ref": row["reference"]}, "reference": 1} for row in ROWS], "reference=q.ref"),
     "a text of a list": ("a.csv", pd.DataFrame([{**row, "target": str([row["target"]])} for row in ROWS]).to_csv(), ""),
 }  # fmt: skip
@@ -77,6 +80,7 @@ def test_every_form_holds_the_same_triplets(tmp_path, form):
     data = load(write(tmp_path / name, content), columns)
     assert triples(data) == WANT
     assert len({query.id for query in data.queries}) == 3
+    assert not any("none of train, val and test" in remark for remark in data.remarks)
 
 
 def test_ids_of_other_rows_lead_to_paths(tmp_path):
@@ -122,7 +126,7 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "a column that is not there": ("a.json", ROWS, "split=partitoin", r"no column 'partitoin' for split \(it has ref"),
     "a path that is not there": ("a.json", ROWS, "group=img.id", r"no column 'img\.id' for group"),
     "a column of cells": ("a.csv", pd.DataFrame(ROWS).to_csv(), "relevant=gt", r"no column 'gt' for relevant"),
-    "a row as header": ("a.csv", "p.jpg;q.jpg;x\nr.jpg;s.jpg;x", "reference=p.jpg,target=q.jpg,text=x", "line 1 is a row"),
+    "a row as header": ("a.csv", "p.jpg;q;x\nr.jpg;s;x", "reference=p.jpg,target=q,text=x", "line 1 is a row"),
     "a row of ids": ("a.csv", "B1,B2,red\nB3,B4,x\nB1,B9,x", "reference=B1,target=B2,text=red", "line 1 is a row"),
     "a column twice": ("a.csv", "reference,text,text,target\na,b,c,d", "", "column 'text' occurs twice"),
     "several references": ("a.json", [{**ROWS[0], "reference": [1, 2]}], "", r"as --columns reference=reference\[0\]"),
@@ -226,7 +230,26 @@ def test_a_row_more_moves_no_other(tmp_path):
         assert sum(map(len, parts.values())) == count
     many = len(load(write(tmp_path / "b.json", bare(2000)), val_fraction=0.3).queries)
     assert abs(many - 600) < 4 * (2000 * 0.3 * 0.7) ** 0.5  # a binomial count
-    assert len(load(write(tmp_path / "c.json", bare(2))).queries) == 1
+    assert len(load(write(tmp_path / "train.json", bare(2))).queries) == 1
+
+
+def test_evaluate_counts_the_queries_of_training(tmp_path):
+    rows = [{**row, "split": split} for row in bare(6) for split in ("train", "val")]
+    file = write(tmp_path / "a.json", rows)
+    train = load(file, split="train")
+    folder: Any = SimpleNamespace(
+        config=SimpleNamespace(dataset=PluginConfig(name="triplets", file=str(file))),
+        manifest={"dataset": {"train": train.identity}},
+    )
+    other = load(write(tmp_path / "b.json", [*rows[:6], *ROWS]))
+    assert trained_on(folder, other) == ("3 of these 6 queries are in the run's train split",)
+    assert trained_on(folder, load(write(tmp_path / "b.json", ROWS))) == ()
+    write(file, rows[2:])
+    assert trained_on(folder, other) == (
+        "2 of these 6 queries are in the run's train split, whose file has changed since",
+    )
+    file.unlink()
+    assert trained_on(folder, other)[0].startswith("not known whether the run was trained on these queries")
 
 
 # --- images ------------------------------------------------------------------------------------------------------
@@ -338,9 +361,22 @@ def test_what_was_seen_is_named_with_the_line_that_converts_it(tmp_path):
         assert line in problem
 
 
+def test_tables_that_belong_together_are_named_with_the_line_that_joins_them(tmp_path):
+    write(tmp_path / "q.csv", "image,change,instance\na,red,1")
+    write(tmp_path / "pool.jsonl", '{"file": "t", "instance": 1}')
+    line = inspect_folder(tmp_path).missing[-2]
+    assert "pool.jsonl and q.csv share the column 'instance'" in line
+    joined = pd.read_json(tmp_path / "pool.jsonl", lines=True).merge(pd.read_csv(tmp_path / "q.csv"), on="instance")
+    assert "pandas.read_json('pool.jsonl', lines=True).merge(pandas.read_csv('q.csv'), on='instance').to_json(" in line
+    assert [*joined] == ["file", "instance", "image", "change"]
+
+
 def test_rows_say_where_they_stand(tmp_path):
     for name, content, place in (("a.csv", "a,b\n\n1,2\n", "line 3"), ("a.json", [{"a": 1}], "row 1")):
         (row,) = read_rows(Reader(tmp_path), write(tmp_path / name, content))
         assert (row.where, row.number) == (f"{tmp_path / name}: {place}", int(place[-1]))
+    file = write(tmp_path / "b.csv", "a;b;x, y, z, w\nc;d;x")
+    assert [[*row.values.values()] for row in read_rows(Reader(tmp_path), file, header=False)] == [
+        ["a", "b", "x, y, z, w"], ["c", "d", "x"]]  # fmt: skip
     with pytest.raises(NegbenchError, match="must end in"):
         read_rows(Reader(tmp_path), tmp_path / "a.txt")
