@@ -45,6 +45,6 @@ def more_seeds(difference: Difference, margin: float, *, nested: bool) -> float:
 def _parts(contrast: Difference, *, nested: bool) -> tuple[float, float, float]:
     """Return the interval's half width, and the standard deviation of the difference in all and over queries alone."""
     half = (contrast.interval.high - contrast.interval.low) / 2
-    sd = (contrast.minimum_detectable - half) / scipy.stats.norm.ppf(POWER)
-    models = (contrast.models.high - contrast.models.low) / 2 / scipy.stats.norm.ppf(0.5 + contrast.models.level / 2)
+    sd = (contrast.minimum_detectable - half) / scipy.special.ndtri(POWER)
+    models = (contrast.models.high - contrast.models.low) / 2 / scipy.special.ndtri(0.5 + contrast.models.level / 2)
     return half, sd, 0.0 if nested else min(models, sd)

@@ -192,8 +192,7 @@ class ValueTable:
         """Return a generator seeded with `key`, names and values, whatever the order of names, seeds and queries."""
         digest = hashlib.sha256(key.encode())
         for name in sorted(self._rows):
-            digest.update(f"\0{name}\0".encode())
-            digest.update(b"".join(self._sorted(name, seed) for seed in self.seeds_by_values()))
+            digest.update(b"\0".join([name.encode(), *(self._sorted(name, seed) for seed in self.seeds_by_values())]))
         return np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
 
     def seeds_by_values(self) -> list[int]:
@@ -288,8 +287,7 @@ def contrasts(
             raise ValueError(f"{' and '.join(parts)} have no seed in common")
         groups.setdefault(tuple(common), []).append(c)
     names = sorted(table.names)
-    place = {name: k for k, name in enumerate(names)}
-    cells = [(weight, c, place[name]) for c, parts in enumerate(weights) for name, weight in parts.items()]
+    cells = [(weight, c, names.index(name)) for c, parts in enumerate(weights) for name, weight in parts.items()]
     values, rows, columns = zip(*cells, strict=True)
     matrix = scipy.sparse.csr_array((values, (rows, columns)), shape=(len(weights), len(names)))
     draws = round(table.design.draws * repeats(len(names)) / table.design.share**0.5)  # a tail further out needs more
@@ -306,9 +304,8 @@ def contrasts(
         drawn = query[:, places] @ _root(noise.factor @ noise.factor.T) / student
         spread = variances[:, places] / len(shared) * (len(shared) > 1)
         moved = normal[:, places] * np.sqrt(spread)
-        errors = _Errors(
-            noise, table.seed_means(used, shared), *map(np.ascontiguousarray, (drawn.T, moved.T, spread.T))
-        )
+        drawn, moved, spread = map(np.ascontiguousarray, (drawn.T, moved.T, spread.T))
+        errors = _Errors(noise, table.seed_means(used, shared), drawn, moved, spread)
         for block in (members[first : first + _BLOCK] for first in range(0, len(members), _BLOCK)):
             tests[block], ratio = errors.tested(matrix[block][:, places], table.design)
             np.maximum(most, ratio, out=most)
@@ -361,18 +358,15 @@ class _Errors:
         widened = np.maximum(1.0, np.divide(own, pooled, out=np.ones_like(own), where=pooled > 0)) ** _INFLATED
         both = query * (self.noise.share * self.noise.reproducible(matrix))[:, None]
         both += (matrix @ self.seeds) * (widened * ~identical)[:, None]
-        alone, both, seen = np.abs(query), np.abs(both), np.abs(tests["value"])
+        alone, both, seen = np.abs(query), np.abs(both), np.abs(tests["value"]) * (1 - 1e-9)
         models, ends = (
             np.where(alike, _rule_of_three(self.noise.df, level), _upper(alone, 1 - level)) for level in (alpha, spent)
         )
         least = ZERO * (abs(matrix) @ self.noise.size)  # of a width, where values differ by next to nothing
         tests["models"], tests["half"] = models, np.maximum.reduce([ends, _upper(both, 1 - spent), least])
-        deviation = _upper(both, 0.6827)
-        p_values = [
-            (1 + (drawn >= seen[:, None] * (1 - 1e-9)).sum(axis=1)) / (1 + drawn.shape[1]) for drawn in (alone, both)
-        ]
+        p_values = [(1 + (seen <= drawn.T).sum(axis=0)) / (1 + drawn.shape[1]) for drawn in (alone, both)]
         p_values[0][alike] = np.minimum(1.0, 2 * np.exp(-seen[alike] * self.noise.df))
-        tests["p_value"], tests["power"] = np.maximum(*p_values), scipy.stats.norm.ppf(POWER) * deviation
+        tests["p_value"], tests["power"] = np.maximum(*p_values), scipy.stats.norm.ppf(POWER) * _upper(both, 0.6827)
         return tests, (both / tests["half"][:, None]).max(axis=0)
 
 
@@ -387,6 +381,7 @@ def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Diffe
     alpha, count = design.alpha, len(most)
     stretch = max(1.0, float(np.quantile(most, 1 - alpha * design.share)))
     ratio = np.abs(tests["value"]) * (1 - 1e-9) / tests["half"]
+    above = min(1.0, alpha + 1 / (count + 1))  # the draws know no p-value between
     joint = (1 + count - np.searchsorted(np.sort(most), ratio)) / (count + 1)
     adjusted = np.minimum(1.0, np.maximum(joint, tests["p_value"]) / design.share)
     differences = []
@@ -394,7 +389,6 @@ def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Diffe
         mean, half, models, p_value, power, seeds = test.item()
         interval = _interval(mean, stretch * half, 1 - alpha)
         outside = interval.low > 0 or interval.high < 0
-        above = min(1.0, alpha + 1 / (count + 1))  # the draws know no p-value between
         differences.append(
             Difference(
                 value=mean,
