@@ -12,6 +12,7 @@ Prints a line per attempt, with the kills so far; exit code 1 if anything differ
 """
 
 import argparse
+import atexit
 import hashlib
 import itertools
 import json
@@ -203,6 +204,7 @@ def stopped_servers(sets: list[str], place: Path, chance: random.Random, stops: 
     if not stops:
         return 0
     server, wrong, want, span = Server(place / "server"), 0, dict[str, Any](), 0.0
+    atexit.register(server.stop)
     for stop in range(-1, stops):  # the first one is not disturbed
         uri, runs = f"http://alice:secret@127.0.0.1:{server.port}", place / f"served-{stop}"
         name = f"served{stop + 1}"
