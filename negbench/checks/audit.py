@@ -149,7 +149,7 @@ def audit(
                 remarks.append(f"left out {name}: no image beyond the target is known to be relevant")
                 continue
             draws, generator = options.draws, generator_of(options, "draws")
-            mined = mine(subject.task, strategy, refresh=options.refresh, draws=draws, generator=generator)
+            mined = mine(subject.task_of(strategy), strategy, refresh=options.refresh, draws=draws, generator=generator)
             spread = float(diversity(images[mined.negatives]).mean())
             judged = likeness(subject.task.planes.get("judge"), mined.negatives)
             rows.append({"strategy": name, **mined.summary(), "diversity": spread, **judged})

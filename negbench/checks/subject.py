@@ -1,12 +1,12 @@
 """Subject of an audit or of mining: a split scored by one model, or a sample of its queries."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from negbench.contracts import HoldsFeatures, PlaneName
+from negbench.contracts import HoldsFeatures, PlaneName, Strategy
 from negbench.data.held import with_features
 from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
 from negbench.datasets.dataset import Dataset, QueryRanks
@@ -14,7 +14,7 @@ from negbench.display import Display
 from negbench.errors import DataError, OptionError
 from negbench.loop.checkpoint import stream
 from negbench.loop.remarks import idle_exclusions
-from negbench.mining.planes import offline_planes
+from negbench.mining.planes import listed_plane, offline_planes
 from negbench.mining.task import MiningTask, mining_task
 from negbench.scoring.scorers import load_weights
 from negbench.settings.command_options import Audit
@@ -53,6 +53,12 @@ class Subject:
     def dataset(self) -> Dataset:
         """The split's queries and images."""
         return self.scene.train.dataset
+
+    def task_of(self, strategy: Strategy) -> MiningTask:
+        """Return the task with the negatives that the strategy's file, or the data, list."""
+        listed = listed_plane(strategy, self.dataset, self.task.queries.device)
+        planes = {name: plane.shard(self.rows) for name, plane in listed.items()}
+        return replace(self.task, planes={**self.task.planes, **planes})
 
 
 def open_subject(

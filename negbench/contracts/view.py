@@ -13,7 +13,7 @@ from negbench.metrics.drops import between_drops
 from negbench.metrics.ranks import descending, window
 
 # further scores of every query and image, which a strategy declares in `reads` and a view hands out (`ScoreView.plane`)
-PlaneName = Literal["target", "reference", "text", "guide", "judge"]
+PlaneName = Literal["target", "reference", "text", "guide", "judge", "listed"]
 PLANES: tuple[PlaneName, ...] = get_args(PlaneName)
 
 DEFAULT_TEMPERATURE = 0.07  # CLIP's and BLIP-2's initial value
@@ -92,6 +92,8 @@ class ScoreView:
         - "text": the query's scores by its text alone, under the current model.
         - "guide": scores under another backbone, or the run's own as loaded, or from a file of scores (`mining.guide`).
         - "judge": cosine to the target image under another backbone, or from a file of scores (`mining.judge`).
+
+        - "listed": 1 for the images that the data, or the strategy's own `file`, list as negatives of the query.
 
         A file need not score every pair: a missing one is NaN, which compares as false with anything.
 

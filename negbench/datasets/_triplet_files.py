@@ -7,6 +7,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from negbench.datasets.image_files import EXTENSIONS, path_below
 from negbench.errors import DataError, printable
 
 REQUIRED = ("reference", "text", "target")
-OPTIONAL = ("relevant", "group", "split", "id")
+LISTS = ("relevant", "negatives")
+OPTIONAL = (*LISTS, "negative", "group", "split", "id")
 PATHS = "paths"  # no column: a table of image paths by id
 SEPARATOR = ";"  # of a list within one cell of a CSV file
 _VAL = ("val", "valid", "validation")
@@ -41,6 +43,7 @@ class TripletRow:
     split: str | None  # None in a row that is still to be divided into train and val
     id: str | None
     captions: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
 
     Args:
         files: as `read_rows` reads them; columns reference, text, target, and optionally relevant (a list; in a cell
-            of CSV names separated by ';'), group, split and id. Image names may be whole numbers, have backslashes, or
+            of CSV names separated by ';'), negatives (likewise; or negative, one), group, split and id. Image names may be whole numbers, have backslashes, or
             be full paths. Texts in a list are joined as FashionIQ's; of targets in a list the first is the target, and
             all are relevant. A file without column `split` is the split that its name says.
         columns: the file's own names for these, or paths in a row, as reference=ref,text=captions[0]; places, from 0,
@@ -222,6 +225,7 @@ class _Form:
             split=word if split is None else split.lower() if split.lower() in _SPLITS else split,
             id=self._optional(row, "id"),
             captions=texts,
+            negatives=self._images(row, "negatives") or self._images(row, "negative"),
         )
 
     def _value(self, row: FileRow, column: str) -> Any:
@@ -247,11 +251,11 @@ class _Form:
         place, value = _place(row, column), unwritten(self._value(row, column))
         if isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value):
             raise DataError(f'{place}: {quoted(value)} is no list that can be read: write ["a", "b"]')
-        if column == "relevant" and isinstance(value, str) and self.cells:
+        if value is None:
+            return ()
+        if column in LISTS and isinstance(value, str) and self.cells:
             value = [name for name in value.split(SEPARATOR) if name.strip()]
-        if column == "relevant" and not isinstance(value, list):
-            if value is None:
-                return ()
+        if column in LISTS and not isinstance(value, list):
             raise DataError(f"{place}: expected a list, got {quoted(value)}")
         return tuple(self._image(each, place) for each in (value if isinstance(value, list) else [value]))
 
@@ -308,15 +312,15 @@ def _is_picture(name: str) -> bool:
 
 
 def _check_separators(rows: Sequence[TripletRow]) -> None:
-    """Raise DataError for an entry of `relevant` that is several known images with something else than ';' between."""
+    """Raise DataError for an entry of a list that is several known images with something else than ';' between."""
     names = {name for row in rows for name in (row.reference, row.target)}
-    for row in rows:
-        for entry in {*row.relevant} - names:
+    for row, column in product(rows, LISTS):
+        for entry in {*getattr(row, column)} - names:
             for separator in ("|", ",", "\t", " "):
                 parts = [part.strip() for part in entry.split(separator)]
                 if len(parts) > 1 and all(part in names or _is_picture(part) for part in parts):
                     raise DataError(
-                        f"{row.where}, column 'relevant': {quoted(entry)} is {len(parts)} images with {separator!r} "
+                        f"{row.where}, column '{column}': {quoted(entry)} is {len(parts)} images with {separator!r} "
                         f"between: put {SEPARATOR!r} there"
                     )
 

@@ -64,7 +64,8 @@ class Triplets(Dataset):
     def load(cls, options: TripletOptions, split: str = "val", images: bool = True) -> Self:
         """Read one split of a file; arguments and errors as for `Dataset.load`.
 
-        Columns: reference, text, target (required); relevant (every image that answers the query), group (queries of a
+        Columns: reference, text, target (required); relevant (every image that answers the query), negatives (or
+        negative: what strategy `listed` draws, in the galleries of train only), group (queries of a
         group share a gallery), split and id (names the query), where the file has them. An image is named by its path
         below `root` or below the file's folder, or by its file name, with or without extension, anywhere below `root`;
         by its number where a single name is that number with zeros before it.
@@ -89,7 +90,7 @@ class Triplets(Dataset):
             content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
         queries = [_query(row, split, options.exclude_reference) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
-        galleries = _galleries(queries, added)
+        galleries = _galleries(queries, added, mined=split == "train")
         kind = card(
             options.exclude_reference, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys()
         )
@@ -193,14 +194,20 @@ def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
         group=row.group or GROUP,
         relevant=tuple(dict.fromkeys((row.target, *row.relevant))) if row.relevant else (),
         captions=row.captions,
+        negatives=row.negatives,
     )
 
 
-def _galleries(queries: Sequence[Query], added: Sequence[str]) -> dict[str, list[str]]:
+def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -> dict[str, list[str]]:
     """Group -> images that its queries name, in order of appearance, then those of the gallery file."""
     by_group: dict[str, dict[str, None]] = {}
     for query in queries:
-        named = [query.reference, *([query.target] if query.target else []), *query.relevant]
+        named = [
+            query.reference,
+            *([query.target] if query.target else []),
+            *query.relevant,
+            *(query.negatives * mined),
+        ]
         by_group.setdefault(query.group, {}).update(dict.fromkeys(named))
     return {group: list(dict.fromkeys([*names, *added])) for group, names in by_group.items()}
 

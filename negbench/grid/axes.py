@@ -12,6 +12,7 @@ from typing import Any
 
 from negbench.data.scene import Scenes
 from negbench.errors import OptionError, quoted
+from negbench.mining.planes import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
 from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
 from negbench.settings.layers import dataset_layer, merged, plugin_layer, plugin_section, recipe_settings, set_layer
@@ -153,7 +154,7 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
     """Turn 'all', 'cir', 'a,b:k=1' (a flag), a table, or a list of names and tables (a recipe) into plug-in sections.
 
     "cir" selects the strategies of the papers on composed image retrieval (`CIR`).
-    "all" leaves out strategies that read a guide or a judge, which a run has only if it is configured; "own" is an
+    "all" leaves out strategies that read a plane of `OFFLINE`, which a run has only if it is given; "own" is an
     empty section: the strategy of the run's system.
     """
     sections: list[dict[str, Any]] = []
@@ -219,11 +220,11 @@ def listed(given: Any, what: str) -> list[Any]:
 
 
 def _needs_another(kind: str, name: str) -> bool:
-    """Whether this strategy reads a guide or a judge, which not every run has, and so is not one of "all"."""
+    """Whether this strategy reads what not every run has, a guide, say, and so is not one of "all"."""
     if kind != "strategies":
         return False
     strategy: Any = registry.get(kind, name)
-    return bool({"guide", "judge"} & set(strategy.reads))
+    return bool(set(OFFLINE) & set(strategy.reads))
 
 
 def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:

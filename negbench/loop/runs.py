@@ -27,7 +27,7 @@ from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch
 from negbench.machine import files
 from negbench.machine.contents import digest, stamp
 from negbench.machine.signals import ending_of
-from negbench.mining.planes import planes_read
+from negbench.mining.planes import lists_of, planes_read
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.store.runfolder import RunFolder, claimed
@@ -62,7 +62,7 @@ def _contents(config: ResolvedConfig, scenes: Scenes) -> str:
     own, *others = [scenes.outline(each) for each in (config, *_beside(config))]
     named = [f"{other.key} {other.weights}" for other in others]
     read = digest(read_files(config), files.cache_dir())
-    return " ".join([splits.identity, splits.pictures(), own.key, *named, *map(_digest, _score_files(config)), read])
+    return " ".join([splits.identity, splits.pictures(), own.key, *named, *map(_digest, _mining_files(config)), read])
 
 
 def _beside(config: ResolvedConfig) -> list[ResolvedConfig]:
@@ -71,15 +71,17 @@ def _beside(config: ResolvedConfig) -> list[ResolvedConfig]:
     return [config.model_copy(update={"backbone": other}) for other in beside]
 
 
-def _score_files(config: ResolvedConfig) -> list[Path]:
-    return [Path(text) for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
+def _mining_files(config: ResolvedConfig) -> list[Path]:
+    scores = [Path(text) for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
+    listed = lists_of(registry.make("strategies", config.strategy.name, **config.strategy.options))
+    return scores if listed is None else [*scores, listed]
 
 
 def _digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise NegbenchError(f"mining: file of scores {path}: {error.strerror or error}") from error
+        raise NegbenchError(f"mining: file {path}: {error.strerror or error}") from error
 
 
 def open_run(run: RunConfig | PlannedRun, display: Display, scenes: Scenes) -> OpenRun:
@@ -109,7 +111,7 @@ def _differs(run: PlannedRun, scenes: Scenes) -> RunError:
     if host != run.host:
         return RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
     read = [path for each in (config, *_beside(config)) for path in scenes.files(each)]
-    every = {*read, *_score_files(config), *read_files(config).values(), *modules_of(config).values()}
+    every = {*read, *_mining_files(config), *read_files(config).values(), *modules_of(config).values()}
     last = max(every, key=lambda path: stamp(path)[2:3])  # the time of the inode's change
     return RunError(f"{last} changed after the run was planned: nothing of it is stored; rerun the command")
 

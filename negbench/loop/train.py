@@ -27,7 +27,7 @@ from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped
 from negbench.mining.mined import distinct
-from negbench.mining.planes import offline_planes, planes_read
+from negbench.mining.planes import listed_plane, offline_planes, planes_read
 from negbench.plugins.registry import registry
 from negbench.store.runfolder import RunFolder
 
@@ -93,6 +93,7 @@ def moving_parts(run: OpenRun, strategy: Strategy) -> Moving:
     config, backbone, scene = run.config, run.backbone, run.scene
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display)
+    offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
     optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])

@@ -1,8 +1,9 @@
 """Planes: additional scores of every query and image, besides those of the model in training.
 
 A strategy, or a false-negative filter of `mining`, names the planes that it reads; only these are computed. Three come
-from the current model (`live_planes`, `batch_planes`), two are computed once per run (`offline_planes`): "guide" and
-"judge", from another backbone (or the run's own, as loaded) or a TREC run file of scores.
+from the current model (`live_planes`, `batch_planes`), three are made once per run: "guide" and "judge"
+(`offline_planes`), from another backbone (or the run's own, as loaded) or a TREC run file of scores, and "listed"
+(`listed_plane`), from the data or the strategy's own file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from negbench.data.scene import Scene, Splits, device_of, load_backbone, open_sc
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
 from negbench.metrics.ragged import Ragged
+from negbench.mining.composite import Composite
 from negbench.mining.filters import Filters
+from negbench.mining.lists import read_lists
 from negbench.scoring import evaluation
 from negbench.scoring.rankings import read_trec
 from negbench.scoring.tiles import Corpus, tiled_relevance
@@ -32,7 +35,8 @@ from negbench.settings.layers import plugin_section
 if TYPE_CHECKING:
     from negbench.display import Display
 
-OFFLINE = ("guide", "judge")
+GIVEN = ("guide", "judge")  # by `mining`
+OFFLINE = (*GIVEN, "listed")
 
 
 class Plane(ABC):
@@ -145,7 +149,7 @@ def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName
     """
     own = frozenset(strategy.reads)
     read = own | frozenset(Filters.of(mining).reads)
-    for name in ("guide", "judge"):
+    for name in GIVEN:
         if name in read and getattr(mining, name) is None:
             raise OptionError(
                 f"{type(strategy).__name__ if name in own else 'a mining filter'} reads the plane '{name}', but the "
@@ -169,13 +173,46 @@ def offline_planes(names: Collection[str], config: ResolvedConfig, scene: Scene,
             data set.
         NegbenchError: a backbone cannot be loaded, or a file cannot be read.
     """
-    names = [name for name in OFFLINE if name in names]
-    if names and scene.train.dataset.redraws:
+    names = [name for name in GIVEN if name in names]
+    if names:
+        _check_stays(scene.train.dataset, names[0])
+    return {name: _given(str(getattr(config.mining, name)), config, scene, display, name == "judge") for name in names}
+
+
+def listed_plane(strategy: Strategy, dataset: Dataset, device: torch.device) -> dict[str, Plane]:
+    """Return the plane "listed" of a data set's queries, if the strategy reads it.
+
+    Raises:
+        DataError: there is no list, the file does not fit the data set, or the data set redraws its pairs.
+    """
+    if "listed" not in strategy.reads:
+        return {}
+    _check_stays(dataset, "listed")
+    file, column_of = lists_of(strategy), dataset.column_of
+    lists = [[column_of[name] for name in query.negatives if name in column_of] for query in dataset.queries]
+    if file is not None:
+        lists = read_lists(file, dataset)
+    elif not any(lists):
         raise DataError(
-            f"{scene.train.dataset.card.name} draws new pairs in each epoch, but plane '{names[0]}' is computed once: "
+            f"{dataset.identity} lists no negatives: it has no column 'negatives' (--columns negatives=NAME names "
+            "another), so name a file of them, as strategy listed:file=NEGATIVES.parquet"
+        )
+    columns = Ragged.of(lists)
+    return {"listed": TablePlane(columns, torch.ones(len(columns.values)), len(dataset.images), device)}
+
+
+def lists_of(strategy: Strategy) -> Path | None:
+    """Return the file of negatives, option `file` of the strategy or of its part that reads the plane "listed"."""
+    parts = strategy.members if isinstance(strategy, Composite) else (strategy,)
+    return next((getattr(part, "file", None) for part in parts if "listed" in part.reads), None)
+
+
+def _check_stays(dataset: Dataset, name: str) -> None:
+    if dataset.redraws:
+        raise DataError(
+            f"{dataset.card.name} draws new pairs in each epoch, but plane '{name}' is computed once: "
             "use a strategy and mining filters that read none of " + ", ".join(OFFLINE)
         )
-    return {name: _given(str(getattr(config.mining, name)), config, scene, display, name == "judge") for name in names}
 
 
 def _given(text: str, config: ResolvedConfig, scene: Scene, display: Display, judges: bool) -> Plane:

@@ -100,7 +100,7 @@ def _of_dataset(asked: Mine) -> MinedNegatives:
         queries, images = subject.dataset.queries, subject.dataset.images
         with threads(config.compute.threads), display.stage("mine", total=len(queries)) as advance:
             mined = mine(
-                subject.task,
+                subject.task_of(strategy),
                 strategy,
                 refresh=asked.refresh,
                 draws=asked.draws,

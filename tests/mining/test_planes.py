@@ -178,7 +178,7 @@ def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets, sets, tmp_pa
         plan_run(config_of(vector_sets, "watching"), Scenes())
     with pytest.raises(NegbenchError, match="did you mean 'tiny'"):
         plan_run(config_of(sets, "watching", "mining.guide=tinny"), Scenes())
-    with pytest.raises(NegbenchError, match=r"file of scores .*none.trec: No such file"):
+    with pytest.raises(NegbenchError, match=r"file .*none.trec: No such file"):
         plan_run(config_of(sets, "watching", f"mining.judge='{tmp_path / 'none.trec'}'"), Scenes())
     other = tmp_path / "other.trec"
     for query, message in (("q", "scores no query of"), ("{}", "does not have, such as 'i'")):

@@ -1,0 +1,138 @@
+"""Listed negatives, of a column and of a file, against loops; what does not fit is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from negbench.api import make_strategy
+from negbench.data.scene import Scenes
+from negbench.datasets.triplets import Triplets
+from negbench.errors import DataError
+from negbench.grid.axes import expand
+from negbench.loop.runs import plan_run
+from negbench.mining.planes import listed_plane, lists_of
+from negbench.own.negatives import write_negatives
+from negbench.plugins.registry import build
+from negbench.settings.command_options import Mine
+from tests.mining.test_composite import config_of
+
+ROWS = [{"reference": f"r{n}", "text": f"in red {n}", "target": f"t{n}", "split": "train"} for n in range(4)]
+LISTS = [["t3", "x1"], ["r0"], [], ["x1", "x2", "t3"]]  # the last one lists its own target
+IMAGES = [name for row in ROWS for name in (row["reference"], row["target"])] + ["x1", "x2"]
+
+
+def load(path: Path, rows: Any, columns: str = "", split: str = "train") -> Triplets:
+    path.write_text(rows.to_csv(index=False) if isinstance(rows, pd.DataFrame) else json.dumps(rows), encoding="utf-8")
+    return build(Triplets, file=path, columns=columns, split=split, images=False)
+
+
+def pools(data: Triplets, file: Path | None = None) -> list[set[str]]:
+    """Return the listed images of each query, from the plane."""
+    plane = listed_plane(make_strategy("listed", file=file), data, torch.device("cpu"))["listed"]
+    table = plane.block(torch.arange(len(data.queries)), torch.arange(len(data.images)))
+    return [{data.images[column] for column in row.isnan().logical_not().nonzero()[:, 0].tolist()} for row in table]
+
+
+def joined(separator: str = ";") -> pd.DataFrame:
+    return pd.DataFrame(ROWS).assign(negatives=[separator.join(names) for names in LISTS])
+
+
+FORMS: dict[str, tuple[str, Any, str]] = {
+    "lists": ("a.json", [{**row, "negatives": names} for row, names in zip(ROWS, LISTS, strict=True)], ""),
+    "another name": ("a.json", [{**row, "hns": names} for row, names in zip(ROWS, LISTS, strict=True)], "negatives=hns"),
+    "cells": ("a.csv", joined(), ""),
+    "lists as texts": ("a.csv", pd.DataFrame(ROWS).assign(negatives=[str(names) for names in LISTS]), ""),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_column_lists_negatives(tmp_path, form):
+    name, rows, columns = FORMS[form]
+    data = load(tmp_path / name, rows, columns)
+    assert pools(data) == [set(names) for names in LISTS]
+    assert set(data.images) == {*IMAGES}
+    assert not any("unused" in remark for remark in data.remarks)
+
+
+def test_listed_images_join_the_galleries_of_train_only(tmp_path):
+    rows = [{**row, "split": split, "negative": f"x{split}"} for row in ROWS for split in ("train", "val")]
+    assert set(load(tmp_path / "a.json", rows).images) == {*IMAGES, "xtrain"} - {"x1", "x2"}
+    val = load(tmp_path / "a.json", rows, split="val")
+    assert set(val.images) == {*IMAGES} - {"x1", "x2"}
+    with pytest.raises(DataError, match=r"lists no negatives: it has no column 'negatives'.*listed:file="):
+        pools(val)
+
+
+def test_a_list_with_another_separator_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"column 'negatives': 't3\|r0' is 2 images with '\|' between"):
+        load(tmp_path / "a.csv", joined().assign(negatives="t3|r0"))
+
+
+KEYS = {"ids": [{"query": f"train-{n}"} for n in (2, 3, 4, 5)], "triplets": ROWS}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("long", [False, True])
+def test_a_file_lists_negatives(tmp_path, ending, keys, long):
+    """By query, or by its triplet; a list in each row, or a negative; a row that fell back lists nothing."""
+    data = load(tmp_path / "a.csv", pd.DataFrame(ROWS + [{**ROWS[0], "reference": "x1", "target": "x2", "text": "y"}]))
+    frame = pd.DataFrame(KEYS[keys]).assign(negatives=LISTS, fallback=[0, 2, 0, 0])
+    if long:
+        frame = frame.explode("negatives").dropna().rename(columns={"negatives": "negative"})
+    elif ending == "csv":
+        frame["negatives"] = [";".join(names) for names in LISTS]
+    file = tmp_path / f"n.{ending}"
+    if ending == "parquet":
+        frame.to_parquet(file)
+    else:
+        file.write_text(frame.to_csv() if ending == "csv" else frame.to_json(orient="records", lines=True))
+    assert pools(data, file) == [set(LISTS[0]), set(), set(), set(LISTS[3]), set()]
+
+
+MISFITS = [
+    ([{"query": "train-2"}], "no column 'negatives' or 'negative' .it has 'query'"),
+    ([{"anchor": "a", "negatives": ["t1"]}], "no column 'query', nor reference, text and target"),
+    ([{"query": "val-1", "negatives": ["t1"]}], "lists negatives of no query of triplets"),
+    ([{"query": "train-2", "negatives": ["t9"]}], "row 1, column 'negatives': .* has no image 't9'"),
+    ([{"query": "train-2", "target": "t1", "negatives": ["t2"]}], "row 1: target 't1', but the data's is 't0'"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), MISFITS)
+def test_files_that_do_not_fit(tmp_path, rows, message):
+    data, file = load(tmp_path / "a.csv", pd.DataFrame(ROWS)), tmp_path / "n.json"
+    file.write_text(json.dumps(rows))
+    with pytest.raises(DataError, match=message):
+        pools(data, file)
+
+
+def test_what_mine_wrote_is_mined_again(vector_sets, tmp_path):
+    """Same negatives, same queries that fell back; in a union, too."""
+    given: dict[str, Any] = {"dataset": "vectors", "sets": vector_sets, "draws": 3}
+    first = write_negatives(Mine(strategy="qure", out=tmp_path / "n.parquet", **given)).frame
+    assert 0 < (first["fallback"] > 0).sum() < len(first)
+    second = write_negatives(Mine(strategy=f"listed:file={tmp_path / 'n.parquet'}", out=tmp_path / "m.jsonl", **given))
+    assert second.frame["fallback"].gt(0).tolist() == first["fallback"].gt(0).tolist()
+    for one, other in zip(first[first["fallback"] == 0].itertuples(), second.frame[first["fallback"] == 0].itertuples()):
+        assert set(one.negatives) == set(other.negatives)
+    assert lists_of(make_strategy("in-batch+listed", file="n.parquet")) == Path("n.parquet")
+    assert {"name": "listed"} not in expand("strategies", "all")
+
+
+def test_the_file_is_part_of_what_a_run_is(vector_sets, tmp_path):
+    write_negatives(Mine(strategy="top-k:k=3", out=tmp_path / "n.jsonl", dataset="vectors", sets=vector_sets))
+    content = (tmp_path / "n.jsonl").read_text()
+
+    def hash_of(file: str) -> str:
+        return plan_run(config_of(["dataset=vectors", *vector_sets], f"listed:file={tmp_path / file}"), Scenes()).hash
+
+    before = hash_of("n.jsonl")
+    (tmp_path / "copy.jsonl").write_text(content)
+    assert hash_of("copy.jsonl") == before
+    (tmp_path / "copy.jsonl").write_text(content[: content.rindex("{")])
+    assert hash_of("copy.jsonl") != before
