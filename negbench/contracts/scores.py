@@ -25,9 +25,8 @@ def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
             torch.maximum(best, queries @ token.T, out=best)
         return copies.level(best)
     scores = queries @ candidates.reshape(count * tokens, width).T
-    if tokens == 1:
-        return copies.level(scores)
-    return copies.level(scores.reshape(-1, count, tokens)).amax(-1)
+    scores = copies.level(scores.reshape(len(queries), count, tokens))
+    return scores.squeeze(-1) if tokens == 1 else scores.amax(-1)
 
 
 def paired_relevance(queries: Tensor, candidates: Tensor) -> Tensor:

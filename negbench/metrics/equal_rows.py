@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 _PARTS = 4  # numbers of a row that its key holds
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
 class Copies(NamedTuple):
@@ -25,9 +24,8 @@ class Copies(NamedTuple):
     @classmethod
     def of(cls, rows: Tensor, chosen: Tensor | None = None) -> Copies:
         """Find the copies among [N, T, D] rows, or among `rows[chosen]`."""
-        if chosen is None:
-            return cls.by_key(keys_of(rows), rows.__getitem__)
-        return cls.by_key(keys_of(rows)[chosen], lambda some: rows[chosen[some]])
+        keys = keys_of(rows) if chosen is None else keys_of(rows)[chosen]
+        return cls.by_key(keys, lambda some: rows[some if chosen is None else chosen[some]])
 
     @classmethod
     def by_key(cls, keys: Tensor, read: Callable[[Tensor], Tensor]) -> Copies:
@@ -40,15 +38,15 @@ class Copies(NamedTuple):
         if not len(some):
             return cls(some, some)
         content = (read(some).detach().flatten(1) + 0.0).contiguous()  # + 0 turns -0 into 0
-        kind = content.view(_INTEGERS[content.element_size()]).unique(dim=0, return_inverse=True)[1].to(some.device)
+        bits = content.view(getattr(torch, f"int{8 * content.element_size()}"))
+        kind = bits.unique(dim=0, return_inverse=True)[1].to(some.device)
         first = torch.full_like(some, len(keys)).scatter_reduce_(0, kind, some, "amin")[kind]
         return cls(some[first < some], first[first < some])
 
     def level(self, scores: Tensor) -> Tensor:
         """Give every copy among the columns of [B, N, ...] scores its first row's, in place; gradients stay its own."""
-        if len(self.later):
-            with torch.no_grad():
-                scores[:, self.later] = scores[:, self.first]
+        with torch.no_grad():
+            scores[:, self.later] = scores[:, self.first]
         return scores
 
 

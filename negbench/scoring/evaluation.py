@@ -31,9 +31,7 @@ def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: i
             parts.append(backbone.candidates(features).float())
             keys.append(keys_of(features))
         copies = Copies.by_key(torch.cat(keys), lambda some: scene.features(backbone, rows[some.cpu()]))
-    tokens = torch.cat(parts)
-    tokens[copies.later] = tokens[copies.first]
-    return tokens
+    return copies.level(torch.cat(parts)[None])[0]
 
 
 @torch.inference_mode()

@@ -71,9 +71,9 @@ class Encoded:
     def relevance_of(self, columns: Tensor) -> Tensor:
         """[Q, k] cosines of the images in these columns, nan where a column is -1."""
         score_block = evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates)
-        every = torch.arange(len(self.dataset.images))
         parts = [
-            score_block(rows, every).gather(1, columns[rows].clamp(min=0)) for rows in batches(len(columns), _AT_ONCE)
+            score_block(rows, torch.arange(len(self.dataset.images))).gather(1, columns[rows].clamp(min=0))
+            for rows in batches(len(columns), _AT_ONCE)
         ]
         return torch.cat(parts).masked_fill(columns < 0, torch.nan)
 

@@ -41,12 +41,11 @@ class Corpus(NamedTuple):
     @classmethod
     def of(cls, table: Tensor, rows: Tensor) -> Corpus:
         """Select `table[rows]`: as a view if the rows are contiguous, as a copy unless it would be large."""
+        tokens, gathered = table, rows.to(table.device)
         if len(rows) and bool((rows.diff() == 1).all()):
             tokens, gathered = table[int(rows[0]) : int(rows[-1]) + 1], None
-        else:
-            gathered = rows.to(table.device)
-            large = len(rows) * table[:1].nbytes > _COPY_BYTES
-            tokens, gathered = (table, gathered) if large else (table[gathered], None)
+        elif len(rows) * table[:1].nbytes <= _COPY_BYTES:
+            tokens, gathered = table[gathered], None
         return cls(tokens, gathered, Copies.of(tokens, gathered))
 
 

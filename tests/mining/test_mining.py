@@ -451,9 +451,9 @@ def test_pools_that_cut_a_tie_are_counted():
     assert mined.cut_tie.tolist() == [True, False, False, False]
     assert mined.summary()["cut_ties"] == 1
     assert run(task, Everything()).summary()["cut_ties"] == 0
-    # a tie inside the pool's band; excluded images, column 2 here and 5 there, neither hide a tie nor make one
-    rows = [[0.9, 0.5, 0.5, 0.5, 0.3, 0.1], [0.9, 0.5, 0.4, 0.45, 0.3, 0.3], [0.9, 0.5, 0.4, 0.45, 0.3, 0.3]]
-    task = scored_task(rows, [0, 0, 0], excluded=Ragged.of([[2], [5], []]))
+    # a tie inside the pool's band; excluded images, column 2 here and 0 there, neither hide a tie nor make one
+    rows = [[0.9, 0.5, 0.5, 0.5, 0.3, 0.1], [0.3, 0.5, 0.4, 0.45, 0.3, 0.9], [0.9, 0.5, 0.4, 0.45, 0.3, 0.3]]
+    task = scored_task(rows, [0, 5, 0], excluded=Ragged.of([[2], [0], []]))
     for out, want in ((3, [True, False, False]), (5, [False, False, True])):
         missing = Function(lambda view, out=out: view.allowed & (torch.arange(6) != out))
         assert run(task, missing).cut_tie.tolist() == want

@@ -84,12 +84,13 @@ def below(view: ScoreView) -> Tensor:
 
 
 def sorted_qure(strategy: Qure, view: ScoreView) -> Tensor:
-    """Return the pools row by row: sort the row and walk over all drops in a stable descending order."""
+    """Return the pools row by row: sort the row and walk over all real drops in a stable descending order."""
     pool, place, order = torch.zeros_like(view.allowed), places(view.scores, below(view)), descending(view.scores)
     for row in range(ROWS):
         columns = order[row][below(view)[row, order[row]]]
         values = view.scores[row, columns].to(torch.promote_types(view.scores.dtype, torch.float32))
-        walk = (values[:-1] - values[1:]).argsort(descending=True, stable=True).tolist()
+        drops = values[:-1] - values[1:]
+        walk = [at for at in drops.argsort(descending=True, stable=True).tolist() if drops[at] > 0]
         gap = 0 if strategy.variant == "paper" else strategy.consecutive_threshold
         pairs = [(a, b) for a, b in pairwise(walk) if abs(a - b) > gap]
         if pairs:
