@@ -411,9 +411,8 @@ def rows_of(table: VerdictTable, rules: Rules, key: str | None = None) -> list[V
     rows: list[VerdictRow] = []
     baseline = table.baseline(rules)
     for metric, values in table.values.items():
-        # an axis that was added later is no part of the key where it is not used: the key seeds the intervals
-        place = [label for axis, label in zip(TABLE_AXES, table.table_key, strict=True) if label or axis != "epochs"]
-        named = "/".join([*place, metric]) if key is None else key
+        # an axis that is not used is no part of the key, so that one that is added later moves no interval
+        named = "/".join([*filter(None, table.table_key), metric]) if key is None else key
         try:
             tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=named)
         except ValueError:  # the only cause left in a table that was read here: too few queries in a stratum
