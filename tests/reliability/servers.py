@@ -112,12 +112,14 @@ def contents(uri: str, name: str) -> dict[str, Any]:
         return {}
     runs = client.search_runs([experiment.experiment_id])
     parents = [run.info.run_id for run in runs if run.data.tags["negbench.kind"] == "comparison"]
-    above = {run.info.run_name: run.data.tags.get("mlflow.parentRunId", *parents) for run in runs}
+    below = {
+        run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in runs if run.info.run_id not in parents
+    }
     files = {run.info.run_name: sorted(file.path for file in client.list_artifacts(run.info.run_id)) for run in runs}
     return {
         "runs": Counter(f"{run.data.tags['negbench.kind']} {run.info.status}" for run in runs),
         "values": sorted((run.info.run_name, _unmeasured(run.data.metrics)) for run in runs),
-        "loose": [name for name, parent in above.items() if parent not in parents],
+        "loose": [name for name, parent in below.items() if parent not in parents],
         "answer": experiment.tags.get("mlflow.note.content"),
         "files": files,
     }
