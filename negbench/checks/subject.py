@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import HoldsFeatures, PlaneName, Strategy
-from negbench.data.held import with_features
-from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
+from negbench.data.held import unfamiliar, with_features
+from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError, OptionError

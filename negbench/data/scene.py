@@ -505,17 +505,6 @@ def _named(kind: str, plugin: PluginConfig) -> str:
     return f"{plugin.model_dump_json()} {id(registry.get(kind, plugin.name))}"
 
 
-def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
-    """Return a warning if the backbone's weights were not trained on images like the data set's; else nothing."""
-    known, data = backbone.learned_from, config.dataset.name
-    if not known or data in known:
-        return []
-    return [
-        f"backbone '{config.backbone.name}' was trained only on the pictures of {' and '.join(known)}, not on those of "
-        f"{data}: use it to try things out; for results use clip, blip, blip2 or your own embeddings (precomputed)"
-    ]
-
-
 def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Dataset:
     """Load one split of the configured data set."""
     checked_options(registry.get("datasets", config.name), config.options, config.name)  # split and images are ours

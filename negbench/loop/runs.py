@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from negbench.data.scene import Scenes, threads, unfamiliar
+from negbench.data.held import unfamiliar
+from negbench.data.scene import Scenes, threads
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import record

@@ -8,8 +8,6 @@ import numpy as np
 from negbench.errors import DataError
 from negbench.machine.room import check_unpacked
 
-MOVES_SCORES = False  # what a file holds is hashed with it
-
 NAMES = {"ids": ("ids", "id"), "texts": ("texts", "text")}
 
 

@@ -83,7 +83,7 @@ def test_verify_lists_problems(file, capsys):
 VERIFY_MISTAKES: list[tuple[Any, ...]] = [
     (["fashioniq"], "no folder given: --data-root DIR"),
     (["fashionqi"], "did you mean 'fashioniq'?"),
-    (["none.csv"], "there is no file"),
+    (["none.csv"], "none.csv is missing"),
     (["synthetic", "--set", "wrold=1"], "did you mean 'world'?"),
 ]
 

@@ -14,6 +14,7 @@ from PIL import Image
 from negbench.backbones.precomputed import Precomputed
 from negbench.backbones.vectors import Vectors
 from negbench.data import scene
+from negbench.data.held import unfamiliar
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import RunError
@@ -322,7 +323,7 @@ def test_images_that_a_backbone_does_not_know():
     def said(backbone: str, dataset: str, **options: Any) -> list[str]:
         flags = {"strategy": {"name": "qure"}, "backbone": {"name": backbone, **options}, "dataset": {"name": dataset}}
         config = load_config(flags=flags)
-        return scene.unfamiliar(config, scene.load_backbone(config.backbone, 0))
+        return unfamiliar(config, scene.load_backbone(config.backbone, 0))
 
     assert said("tiny", "synthetic") == []
     assert said("tiny", "fashioniq", weights="random") == []

@@ -43,7 +43,11 @@ def joined(separator: str = ";") -> pd.DataFrame:
 
 FORMS: dict[str, tuple[str, Any, str]] = {
     "lists": ("a.json", [{**row, "negatives": names} for row, names in zip(ROWS, LISTS, strict=True)], ""),
-    "another name": ("a.json", [{**row, "hns": names} for row, names in zip(ROWS, LISTS, strict=True)], "negatives=hns"),
+    "another name": (
+        "a.json",
+        [{**row, "hns": names} for row, names in zip(ROWS, LISTS, strict=True)],
+        "negatives=hns",
+    ),
     "cells": ("a.csv", joined(), ""),
     "lists as texts": ("a.csv", pd.DataFrame(ROWS).assign(negatives=[str(names) for names in LISTS]), ""),
 }
@@ -118,7 +122,9 @@ def test_what_mine_wrote_is_mined_again(vector_sets, tmp_path):
     assert 0 < (first["fallback"] > 0).sum() < len(first)
     second = write_negatives(Mine(strategy=f"listed:file={tmp_path / 'n.parquet'}", out=tmp_path / "m.jsonl", **given))
     assert second.frame["fallback"].gt(0).tolist() == first["fallback"].gt(0).tolist()
-    for one, other in zip(first[first["fallback"] == 0].itertuples(), second.frame[first["fallback"] == 0].itertuples()):
+    for one, other in zip(
+        first[first["fallback"] == 0].itertuples(), second.frame[first["fallback"] == 0].itertuples()
+    ):
         assert set(one.negatives) == set(other.negatives)
     assert lists_of(make_strategy("in-batch+listed", file="n.parquet")) == Path("n.parquet")
     assert {"name": "listed"} not in expand("strategies", "all")
