@@ -25,6 +25,7 @@ class Listed(Strategy):
     """
 
     reads: ClassVar[tuple[PlaneName, ...]] = ("listed",)
+    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
     file: Path | None = None
 
     def pool(self, view: ScoreView) -> Tensor:

@@ -68,6 +68,7 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
             "n_def": (6,), "a": (0.5, 0.1, 1000.0, "log"), "b": (0.0,), "k": (100, 10, 1000, "log"),
             "variant": ("paper",),
         },
+        "listed": {"n_def": (1,), "file": (None,)},
         "top-k": {"n_def": (6,), "k": (100, 10, 1000, "log"), "halve": (False,)},
         "top-k-abs": {"n_def": (6,), "limit": (0.7, 0.0, 1.0), "k": (10, 5, 1000, "log")},
         "trisampler": {"n_def": (6,), "k": (100, 10, 1000, "log")},

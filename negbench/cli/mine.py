@@ -28,16 +28,20 @@ def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     if mined.source:
         console.print(mined.source, highlight=False)
     short = int((mined.frame["negatives"].map(len) < asked.draws).sum())
-    left_out = "are left out" if asked.format == "sentence-transformers" else "have fewer"
-    fewer = f" ({short:,} queries {left_out}: their pools are smaller)" * bool(short)
+    fewer = f" ({short:,} queries have fewer: their pools are smaller)" * bool(short)
     cut = f"; {mined.summary['cut_ties']:,.0f} pools cut a tie" * bool(mined.summary["cut_ties"])
     fallbacks = int(mined.summary["fallback_below"] + mined.summary["fallback_any"])
+    low, middle, high = mined.frame["pool_size"].quantile([0.25, 0.5, 0.75])
     console.print(
         f"{len(mined.frame):,} queries, {asked.draws} negatives each{fewer}, from pools of "
-        f"{mined.summary['pool_size']:,.1f} images on average; {fallbacks:,} queries fell back; "
+        f"{middle:,.0f} images in the middle (quartiles {low:,.0f} and {high:,.0f}) of {mined.images:,}; {fallbacks:,} queries fell back; "
         f"hardness {mined.summary['hardness']:.4f}{cut}",
         highlight=False,
     )
+    out = int(((mined.frame["negatives"].map(len) < asked.draws) | (mined.frame["fallback"] > 0)).sum())
+    if out and asked.format == "sentence-transformers":
+        share, mend = 100 * out / len(mined.frame), "lower --draws, or take larger pools, as of top-k:k=100"
+        log.warning("note: %d queries (%.0f %%) fell back or have fewer, and are left out: %s", out, share, mend)
     wrong = mined.summary["false_negative_rate_draws"]
     if wrong > 0:
         log.warning("note: %.0f %% of the draws are known to be relevant: %s", 100 * wrong, _LEAVE_OUT)

@@ -75,6 +75,7 @@ def config_hash(config: ResolvedConfig, *, data: str) -> str:
     identity["dataset"] = {
         k: v for k, v in identity["dataset"].items() if k not in ("root", "file", "gallery", "world")
     }
-    if "listed" in registry.get("strategies", config.strategy.name).reads:  # likewise its file of negatives
+    rule: Any = registry.get("strategies", config.strategy.name)
+    if "listed" in rule.reads:  # likewise its file of negatives
         identity["strategy"].pop("file", None)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -19,11 +19,13 @@ from torch.nn.functional import normalize
 
 from negbench.contracts import Strategy, check_option
 from negbench.errors import OptionError, quoted
+from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
+from negbench.mining.planes import EmbeddedPlane, images_of
 from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
 from negbench.plugins.registry import registry
@@ -49,7 +51,8 @@ class Miner:
         refreshes: number of earlier refreshes; strategies with a schedule (`cirqrs`) read the count.
         normalize: scale all embeddings to unit length, so that scores are cosines; False takes dot products.
         device: where scores are computed; default: the device of the image embeddings.
-        filters: which likely false negatives no query may draw: `margin` and `relative_margin`.
+        filters: which likely false negatives no query may draw: `margin`, `relative_margin`, `max_target`.
+        exclude_relevant: never draw what is known to be relevant.
 
     Raises:
         NegbenchError: an unknown name, a bad option, a batch strategy.
@@ -65,6 +68,7 @@ class Miner:
         normalize: bool = True,
         device: str | torch.device | None = None,
         filters: Filters | None = None,
+        exclude_relevant: bool = False,
     ) -> None:
         if isinstance(strategy, str):
             section = parse_plugin(strategy)
@@ -76,15 +80,17 @@ class Miner:
                 f"strategy {type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead; "
                 "call its pool() on the batch's scores"
             )
-        wanted = "one that reads no planes (they need more than embeddings: mine a data set)"
-        check_option("strategy", type(strategy).__name__, not strategy.reads, wanted)
-        check_option("filters", filters, filters is None or not filters.reads, "margin and relative_margin")
+        wanted = "one that reads no plane but 'target' (others need more than embeddings: mine a data set)"
+        check_option("strategy", type(strategy).__name__, {*strategy.reads} <= {"target"}, wanted)
+        known = filters is None or {*filters.reads} <= {"target"}
+        check_option("filters", filters, known, "margin, relative_margin and max_target")
         check_option("draws", draws, draws >= 1, "at least 1")
         check_option("refreshes", refreshes, refreshes >= 0, "at least 0")
         check_option("seed", seed, 0 <= seed < 2**63, "0 ... 2^63 - 1")
         self.strategy: Strategy = strategy
         self.draws, self.seed, self.refreshes = draws, seed, refreshes
         self._normalize, self._device, self._filters = normalize, device, filters
+        self._exclude_relevant = exclude_relevant
         self._folder = tempfile.TemporaryDirectory(prefix="negbench-miner-")
         self._previous: Path | None = None
         self._shape = (0, 0)
@@ -106,7 +112,8 @@ class Miner:
             image_embeddings: [N, D], or [N, T, D] for T tokens per image, of which the best counts.
             targets: [Q] whole numbers, each query's positive among the images.
             excluded: for each query, images that may never be drawn, e.g. its reference.
-            relevant: for each query, images known to satisfy it; statistics count them, oracles avoid them.
+            relevant: for each query, images known to satisfy it; statistics count them, oracles avoid them. Targets of
+                equal queries satisfy each other's.
             progress: called after each block with the number of queries it held.
 
         Returns:
@@ -155,14 +162,23 @@ class Miner:
                 f"got {tuple(queries.shape)} and {tuple(images.squeeze(1).shape)}"
             )
         target = _columns("targets", targets, len(queries), len(images))
+        known = answers_of(queries, target, _ragged("relevant", relevant, len(queries), len(images), target))
+        left_out = _ragged("excluded", excluded, len(queries), len(images))
+        if self._exclude_relevant and known is None:
+            raise OptionError("exclude_relevant: no image is known to be relevant: there is no column 'relevant'")
+        if self._exclude_relevant:
+            parts = [part for part in (left_out, known) if part is not None]
+            left_out = Ragged.of([[c for part in parts for c in part.row(i).tolist()] for i in range(len(queries))])
+        whole = images_of(images)
         return MiningTask(
             queries=queries,
             candidates=images,
             target=target,
             group=torch.zeros_like(target),
             groups=[torch.arange(len(images))],
-            excluded=_ragged("excluded", excluded, len(queries), len(images)),
-            relevant=_ragged("relevant", relevant, len(queries), len(images), target),
+            excluded=left_out,
+            relevant=known,
+            planes={"target": EmbeddedPlane(whole[target.to(whole.device)], whole[:, None])},
             filters=self._filters,
         )
 
@@ -186,6 +202,22 @@ class Miner:
                 f"{name} row {int(empty[0])} is the zero vector or nearly so: it has no direction, drop it"
             )
         return normalize(tensor, dim=-1, eps=_SHORTEST) if self._normalize else tensor
+
+
+def answers_of(queries: Tensor, target: Tensor, relevant: Ragged | None) -> Ragged | None:
+    """Return `relevant`, and for equal rows of queries [Q, D] with different targets [Q] each other's answers, too."""
+    same: dict[int, list[int]] = {}
+    for later, first in zip(*(rows.tolist() for rows in Copies.of(queries[:, None])), strict=True):
+        same.setdefault(first, [first]).append(later)
+    groups = [rows for rows in same.values() if len(set(target[rows].tolist())) > 1]
+    if not groups:
+        return relevant
+    lists = [[] if relevant is None else relevant.row(row).tolist() for row in range(len(queries))]
+    for rows in groups:
+        every = [column for row in rows for column in (int(target[row]), *lists[row])]
+        for row in rows:
+            lists[row] = list(dict.fromkeys([int(target[row]), *every]))
+    return Ragged.of(lists)
 
 
 def _columns(name: str, given: Any, count: int, images: int) -> Tensor:

@@ -8,16 +8,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
 from negbench.checks.audit import configured
 from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
+from negbench.datasets._read import Reader
+from negbench.datasets._row_files import CELLS, ENDINGS, FileRow, names_of, read_rows, unwritten
+from negbench.datasets._triplet_files import SEPARATOR
 from negbench.display import notes, stages
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.machine.files import atomic_write
 from negbench.machine.room import check_unpacked, device_named
+from negbench.metrics.equal_rows import Copies
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
+from negbench.mining.mined import NO_FALLBACK
 from negbench.mining.planes import planes_read
 from negbench.own.miner import Miner
 from negbench.settings.command_options import Audit, Mine
@@ -32,12 +39,13 @@ class MinedNegatives:
     """Mined negatives: a row per query, and means over the queries.
 
     `frame` holds query, target, the negatives and their scores (a list each, no negative twice) and the other fields of
-    `negbench.mining.mine.Mined`; for a data set also reference and text, and ids instead of rows. `source` names the
-    data set and the model.
+    `negbench.mining.mine.Mined`; for a data set also reference and text, and ids instead of rows. `images` counts
+    the candidates; `source` names the data set and the model.
     """
 
     frame: pd.DataFrame
     summary: dict[str, float]
+    images: int
     source: str = ""
 
 
@@ -55,8 +63,17 @@ def write_negatives(asked: Mine) -> MinedNegatives:
             frame.to_parquet(file, index=False)
     else:
         with atomic_write(asked.out) as file:
-            frame.to_json(file, orient="records", lines=True, force_ascii=False)
+            # without columns of unknown numbers: `datasets` takes a column of nulls for one of no numbers
+            frame.dropna(axis="columns", how="all").to_json(file, orient="records", lines=True, force_ascii=False)
     return mined
+
+
+def copies(candidates: Tensor, target: Tensor) -> list[str]:
+    """Say how many targets [Q] have the same embedding as another of [N, ...] images; nothing where none has."""
+    same = Copies.of(candidates.reshape(len(candidates), -1, candidates.shape[-1]))
+    count = int(torch.isin(target, torch.cat(same)).sum())
+    what = f"{count:,} of {len(target):,} targets have the same embedding as another image, which may be drawn"
+    return [f"{what}: leave such copies out with --set mining.max_target=0.999"] * bool(count)
 
 
 def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
@@ -70,16 +87,16 @@ def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
-    """Convert the table to the requested format; rows of fixed length omit queries with too few negatives."""
+    """Convert the table to the requested format; rows of fixed length omit queries with too few, or that fell back."""
     if asked.format == "triplets":
-        named = [name for name in ("query", "reference", "text", "target") if name in frame]
+        named = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]
         long = frame[[*named, "negatives", "scores"]].explode(["negatives", "scores"])
         return long.rename(columns={"negatives": "negative", "scores": "score"}).astype({"score": float})
     if asked.format != "sentence-transformers":
         return frame
-    full = frame[frame["negatives"].map(len) == asked.draws]
+    full = frame[(frame["negatives"].map(len) == asked.draws) & (frame["fallback"] == NO_FALLBACK)]
     if full.empty:
-        raise DataError(f"no query has {asked.draws} different negatives: lower --draws")
+        raise DataError(f"no query has {asked.draws} different negatives without a fallback: lower --draws")
     columns = {"anchor": full["text" if "text" in full else "query"], "positive": full["target"]}
     columns |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
     scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
@@ -116,7 +133,8 @@ def _of_dataset(asked: Mine) -> MinedNegatives:
     }
     frame = pd.DataFrame(names).join(mined.frame().drop(columns="negatives"))
     source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
-    return MinedNegatives(frame, mined.summary(), source)
+    notes(copies(subject.task.candidates, subject.task.target))
+    return MinedNegatives(frame, mined.summary(), len(images), source)
 
 
 # --- embeddings in files -------------------------------------------------------------------------------------------
@@ -138,28 +156,25 @@ def _of_files(asked: Mine) -> MinedNegatives:
         normalize=not asked.dot,
         device=device_named(asked.device),
         filters=Filters.of(mining),
+        exclude_relevant=mining.exclude_relevant,
     )
     _, queries = _vectors("--queries", asked.queries)
     names, images = _vectors("--images", asked.images)
-    table, by_name = _rows(_targets(asked.targets), names, asked)
-    known: dict[str, Any] = {name: table[name].tolist() for name in _LISTS if name in table}
-    if mining.exclude_relevant:
-        if "relevant" not in known:
-            raise OptionError(f"mining.exclude_relevant: {asked.targets} has no column 'relevant'")
-        pairs = zip(known.get("excluded", [()] * len(table)), known["relevant"], strict=True)
-        known["excluded"] = [[*one, *other] for one, other in pairs]
-    with stages("mine") as display, display.stage("mine", total=len(table)) as advance:
-        mined = miner.refresh(queries, images, table["target"].to_numpy(), **known, progress=advance)
+    known, by_name = _targets(asked, names)
+    target = known.pop("target")
+    with stages("mine") as display, display.stage("mine", total=len(target)) as advance:
+        mined = miner.refresh(queries, images, target, **known, progress=advance)
+    notes(copies(torch.as_tensor(images), torch.from_numpy(target)))
     frame = mined.frame()
     frame.insert(0, "query", np.arange(len(frame)))
-    frame.insert(1, "target", table["target"].to_numpy())
+    frame.insert(1, "target", target)
     if by_name:
         frame["target"] = [names[row] for row in frame["target"]]
         frame["negatives"] = [[names[column] for column in row] for row in frame["negatives"]]
-    return MinedNegatives(frame, mined.summary())
+    return MinedNegatives(frame, mined.summary(), len(images))
 
 
-_SETTINGS = ("mining.exclude_relevant", "mining.margin", "mining.relative_margin")
+_SETTINGS = ("mining.exclude_relevant", "mining.margin", "mining.relative_margin", "mining.max_target")
 
 
 def _settings(sets: Sequence[str]) -> MiningConfig:
@@ -199,35 +214,57 @@ def _vectors(flag: str, file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
     return [str(name) for name in names], vectors
 
 
-def _targets(file: Path) -> pd.DataFrame:
-    """Read column `target`, and from a table also `excluded` and `relevant`, if present."""
+def _targets(asked: Mine, names: Sequence[str]) -> tuple[dict[str, Any], bool]:
+    """Read `target`, and from a table also the lists `excluded` and `relevant`; ids of images become their rows.
+
+    Returns:
+        The columns, and whether targets are ids.
+    """
+    file = asked.targets
+    assert file is not None
+    if file.suffix.lower() in ENDINGS:
+        rows = read_rows(Reader(file.absolute().parent), file.absolute())
+    else:
+        try:
+            array = np.load(file, allow_pickle=False)
+            values = array.tolist()
+            if array.ndim != 1:
+                raise ValueError(f"expected [Q] rows or ids, got {array.shape}")
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"--targets {file}: cannot be read: {error}") from error
+        rows = [FileRow(f"{file}: row {number}", number, {"target": value}) for number, value in enumerate(values, 1)]
+    has = names_of(rows[0].values if rows else {})
+    if "target" not in has:
+        raise DataError(f"--targets {file}: no column 'target' among {', '.join(has)}")
+    row_of = {name.replace("\\", "/"): index for index, name in enumerate(names)}  # the table keeps the file's own ids
+    cells = file.suffix.lower() in CELLS
+
+    def found(value: Any, where: str) -> Any:
+        index = row_of.get(value.replace("\\", "/")) if isinstance(value, str) else value
+        if index is not None:
+            return index  # of other types, `Miner` takes whole numbers only
+        if cells and not names and value.strip().isdecimal():
+            return int(value)
+        parts = {mark: [part.strip() for part in str(value).split(mark)] for mark in ("|", ",", ";", "\t", " ")}
+        if mark := next((mark for mark, each in parts.items() if len(each) > 1 and {*each} <= {*row_of}), None):
+            better = f"put {SEPARATOR!r} there" if cells else "write a list"
+            raise DataError(f"{where}: {quoted(value)} is {len(parts[mark])} images with {mark!r} between: {better}")
+        like = f"its ids are like {quoted(names[0])}" if names else "it has no ids"
+        raise DataError(f"{where}: {quoted(value)} is not in {asked.images}: {like}")
+
+    def listed(row: FileRow, name: str) -> list[Any]:
+        where, value = f"--targets {row.where}, column '{name}'", unwritten(row.values.get(name))
+        if isinstance(value, str) and cells:
+            value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
+        if not isinstance(value, list | None):
+            raise DataError(f"{where}: expected a list, got {quoted(value)}")
+        return [found(each, where) for each in value or ()]
+
+    lists = {name: [listed(row, name) for row in rows] for name in _LISTS if name in has}
+    given = [row.values["target"] for row in rows]
+    targets = [found(value, f"--targets {row.where}") for value, row in zip(given, rows, strict=True)]
     try:
-        if file.suffix != ".parquet":
-            return pd.DataFrame({"target": np.load(file, allow_pickle=False)})
-        table = pd.read_parquet(file)
-        if "target" not in table:
-            raise ValueError(f"no column 'target' among {', '.join(map(str, table.columns))}")
-        for name in set(_LISTS) & set(table):
-            table[name] = [() if cell is None else cell for cell in table[name]]
-    except (OSError, ValueError, TypeError, EOFError) as error:
-        raise DataError(f"--targets {file}: cannot be read: {error}") from error
-    return table
-
-
-def _rows(table: pd.DataFrame, names: Sequence[str], asked: Mine) -> tuple[pd.DataFrame, bool]:
-    """Replace ids of images by their rows; return the table, and whether it held ids."""
-    by_name = bool(len(table)) and isinstance(table["target"].iloc[0], str)
-    if not by_name:
-        return table, False
-    row = {name.replace("\\", "/"): index for index, name in enumerate(names)}  # the table keeps the file's own ids
-
-    def found(name: object) -> int:
-        index = row.get(str(name).replace("\\", "/"))
-        if index is None:
-            like = f"its ids are like {quoted(names[0])}" if names else "it has no ids"
-            raise DataError(f"--targets {asked.targets}: {quoted(name)} is not in {asked.images}: {like}")
-        return index
-
-    rows = {"target": [found(name) for name in table["target"]]}
-    lists = {name: [[found(each) for each in cell] for cell in table[name]] for name in _LISTS if name in table}
-    return pd.DataFrame({**rows, **lists}), True
+        column = np.array(targets)
+    except ValueError as error:
+        raise DataError(f"--targets {file}, column 'target': expected a row or an id in each cell") from error
+    return {"target": column, **lists}, bool(names) and isinstance(given[0], str)

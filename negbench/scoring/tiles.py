@@ -42,11 +42,12 @@ class Corpus(NamedTuple):
     def of(cls, table: Tensor, rows: Tensor) -> Corpus:
         """Select `table[rows]`: as a view if the rows are contiguous, as a copy unless it would be large."""
         tokens, gathered = table, rows.to(table.device)
+        some: Tensor | None = gathered
         if len(rows) and bool((rows.diff() == 1).all()):
-            tokens, gathered = table[int(rows[0]) : int(rows[-1]) + 1], None
+            tokens, some = table[int(rows[0]) : int(rows[-1]) + 1], None
         elif len(rows) * table[:1].nbytes <= _COPY_BYTES:
-            tokens, gathered = table[gathered], None
-        return cls(tokens, gathered, Copies.of(tokens, gathered))
+            tokens, some = table[gathered], None
+        return cls(tokens, some, Copies.of(tokens, some))
 
 
 @torch.no_grad()

@@ -76,12 +76,12 @@ def test_formats_hold_the_same_negatives_each_once(folder, capsys, refused):
     out = folder / "out.jsonl"
     assert negbench(_command(folder, strategy="top-k:k=4", draws=6, format="triplets", out=out)) == 0
     triplets = pd.read_json(out, lines=True)
-    assert list(triplets) == ["query", "target", "negative", "score"]
+    assert list(triplets) == ["query", "target", "fallback", "negative", "score"]
     assert triplets.groupby("query")["negative"].agg(list).tolist() == [list(row) for row in frame["negatives"]]
     assert triplets["score"].to_numpy() == pytest.approx(cosine[triplets["query"], triplets["negative"]], abs=1e-6)
     refused(
         _command(folder, strategy="top-k:k=4", draws=6, format="sentence-transformers", out=out),
-        "no query has 6 different negatives: lower --draws",
+        "no query has 6 different negatives without a fallback: lower --draws",
     )
     assert negbench(_command(folder, strategy="top-k:k=4", draws=2, format="sentence-transformers", out=out)) == 0
     pairs = pd.read_json(out, lines=True)
@@ -115,7 +115,7 @@ MISTAKES = [
     ("targets", "q.npy", "--targets"),
     ("targets", "text.parquet", "cannot be read"),
     ("targets", "goal.parquet", "no column 'target' among goal"),
-    ("targets", "list.parquet", "excluded: query 0 must list rows of the images, whole numbers, got 'one'"),
+    ("targets", "list.parquet", "row 1, column 'excluded': expected a list, got 'one'"),
     ("strategy", "in-batch", "chooses among the members of a batch"),
     ("strategy", "qrue", "did you mean 'qure'"),
     ("draws", "0", "--draws 0: input should be greater"),
@@ -127,7 +127,7 @@ MISTAKES = [
     ("refresh", "99999999999999999999", "--refresh 99999999999999999999: input should be less"),
     ("set", "mining.bogus=1", "unknown setting 'mining.bogus'"),
     ("set", "train.lr=1", "unknown setting 'train.lr' in mining from embeddings in files"),
-    ("set", "mining.exclude_relevant=true", "t.npy has no column 'relevant'"),
+    ("set", "mining.exclude_relevant=true", "no column 'relevant'"),
     ("split", "val", "--queries gives embeddings: leave out --split"),
     ("device", "cuda", "--device cuda"),
 ]
@@ -152,7 +152,7 @@ def test_mistakes_are_one_line(folder, refused):
 def test_rows_are_whole_numbers_and_nothing_else(folder, cell, refused):
     cells = [cell] * Q
     pd.DataFrame({"target": np.load(folder / "t.npy"), "excluded": cells}).to_parquet(folder / "t.parquet")
-    refused(_command(folder, targets=folder / "t.parquet"), "excluded: query 0 must list rows of the images")
+    refused(_command(folder, targets=folder / "t.parquet"), "excluded")
     with pytest.raises(OptionError, match="relevant: query 0 must list rows"):
         Miner("qure").refresh(np.eye(Q), np.eye(Q), np.arange(Q), relevant=cells)
 
@@ -193,7 +193,78 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, ending
     assert by_id["negatives"].map(list).tolist() == [[ids[c] for c in row] for row in by_row["negatives"]]
     assert by_id["target"].tolist() == [ids[row] for row in rows]  # as the file of images writes them
     np.save(folder / "names.npy", np.array(["other.jpg"] * Q))
-    message = "names.npy: 'other.jpg' is not in " + str(named)
+    message = "names.npy: row 1: 'other.jpg' is not in " + str(named)
     assert f"its ids are like {ids[0]!r}" in refused(
         _command(folder, images=named, targets=folder / "names.npy"), message
     )
+
+
+CELLS = [
+    ("a.parquet", "b.jpg", "row 2, column 'relevant': expected a list, got 'b.jpg'"),
+    ("a.jsonl", "b.jpg", "line 2, column 'relevant': expected a list, got 'b.jpg'"),
+    ("a.csv", "b.jpg|c.jpg", "line 3, column 'relevant': 'b.jpg|c.jpg' is 2 images with '|' between: put ';' there"),
+    ("a.jsonl", ["b.jpg, c.jpg"], "column 'relevant': 'b.jpg, c.jpg' is 2 images with ',' between: write a list"),
+    ("a.csv", "z.jpg", "column 'relevant': 'z.jpg' is not in"),
+]
+
+
+@pytest.fixture
+def copied(folder: Path) -> Path:
+    """Four images, c.jpg equal to a.jpg; two equal queries, whose targets are a.jpg and b.jpg."""
+    images = np.array([[1, 0.1], [0.9, 0.3], [1, 0.1], [0, 1]], dtype=np.float32)
+    np.savez(folder / "i.npz", ids=np.array(["a.jpg", "b.jpg", "c.jpg", "d.jpg"]), features=images)
+    np.save(folder / "q.npy", np.array([[1, 0], [1, 0]], dtype=np.float32))
+    return folder
+
+
+def _cells(folder: Path, name: str, cell: Any) -> list[str]:
+    frame = pd.DataFrame({"target": ["a.jpg", "b.jpg"], "relevant": [None, cell]})
+    if name.endswith("parquet"):
+        frame.to_parquet(folder / name)
+    else:
+        csv = name.endswith("csv")
+        (folder / name).write_text(frame.to_csv(index=False) if csv else frame.to_json(orient="records", lines=True))
+    return _command(folder, images=folder / "i.npz", targets=folder / name, strategy="all-corpus", draws=4)
+
+
+@pytest.mark.parametrize(("name", "cell", "message"), CELLS)
+def test_a_cell_that_is_no_list_is_named(copied, name, cell, message, refused):
+    refused(_cells(copied, name, cell), message)
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [("a.csv", "c.jpg;b.jpg"), ("a.csv", "['c.jpg', 'b.jpg']"), ("a.parquet", "['c.jpg']"), ("a.jsonl", ["c.jpg"])],
+)
+def test_lists_copies_and_equal_queries(copied, name, cell, capsys):
+    """Equal queries answer each other; a copy of a target is told of, and left out by its cosine."""
+    arguments = _cells(copied, name, cell)
+    assert negbench(arguments) == 0
+    printed = capsys.readouterr()
+    assert "1 of 2 targets have the same embedding as another image" in printed.err
+    assert "from pools of 3 images in the middle (quartiles 3 and 3) of 4" in printed.out
+    for setting, drawn in (
+        ("exclude_relevant=true", [["d.jpg"]] * 2),
+        ("max_target=0.999", [["b.jpg", "d.jpg"], None]),
+    ):
+        assert negbench([*arguments, "--set", f"mining.{setting}"]) == 0
+        frame = pd.read_parquet(copied / "out.parquet")
+        for got, want in zip(frame["negatives"], drawn, strict=True):
+            assert want is None or sorted(got) == want
+    assert frame["false_negative_rate_pool"].tolist() == pytest.approx([1 / 2, 2 / 3])
+
+
+def test_queries_that_fell_back_are_left_out_or_marked(folder, capsys):
+    out = folder / "out.jsonl"
+    arguments = _command(folder, strategy="margin-pos:k=3", draws=1, out=out)
+    assert negbench(arguments) == 0
+    frame = pd.read_json(out, lines=True)
+    fell = frame["fallback"] > 0
+    assert 0 < fell.sum() < Q
+    assert "overlap" not in frame
+    assert negbench([*arguments, "--format", "triplets"]) == 0
+    assert pd.read_json(out, lines=True).groupby("query")["fallback"].first().tolist() == frame["fallback"].tolist()
+    capsys.readouterr()
+    assert negbench([*arguments, "--format", "sentence-transformers"]) == 0
+    assert pd.read_json(out, lines=True)["anchor"].tolist() == frame["query"][~fell].tolist()
+    assert f"note: {fell.sum()} queries ({100 * fell.mean():.0f} %) fell back or have fewer" in capsys.readouterr().err

@@ -84,7 +84,7 @@ KEYS = {"ids": [{"query": f"train-{n}"} for n in (2, 3, 4, 5)], "triplets": ROWS
 @pytest.mark.parametrize("long", [False, True])
 def test_a_file_lists_negatives(tmp_path, ending, keys, long):
     """By query, or by its triplet; a list in each row, or a negative; a row that fell back lists nothing."""
-    data = load(tmp_path / "a.csv", pd.DataFrame(ROWS + [{**ROWS[0], "reference": "x1", "target": "x2", "text": "y"}]))
+    data = load(tmp_path / "a.csv", pd.DataFrame([*ROWS, {**ROWS[0], "reference": "x1", "target": "x2", "text": "y"}]))
     frame = pd.DataFrame(KEYS[keys]).assign(negatives=LISTS, fallback=[0, 2, 0, 0])
     if long:
         frame = frame.explode("negatives").dropna().rename(columns={"negatives": "negative"})
@@ -122,10 +122,9 @@ def test_what_mine_wrote_is_mined_again(vector_sets, tmp_path):
     assert 0 < (first["fallback"] > 0).sum() < len(first)
     second = write_negatives(Mine(strategy=f"listed:file={tmp_path / 'n.parquet'}", out=tmp_path / "m.jsonl", **given))
     assert second.frame["fallback"].gt(0).tolist() == first["fallback"].gt(0).tolist()
-    for one, other in zip(
-        first[first["fallback"] == 0].itertuples(), second.frame[first["fallback"] == 0].itertuples()
-    ):
-        assert set(one.negatives) == set(other.negatives)
+    kept = first["fallback"] == 0
+    pairs = zip(first[kept]["negatives"], second.frame[kept]["negatives"], strict=True)
+    assert all(set(one) == set(other) for one, other in pairs)
     assert lists_of(make_strategy("in-batch+listed", file="n.parquet")) == Path("n.parquet")
     assert {"name": "listed"} not in expand("strategies", "all")
 

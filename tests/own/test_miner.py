@@ -147,7 +147,7 @@ def test_mistakes_are_one_line():
 
 
 BAD_OPTIONS_ARE_ONE_LINE: list[tuple[Any, ...]] = [
-    ({"strategy": "trisampler"}, "strategy must be one that reads no planes.*got 'Trisampler'"),
+    ({"strategy": "rocketqa"}, "strategy must be one that reads no plane but 'target'.*got 'Rocketqa'"),
     ({"strategy": "qrue"}, "did you mean 'qure'"),
     ({"strategy": "top-k:k=0"}, "k = 0: a whole number >= 1, or a share"),
     ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),

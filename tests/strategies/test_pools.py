@@ -229,6 +229,7 @@ SCALES = [{"scale": s, "alpha": a, "beta": b} for s in ("absolute", "minmax", "q
 )]  # fmt: skip
 LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
     *((name, allowed, ({},)) for name in EVERYTHING),
+    ("listed", allowed, ({},)),  # a plane of toys lists every image
     *((name, the_best, ({"k": 1}, {"k": 4}, {"k": 100})) for name in ("top-k", "in-batch-cube", "ngame", "bank")),
     *((name, the_best, ({"k": None},)) for name in ("in-batch-cube", "bank")),
     ("top-k", the_best, ({"k": 20, "halve": True},)),
