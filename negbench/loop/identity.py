@@ -13,6 +13,7 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from negbench.plugins import syntax
 from negbench.plugins.registry import COMPOSITES, SECTIONS, Plugin, check_unchanged, files_read, is_composite, registry
