@@ -52,7 +52,6 @@ class Miner:
         normalize: scale all embeddings to unit length, so that scores are cosines; False takes dot products.
         device: where scores are computed; default: the device of the image embeddings.
         filters: which likely false negatives no query may draw: `margin`, `relative_margin`, `max_target`.
-        exclude_relevant: never draw what is known to be relevant.
 
     Raises:
         NegbenchError: an unknown name, a bad option, a batch strategy.
@@ -68,7 +67,6 @@ class Miner:
         normalize: bool = True,
         device: str | torch.device | None = None,
         filters: Filters | None = None,
-        exclude_relevant: bool = False,
     ) -> None:
         if isinstance(strategy, str):
             section = parse_plugin(strategy)
@@ -90,7 +88,6 @@ class Miner:
         self.strategy: Strategy = strategy
         self.draws, self.seed, self.refreshes = draws, seed, refreshes
         self._normalize, self._device, self._filters = normalize, device, filters
-        self._exclude_relevant = exclude_relevant
         self._folder = tempfile.TemporaryDirectory(prefix="negbench-miner-")
         self._previous: Path | None = None
         self._shape = (0, 0)
@@ -103,6 +100,7 @@ class Miner:
         *,
         excluded: Rows | None = None,
         relevant: Rows | None = None,
+        exclude_relevant: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Mined:
         """Redefine the pools and draw from them.
@@ -114,6 +112,7 @@ class Miner:
             excluded: for each query, images that may never be drawn, e.g. its reference.
             relevant: for each query, images known to satisfy it; statistics count them, oracles avoid them. Targets of
                 equal queries satisfy each other's.
+            exclude_relevant: never draw what is known to satisfy the query.
             progress: called after each block with the number of queries it held.
 
         Returns:
@@ -124,7 +123,7 @@ class Miner:
         Raises:
             NegbenchError: mismatched shapes, non-finite values, columns out of range, or nothing to draw from.
         """
-        task = self._task(query_embeddings, image_embeddings, targets, excluded, relevant)
+        task = self._task(query_embeddings, image_embeddings, targets, excluded, relevant, exclude_relevant)
         shape = (len(task.queries), len(task.candidates))
         pools = Path(self._folder.name) / f"pools-{self.refreshes}.npy"
         mined = mine(
@@ -151,7 +150,13 @@ class Miner:
         return torch.Generator().manual_seed(int(number) & (2**63 - 1))
 
     def _task(
-        self, queries: Any, images: Any, targets: Any, excluded: Rows | None, relevant: Rows | None
+        self,
+        queries: Any,
+        images: Any,
+        targets: Any,
+        excluded: Rows | None,
+        relevant: Rows | None,
+        exclude_relevant: bool,
     ) -> MiningTask:
         images = self._embeddings("image_embeddings", images)
         queries = self._embeddings("query_embeddings", queries).to(images.device)
@@ -164,9 +169,9 @@ class Miner:
         target = _columns("targets", targets, len(queries), len(images))
         known = answers_of(queries, target, _ragged("relevant", relevant, len(queries), len(images), target))
         left_out = _ragged("excluded", excluded, len(queries), len(images))
-        if self._exclude_relevant and known is None:
+        if exclude_relevant and known is None:
             raise OptionError("exclude_relevant: no image is known to be relevant: there is no column 'relevant'")
-        if self._exclude_relevant:
+        if exclude_relevant:
             parts = [part for part in (left_out, known) if part is not None]
             left_out = Ragged.of([[c for part in parts for c in part.row(i).tolist()] for i in range(len(queries))])
         whole = images_of(images)

@@ -156,14 +156,15 @@ def _of_files(asked: Mine) -> MinedNegatives:
         normalize=not asked.dot,
         device=device_named(asked.device),
         filters=Filters.of(mining),
-        exclude_relevant=mining.exclude_relevant,
     )
     _, queries = _vectors("--queries", asked.queries)
     names, images = _vectors("--images", asked.images)
     known, by_name = _targets(asked, names)
     target = known.pop("target")
     with stages("mine") as display, display.stage("mine", total=len(target)) as advance:
-        mined = miner.refresh(queries, images, target, **known, progress=advance)
+        mined = miner.refresh(
+            queries, images, target, **known, exclude_relevant=mining.exclude_relevant, progress=advance
+        )
     notes(copies(torch.as_tensor(images), torch.from_numpy(target)))
     frame = mined.frame()
     frame.insert(0, "query", np.arange(len(frame)))

@@ -122,6 +122,11 @@ def pair_margin(view: ScoreView, row: int, strategy: Any) -> set[int]:
     return {j for j in allowed(view, row) if far[j] < strategy.margin}
 
 
+def listed(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    plane = view.plane("listed")[row].tolist()
+    return {column for column in allowed(view, row, strategy) if plane[column] == plane[column]}
+
+
 def hdc(view: ScoreView, row: int, strategy: Any) -> set[int]:
     pairs = [(float(view.scores[i, j]), i, j) for i in range(len(view.scores)) for j in allowed(view, i)]
     kept = sorted((s for s, _, _ in pairs), reverse=True)[: math.ceil(strategy.share * len(pairs))]
@@ -229,7 +234,7 @@ SCALES = [{"scale": s, "alpha": a, "beta": b} for s in ("absolute", "minmax", "q
 )]  # fmt: skip
 LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
     *((name, allowed, ({},)) for name in EVERYTHING),
-    ("listed", allowed, ({},)),  # a plane of toys lists every image
+    ("listed", listed, ({},)),
     *((name, the_best, ({"k": 1}, {"k": 4}, {"k": 100})) for name in ("top-k", "in-batch-cube", "ngame", "bank")),
     *((name, the_best, ({"k": None},)) for name in ("in-batch-cube", "bank")),
     ("top-k", the_best, ({"k": 20, "halve": True},)),
