@@ -34,8 +34,8 @@ def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     low, middle, high = mined.frame["pool_size"].quantile([0.25, 0.5, 0.75])
     console.print(
         f"{len(mined.frame):,} queries, {asked.draws} negatives each{fewer}, from pools of "
-        f"{middle:,.0f} images in the middle (quartiles {low:,.0f} and {high:,.0f}) of {mined.images:,}; {fallbacks:,} queries fell back; "
-        f"hardness {mined.summary['hardness']:.4f}{cut}",
+        f"{middle:,.0f} images in the middle (quartiles {low:,.0f} and {high:,.0f}) of {mined.images:,}; "
+        f"{fallbacks:,} queries fell back; hardness {mined.summary['hardness']:.4f}{cut}",
         highlight=False,
     )
     out = int(((mined.frame["negatives"].map(len) < asked.draws) | (mined.frame["fallback"] > 0)).sum())

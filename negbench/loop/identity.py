@@ -13,6 +13,7 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from negbench.plugins import syntax
 from negbench.plugins.registry import COMPOSITES, SECTIONS, Plugin, check_unchanged, files_read, is_composite, registry
@@ -75,6 +76,7 @@ def config_hash(config: ResolvedConfig, *, data: str) -> str:
     identity["dataset"] = {
         k: v for k, v in identity["dataset"].items() if k not in ("root", "file", "gallery", "world")
     }
-    if "listed" in registry.get("strategies", config.strategy.name).reads:  # likewise its file of negatives
+    strategy: Any = registry.get("strategies", config.strategy.name)
+    if "listed" in strategy.reads:  # likewise its file of negatives
         identity["strategy"].pop("file", None)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
