@@ -72,17 +72,10 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
 
     Args:
         files: as `read_rows` reads them; columns reference, text, target, and optionally relevant (a list; in a cell
-    <<<<<<< HEAD
-            of CSV names separated by ';'), negatives (likewise; or negative, one), group, split and id. Names of images
-            may be whole numbers, have backslashes, or be full paths. Texts in a list are joined as FashionIQ's; of
-            targets in a list the first is the target, and
-            all are relevant. A file without column `split` is the split that its name says.
-    =======
             of CSV names separated by ';'), negatives (likewise; or negative, one), group, split and id. Image names
             may be whole numbers, have backslashes, or be full paths. Texts in a list are joined as FashionIQ's; of
             targets in a list the first is the target, and all are relevant. A file without column `split` is the split
             that its name says.
-    >>>>>>> w/mine
         columns: the file's own names for these, or paths in a row, as reference=ref,text=captions[0]; places, from 0,
             in a table without a header. paths=FILE:ID:PATH names a table of image paths by id.
         folders: of images, which full paths lead into.
