@@ -21,6 +21,6 @@ class Query:
     subset: tuple[str, ...] = ()  # CIRR: the other members of the image group
     reference_text: str | None = None  # privileged texts (HyCoLe), used in training only
     target_text: str | None = None
-    negatives: tuple[str, ...] = ()  # images that the data list as negatives of the query
+    negatives: tuple[str, ...] = field(default=(), repr=False)  # images that the data list as negatives of the query
     # similar queries share a cluster, and statistics resample whole clusters; not part of any hash
     cluster: str = field(default="", repr=False)

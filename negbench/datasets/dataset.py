@@ -117,6 +117,7 @@ class Dataset(Galleries, ABC):
     def without(self, missing: Sequence[str], place: Path | str) -> Self:
         """Return this split without some images and the queries that need them; DataError if no query is left."""
         queries, images, groups, gone = self.queries, self.images, self.groups, {*missing}
+        absent = (*self.missing, *missing)
         if gone:
             galleries = {name: [images[column] for column in columns] for name, columns in groups.items()}
             images, groups = columns_of({name: _without(gone, ids) for name, ids in galleries.items()})
@@ -126,9 +127,8 @@ class Dataset(Galleries, ABC):
                 if query.reference not in gone and query.target not in gone
             ]
         if not queries:
-            what = f"{self.card.name} {self.split}: no query in {place} is left ({len(missing)} images missing)"
+            what = f"{self.card.name} {self.split}: no query in {place} is left ({len(absent)} images missing)"
             raise NothingLeftError(what, self.files)
-        absent = (*self.missing, *missing)
         return dataclasses.replace(self, queries=queries, images=images, groups=groups, missing=absent)
 
     # --- what it is ----------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from negbench.machine import files
 from negbench.report.finish import finish as finish_comparison
 from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
-from negbench.tuning.answer import study_answer
 from negbench.tuning.book import Book
 from negbench.tuning.final import FEWEST, epochs_of, final_name, finished, importance
+from negbench.tuning.study_answer import study_answer
 
 _BEST = 5  # most trials printed on the terminal
 

@@ -281,7 +281,7 @@ def line_of(text: str) -> int:
 ONE_LINE = {
     "mine.py": "add the name of the encoder, as mine.py:NAME",
     "none.py:x": "--encoder none.py: no such file",
-    "broken.py:x": "--encoder broken.py cannot be imported: SyntaxError",
+    "broken.py:x": "broken.py line 1: not valid Python",
     "mine.py:Mina": "unknown encoder 'Mina' in mine.py: did you mean 'Mine'?",
     "mine.py:few": "encode_image must return [n, C] or [n, L, C] floats, a row for each of n = 10, got [1, 2]",
     "mine.py:words": "got a str",

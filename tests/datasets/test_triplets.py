@@ -253,7 +253,7 @@ def test_a_flawed_file_is_one_clear_line(tmp_path):
 def test_which_file(tmp_path):
     with pytest.raises(OptionError, match=r"file must be given: name FILE\.jsonl \(\.csv\) instead of triplets"):
         registry.make("datasets", "triplets")
-    with pytest.raises(OptionError, match=r"file must end in \.jsonl, \.json, \.csv, \.tsv, \.parquet, got '.*a\.txt'"):
+    with pytest.raises(OptionError, match=r"file must end in \.jsonl, \.json, \.csv, \.tsv, \.parquet, got '"):
         load(tmp_path / "a.txt")
     with pytest.raises(DataError, match=r"a\.csv is missing"):
         load(tmp_path / "a.csv")

@@ -66,6 +66,8 @@ def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """
     losses, sides = [*registry.plugins("losses")], {True: list[str](), False: list[str]()}
     for name in registry.plugins("strategies"):
+        if "listed" in registry.get("strategies", name).reads:  # these data list no negatives
+            continue
         sides[issubclass(registry.get("strategies", name), BatchStrategy)].append(name)
     for names, both in zip(sides.values(), ("in-batch+qure", "in-batch:1>qure"), strict=True):
         for number, (name, loss) in enumerate(zip([*names, both], cycle(losses), strict=False)):

@@ -30,5 +30,5 @@ def test_other_negatives_against_the_systems_own():
     assert frame.loc["qure", "plain"].startswith("+5.00 [")
     assert frame.loc["qure", "plain"].endswith("▲")
     assert frame.loc["in-batch", "s"].endswith("▼")
-    assert frame.loc["twin", "s"].endswith("=")
+    assert frame.loc["twin", "s"].endswith("?")  # so few queries do not show equality within a point
     assert frame.loc["twin", "plain"] == "-"

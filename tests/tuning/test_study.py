@@ -29,11 +29,11 @@ from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import default_uri
 from negbench.systems.system import load_config
 from negbench.tuning import final
-from negbench.tuning.answer import study_answer
 from negbench.tuning.book import Book, open_book
 from negbench.tuning.final import compare_best, finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
+from negbench.tuning.study_answer import study_answer
 from negbench.tuning.trials import Trials, note_lost_copies, open_study, run_study
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
