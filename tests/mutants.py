@@ -45,7 +45,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["tests/metrics", "tests/mining/test_without_sorting.py", "tests/mining/test_regime.py"],
     ),
     "statistics": (
-        ["negbench/analysis/statistics.py", "negbench/analysis/seed_variance.py"],
+        ["negbench/analysis/statistics.py", "negbench/analysis/seed_variance.py", "negbench/analysis/query_noise.py"],
         ["tests/analysis/test_statistics.py", "tests/analysis"],
     ),
     "mining": (
