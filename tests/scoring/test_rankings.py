@@ -128,6 +128,13 @@ def test_a_metric_is_known_if_no_completion_of_the_rankings_changes_it(kind, siz
     assert 0 < len(fixed) < len(values) or (kind, size) == ("fashioniq", 16)
 
 
+def test_an_unlisted_answer_beside_a_listed_target_leaves_later_precision_open():
+    data = make("circo", queries=8, size=40, seed=11)
+    others = {q.id: [image for image in data.images if image not in (q.target, *q.relevant)][:6] for q in data.queries}
+    found = known(data, {q.id: [str(q.target), *others[q.id]] for q in data.queries})
+    assert set(found) == {"map_at_5", *(f"recall_at_{k}" for k in (5, 10, 25, 50))}
+
+
 def spelled(data: Dataset, change: Callable[[str], str]) -> dict[str, list[str]]:
     lists = lists_of(data, toy_table(data, 9, "negative"))
     return {q: [change(image) for image in ids] for q, ids in lists.items()}
