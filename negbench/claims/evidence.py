@@ -142,6 +142,11 @@ def _told_apart(config: ResolvedConfig, scenes: Scenes) -> str | None:
     return None
 
 
+def _composed(config: ResolvedConfig, scenes: Scenes) -> str | None:
+    """Decline generated worlds, where a relevant image is the sum of reference and text plus noise."""
+    return "a query is the sum of its parts here by construction" if config.backbone.name == "vectors" else None
+
+
 def _people(config: ResolvedConfig, scenes: Scenes) -> str | None:
     if judgements_of(config.dataset.name, config.dataset.options) is not None:
         return None
@@ -152,6 +157,7 @@ def _people(config: ResolvedConfig, scenes: Scenes) -> str | None:
 NEEDS: dict[str, Callable[[ResolvedConfig, Scenes], str | None]] = {
     "relevant": _relevant,
     "told-apart": _told_apart,
+    "composed": _composed,
     "people": _people,
 }
 

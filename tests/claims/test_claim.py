@@ -3,12 +3,13 @@
 import pytest
 
 from negbench.claims.claim import Condition, all_claims, chosen, read_claims, settings
-from negbench.claims.evidence import NEEDS
+from negbench.claims.evidence import NEEDS, lacking
 from negbench.claims.measure import Measure
 from negbench.claims.planning import plan_claims
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.display import Display
+from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import set_layer
 from negbench.systems.system import systems
 
@@ -101,3 +102,10 @@ def test_the_list_shows_all_claims_in_80_columns(tmp_path, capsys):
     assert max(map(len, lines)) == 80
     assert sum(line.startswith(f"│ {number:<2} │") for number in range(1, 35) for line in lines) == 34
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sum_by_construction_says_nothing_about_gated_fusion():
+    for name, said in (("vectors", True), ("tiny", False)):
+        config = build_config([{"strategy": {"name": "hycole"}, "backbone": {"name": name}}])
+        why = lacking(all_claims()[27].needs, resolved(config), Scenes())
+        assert (why is not None and "by construction" in why) == said
