@@ -228,7 +228,7 @@ class Scene(Features):
     train: Split
     val: Split
     dev: Split | None
-    row_of: Mapping[str, int]  # image id -> feature row
+    row_of: Mapping[str, int]  # image id -> feature row, one for pictures that are equal byte for byte
 
     def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> Scene:
         """Return the scene with one epoch's train split (`Dataset.at_epoch`); itself if that split is unchanged."""
@@ -256,9 +256,13 @@ def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: to
     Raises:
         DataError: missing images.
     """
-    ids = list(dict.fromkeys(image for part in splits.parts for image in part.all_images))
-    source, encoded = _source(config, backbone, ids, splits.parts, device, display)
-    row = {image: index for index, image in enumerate(ids)}
+    images = list(dict.fromkeys(image for part in splits.parts for image in part.all_images))
+    files = {image: path for part in splits.parts for image, path in part.image_paths().items()}
+    contents = {} if isinstance(backbone, HoldsFeatures) else content_hashes(files, cache_dir())
+    place = dict[str | bytes, int]()  # equal pictures share a row
+    row = {image: place.setdefault(contents.get(image, image), len(place)) for image in images}
+    ids = [*{index: image for image, index in row.items()}.values()]
+    source, encoded = _source(config, backbone, ids, files, device, display)
     read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
     return Scene(
         source=source,
@@ -284,7 +288,7 @@ def _source(
     config: RunConfig,
     backbone: Backbone,
     ids: Sequence[str],
-    parts: Sequence[Dataset],
+    files: Mapping[str, Path],
     device: torch.device,
     display: Display,
 ) -> tuple[FeatureSource, int]:
@@ -294,7 +298,6 @@ def _source(
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
-    files = {image: path for part in parts for image, path in part.image_paths().items()}
     if not backbone.frozen_images:
         paths = [files[image] for image in ids]
 
