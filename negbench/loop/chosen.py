@@ -75,8 +75,8 @@ def slot_scores(
         if "query" in slots:
             by_slot["query"] = Copies.of(query[:, None]).level(by_slot["target"].T.clone())
         if cross is not None and {"modification", "reference"} & set(slots):
-            alike = Copies.of(torch.cat([value.flatten(1).float() for value in tokens.values()], 1)[:, None])
-            by_slot["modification"] = alike.level(torch.einsum("ijd,itd->ijt", cross, embedded)).amax(-1)
+            texts = torch.cat([value.reshape(len(value), 1, -1).float() for value in tokens.values()], 2)
+            by_slot["modification"] = Copies.of(texts).level(torch.einsum("ijd,itd->ijt", cross, embedded)).amax(-1)
             alike = Copies.of(reference.flatten(1)[:, None])
             by_slot["reference"] = alike.level(torch.einsum("jid,itd->ijt", cross, embedded)).amax(-1)
         if cross is not None and "triple" in slots:

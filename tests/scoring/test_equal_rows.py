@@ -214,7 +214,7 @@ def test_equal_pictures_of_a_fine_tuned_tower_are_encoded_once(tmp_path):
 def test_triples_with_the_same_text_or_reference_have_the_same_score():
     generator, kind = torch.Generator().manual_seed(0), torch.tensor([0, 1, 2, 0, 1, 0])
     reference, query = (torch.randn(3, 1, 5, generator=generator)[kind] for _ in range(2))
-    tokens = {"ids": torch.randn(3, 5, generator=generator)[kind.flip(0)]}
+    tokens = {"ids": torch.randn(3, 5, generator=generator)[kind.flip(0)], "number": kind.flip(0)}
     for images in (1, 2):
         embedded = torch.randn(6, images, 5, generator=generator).requires_grad_()
         arguments = (reference, tokens, query[:, 0], embedded, ("modification", "reference"))
