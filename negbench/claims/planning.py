@@ -235,8 +235,8 @@ def base_layers(asked: Claims) -> list[Layer]:
         others = [key for key in layer if key not in HELD]
         others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []
         if others:
-            where = "a recipe for them may " * (layer is kept)
-            raise OptionError(f"claims fix {others[0]}; {where}set only {', '.join(HELD[:-1])}")
+            may = f"{'a recipe for them may ' * (layer is kept)}set only {', '.join(HELD[:-1])}"
+            raise OptionError(f"claims fix {others[0]}; {may}")
     return [kept, *flags]
 
 

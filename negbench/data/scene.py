@@ -256,12 +256,12 @@ def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: to
     Raises:
         DataError: missing images.
     """
-    images = list(dict.fromkeys(image for part in splits.parts for image in part.all_images))
     file = {image: path for part in splits.parts for image, path in part.image_paths().items()}
     contents = {} if isinstance(backbone, HoldsFeatures) else content_hashes(file, cache_dir())
     place = dict[str | bytes, int]()  # equal pictures share a row
-    row = {image: place.setdefault(contents.get(image, image), len(place)) for image in images}
-    ids = [*{index: image for image, index in row.items()}.values()]
+    known = dict.fromkeys(image for part in splits.parts for image in part.all_images)
+    row = {image: place.setdefault(contents.get(image, image), len(place)) for image in known}
+    ids = list({index: image for image, index in row.items()}.values())
     source, encoded = _source(config, backbone, ids, file, device, display)
     read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
     return Scene(
