@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -45,7 +45,6 @@ def ui(given: Mapping[str, Any]) -> None:
     from negbench.machine import files
     from negbench.store.parents import restore
     from negbench.store.tracking import Tracker
-    from negbench.tuning.trials import copy_trials
 
     asked = Ui.parsed(given)
     root = files.runs_dir(asked.runs_dir)
@@ -53,13 +52,8 @@ def ui(given: Mapping[str, Any]) -> None:
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
     tracker = Tracker.open(root, asked.tracking_uri)
 
-    def mend() -> Iterator[str]:
-        yield from restore(tracker)
-        if copied := sum(copy_trials(note.parent, tracker) for note in sorted(root.glob("*/study.json"))):
-            yield f"copied {copied} trial{'s' * (copied > 1)} that the store lacked"
-
     if tracker.uri.startswith("http"):  # a server, which has pages of its own
-        for line in (*mend(), tracker.shown.rstrip("/") + tracker.address(asked.name)):
+        for line in (*restore(tracker), tracker.shown.rstrip("/") + tracker.address(asked.name)):
             typer.echo(line)
         return
     with socket.socket() as free:
@@ -68,7 +62,7 @@ def ui(given: Mapping[str, Any]) -> None:
             free.bind(("127.0.0.1", asked.port))
         except OSError as error:
             raise OptionError(f"--port {asked.port}: {error.strerror}: give another one") from error
-    for line in mend():
+    for line in restore(tracker):
         typer.echo(line)
     address = f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)"
     typer.echo("starting MLflow's server ...")

@@ -7,7 +7,7 @@ strategy or a loss. Images are encoded once per (frozen weights, preprocessing, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -228,7 +228,7 @@ class Scene(Features):
     train: Split
     val: Split
     dev: Split | None
-    row_of: Mapping[str, int]  # image id -> feature row
+    row_of: Mapping[str, int]  # image id -> feature row, one for pictures that are equal byte for byte
 
     def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> Scene:
         """Return the scene with one epoch's train split (`Dataset.at_epoch`); itself if that split is unchanged."""
@@ -256,9 +256,13 @@ def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: to
     Raises:
         DataError: missing images.
     """
-    ids = list(dict.fromkeys(image for part in splits.parts for image in part.all_images))
-    source, encoded = _source(config, backbone, ids, splits.parts, device, display)
-    row = {image: index for index, image in enumerate(ids)}
+    file = {image: path for part in splits.parts for image, path in part.image_paths().items()}
+    contents = {} if isinstance(backbone, HoldsFeatures) else content_hashes(file, cache_dir())
+    place = dict[str | bytes, int]()  # equal pictures share a row
+    known = dict.fromkeys(image for part in splits.parts for image in part.all_images)
+    row = {image: place.setdefault(contents.get(image, image), len(place)) for image in known}
+    ids = list({index: image for image, index in row.items()}.values())
+    source, encoded = _source(config, backbone, ids, file, device, display)
     read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
     return Scene(
         source=source,
@@ -281,12 +285,7 @@ def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> S
 
 
 def _source(
-    config: RunConfig,
-    backbone: Backbone,
-    ids: Sequence[str],
-    parts: Sequence[Dataset],
-    device: torch.device,
-    display: Display,
+    config: RunConfig, backbone: Backbone, ids: list[str], file: dict[str, Path], device: torch.device, display: Display
 ) -> tuple[FeatureSource, int]:
     """Return the source of features, and how many images were encoded for it."""
     from negbench.data import features
@@ -294,9 +293,8 @@ def _source(
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
-    files = {image: path for part in parts for image, path in part.image_paths().items()}
     if not backbone.frozen_images:
-        paths = [files[image] for image in ids]
+        paths = [file[image] for image in ids]
 
         def pixels(rows: Tensor) -> Tensor:
             read = decoded([paths[row] for row in rows.tolist()], backbone.transform)
@@ -314,7 +312,7 @@ def _source(
     check_memory([Need("a batch of images to encode", batch, smaller)])
     with display.stage("encode", total=len(ids)) as advance:
         encoded = store.ensure(
-            {image: files[image] for image in ids},
+            {image: file[image] for image in ids},
             backbone,
             device=device,
             batch_size=config.compute.encode_batch_size,

@@ -75,8 +75,10 @@ def slot_scores(
         if "query" in slots:
             by_slot["query"] = Copies.of(query[:, None]).level(by_slot["target"].T.clone())
         if cross is not None and {"modification", "reference"} & set(slots):
-            by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
-            by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
+            texts = torch.cat([value.reshape(len(value), 1, -1).float() for value in tokens.values()], 2)
+            by_slot["modification"] = Copies.of(texts).level(torch.einsum("ijd,itd->ijt", cross, embedded)).amax(-1)
+            alike = Copies.of(reference.flatten(1)[:, None])
+            by_slot["reference"] = alike.level(torch.einsum("jid,itd->ijt", cross, embedded)).amax(-1)
         if cross is not None and "triple" in slots:
             count, images = embedded.shape[:2]
             check_triples(count, count * count * images, "strategy over all triples")

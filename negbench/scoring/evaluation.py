@@ -24,6 +24,9 @@ class Embeddings:
 @torch.inference_mode()
 def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: int = EMBED_BATCH) -> Tensor:
     """[N, T, D] candidate tokens of the images in these feature rows; images with the same features share theirs."""
+    distinct, place = rows.unique(return_inverse=True)
+    if len(distinct) < len(rows):
+        return embed_candidates(backbone, scene, distinct, batch)[place.to(backbone.device)]
     parts, keys = list[Tensor](), list[Tensor]()
     with backbone.evaluating():
         for chosen in batches(len(rows), batch):

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.display import log
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, RunError
 from negbench.machine.files import check_links, locked, read_json, sha256_of, write_json
 from negbench.machine.signals import Stopped
 from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, SummaryRun, announced, noted, run_of
 from negbench.store.runfolder import RunFolder
-from negbench.store.tracking import ALIVE, Tracker, delete_run, log_params, log_points, param_text
+from negbench.store.tracking import ALIVE, RunLog, Tracker, delete_run, log_params, log_points, param_text
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
+TRIAL = "trial.json"  # in a trial's folder: what its copy holds, and why the store lacks it
 _HELD = "mlflow-summary.json"  # in the folder: what the parent run holds besides its runs
 _TAG_LIMIT = 5000  # characters of a tag's value
 _DESCRIPTION = "mlflow.note.content"  # Markdown, of a run and of an experiment
@@ -92,16 +93,21 @@ class Parent:
             with self.tracker.answering():
                 self.copy()
         except NegbenchError as error:
-            lost = f"{len(self._lacking())} of {len(self._runs())} runs, and the summary of '{self.folder.name}'"
+            lost = f"{len(self._lacking())} of {len(self._runs()) + len(self._trials())} runs"
+            lost += f", and the summary of '{self.folder.name}'"
             log.warning("%s: %s are not copied: rerun the command, or `negbench ui`, when it answers", error, lost)
 
     def held(self) -> bool:
         """Whether the store has all but the runs, or had the parent, which somebody deleted; asks the store."""
         state = self.tracker.state(self.folder / NOTE)
-        return state == "deleted" or (state == "FINISHED" and self._whole())
+        whole = state == "FINISHED" and self._whole()
+        return state == "deleted" or (whole and not any(self._lacks(*each) for each in self._trials().items()))
 
-    def copy(self) -> None:
-        """Copy the runs that the store lacks by their notes, and all that the parent holds; end it.
+    def copy(self) -> int:
+        """Copy the runs that the store lacks by their notes, the trials that it lacks, and all that the parent holds.
+
+        Returns:
+            How many trials were copied.
 
         Raises:
             NegbenchError, or an error of MLflow: the store fails.
@@ -110,10 +116,11 @@ class Parent:
         with self._lock():
             self.tracker.end_abandoned()
             client = self.tracker.client()
-            parent, digest = self._run(client), self._digest()
-            for folder in self._lacking():
-                self.tracker.ensure(folder)
-            for note in (folder.path / NOTE for folder in self._runs()):
+            parent, digest, trials = self._run(client), self._digest(), self._trials()
+            for folder in set(self._lacking()) - trials.keys():
+                self.tracker.ensure(RunFolder(folder))
+            copied = sum(self._copied(*each) for each in trials.items())
+            for note in (place / NOTE for place in (*self._runs(), *trials)):
                 kept = noted(note, self.tracker.shown) or {}
                 tags = kept.get("tags", {})
                 if tags.get("experiment") == self.folder.name and tags.get(PARENT) != parent:
@@ -122,6 +129,7 @@ class Parent:
             self._send(client, parent)
             client.set_terminated(parent)
             write_json(self.folder / NOTE, {**self._kept(), "whole": digest})
+        return copied
 
     def _lock(self) -> Any:
         return locked(self.folder / "mlflow.lock")
@@ -137,16 +145,39 @@ class Parent:
     def _whole(self) -> bool:
         return self.tracker.there and self._kept().get("whole") == self._digest()
 
-    def _runs(self) -> list[RunFolder]:
-        """Return the finished runs of a comparison."""
+    def _runs(self) -> list[Path]:
+        """Return the folders of a comparison's finished runs."""
         file, root = self.folder / "comparison.json", self.tracker.root
         names = dict.fromkeys(row["run"] for row in read_json(file)["cells"]) if file.exists() else {}
         plain = [name for name in names if name and Path(name).name == name != ".."]  # a received folder's may lead out
-        return [RunFolder(root / name) for name in plain if (root / name / "result.json").exists()]
+        return [root / name for name in plain if (root / name / "result.json").exists()]
 
-    def _lacking(self) -> list[RunFolder]:
-        """Return those of the runs whose notes name no whole copy."""
-        return [run for run in self._runs() if not (noted(run.path / NOTE, self.tracker.shown) or {}).get("whole")]
+    def _lacking(self) -> list[Path]:
+        """Return the folders of those of the runs and trials whose notes name no whole copy."""
+        shown, trials = self.tracker.shown, self._trials().items()
+        lost = [place for place, each in trials if each["lost"] or not noted(place / NOTE, shown)]
+        return lost + [run for run in self._runs() if not (noted(run / NOTE, shown) or {}).get("whole")]
+
+    def _trials(self) -> dict[Path, dict[str, Any]]:
+        """Return the folders of a study's ended trials, with what their copies hold."""
+        return {path.parent: read_json(path) for path in sorted(self.folder.glob(f"trials/*/{TRIAL}"))}
+
+    def _lacks(self, place: Path, each: Mapping[str, Any]) -> bool:
+        return bool(each["lost"]) or not self.tracker.holds(RunFolder(place), each["status"])
+
+    def _copied(self, place: Path, each: Mapping[str, Any]) -> bool:
+        """Copy an ended trial if the store lacks it and no process computes it; return whether it did."""
+        with suppress(BlockingIOError), locked(place / ".lock", wait=False):
+            if self._lacks(place, each):
+                live = RunLog(self.tracker, RunFolder(place))
+                live.start(each["params"], each["tags"])
+                live.metrics(each["values"], int(each["params"]["train.epochs"]))
+                live.finish(each["status"])
+                if live.error is not None:
+                    raise RunError(live.error)
+                write_json(place / TRIAL, {**each, "lost": None})
+                return True
+        return False
 
     def _run(self, client: MlflowClient) -> str:
         """Find or create the run, which is running from now on, and note its id."""
@@ -197,13 +228,14 @@ def restore(tracker: Tracker) -> Iterator[str]:
         yield from tracker.set_aside()
         if ended := tracker.end_abandoned():
             yield f"marked as ended, because their process is gone: {', '.join(ended)}"
-        copied, names = len(tracker.copy_missing()), list[str]()
+        copied, trials, names = len(tracker.copy_missing()), 0, list[str]()
         folders = {path.parent for kind in ("comparison", "study") for path in tracker.root.glob(f"*/{kind}.json")}
         for parent in (Parent(tracker, folder) for folder in sorted(folders) if tracker.enabled):
             with suppress(BlockingIOError), locked(parent.folder / ALIVE, wait=False):  # else it is computed
                 if not parent.held():
-                    parent.copy()
+                    trials += parent.copy()
                     names.append(parent.folder.name)
-    parts = [f"{copied} run{'s' * (copied > 1)}"] * bool(copied) + [f"the summary of {', '.join(names)}"] * bool(names)
+    parts = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((copied, "run"), (trials, "trial")) if n]
+    parts += [f"the summary of {', '.join(names)}"] * bool(names)
     if parts:
         yield f"copied {' and '.join(parts)} that the store lacked"

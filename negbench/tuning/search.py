@@ -19,14 +19,12 @@ from negbench.machine.signals import Stopped
 from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import layers_of, read_recipe
 from negbench.settings.options import Study
-from negbench.store.parents import Parent
-from negbench.store.tracking import Tracker
 from negbench.systems.system import with_system
 from negbench.tuning.book import Book
 from negbench.tuning.final import compare_best
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec
-from negbench.tuning.trials import note_lost_copies, open_study, run_study
+from negbench.tuning.trials import open_study, run_study
 
 _TRIALS = 40
 
@@ -97,12 +95,11 @@ def study(asked: Study, execution: Execution, say: Callable[[str], None]) -> tup
     if not executor.elsewhere and executor.workers > 1:  # encode once before several workers would
         open_run(spec.space.corners(spec.config)[0], Display(), SCENES)
     try:
-        with Parent(Tracker.open(runs, uri), book.folder).working():
+        with job.parent.working():
             run_study(job, executor, notify)
     except (KeyboardInterrupt, Stopped):
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
         raise
-    note_lost_copies(book.folder)
     log.info("%d trials; this command took %.1f s", trials, time.monotonic() - started)
     if not plan.fresh:
         return book, None

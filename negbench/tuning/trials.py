@@ -7,15 +7,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 
-from negbench.display import log, notes
-from negbench.errors import NegbenchError, RunError
+from negbench.display import log
+from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
 from negbench.grid.executors import Executor, Notify
 from negbench.loop.runs import Bench, plan_run, run_config
@@ -23,14 +23,13 @@ from negbench.loop.types import Log, PlannedRun, RunResult, Watch
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig, resolved
-from negbench.store.parents import Parent
+from negbench.store.parents import TRIAL, Parent
 from negbench.store.runfolder import RunFolder, runs_of
-from negbench.store.tracking import RunLog, Tracker
+from negbench.store.tracking import Tracker
 from negbench.tuning.book import Book, Objective, Pruned, trial_folder
 from negbench.tuning.spec import StudySpec, first_refresh
 
 LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # deleted from a trial's runs
-_COPY = "trial.json"  # in a trial's folder: what its MLflow copy holds, and why the store lacks it
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,11 @@ class Job:
     trials: int
     uri: str | None
     opens: Callable[[Job], Objective]
+
+    @property
+    def parent(self) -> Parent:
+        """The study's run in the MLflow store."""
+        return Parent(Tracker.open(self.folder.parent, self.uri), self.folder)
 
     def tags(self, trial: int) -> dict[str, str]:
         """Return the tags of a trial's MLflow copy."""
@@ -102,7 +106,7 @@ class Trials:
             error = sys.exception()
             kept["status"] = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"
             trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
-            files.write_json(folder.path / _COPY, {**kept, "lost": live and live.error})
+            files.write_json(folder.path / TRIAL, {**kept, "lost": live and live.error})
 
     def _cell(self, config: RunConfig, trial: optuna.Trial, before: Sequence[float]) -> RunResult:
         planned = plan_run(config, self._bench.scenes)
@@ -169,40 +173,9 @@ def open_study(
     book = Book(folder, spec, storage, trials)
     for number in book.requeue_failed():
         log.info("%s: trial %d failed; queued again", name, number)
-    Parent(Tracker.open(runs, tracking_uri), folder).open()
-    return book, Job(folder, spec, storage, trials, tracking_uri, Trials)
-
-
-def copy_trials(folder: Path, tracker: Tracker) -> int:
-    """Copy a study's ended trials that the MLflow store lacks; return how many.
-
-    Raises:
-        RunError: the store fails.
-    """
-    kept = {path: files.read_json(path) for path in sorted(folder.glob(f"trials/*/{_COPY}")) if tracker.enabled}
-    todo = [path for path, each in kept.items() if not tracker.holds(RunFolder(path.parent), each["status"])]
-    if not todo:
-        return 0
-    parent = Parent(tracker, folder)
-    parent.open()
-    with parent.working():
-        for path in todo:
-            with suppress(BlockingIOError), files.locked(path.with_name(".lock"), wait=False):
-                live, each = RunLog(tracker, RunFolder(path.parent)), kept[path]
-                live.start(each["params"], each["tags"])
-                live.metrics(each["values"], int(each["params"]["train.epochs"]))
-                live.finish(each["status"])
-                if live.error is not None:
-                    raise RunError(live.error)
-                files.write_json(path, {**each, "lost": None})
-    parent.complete()
-    return len(todo)
-
-
-def note_lost_copies(folder: Path) -> None:
-    """Remark on trials of a study of which the MLflow store lost the copy."""
-    if lost := [each for path in folder.glob(f"trials/*/{_COPY}") if (each := files.read_json(path)["lost"])]:
-        notes([f"{len(lost)} trials of {folder.name} have no whole MLflow copy ({lost[0]}); `negbench ui` copies them"])
+    job = Job(folder, spec, storage, trials, tracking_uri, Trials)
+    job.parent.open()
+    return book, job
 
 
 def serve(job: Job, notify: Notify) -> int:

@@ -6,6 +6,7 @@ searched, because the strategies of a table share their number. Musgrave et al. 
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from negbench.tuning.book import Book
 from negbench.tuning.final import finished
 from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
-from negbench.tuning.trials import Job, note_lost_copies, open_study, serve
+from negbench.tuning.trials import Job, open_study, serve
 
 SEED = 10_000  # of the trials, or the first one above the comparison's seeds
 _NEGATIVES = "train.num_negatives"
@@ -145,15 +146,18 @@ def tune(
             places.append(place)
     several = -(-execution.executor.workers // len(jobs)) if jobs else 0  # per study, so that no process is idle
     errors = dict[int, str]()
-    for event in execution.executor.run(serve, jobs * several):
-        place = places[event.index % len(jobs)]
-        if event.kind == "note":
-            log.info("%s, %s", searches[place].labels["strategy"], event.value)
-        elif event.kind == "failed":
-            errors[place] = str(event.value)
-            log.info("%s: %s", searches[place].labels["strategy"], event.value)
-    for book in books.values():
-        note_lost_copies(book.folder)
+    with ExitStack() as working:
+        for job in jobs:
+            working.enter_context(job.parent.working())
+        for event in execution.executor.run(serve, jobs * several):
+            place = places[event.index % len(jobs)]
+            if event.kind == "note":
+                log.info("%s, %s", searches[place].labels["strategy"], event.value)
+            elif event.kind == "failed":
+                errors[place] = str(event.value)
+                log.info("%s: %s", searches[place].labels["strategy"], event.value)
+    for job in jobs:
+        job.parent.complete()
     return [_outcome(each, books.get(place), errors.get(place, "")) for place, each in enumerate(searches)]
 
 

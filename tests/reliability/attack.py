@@ -6,8 +6,8 @@ Each command is first computed undisturbed (those that contain TEXT; `data fetch
 if TEXT is given). Then, in new runs folders, the commands take turns: one is killed up to six times, by kill -9 to the
 command, to one of its processes or to all of them, or by one or two signals. Rerun, it must end with exit code 0, the
 same metrics of the same runs, no half-written or damaged file, nothing that MLflow calls running and no process left.
-Then an MLflow server is killed as often as --stops says, at random moments of a comparison that copies into it, and
-started again, during the comparison or after it. A rerun, `doctor` or `ui` must leave its store whole.
+Then an MLflow server is killed as often as --stops says, at random moments of a tuned comparison that copies into it,
+and started again, during the comparison or after it. A rerun, `doctor` or `ui` must leave its store whole.
 Prints a line per attempt, with the kills so far; exit code 1 if anything differs.
 """
 
@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -45,6 +46,7 @@ COMMANDS = (
     f"{STUDY} random --workers 2",
     f"{STUDY} tpe",
     f"{GRID.replace('--lr fixed', '--lr grid')} --seeds 1",
+    f"{GRID} --seeds 1 --tuned 3",
     "claims --only 5 --seeds 2 --name attacked",
 )
 FILES = (  # commands that write into a folder of data, {own}
@@ -209,7 +211,7 @@ def stopped_servers(sets: list[str], place: Path, chance: random.Random, stops: 
         uri, runs = f"http://alice:secret@127.0.0.1:{server.port}", place / f"served-{stop}"
         name = f"served{stop + 1}"
         more = f"--runs-dir {runs} --tracking-uri {uri}"
-        command = f"{GRID.replace('attacked', name)} --seeds 2 --tracking-uri {uri}"
+        command = f"{GRID.replace('attacked', name)} --seeds 1 --tuned 2 --tracking-uri {uri}"
         begun, process = time.monotonic(), start(command, sets, runs)
         after, mend = chance.uniform(0.0, span), ("rerun", f"doctor {more}", f"ui {name} {more}")[stop % 3]
         if stop >= 0:
@@ -223,9 +225,11 @@ def stopped_servers(sets: list[str], place: Path, chance: random.Random, stops: 
         span = span or time.monotonic() - begun
         mending = start(command, sets, runs) if mend == "rerun" else start_words(mend.split(), runs)
         codes.append(mending.wait(SECONDS))
-        shown = contents(f"http://127.0.0.1:{server.port}", name)
-        shown["values"] = [(run.replace(name, "NAME"), values) for run, values in shown.get("values", [])]
-        shown["files"] = {run.replace(name, "NAME"): files for run, files in shown.get("files", {}).items()}
+        shown = dict[str, Any]()
+        for folder in sorted(runs.glob(f"{name}*/")):  # of the comparison, and of its search
+            for key, value in contents(f"http://127.0.0.1:{server.port}", folder.name).items():
+                text = re.sub(r"\d+ s of computing", "S s of computing", repr(value))
+                shown[f"{folder.name}: {key}".replace(name, "NAME")] = text.replace(name, "NAME")
         want = want or shown
         problems = [key for key in want if shown.get(key) != want[key]]
         problems += [f"exit codes {codes}"] * any(codes)

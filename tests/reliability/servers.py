@@ -104,14 +104,14 @@ def _unmeasured(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def contents(uri: str, name: str) -> dict[str, Any]:
-    """Return what a store shows of a comparison: its runs, those outside of it, its answer, its files."""
+    """Return what a store shows of a comparison or a study: its runs, those outside of it, its answer, its files."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(uri)
     if (experiment := client.get_experiment_by_name(name)) is None:
         return {}
     runs = client.search_runs([experiment.experiment_id])
-    parents = [run.info.run_id for run in runs if run.data.tags["negbench.kind"] == "comparison"]
+    parents = [run.info.run_id for run in runs if run.data.tags["negbench.kind"] in ("comparison", "study")]
     below = {
         run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in runs if run.info.run_id not in parents
     }

@@ -10,19 +10,27 @@ from typing import Any, cast
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import Query, ScoreView, Strategy, relevance
-from negbench.data.scene import Features
+from negbench.data.scene import Features, Splits, open_scene
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import columns_of
+from negbench.datasets.image_files import ImageFiles
 from negbench.datasets.triplets import Triplets
+from negbench.display import Display
+from negbench.loop.chosen import slot_scores
 from negbench.metrics.equal_rows import Copies
 from negbench.mining.filters import Filters
 from negbench.plugins.registry import registry
 from negbench.scoring.evaluation import block_scorer, embed_candidates
 from negbench.scoring.tiles import Corpus, tiled_relevance
+from negbench.settings.config import build_config
+
+ABOUT: dict[str, Any] = {"name": "toy", "protocol": "plain", "gallery": "all", "text_template": "as is"}
+CARD = DatasetCard(**ABOUT, metrics=("recall_at_1",), main="recall_at_1", exclude_reference=False)
 
 
 def with_copies(count: int, tokens: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -138,9 +146,7 @@ def test_ranks_and_lists_do_not_depend_on_the_block(count, width):
     images = normalize(torch.randn(count, 1, width, generator=generator), dim=-1).repeat(2, 1, 1)
     names = [f"i{n}" for n in range(2 * count)]
     made = [Query(f"q{n}", names[0], "text", names[n % len(names)], "all") for n in range(61)]
-    about: dict[str, Any] = {"name": "toy", "protocol": "plain", "gallery": "all", "text_template": "as is"}
-    about |= {"metrics": ("recall_at_1",), "main": "recall_at_1", "exclude_reference": False}
-    data = Triplets(DatasetCard(**about), "val", made, *columns_of({"all": names}), content="c")
+    data = Triplets(CARD, "val", made, *columns_of({"all": names}), content="c")
     rows = normalize(torch.randn(len(made), width, generator=generator) / 9 + images[data.target_columns, 0], dim=-1)
     score_block = block_scorer(rows, images)
     ranks = [data.rank(score_block, block=block).target_rank for block in (1, 3, 1024)]
@@ -153,14 +159,29 @@ def test_ranks_and_lists_do_not_depend_on_the_block(count, width):
 
 
 class _Uneven:
-    """A backbone whose candidates depend on their place in the batch, as a matrix product's last bits may."""
+    """A fine-tuned backbone whose features depend on their place in the batch, as a matrix product's last bits may."""
+
+    frozen_images = False
+    device = torch.device("cpu")
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         yield
 
-    def candidates(self, features: Tensor) -> Tensor:
-        return features + torch.arange(len(features))[:, None, None] / 2**20
+    def transform(self, image: Image.Image) -> Tensor:
+        return torch.tensor(image.getpixel((0, 0)), dtype=torch.float32)[None]
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        return pixels + torch.arange(len(pixels))[:, None, None] / 2**20
+
+    candidates = image_features
+
+    def tokenize(self, texts: list[str]) -> dict[str, Tensor]:
+        return {"ids": torch.zeros(len(texts), 1)}
+
+    def cross_queries(self, reference: Tensor, tokens: dict[str, Tensor]) -> Tensor:
+        cross = reference[:, None, 0] + tokens["ids"].float()[None]
+        return cross + torch.arange(cross.numel()).view(cross.shape) / 2**18
 
 
 def test_images_with_the_same_features_have_the_same_embedding():
@@ -171,6 +192,37 @@ def test_images_with_the_same_features_have_the_same_embedding():
     kinds = first[rows]
     assert torch.equal((embedded[:, None] == embedded).flatten(2).all(2), kinds[:, None] == kinds)
     torch.testing.assert_close(embedded, features[rows], atol=1e-5, rtol=0)
+
+
+def test_equal_pictures_of_a_fine_tuned_tower_are_encoded_once(tmp_path):
+    """In batches of three, no picture has the place of its copy."""
+    for number in range(14):
+        Image.new("RGB", (4, 4), (number % 7, 9, 0)).save(tmp_path / f"i{number}.png")
+    files = ImageFiles.scan(tmp_path)
+    made = [Query("q", "i0", "text", "i1", "all")]
+    data = Triplets(CARD, "val", made, *columns_of({"all": [f"i{n}" for n in range(14)]}), content="c", files=files)
+    config = build_config([{"strategy": {"name": "top-k"}}])
+    backbone: Any = _Uneven()
+    scene = open_scene(config, Splits(data, None, data), backbone, backbone.device, Display())
+    assert len({*scene.row_of.values()}) == len(scene.val.images.unique()) == 7
+    embedded = embed_candidates(backbone, scene, scene.val.images, batch=3)
+    assert torch.equal(embedded[:7], embedded[7:])
+    assert embedded[:, 0, 0].int().tolist() == [*range(7)] * 2
+    assert int(scene.val.references[0]) == int(scene.val.images[7])
+
+
+def test_triples_with_the_same_text_or_reference_have_the_same_score():
+    generator, kind = torch.Generator().manual_seed(0), torch.tensor([0, 1, 2, 0, 1, 0])
+    reference, query = (torch.randn(3, 1, 5, generator=generator)[kind] for _ in range(2))
+    tokens = {"ids": torch.randn(3, 5, generator=generator)[kind.flip(0)], "number": kind.flip(0)}
+    for images in (1, 2):
+        embedded = torch.randn(6, images, 5, generator=generator).requires_grad_()
+        arguments = (reference, tokens, query[:, 0], embedded, ("modification", "reference"))
+        scores = slot_scores(cast(Any, _Uneven()), *arguments)
+        for slot, kinds in (("modification", kind.flip(0)), ("reference", kind)):
+            same = (scores[slot][:, :, None] == scores[slot][:, None]).all(0)
+            assert torch.equal(same, kinds[:, None] == kinds)
+        scores["modification"].sum().backward()
 
 
 OF_SCORE: dict[str, Strategy | Filters] = {

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from negbench.report.loaded import StudyResult
 from negbench.report.study import importance_frame, trials_frame
 from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
-from negbench.store.tracking import default_uri
+from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
 from negbench.tuning import final
 from negbench.tuning.book import Book, open_book
@@ -34,7 +36,7 @@ from negbench.tuning.final import compare_best, finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.study_answer import study_answer
-from negbench.tuning.trials import Trials, note_lost_copies, open_study, run_study
+from negbench.tuning.trials import Trials, open_study, run_study
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
 
@@ -235,21 +237,32 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
     book, job = open_study(tmp_path, "s", spec, trials=2, tracking_uri="http://127.0.0.1:9")
     run_study(job, Here(), print)
     capsys.readouterr()
-    note_lost_copies(book.folder)
-    assert capsys.readouterr().err.count("2 trials of s have no whole MLflow copy (http://127.0.0.1:9 fails") == 1
+    job.parent.complete()
+    assert capsys.readouterr().err.count("2 of 2 runs, and the summary of 's' are not copied: rerun") == 1
     monkeypatch.setattr(os, "execve", lambda *command: None)
     monkeypatch.setattr(subprocess, "Popen", lambda command: None)
-    for copied in (True, False):
-        assert negbench(["ui", "s", "--runs-dir", str(tmp_path)]) == 0
-        assert ("copied 2 trials" in capsys.readouterr().out) == copied
-    runs = {run.data.tags.get("trial", "parent"): run for run in mlflow_runs(tmp_path, "s")}
+    for again in ("ui", "doctor", "rerun"):
+        there = tmp_path / again
+        shutil.copytree(tmp_path / "s", there / "s")
+        Tracker.open(there).client()  # `doctor` makes no store
+        for copied in (True, False):
+            if again == "rerun":
+                replace(job, folder=there / "s", uri=None).parent.complete()
+            else:
+                assert negbench([again, *["s"] * (again == "ui"), "--runs-dir", str(there)]) == 0
+                assert ("copied 2 trials and the summary of s that" in capsys.readouterr().out) == copied
+        check_copies(there, book)
+
+
+def check_copies(where: Path, book: Book) -> None:
+    runs = {run.data.tags.get("trial", "parent"): run for run in mlflow_runs(where, "s")}
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     for trial in book.frozen():
         run = runs[str(trial.number)]
         assert run.data.tags["mlflow.parentRunId"] == runs["parent"].info.run_id
         assert run.data.params["strategy.start plus 1"] == str(trial.params["strategy.start+1"])
         assert run.data.metrics["objective/recall"] == trial.value
-    assert not list((tmp_path / "s").glob("*/*/*.partial"))
+    assert not list((where / "s").glob("*/*/*.partial"))
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

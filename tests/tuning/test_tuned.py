@@ -1,10 +1,12 @@
 """Equal tuning: what is searched, the same number of trials for all, and both tables against the runs."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 from optuna.trial import create_trial
 
 from negbench.analysis.findings import stored
@@ -18,6 +20,7 @@ from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
+from negbench.store.tracking import default_uri
 from negbench.tuning.book import open_book
 from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, combinations
 
@@ -141,12 +144,17 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(vector_flags, tmp_path
 
     before_training(failing)
     command = ["compare", "--strategies", "top-k,after-target", "--seeds", "1", "--name", "c"]
-    command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", "--tuned", "1"]
+    command += ["--runs-dir", str(tmp_path), "--no-report", "--tuned", "1"]
     assert negbench([*command, *vector_flags, "--set", "train.epochs=2"]) == 2
     assert "1 of 2 searches failed (top-k: trial 0, the default, failed: mend this)" in capsys.readouterr().err
     cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
     pairs = [(cell["settings"], cell["strategy"]) for cell in cells]
     assert pairs == [("default", "after-target"), ("default", "top-k"), ("tuned", "after-target")]
+    client = MlflowClient(default_uri(tmp_path))
+    copies = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    states = Counter(f"{run.data.tags['negbench.kind']} {run.info.status}" for run in copies)
+    want = {"comparison FINISHED": 1, "cell FINISHED": 2, "summary FINISHED": 3}
+    assert states == want | {"study FINISHED": 2, "trial FINISHED": 1, "trial FAILED": 1}
 
 
 def test_failed_trials_are_told_wherever_the_rule_is_judged(vector_flags, tmp_path, capsys, before_training):
