@@ -6,7 +6,7 @@ import re
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,16 @@ class TripletRow:
 
 @dataclass(frozen=True)
 class TripletTable:
-    """Contents of triplet files: rows, columns (all, and those not read), and the hash of the files' bytes."""
+    """Contents of triplet files: rows, columns (all, and those not read), and the hash of the files' bytes.
+
+    `spelled` is how the files name an image, where its id is another: with backslashes, in full, by an id of `paths`.
+    """
 
     rows: list[TripletRow]
     columns: tuple[str, ...]
     unread: tuple[str, ...]
     content: str
+    spelled: Mapping[str, str]
 
     @property
     def divided(self) -> bool:
@@ -109,7 +113,9 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     if "id" not in named and (len(names) < len(rows) or any(row.id is None for row in rows)):  # it names something else
         rows, form = [replace(row, id=None) for row in rows], replace(form, named={**named, "id": ""})
     used = {path if path in present else re.split(r"[.\[]", path)[0] for path in map(form.path, REQUIRED + OPTIONAL)}
-    return TripletTable(rows, tuple(present), tuple(name for name in present if name not in used), reader.content)
+    return TripletTable(
+        rows, tuple(present), tuple(name for name in present if name not in used), reader.content, form.spelled
+    )
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
@@ -164,12 +170,14 @@ class _Form:
         known: id -> path of an image.
         folders: of images; the last is the file's own.
         cells: whether every value of the file is a text.
+        spelled: image -> how the files name it first, if otherwise.
     """
 
     named: Mapping[str, str]
     known: Mapping[str, Any]
     folders: tuple[Path, ...] = ()
     cells: bool = False
+    spelled: dict[str, str] = field(default_factory=dict)
 
     @property
     def by_place(self) -> bool:
@@ -268,7 +276,10 @@ class _Form:
             )
         name = _string(value["path"] if isinstance(value, dict) and "path" in value else value, place)
         name = re.sub(r"^(\d+)\.0$", r"\1", name) if self.cells else name  # as pandas writes whole numbers with a gap
-        return _image(_string(self.known.get(name, name), place), place, self.folders)
+        image = _image(_string(self.known.get(name, name), place), place, self.folders)
+        if image != name:
+            self.spelled.setdefault(image, name)
+        return image
 
 
 def _has(rows: Sequence[FileRow]) -> str:

@@ -40,13 +40,14 @@ class MinedNegatives:
 
     `frame` holds query, target, the negatives and their scores (a list each, no negative twice) and the other fields of
     `negbench.mining.mine.Mined`; for a data set also reference and text, and ids instead of rows. `images` counts
-    the candidates; `source` names the data set and the model.
+    the candidates, `kept` the queries in the file; `source` names the data set and the model.
     """
 
     frame: pd.DataFrame
     summary: dict[str, float]
     images: int
     source: str = ""
+    kept: int = 0
 
 
 def write_negatives(asked: Mine) -> MinedNegatives:
@@ -58,13 +59,14 @@ def write_negatives(asked: Mine) -> MinedNegatives:
     mined = _of_dataset(asked) if asked.queries is None else _of_files(asked)
     mined = replace(mined, frame=_distinct(mined.frame))
     frame = _shaped(mined.frame, asked)
+    mined = replace(mined, kept=frame.index.nunique())
     if asked.out.suffix == ".parquet":
         with atomic_write(asked.out, "wb") as file:
             frame.to_parquet(file, index=False)
     else:
         with atomic_write(asked.out) as file:
-            # without columns of unknown numbers: `datasets` takes a column of nulls for one of no numbers
-            frame.dropna(axis="columns", how="all").to_json(file, orient="records", lines=True, force_ascii=False)
+            # without rates that some row lacks: `datasets` refuses a file with a number where an earlier file has none
+            frame.dropna(axis="columns").to_json(file, orient="records", lines=True, force_ascii=False)
     return mined
 
 
@@ -92,12 +94,24 @@ def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
         named = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]
         long = frame[[*named, "negatives", "scores"]].explode(["negatives", "scores"])
         return long.rename(columns={"negatives": "negative", "scores": "score"}).astype({"score": float})
-    if asked.format != "sentence-transformers":
+    if asked.format not in ("sentence-transformers", "flagembedding"):
         return frame
-    full = frame[(frame["negatives"].map(len) == asked.draws) & (frame["fallback"] == NO_FALLBACK)]
+    least = asked.draws if asked.format == "sentence-transformers" else 1
+    full = frame[(frame["negatives"].map(len) >= least) & (frame["fallback"] == NO_FALLBACK)]
     if full.empty:
-        raise DataError(f"no query has {asked.draws} different negatives without a fallback: lower --draws")
-    columns = {"anchor": full["text" if "text" in full else "query"], "positive": full["target"]}
+        raise DataError(f"no query has {least} different negatives without a fallback: lower --draws")
+    query = full["text" if "text" in full else "query"]
+    if asked.format == "flagembedding":
+        return pd.DataFrame(
+            {
+                "query": query.map(str),
+                "pos": full["target"].map(lambda image: [str(image)]),
+                "neg": full["negatives"].map(lambda images: [*map(str, images)]),
+                "pos_scores": full["positive"].map(lambda score: [score]),
+                "neg_scores": full["scores"],
+            }
+        )
+    columns = {"anchor": query, "positive": full["target"]}
     columns |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
     scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
     return pd.DataFrame({**columns, "score": pd.Series(scores, index=full.index, dtype=object)})
@@ -124,12 +138,16 @@ def _of_dataset(asked: Mine) -> MinedNegatives:
                 generator=generator_of(every, "draws"),
                 progress=advance,
             )
+
+    def written(image: str | None) -> str | None:
+        return subject.dataset.spelled.get(image or "", image)
+
     names = {
         "query": [query.id for query in queries],
-        "reference": [query.reference for query in queries],
+        "reference": [written(query.reference) for query in queries],
         "text": [query.text for query in queries],
-        "target": [query.target for query in queries],
-        "negatives": [[images[column] for column in row] for row in mined.negatives.tolist()],
+        "target": [written(query.target) for query in queries],
+        "negatives": [[written(images[column]) for column in row] for row in mined.negatives.tolist()],
     }
     frame = pd.DataFrame(names).join(mined.frame().drop(columns="negatives"))
     source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
@@ -157,9 +175,9 @@ def _of_files(asked: Mine) -> MinedNegatives:
         device=device_named(asked.device),
         filters=Filters.of(mining),
     )
-    _, queries = _vectors("--queries", asked.queries)
+    texts, queries = _vectors("--queries", asked.queries)
     names, images = _vectors("--images", asked.images)
-    known, by_name = _targets(asked, names)
+    known = _targets(asked, names)
     target = known.pop("target")
     with stages("mine") as display, display.stage("mine", total=len(target)) as advance:
         mined = miner.refresh(
@@ -167,9 +185,9 @@ def _of_files(asked: Mine) -> MinedNegatives:
         )
     notes(copies(torch.as_tensor(images), torch.from_numpy(target)))
     frame = mined.frame()
-    frame.insert(0, "query", np.arange(len(frame)))
+    frame.insert(0, "query", texts or np.arange(len(frame)))
     frame.insert(1, "target", target)
-    if by_name:
+    if names:
         frame["target"] = [names[row] for row in frame["target"]]
         frame["negatives"] = [[names[column] for column in row] for row in frame["negatives"]]
     return MinedNegatives(frame, mined.summary(), len(images))
@@ -215,12 +233,8 @@ def _vectors(flag: str, file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
     return [str(name) for name in names], vectors
 
 
-def _targets(asked: Mine, names: Sequence[str]) -> tuple[dict[str, Any], bool]:
-    """Read `target`, and from a table also the lists `excluded` and `relevant`; ids of images become their rows.
-
-    Returns:
-        The columns, and whether targets are ids.
-    """
+def _targets(asked: Mine, names: Sequence[str]) -> dict[str, Any]:
+    """Read `target`, and from a table also the lists `excluded` and `relevant`; ids of images become their rows."""
     file = asked.targets
     assert file is not None
     if file.suffix.lower() in ENDINGS:
@@ -268,4 +282,4 @@ def _targets(asked: Mine, names: Sequence[str]) -> tuple[dict[str, Any], bool]:
         column = np.array(targets)
     except ValueError as error:
         raise DataError(f"--targets {file}, column 'target': expected a row or an id in each cell") from error
-    return {"target": column, **lists}, bool(names) and isinstance(given[0], str)
+    return {"target": column, **lists}
