@@ -58,7 +58,12 @@ def test_writes_what_the_miner_finds(folder, targets, capsys):
     assert frame["target"].tolist() == columns.tolist()
     assert [list(row) for row in frame["negatives"]] == want.negatives.tolist()
     assert frame["fallback"].tolist() == want.fallback.tolist()
-    assert frame["false_negative_rate_pool"].notna().any() == (targets != "t.npy")
+    rates = frame["false_negative_rate_pool"].notna()
+    assert rates.any() == (targets != "t.npy")
+    assert not rates.all()
+    out = folder / "out.jsonl"
+    assert negbench(_command(folder, targets=folder / targets, out=out)) == 0
+    assert not {"false_negative_rate_pool", "overlap"} & {*pd.read_json(out, lines=True)}  # not known of every row
 
 
 def test_formats_hold_the_same_negatives_each_once(folder, capsys, refused):
