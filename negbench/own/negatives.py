@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from negbench.checks.audit import configured
 from negbench.checks.subject import generator_of, open_subject
@@ -21,10 +19,9 @@ from negbench.display import notes, stages
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.machine.files import atomic_write
 from negbench.machine.room import check_unpacked, device_named
-from negbench.metrics.equal_rows import Copies
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
-from negbench.mining.mined import NO_FALLBACK
+from negbench.mining.mined import NO_FALLBACK, copied
 from negbench.mining.planes import planes_read
 from negbench.own.miner import Miner
 from negbench.settings.command_options import Audit, Mine
@@ -59,6 +56,7 @@ def write_negatives(asked: Mine) -> MinedNegatives:
     mined = _of_dataset(asked) if asked.queries is None else _of_files(asked)
     mined = replace(mined, frame=_distinct(mined.frame))
     frame = _shaped(mined.frame, asked)
+    notes(copied(mined.summary, len(mined.frame)))
     mined = replace(mined, kept=frame.index.nunique())
     if asked.out.suffix == ".parquet":
         with atomic_write(asked.out, "wb") as file:
@@ -68,14 +66,6 @@ def write_negatives(asked: Mine) -> MinedNegatives:
             # without rates that some row lacks: `datasets` refuses a file with a number where an earlier file has none
             frame.dropna(axis="columns").to_json(file, orient="records", lines=True, force_ascii=False)
     return mined
-
-
-def copies(candidates: Tensor, target: Tensor) -> list[str]:
-    """Say how many targets [Q] have the same embedding as another of [N, ...] images; nothing where none has."""
-    same = Copies.of(candidates.reshape(len(candidates), -1, candidates.shape[-1]))
-    count = int(torch.isin(target, torch.cat(same)).sum())
-    what = f"{count:,} of {len(target):,} targets have the same embedding as another image, which may be drawn"
-    return [f"{what}: leave such copies out with --set mining.max_target=0.999"] * bool(count)
 
 
 def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
@@ -151,7 +141,6 @@ def _of_dataset(asked: Mine) -> MinedNegatives:
     }
     frame = pd.DataFrame(names).join(mined.frame().drop(columns="negatives"))
     source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
-    notes(copies(subject.task.candidates, subject.task.target))
     return MinedNegatives(frame, mined.summary(), len(images), source)
 
 
@@ -183,7 +172,6 @@ def _of_files(asked: Mine) -> MinedNegatives:
         mined = miner.refresh(
             queries, images, target, **known, exclude_relevant=mining.exclude_relevant, progress=advance
         )
-    notes(copies(torch.as_tensor(images), torch.from_numpy(target)))
     frame = mined.frame()
     frame.insert(0, "query", texts or np.arange(len(frame)))
     frame.insert(1, "target", target)

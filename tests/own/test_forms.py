@@ -292,7 +292,8 @@ def damaged(folder: Path) -> dict[str, bool]:
     """Write sound and damaged pictures; name -> whether it can be decoded."""
     png, jpg, webp = (picture(folder / f"sound.{kind}", 64).read_bytes() for kind in ("png", "jpg", "webp"))
     bad = {"page.png": b"<html>", "half.png": png[:-900], "bytes.png": png[:900] + b"????" + png[904:],
-           "half.jpg": jpg[:-900], "half.webp": webp[:-90]}  # fmt: skip
+           "half.jpg": jpg[:-900], "half.webp": webp[:-90],
+           "middle.jpg": jpg[:900] + b"\xff\xd8" + jpg[902:]}  # fmt: skip
     good = {"sound.png": png, "sound.jpg": jpg, "sound.webp": webp, "tail.jpg": jpg + b"\0\0", "jpg.png": jpg}
     for name, content in (bad | good).items():
         (folder / name).write_bytes(content)
@@ -309,8 +310,8 @@ def test_pictures_that_cannot_be_decoded_are_missing(tmp_path):
     assert load(file, images=True).missing == ()
     write(tmp_path / "a.json", [{**row, "split": split} for row in rows for split in ("train", "val")])
     (problem, _) = inspect_folder(tmp_path).missing
-    assert "5 of 10 images cannot be decoded" in problem
-    assert "; 5 of 10 train queries have one as reference or target" in problem
+    assert "6 of 11 images cannot be decoded" in problem
+    assert "; 6 of 11 train queries have one as reference or target" in problem
     assert inspect_folder(tmp_path, "", True).comparable
 
 
