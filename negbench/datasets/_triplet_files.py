@@ -16,7 +16,7 @@ import numpy as np
 from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import joined
 from negbench.datasets._read import Reader, note, quoted
-from negbench.datasets._row_files import CELLS, FileRow, at, names_of, read_rows, unwritten
+from negbench.datasets._row_files import CELLS, FileRow, at, check_one, listed, names_of, read_rows, unwritten
 from negbench.datasets.image_files import EXTENSIONS, path_below
 from negbench.errors import DataError, printable
 
@@ -24,7 +24,6 @@ REQUIRED = ("reference", "text", "target")
 LISTS = ("relevant", "negatives")
 OPTIONAL = (*LISTS, "negative", "group", "split", "id")
 PATHS = "paths"  # no column: a table of image paths by id
-SEPARATOR = ";"  # of a list within one cell of a CSV file
 _VAL = ("val", "valid", "validation")
 _SPLITS = ("train", "test", "dev", *_VAL)
 
@@ -262,10 +261,7 @@ class _Form:
             raise DataError(f'{place}: {quoted(value)} is no list that can be read: write ["a", "b"]')
         if value is None:
             return ()
-        if column in LISTS and isinstance(value, str) and self.cells:
-            value = [name for name in value.split(SEPARATOR) if name.strip()]
-        if column in LISTS and not isinstance(value, list):
-            raise DataError(f"{place}: expected a list, got {quoted(value)}")
+        value = listed(value, place, cells=self.cells) if column in LISTS else value
         return tuple(self._image(each, place) for each in (value if isinstance(value, list) else [value]))
 
     def _image(self, value: Any, place: str) -> str:
@@ -328,13 +324,7 @@ def _check_separators(rows: Sequence[TripletRow]) -> None:
     names = {name for row in rows for name in (row.reference, row.target)}
     for row, column in product(rows, LISTS):
         for entry in {*getattr(row, column)} - names:
-            for separator in ("|", ",", "\t", " "):
-                parts = [part.strip() for part in entry.split(separator)]
-                if len(parts) > 1 and all(part in names or _is_picture(part) for part in parts):
-                    raise DataError(
-                        f"{row.where}, column '{column}': {quoted(entry)} is {len(parts)} images with {separator!r} "
-                        f"between: put {SEPARATOR!r} there"
-                    )
+            check_one(entry, f"{row.where}, column '{column}'", lambda part: part in names or _is_picture(part))
 
 
 def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRow]:

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.datasets._read import Reader
-from negbench.datasets._row_files import CELLS, names_of, read_rows, unwritten
-from negbench.datasets._triplet_files import SEPARATOR
+from negbench.datasets._row_files import CELLS, listed, names_of, read_rows
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, quoted
 
@@ -56,17 +55,13 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
             if own is not None and read(own) != target:
                 raise DataError(f"{row.where}: target {quoted(own)}, but the data's is {quoted(target)}: mine again")
             if values.get("fallback") in (None, 0, "0"):
-                names = _listed(values[column], cells=path.suffix.lower() in CELLS)
+                value, where = values[column], f"{row.where}, column '{column}'"
+                one = column == "negative" and isinstance(value, str)
+                names = [value] if one else listed(value, where, cells=path.suffix.lower() in CELLS)
                 lacking = [each for each in names if read(each) not in dataset.column_of]
                 if lacking:
-                    what = f"{dataset.identity} has no image {quoted(lacking[0])}"
-                    raise DataError(f"{row.where}, column '{column}': {what}")
+                    raise DataError(f"{where}: {dataset.identity} has no image {quoted(lacking[0])}")
                 lists[place] += [dataset.column_of[read(each)] for each in names]
     if not known:
         raise DataError(f"{path} lists negatives of no query of {dataset.identity}: is it for other data or a split?")
     return lists
-
-
-def _listed(value: Any, *, cells: bool) -> list[Any]:
-    value = unwritten(value)
-    return value.split(SEPARATOR if cells else "\0") if isinstance(value, str) else list(value or ())

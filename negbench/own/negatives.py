@@ -13,12 +13,12 @@ from negbench.checks.audit import configured
 from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
 from negbench.datasets._read import Reader
-from negbench.datasets._row_files import CELLS, ENDINGS, FileRow, names_of, read_rows, unwritten
-from negbench.datasets._triplet_files import SEPARATOR
+from negbench.datasets._row_files import CELLS, ENDINGS, FileRow, check_one, listed, names_of, read_rows
 from negbench.display import notes, stages
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.machine.files import atomic_write
-from negbench.machine.room import check_unpacked, device_named
+from negbench.machine.room import device_named
+from negbench.machine.vector_files import read_vectors
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import NO_FALLBACK, copied
@@ -193,32 +193,14 @@ def _settings(sets: Sequence[str]) -> MiningConfig:
 
 
 def _vectors(flag: str, file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """Read embeddings and, from .npz and .parquet, their names; [] where a file has none."""
-    names: Any = ()
+    """Read embeddings and their names; [] where a file has none."""
     try:
-        if file.suffix == ".parquet":
-            table = pd.read_parquet(file)
-            wide = [column for column in table if len(table) and isinstance(table[column].iloc[0], np.ndarray)]
-            if len(wide) != 1:
-                raise ValueError(f"expected one column of lists, not {len(wide)}")
-            names = next((table[column] for column in ("id", "ids") if column in table), ())
-            vectors = np.stack([np.stack(cell) if cell.dtype == object else cell for cell in table[wide[0]]])
-        else:
-            with file.open("rb") as opened:
-                arrays = np.load(opened, allow_pickle=False)
-                vectors = arrays
-                if not isinstance(arrays, np.ndarray):
-                    check_unpacked(file)
-                    key = next((key for key in ("ids", "texts") if key in arrays), None)
-                    others = [name for name in arrays.files if name != key]
-                    if len(others) != 1:
-                        raise ValueError(f"expected one array besides ids, not {', '.join(others) or 'none'}")
-                    names, vectors = arrays[key] if key else (), arrays[others[0]]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        names, vectors = read_vectors(file, "")
+    except (DataError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{flag} {file}: cannot be read: {error}") from error
-    if len(names) and len(names) != len(vectors):
+    if names and len(names) != len(vectors):
         raise DataError(f"{flag} {file}: {len(names)} names, but {len(vectors)} embeddings")
-    return [str(name) for name in names], vectors
+    return names, vectors
 
 
 def _targets(asked: Mine, names: Sequence[str]) -> dict[str, Any]:
@@ -248,22 +230,15 @@ def _targets(asked: Mine, names: Sequence[str]) -> dict[str, Any]:
             return index  # of other types, `Miner` takes whole numbers only
         if cells and not names and value.strip().isdecimal():
             return int(value)
-        parts = {mark: [part.strip() for part in str(value).split(mark)] for mark in ("|", ",", ";", "\t", " ")}
-        if mark := next((mark for mark, each in parts.items() if len(each) > 1 and {*each} <= {*row_of}), None):
-            better = f"put {SEPARATOR!r} there" if cells else "write a list"
-            raise DataError(f"{where}: {quoted(value)} is {len(parts[mark])} images with {mark!r} between: {better}")
+        check_one(str(value), where, row_of.__contains__)
         like = f"its ids are like {quoted(names[0])}" if names else "it has no ids"
         raise DataError(f"{where}: {quoted(value)} is not in {asked.images}: {like}")
 
-    def listed(row: FileRow, name: str) -> list[Any]:
-        where, value = f"--targets {row.where}, column '{name}'", unwritten(row.values.get(name))
-        if isinstance(value, str) and cells:
-            value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
-        if not isinstance(value, list | None):
-            raise DataError(f"{where}: expected a list, got {quoted(value)}")
-        return [found(each, where) for each in value or ()]
+    def columns(row: FileRow, name: str) -> list[Any]:
+        where = f"--targets {row.where}, column '{name}'"
+        return [found(each, where) for each in listed(row.values.get(name), where, cells=cells)]
 
-    lists = {name: [listed(row, name) for row in rows] for name in _LISTS if name in has}
+    lists = {name: [columns(row, name) for row in rows] for name in _LISTS if name in has}
     given = [row.values["target"] for row in rows]
     targets = [found(value, f"--targets {row.where}") for value, row in zip(given, rows, strict=True)]
     try:

@@ -114,7 +114,7 @@ def test_dot_products(folder):
 MISTAKES = [
     ("queries", "pickled.npy", "cannot be read"),
     ("queries", "text.npy", "cannot be read"),
-    ("queries", "several.npz", "expected one array besides ids, not a, b"),
+    ("queries", "several.npz", "has no 'features', only 'a', 'b'"),
     ("images", "missing.npy", "cannot be read"),
     ("images", "words.npy", "image_embeddings must be convertible"),
     ("targets", "q.npy", "--targets"),
@@ -223,8 +223,8 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, ending
 CELLS = [
     ("a.parquet", "b.jpg", "row 2, column 'relevant': expected a list, got 'b.jpg'"),
     ("a.jsonl", "b.jpg", "line 2, column 'relevant': expected a list, got 'b.jpg'"),
-    ("a.csv", "b.jpg|c.jpg", "line 3, column 'relevant': 'b.jpg|c.jpg' is 2 images with '|' between: put ';' there"),
-    ("a.jsonl", ["b.jpg, c.jpg"], "column 'relevant': 'b.jpg, c.jpg' is 2 images with ',' between: write a list"),
+    ("a.csv", "b.jpg|c.jpg", "line 3, column 'relevant': 'b.jpg|c.jpg' is 2 images with '|' between: write a list"),
+    ("a.jsonl", ["b.jpg, c.jpg"], "column 'relevant': 'b.jpg, c.jpg' is 2 images with ',' between: write a list, or"),
     ("a.csv", "z.jpg", "column 'relevant': 'z.jpg' is not in"),
 ]
 

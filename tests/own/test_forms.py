@@ -161,6 +161,27 @@ def test_the_mapped_column_wins_wherever_it_stands(tmp_path):
         load(tmp_path / "a.json", "text=caption,text=text")
 
 
+def test_likely_mistakes_are_remarked(tmp_path):
+    rows = [("7", "8"), ("8", "x"), ("8", "x"), ("9", "9"), ("9", "7"), ("a", "c"), ("a", "c"), ("a", "c")]
+    splits = ["val"] * 5 + ["trian", "trian", "dev"]
+    table = [f"{one},red,{other},{split}" for (one, other), split in zip(rows, splits, strict=True)]
+    file = write(tmp_path / "a.csv", "\n".join(["reference,text,target,split", *table]))
+    assert load(file).remarks[:3] == (
+        "a.csv: 3 of 8 triplets are in none of train, val and test: 'trian' (2), 'dev' (1)",
+        "a.csv: 1 of 5 val triplets are duplicates",
+        "a.csv: in 1 val triplets the target is the reference itself",
+    )
+    assert load(file, split="dev").remarks[0].endswith("in none of train, val and test: 'trian' (2)")
+    for columns in ("reference", "reference=", "image=ref"):
+        with pytest.raises(OptionError, match="columns must be OURS=THEIRS with commas between"):
+            load(file, columns)
+    write(file, "ref;caption;target\na;b;c\nd;e;x\\y")
+    assert "name them with --columns reference=NAME,text=NAME " in inspect_folder(tmp_path).missing[0]
+    scan = inspect_folder(tmp_path, "reference=ref, text=caption")
+    assert scan.triplets is not None
+    assert scan.triplets[1].rows[1].target == "x/y"
+
+
 # --- splits ------------------------------------------------------------------------------------------------------
 
 
