@@ -10,11 +10,12 @@ the current model, call it before every epoch on the original pairs, with the nu
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
-import torch
-
 import negbench
+from negbench.strategies.sentence_transformers import SentenceTransformers
 
 
 def mine_hard_negatives(
@@ -37,15 +38,16 @@ def mine_hard_negatives(
         model: SentenceTransformer.
         anchor_column_name, positive_column_name: default to the first two columns.
         corpus: further texts to draw from, besides all positives.
-        num_negatives: per pair.
-        strategy: of negbench; the default `sentence-transformers` takes the same negatives as the original.
+        num_negatives: per anchor; its positives share them.
+        strategy: of negbench, with an anchor's lowest-scored positive as its target; the default
+            `sentence-transformers` takes the same negatives as the original.
         refresh: how many times these pairs were mined before.
         seed: of the draws.
         batch_size: of the encoder.
 
     Returns:
-        Dataset of anchor, positive, negative_1 ... negative_n, highest score first; like the original, it leaves out
-        pairs for which the strategy finds fewer than num_negatives.
+        Dataset of anchor, positive, negative_1 ... negative_n, highest score first. Like the original's, its rows are
+        grouped by anchor, without repeated pairs, and without anchors that have fewer than num_negatives.
     """
     from datasets import Dataset
 
@@ -53,24 +55,34 @@ def mine_hard_negatives(
     queries, positives = list(dataset[anchor]), list(dataset[positive])
     texts = list(dict.fromkeys([*(corpus or []), *positives]))
     column = {text: number for number, text in enumerate(texts)}
-    known: dict[str, list[int]] = {}
+    known: dict[str, dict[int, None]] = {}  # anchor -> columns of its positives
     for query, text in zip(queries, positives, strict=True):
-        known.setdefault(query, []).append(column[text])
-    distinct = list(known)
-    encoded = {"batch_size": batch_size, "convert_to_numpy": True}
-    place = {query: row for row, query in enumerate(distinct)}
-    rows = torch.tensor([place[query] for query in queries])
-    made = strategy or negbench.make_strategy("sentence-transformers", num_negatives=num_negatives)
-    mined = negbench.Miner(made, draws=num_negatives, seed=seed, refreshes=refresh).refresh(
-        torch.as_tensor(model.encode_query(distinct, **encoded))[rows],
-        model.encode_document(texts, **encoded),
-        [column[text] for text in positives],
-        excluded=[known[query] for query in queries],
+        known.setdefault(query, {})[column[text]] = None
+    encoded = {"batch_size": batch_size, "normalize_embeddings": True, "convert_to_tensor": True}
+    asked, images = model.encode_query(list(known), **encoded), model.encode_document(texts, **encoded)
+    targets = [
+        min(own, key=lambda each: float(row @ images[each])) for row, own in zip(asked, known.values(), strict=True)
+    ]
+    rule = negbench.Miner(strategy or f"sentence-transformers:num_negatives={num_negatives}").strategy
+    excluded: list[list[int]] | None = [list(own) for own in known.values()]
+    skip, draws = 0, num_negatives
+    if isinstance(rule, SentenceTransformers) and rule.sampling_strategy == "top":
+        # the original's window has room for as many positives as any anchor has, and loses these after the margins
+        most = max(Counter(queries).values())
+        draws = rule.window + (most - 1) * (2 if rule.range_max is None else 1)
+        skip, excluded = rule.range_min, None
+        rule = replace(rule, range_min=0, range_max=draws, num_negatives=draws)
+    mined = negbench.Miner(rule, draws=draws, seed=seed, refreshes=refresh).refresh(
+        asked, images, targets, excluded=excluded
     )
-    enough = (mined.pool_size >= num_negatives) & (mined.fallback == 0)
-    order = mined.scores.argsort(dim=1, descending=True)
-    negatives = mined.negatives.gather(1, order)[enough].T.tolist()
-    kept = enough.nonzero()[:, 0].tolist()
-    table = {anchor: [queries[row] for row in kept], positive: [positives[row] for row in kept]}
-    table |= {f"negative_{n}": [texts[c] for c in columns] for n, columns in enumerate(negatives, start=1)}
+    table: dict[str, list[str]] = {name: [] for name in (anchor, positive)}
+    table |= {f"negative_{n}": [] for n in range(1, num_negatives + 1)}
+    for row, (query, own) in enumerate(known.items()):
+        scored = dict(zip(mined.negatives[row].tolist(), mined.scores[row].tolist(), strict=True))
+        ranked = sorted(scored.keys() - own.keys(), key=lambda each: (-scored[each], each))
+        negatives = ranked[skip : skip + num_negatives]
+        if len(negatives) == num_negatives and not mined.fallback[row]:
+            for each in own:
+                for name, number in zip(table, (None, each, *negatives), strict=True):
+                    table[name].append(query if number is None else texts[number])
     return Dataset.from_dict(table)

@@ -13,7 +13,7 @@ _LEAVE_OUT = "leave them out with --set mining.exclude_relevant=true"
     Mine,
     "negbench mine --queries q.npy --images i.npy --targets t.parquet --strategy qure --draws 5 "
     "--out negatives.parquet",
-    "negbench mine --recipe my-data/recipe.toml --strategy qure --draws 5 --format sentence-transformers "
+    "negbench mine --recipe my-data/recipe.toml --strategy top-k:k=100 --draws 5 --format sentence-transformers "
     "--out pairs.jsonl",
     help="Mine negatives for your own trainer: from embeddings in files (no model, no training), or for a data set "
     "scored by a finished run (--run) or an untrained backbone.",
@@ -38,8 +38,8 @@ def mine(given: Mapping[str, Any]) -> dict[str, Any]:
         f"{fallbacks:,} queries fell back; hardness {mined.summary['hardness']:.4f}{cut}",
         highlight=False,
     )
-    out = int(((mined.frame["negatives"].map(len) < asked.draws) | (mined.frame["fallback"] > 0)).sum())
-    if out and asked.format == "sentence-transformers":
+    out = len(mined.frame) - mined.kept
+    if out and asked.format != "triplets":
         share, mend = 100 * out / len(mined.frame), "lower --draws, or take larger pools, as of top-k:k=100"
         log.warning("note: %d queries (%.0f %%) fell back or have fewer, and are left out: %s", out, share, mend)
     wrong = mined.summary["false_negative_rate_draws"]

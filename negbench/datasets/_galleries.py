@@ -1,10 +1,10 @@
 """Queries and the galleries that they are ranked in: columns, ranks, best images, scores; the base of `Dataset`."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -139,7 +139,7 @@ class Galleries:
         for row, query in enumerate(self.queries):
             if query.target is not None:
                 rows.setdefault((query.group, query.reference, query.captions or (query.text,)), []).append(row)
-        return [same for same in rows.values() if len({self.queries[row].target for row in same}) > 1]
+        return several(rows.values(), [query.target for query in self.queries])
 
     @cached_property
     def answers(self) -> Ragged | None:
@@ -148,14 +148,7 @@ class Galleries:
 
         Scores follow `relevant`; masks, false-negative rates and oracles follow this.
         """
-        if not self.shared_queries:
-            return self.relevant
-        rows = [[] if self.relevant is None else self.relevant.row(row).tolist() for row in range(len(self.queries))]
-        for same in self.shared_queries:
-            every = [column for row in same for column in (int(self.target_columns[row]), *rows[row])]
-            for row in same:
-                rows[row] = list(dict.fromkeys([int(self.target_columns[row]), *every]))
-        return Ragged.of(rows)
+        return answers_of(self.shared_queries, self.target_columns.tolist(), self.relevant)
 
     def sharing(self) -> list[str]:
         """Say how many rows ask a query that other rows ask too, of another target; nothing where none does."""
@@ -384,3 +377,26 @@ class Galleries:
         """Return the per-query values of those `names` that are declared as means over queries (`metrics`)."""
         declared = cls.metrics(ranks)
         return {name: declared[name].of(ranks) for name in names if name in declared}
+
+
+def several(same: Iterable[list[int]], target: Sequence[Any]) -> list[list[int]]:
+    """Return the groups of rows that have several targets."""
+    return [rows for rows in same if len({target[row] for row in rows}) > 1]
+
+
+def answers_of(same: Sequence[Sequence[int]], target: Sequence[int], relevant: Ragged | None) -> Ragged | None:
+    """Add to Q rows of `relevant` what answers other rows of the same query.
+
+    Args:
+        same: groups of rows that ask one query of several targets.
+        target: column of each row's target.
+        relevant: Q rows of columns; None: nothing is known beyond the targets.
+    """
+    if not same:
+        return relevant
+    lists = [[] if relevant is None else relevant.row(row).tolist() for row in range(len(target))]
+    for rows in same:
+        every = [column for row in rows for column in (target[row], *lists[row])]
+        for row in rows:
+            lists[row] = list(dict.fromkeys([target[row], *every]))
+    return Ragged.of(lists)

@@ -5,7 +5,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,8 @@ from negbench.errors import DataError, OptionError
 
 ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 CELLS = (".csv", ".tsv")  # a value is a text
-SEPARATORS = ",;\t|"
+SEPARATOR = ";"  # of a list within one cell
+_SEPARATORS = ",;\t|"
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,25 @@ def unwritten(value: Any) -> Any:
     return value
 
 
+def listed(value: Any, where: str, *, cells: bool) -> list[Any]:
+    """Return a list, also one written as a text: with `SEPARATOR` between in cells. Raises DataError for others."""
+    value = unwritten(value)
+    if isinstance(value, str) and cells:
+        value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
+    if not isinstance(value, list | None):
+        raise DataError(f"{where}: expected a list, got {quoted(value)}")
+    return value or []
+
+
+def check_one(entry: str, where: str, known: Callable[[str], bool]) -> None:
+    """Raise DataError for an entry of a list that is several known names with another separator between."""
+    for mark in ("|", ",", SEPARATOR, "\t", " "):
+        parts = [part.strip() for part in entry.split(mark)]
+        if len(parts) > 1 and all(map(known, parts)):
+            what = f"{quoted(entry)} is {len(parts)} images with {mark!r} between"
+            raise DataError(f"{where}: {what}: write a list, or in a .csv put {SEPARATOR!r} there")
+
+
 def names_of(values: Mapping[str, Any], prefix: str = "") -> list[str]:
     """List the columns of a row, those of an object in it as paths."""
     nested = ((f"{prefix}{name}", value) for name, value in values.items())
@@ -115,23 +135,22 @@ def _parquet(content: bytes, path: Path) -> list[FileRow]:
 
 def _json(text: str, path: Path) -> list[FileRow]:
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if lines and _is_document(lines, path):
-        rows = enumerate(_entries(parsed(text, str(path)), path), start=1)
-        return [FileRow(f"{path}: row {number}", number, _values(row, f"{path}: row {number}")) for number, row in rows]
-    places = ((number, line, f"{path}: line {number}") for number, line in lines)
-    return [FileRow(where, number, _values(parsed(line, where), where)) for number, line, where in places]
+    if not lines or _is_lines(lines, path):
+        rows = [(f"{path}: line {number}", number, parsed(line, f"{path}: line {number}")) for number, line in lines]
+    else:
+        entries = enumerate(_entries(parsed(text, str(path)), path), start=1)
+        rows = [(f"{path}: row {number}", number, row) for number, row in entries]
+    return [FileRow(where, number, _values(row, where)) for where, number, row in rows]
 
 
-def _is_document(lines: list[tuple[int, str]], path: Path) -> bool:
-    """Whether a file is one JSON value, whatever its ending says; otherwise each line is one."""
-    array = lines[0][1].lstrip()[0] == "["
+def _is_lines(lines: list[tuple[int, str]], path: Path) -> bool:
+    """Whether each line is one JSON value, whatever the ending says; otherwise the file is one."""
+    of_lines = path.suffix.lower() == ".jsonl"
     try:
         first = json.loads(lines[0][1])
+        return len(lines) > 1 or (of_lines and not _rowlike(first))
     except (ValueError, RecursionError):
-        return path.suffix.lower() == ".json" or (array and len(lines) > 1)
-    if len(lines) > 1:
-        return False
-    return path.suffix.lower() == ".json" or _rowlike(first)
+        return of_lines and (len(lines) == 1 or not lines[0][1].lstrip().startswith("["))
 
 
 def _rowlike(value: Any) -> bool:
@@ -197,7 +216,7 @@ def _separator(text: str, path: Path) -> str:
         widths = {len(row) for row in islice(rows, 50) if row}
         return len(widths) == 1 and widths != {1}, first.count(separator)
 
-    return max(SEPARATORS, key=fit)
+    return max(_SEPARATORS, key=fit)
 
 
 def _once(names: list[str], where: str) -> None:

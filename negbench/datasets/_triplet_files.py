@@ -6,7 +6,7 @@ import re
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import joined
 from negbench.datasets._read import Reader, note, quoted
-from negbench.datasets._row_files import CELLS, FileRow, at, names_of, read_rows, unwritten
+from negbench.datasets._row_files import CELLS, FileRow, at, check_one, listed, names_of, read_rows, unwritten
 from negbench.datasets.image_files import EXTENSIONS, path_below
 from negbench.errors import DataError, printable
 
@@ -24,7 +24,6 @@ REQUIRED = ("reference", "text", "target")
 LISTS = ("relevant", "negatives")
 OPTIONAL = (*LISTS, "negative", "group", "split", "id")
 PATHS = "paths"  # no column: a table of image paths by id
-SEPARATOR = ";"  # of a list within one cell of a CSV file
 _VAL = ("val", "valid", "validation")
 _SPLITS = ("train", "test", "dev", *_VAL)
 
@@ -48,12 +47,16 @@ class TripletRow:
 
 @dataclass(frozen=True)
 class TripletTable:
-    """Contents of triplet files: rows, columns (all, and those not read), and the hash of the files' bytes."""
+    """Contents of triplet files: rows, columns (all, and those not read), and the hash of the files' bytes.
+
+    `spelled` is how the files name an image, where its id is another: with backslashes, in full, by an id of `paths`.
+    """
 
     rows: list[TripletRow]
     columns: tuple[str, ...]
     unread: tuple[str, ...]
     content: str
+    spelled: Mapping[str, str]
 
     @property
     def divided(self) -> bool:
@@ -109,7 +112,9 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     if "id" not in named and (len(names) < len(rows) or any(row.id is None for row in rows)):  # it names something else
         rows, form = [replace(row, id=None) for row in rows], replace(form, named={**named, "id": ""})
     used = {path if path in present else re.split(r"[.\[]", path)[0] for path in map(form.path, REQUIRED + OPTIONAL)}
-    return TripletTable(rows, tuple(present), tuple(name for name in present if name not in used), reader.content)
+    return TripletTable(
+        rows, tuple(present), tuple(name for name in present if name not in used), reader.content, form.spelled
+    )
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
@@ -164,12 +169,14 @@ class _Form:
         known: id -> path of an image.
         folders: of images; the last is the file's own.
         cells: whether every value of the file is a text.
+        spelled: image -> how the files name it first, if otherwise.
     """
 
     named: Mapping[str, str]
     known: Mapping[str, Any]
     folders: tuple[Path, ...] = ()
     cells: bool = False
+    spelled: dict[str, str] = field(default_factory=dict)
 
     @property
     def by_place(self) -> bool:
@@ -254,10 +261,7 @@ class _Form:
             raise DataError(f'{place}: {quoted(value)} is no list that can be read: write ["a", "b"]')
         if value is None:
             return ()
-        if column in LISTS and isinstance(value, str) and self.cells:
-            value = [name for name in value.split(SEPARATOR) if name.strip()]
-        if column in LISTS and not isinstance(value, list):
-            raise DataError(f"{place}: expected a list, got {quoted(value)}")
+        value = listed(value, place, cells=self.cells) if column in LISTS else value
         return tuple(self._image(each, place) for each in (value if isinstance(value, list) else [value]))
 
     def _image(self, value: Any, place: str) -> str:
@@ -268,7 +272,10 @@ class _Form:
             )
         name = _string(value["path"] if isinstance(value, dict) and "path" in value else value, place)
         name = re.sub(r"^(\d+)\.0$", r"\1", name) if self.cells else name  # as pandas writes whole numbers with a gap
-        return _image(_string(self.known.get(name, name), place), place, self.folders)
+        image = _image(_string(self.known.get(name, name), place), place, self.folders)
+        if image != name:
+            self.spelled.setdefault(image, name)
+        return image
 
 
 def _has(rows: Sequence[FileRow]) -> str:
@@ -317,13 +324,7 @@ def _check_separators(rows: Sequence[TripletRow]) -> None:
     names = {name for row in rows for name in (row.reference, row.target)}
     for row, column in product(rows, LISTS):
         for entry in {*getattr(row, column)} - names:
-            for separator in ("|", ",", "\t", " "):
-                parts = [part.strip() for part in entry.split(separator)]
-                if len(parts) > 1 and all(part in names or _is_picture(part) for part in parts):
-                    raise DataError(
-                        f"{row.where}, column '{column}': {quoted(entry)} is {len(parts)} images with {separator!r} "
-                        f"between: put {SEPARATOR!r} there"
-                    )
+            check_one(entry, f"{row.where}, column '{column}'", lambda part: part in names or _is_picture(part))
 
 
 def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRow]:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -59,6 +59,7 @@ class Dataset(Galleries, ABC):
         files: image files; None when loaded without images.
         missing, remarks: ids left out (`allow_missing`); what differs from the published counts, one line each.
         part: how this part was carved out of a larger one; empty for a whole split.
+        spelled: image -> how the user's files name it, where that is not its id.
 
     Raises:
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
@@ -75,6 +76,7 @@ class Dataset(Galleries, ABC):
     missing: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     part: str = ""
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     @abstractmethod

@@ -150,17 +150,16 @@ def read_image(path: Path) -> Image:
 
 @cache
 def _is_sound(path: Path, changed: int, size: int) -> bool:
-    """Whether a file can be decoded; PNG by its checksums, and JPEG by its end, as decoding takes ten times as long."""
+    """Whether a file can be decoded: PNG by its checksums, JPEG at an eighth of its size, which reads every byte."""
     from PIL import Image as pil
 
     try:
         with warnings.catch_warnings(action="ignore"), pil.open(path) as image:
             if image.format == "PNG":
                 image.verify()
-                return True
-            if image.format == "JPEG" and path.read_bytes().endswith(b"\xff\xd9"):
-                return True
-        read_image(path)
+            else:
+                image.draft(image.mode, (1, 1))
+                image.load()
     except Exception:  # as in `read_image`
         return False
     return True

@@ -96,7 +96,7 @@ class Triplets(Dataset):
         )
         remarks = tuple(f"{name}: {remark}" for remark in _remarks(table, rows, split))
         names, groups = columns_of(galleries)
-        data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
+        data = cls(kind, split, queries, names, groups, content, None, (), remarks, part, table.spelled)
         found = _find_images(names, homes) if images else None
         return data.loaded(found, files[0], allow_missing=options.allow_missing)
 

@@ -12,6 +12,7 @@ from negbench.data.scene import Scenes, Split
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
 from negbench.loop.types import State
+from negbench.mining.mined import copied
 from negbench.plugins.registry import registry
 from negbench.settings.config import MiningConfig, ResolvedConfig, RunConfig
 
@@ -37,8 +38,8 @@ def remarks_of(config: ResolvedConfig, loss: Loss, state: State, queries: int) -
 
 
 def _mined(state: State, queries: int) -> list[str]:
-    """Report stale pools and frequent fallbacks of each refresh (batch strategies: of each epoch), and ties cut."""
-    remarks = []
+    """Report targets with copies, ties cut, and stale pools and frequent fallbacks of each refresh (or epoch)."""
+    remarks = [line for row in state.behaviour[:1] for line in copied(row, queries)]
     for row in state.behaviour:
         when = f"epoch {int(row['epoch'])}"
         if row.get("stale"):

@@ -9,6 +9,7 @@ from negbench.errors import DataError
 from negbench.machine.room import check_unpacked
 
 NAMES = {"ids": ("ids", "id"), "texts": ("texts", "text")}
+_ANY = (*NAMES["ids"], *NAMES["texts"])
 
 
 def files_of(path: Path) -> list[Path]:
@@ -22,14 +23,16 @@ def read_vectors(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any
     Args:
         path: .npz with an array of names and one of vectors (`features`, or the only other one); .npy with a .txt of
             the same name, a name per line; .parquet with a column of names and one of lists.
-        names: "ids" or "texts", as the names are called.
+        names: "ids" or "texts", as the names are called; "": either, or none ([] is returned).
 
     Raises:
         DataError: names or vectors are absent, or names are Python objects.
         Exception: whatever zipfile, numpy or pyarrow raise for a damaged file.
     """
     if path.suffix == ".npy":
-        return path.with_suffix(".txt").read_text("utf-8").rstrip("\n").split("\n"), np.load(path, allow_pickle=False)
+        beside = path.with_suffix(".txt")
+        named = beside.read_text("utf-8").rstrip("\n").split("\n") if names or beside.is_file() else []
+        return named, np.load(path, allow_pickle=False)
     if path.suffix == ".parquet":
         import pandas as pd
 
@@ -37,21 +40,22 @@ def read_vectors(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any
         lists = [column for column in table if len(table) and isinstance(table[column].iloc[0], np.ndarray)]
         arrays: Any = {column: table[column].to_numpy() for column in table if column not in lists}
         arrays |= {column: np.stack([np.stack(cell) for cell in table[column]]) for column in lists}
-        return _named(arrays, [*table.columns], path, names)
+        known = [str(column) for column in table if names or column in (*lists, *_ANY)]
+        return _named(arrays, known, path, names)
     check_unpacked(path)
     with np.load(path, allow_pickle=False) as file:
         return _named(file, file.files, path, names)
 
 
 def _named(arrays: Any, keys: list[str], path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
-    wanted = next((name for name in NAMES[names] if name in keys), names)
+    wanted = next((name for name in NAMES.get(names, _ANY) if name in keys), names)
     others = [name for name in keys if name != wanted]
     key = others[0] if len(others) == 1 else "features"
-    for name in (wanted, key):
+    for name in (*[wanted] * bool(wanted), key):
         if name not in keys:
             raise DataError(f"{path} has no '{name}', only {', '.join(map(repr, keys[:10])) or 'nothing'}")
     try:
-        named, vectors = arrays[wanted], arrays[key]
+        named, vectors = arrays[wanted].tolist() if wanted else [], arrays[key]
     except ValueError as error:
         raise DataError(f"{path} holds Python objects: save ids with np.array(ids, dtype=str) ({error})") from error
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in named.tolist()], vectors
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in named], vectors

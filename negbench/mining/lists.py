@@ -1,16 +1,16 @@
 """Read negatives that somebody else chose for the queries of a data set, as `negbench mine` writes them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from negbench.datasets._read import Reader
-from negbench.datasets._row_files import CELLS, FileRow, names_of, read_rows, unwritten
+from negbench.datasets._row_files import CELLS, listed, names_of, read_rows
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, quoted
 
 _COLUMNS = ("negatives", "negative")
 _TRIPLET = ("reference", "text", "target")
+_IMAGES = ("reference", "target")
 
 
 def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
@@ -33,6 +33,12 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
     if column is None or keys is None:
         lacks = "no column 'query', nor reference, text and target" if column else "no column 'negatives' or 'negative'"
         raise DataError(f"{path}: {lacks} (it has {', '.join(map(quoted, has))})")
+    ids = {written: image for image, written in dataset.spelled.items()}
+
+    def read(value: Any) -> str:
+        name = str(value).strip()
+        return ids.get(name, name.replace("\\", "/"))
+
     places: dict[tuple[str, ...], list[int]] = {}
     for place, query in enumerate(dataset.queries):
         key = (query.id,) if keys == ("query",) else (query.reference, query.text, str(query.target))
@@ -40,26 +46,22 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
     lists: list[list[int]] = [[] for _ in dataset.queries]
     known = 0
     for row in rows:
-        found = places.get(tuple(str(row.values[key]).strip() for key in keys), ())
+        values = row.values
+        parts = (read(values[name]) if name in _IMAGES else str(values[name]).strip() for name in keys)
+        found = places.get(tuple(parts), ())
         known += len(found)
         for place in found:
-            target, own = dataset.queries[place].target, row.values.get("target")
-            if own is not None and str(own).replace("\\", "/") != target:
+            target, own = dataset.queries[place].target, values.get("target")
+            if own is not None and read(own) != target:
                 raise DataError(f"{row.where}: target {quoted(own)}, but the data's is {quoted(target)}: mine again")
-            lists[place] += _columns(row, column, dataset, cells=path.suffix.lower() in CELLS)
+            if values.get("fallback") in (None, 0, "0"):
+                value, where = values[column], f"{row.where}, column '{column}'"
+                one = column == "negative" and isinstance(value, str)
+                names = [value] if one else listed(value, where, cells=path.suffix.lower() in CELLS)
+                lacking = [each for each in names if read(each) not in dataset.column_of]
+                if lacking:
+                    raise DataError(f"{where}: {dataset.identity} has no image {quoted(lacking[0])}")
+                lists[place] += [dataset.column_of[read(each)] for each in names]
     if not known:
         raise DataError(f"{path} lists negatives of no query of {dataset.identity}: is it for other data or a split?")
     return lists
-
-
-def _columns(row: FileRow, column: str, dataset: Dataset, *, cells: bool) -> Iterator[int]:
-    if row.values.get("fallback") not in (None, 0, "0"):
-        return
-    value: Any = unwritten(row.values[column])
-    if isinstance(value, str):
-        value = value.split(";") if cells else [value]
-    for name in value or ():
-        image = dataset.column_of.get(str(name).strip().replace("\\", "/"))
-        if image is None:
-            raise DataError(f"{row.where}, column '{column}': {dataset.identity} has no image {quoted(name)}")
-        yield image

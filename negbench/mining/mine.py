@@ -22,6 +22,7 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
+from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ranks import count, less, window
 from negbench.mining.checked import answer_of, filtered, inside
 from negbench.mining.draws import draw, splitmix
@@ -98,7 +99,8 @@ def mine(
             if progress is not None:
                 progress(len(rows))
     stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
-    return Mined(**columns, stale=stale)
+    copies = torch.isin(task.target.cpu(), torch.cat(Copies.of(task.candidates)).cpu())
+    return Mined(**columns, stale=stale, copies=int(copies.sum()))
 
 
 # --- scores ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class Mined:
     fallback: Tensor  # [Q] int8: 0 none, 1 nearest allowed image below the target, 2 any allowed image
     cut_tie: Tensor  # [Q] bool: the pool leaves out an allowed image that scores exactly as one that it holds
     stale: bool  # every pool equals that of the previous refresh, though not all pools hold every allowed image
+    copies: int = 0  # queries whose target has the same embedding as another image of the task
 
     def frame(self) -> pd.DataFrame:
         """Return one row per query with every per-query field; `negatives` and `scores` as lists."""
@@ -57,7 +59,7 @@ class Mined:
         import pyarrow as pa
 
         columns: dict[str, pa.Array] = {}
-        for name in (f.name for f in dataclasses.fields(self) if f.name != "stale"):
+        for name in (f.name for f in dataclasses.fields(self) if f.name not in ("stale", "copies")):
             values = getattr(self, name).numpy()
             wide = pa.array(values.ravel().astype(np.float64 if values.dtype.kind == "f" else np.int64))
             if values.ndim == 1:
@@ -86,7 +88,15 @@ class Mined:
             "fallback_any": float((self.fallback == ANY_ALLOWED).sum()),
             "cut_ties": float(self.cut_tie.sum()),
             "stale": float(self.stale),
+            "copies": float(self.copies),
         }
+
+
+def copied(summary: Mapping[str, float], queries: int) -> list[str]:
+    """Say how many of the targets have copies, which are right answers under another id; nothing where none has."""
+    count = int(summary.get("copies", 0))
+    what = f"{count:,} of {queries:,} targets have the same embedding as another image, which may be drawn"
+    return [f"{what}: leave such copies out with --set mining.max_target=0.999"] * bool(count)
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,7 @@ _CONVERT = {  # what was seen, and the line that converts it
     ".xlsx": "{file}: pandas.read_excel('{file}').to_csv('{stem}.csv', index=False)",
     ".arrow": "{file}: datasets.Dataset.from_file('{file}').to_json('{stem}.jsonl')",
 }
-_READ = {
-    ".csv": "pandas.read_csv({})",
-    ".json": "pandas.read_json({})",
-    ".jsonl": "pandas.read_json({}, lines=True)",
-    ".parquet": "pandas.read_parquet({})",
-}
+_JOINED = (".csv", ".json", ".jsonl", ".parquet")  # tables that pandas reads by one call
 _COUNTED = 100_000  # files looked at
 _SHOWN = 3  # tables without triplets
 _READ_IT = f'read it before you add plugins = ["{PLUGIN}"]'
@@ -185,18 +180,22 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
 def _joins(files: Sequence[Path]) -> list[str]:
     """Name the first two tables that share a column, with the line that joins them."""
     columns = dict[Path, set[str]]()
-    for file in (file for file in files if file.suffix.lower() in _READ):
+    for file in (file for file in files if file.suffix.lower() in _JOINED):
         with suppress(NegbenchError):
             columns[file] = {name for row in read_rows(Reader(file.parent), file)[:1] for name in row.values}
     for one, other in combinations(columns, 2):
         if (shared := sorted(columns[one] & columns[other])) and columns[one] != columns[other]:
-            tables = [_READ[file.suffix.lower()].format(repr(file.name)) for file in (one, other)]
-            line = f"{tables[0]}.merge({tables[1]}, on={shared[0]!r})"
+            line = f"{_reading(one)}.merge({_reading(other)}, on={shared[0]!r})"
             return [
                 f"{one.name} and {other.name} share the column {shared[0]!r}: if one completes the other, {line}"
                 ".to_json('joined.jsonl', orient='records', lines=True)"
             ]
     return []
+
+
+def _reading(file: Path) -> str:
+    kind = file.suffix[1:].lower()
+    return f"pandas.read_{kind.removesuffix('l')}({file.name!r}{', lines=True' * (kind == 'jsonl')})"
 
 
 def _chosen(scan: Scan, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import Strategy, check_option
+from negbench.datasets._galleries import answers_of, several
 from negbench.errors import OptionError, quoted
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ragged import Ragged
@@ -167,10 +168,14 @@ class Miner:
                 f"got {tuple(queries.shape)} and {tuple(images.squeeze(1).shape)}"
             )
         target = _columns("targets", targets, len(queries), len(images))
-        known = answers_of(queries, target, _ragged("relevant", relevant, len(queries), len(images), target))
+        same: dict[int, list[int]] = {}
+        for later, first in zip(*(rows.tolist() for rows in Copies.of(queries[:, None])), strict=True):
+            same.setdefault(first, [first]).append(later)
+        known = _ragged("relevant", relevant, len(queries), len(images), target)
+        known = answers_of(several(same.values(), target.tolist()), target.tolist(), known)
         left_out = _ragged("excluded", excluded, len(queries), len(images))
         if exclude_relevant and known is None:
-            raise OptionError("exclude_relevant: no image is known to be relevant: there is no column 'relevant'")
+            raise OptionError("exclude_relevant: no image is known to be relevant: no `relevant`, nor equal queries")
         if exclude_relevant:
             parts = [part for part in (left_out, known) if part is not None]
             left_out = Ragged.of([[c for part in parts for c in part.row(i).tolist()] for i in range(len(queries))])
@@ -207,22 +212,6 @@ class Miner:
                 f"{name} row {int(empty[0])} is the zero vector or nearly so: it has no direction, drop it"
             )
         return normalize(tensor, dim=-1, eps=_SHORTEST) if self._normalize else tensor
-
-
-def answers_of(queries: Tensor, target: Tensor, relevant: Ragged | None) -> Ragged | None:
-    """Return `relevant`, and for equal rows of queries [Q, D] with different targets [Q] each other's answers, too."""
-    same: dict[int, list[int]] = {}
-    for later, first in zip(*(rows.tolist() for rows in Copies.of(queries[:, None])), strict=True):
-        same.setdefault(first, [first]).append(later)
-    groups = [rows for rows in same.values() if len(set(target[rows].tolist())) > 1]
-    if not groups:
-        return relevant
-    lists = [[] if relevant is None else relevant.row(row).tolist() for row in range(len(queries))]
-    for rows in groups:
-        every = [column for row in rows for column in (int(target[row]), *lists[row])]
-        for row in rows:
-            lists[row] = list(dict.fromkeys([int(target[row]), *every]))
-    return Ragged.of(lists)
 
 
 def _columns(name: str, given: Any, count: int, images: int) -> Tensor:

@@ -8,23 +8,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from negbench.checks.audit import configured
 from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
 from negbench.datasets._read import Reader
-from negbench.datasets._row_files import CELLS, ENDINGS, FileRow, names_of, read_rows, unwritten
-from negbench.datasets._triplet_files import SEPARATOR
+from negbench.datasets._row_files import CELLS, ENDINGS, FileRow, check_one, listed, names_of, read_rows
 from negbench.display import notes, stages
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.machine.files import atomic_write
-from negbench.machine.room import check_unpacked, device_named
-from negbench.metrics.equal_rows import Copies
+from negbench.machine.room import device_named
+from negbench.machine.vector_files import read_vectors
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
-from negbench.mining.mined import NO_FALLBACK
+from negbench.mining.mined import NO_FALLBACK, copied
 from negbench.mining.planes import planes_read
 from negbench.own.miner import Miner
 from negbench.settings.command_options import Audit, Mine
@@ -40,13 +37,14 @@ class MinedNegatives:
 
     `frame` holds query, target, the negatives and their scores (a list each, no negative twice) and the other fields of
     `negbench.mining.mine.Mined`; for a data set also reference and text, and ids instead of rows. `images` counts
-    the candidates; `source` names the data set and the model.
+    the candidates, `kept` the queries in the file; `source` names the data set and the model.
     """
 
     frame: pd.DataFrame
     summary: dict[str, float]
     images: int
     source: str = ""
+    kept: int = 0
 
 
 def write_negatives(asked: Mine) -> MinedNegatives:
@@ -58,22 +56,16 @@ def write_negatives(asked: Mine) -> MinedNegatives:
     mined = _of_dataset(asked) if asked.queries is None else _of_files(asked)
     mined = replace(mined, frame=_distinct(mined.frame))
     frame = _shaped(mined.frame, asked)
+    notes(copied(mined.summary, len(mined.frame)))
+    mined = replace(mined, kept=frame.index.nunique())
     if asked.out.suffix == ".parquet":
         with atomic_write(asked.out, "wb") as file:
             frame.to_parquet(file, index=False)
     else:
         with atomic_write(asked.out) as file:
-            # without columns of unknown numbers: `datasets` takes a column of nulls for one of no numbers
-            frame.dropna(axis="columns", how="all").to_json(file, orient="records", lines=True, force_ascii=False)
+            # without rates that some row lacks: `datasets` refuses a file with a number where an earlier file has none
+            frame.dropna(axis="columns").to_json(file, orient="records", lines=True, force_ascii=False)
     return mined
-
-
-def copies(candidates: Tensor, target: Tensor) -> list[str]:
-    """Say how many targets [Q] have the same embedding as another of [N, ...] images; nothing where none has."""
-    same = Copies.of(candidates.reshape(len(candidates), -1, candidates.shape[-1]))
-    count = int(torch.isin(target, torch.cat(same)).sum())
-    what = f"{count:,} of {len(target):,} targets have the same embedding as another image, which may be drawn"
-    return [f"{what}: leave such copies out with --set mining.max_target=0.999"] * bool(count)
 
 
 def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
@@ -92,12 +84,24 @@ def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
         named = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]
         long = frame[[*named, "negatives", "scores"]].explode(["negatives", "scores"])
         return long.rename(columns={"negatives": "negative", "scores": "score"}).astype({"score": float})
-    if asked.format != "sentence-transformers":
+    if asked.format not in ("sentence-transformers", "flagembedding"):
         return frame
-    full = frame[(frame["negatives"].map(len) == asked.draws) & (frame["fallback"] == NO_FALLBACK)]
+    least = asked.draws if asked.format == "sentence-transformers" else 1
+    full = frame[(frame["negatives"].map(len) >= least) & (frame["fallback"] == NO_FALLBACK)]
     if full.empty:
-        raise DataError(f"no query has {asked.draws} different negatives without a fallback: lower --draws")
-    columns = {"anchor": full["text" if "text" in full else "query"], "positive": full["target"]}
+        raise DataError(f"no query has {least} different negatives without a fallback: lower --draws")
+    query = full["text" if "text" in full else "query"]
+    if asked.format == "flagembedding":
+        return pd.DataFrame(
+            {
+                "query": query.map(str),
+                "pos": full["target"].map(lambda image: [str(image)]),
+                "neg": full["negatives"].map(lambda images: [*map(str, images)]),
+                "pos_scores": full["positive"].map(lambda score: [score]),
+                "neg_scores": full["scores"],
+            }
+        )
+    columns = {"anchor": query, "positive": full["target"]}
     columns |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
     scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
     return pd.DataFrame({**columns, "score": pd.Series(scores, index=full.index, dtype=object)})
@@ -124,16 +128,19 @@ def _of_dataset(asked: Mine) -> MinedNegatives:
                 generator=generator_of(every, "draws"),
                 progress=advance,
             )
+
+    def written(image: str | None) -> str | None:
+        return subject.dataset.spelled.get(image or "", image)
+
     names = {
         "query": [query.id for query in queries],
-        "reference": [query.reference for query in queries],
+        "reference": [written(query.reference) for query in queries],
         "text": [query.text for query in queries],
-        "target": [query.target for query in queries],
-        "negatives": [[images[column] for column in row] for row in mined.negatives.tolist()],
+        "target": [written(query.target) for query in queries],
+        "negatives": [[written(images[column]) for column in row] for row in mined.negatives.tolist()],
     }
     frame = pd.DataFrame(names).join(mined.frame().drop(columns="negatives"))
     source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
-    notes(copies(subject.task.candidates, subject.task.target))
     return MinedNegatives(frame, mined.summary(), len(images), source)
 
 
@@ -157,19 +164,18 @@ def _of_files(asked: Mine) -> MinedNegatives:
         device=device_named(asked.device),
         filters=Filters.of(mining),
     )
-    _, queries = _vectors("--queries", asked.queries)
+    texts, queries = _vectors("--queries", asked.queries)
     names, images = _vectors("--images", asked.images)
-    known, by_name = _targets(asked, names)
+    known = _targets(asked, names)
     target = known.pop("target")
     with stages("mine") as display, display.stage("mine", total=len(target)) as advance:
         mined = miner.refresh(
             queries, images, target, **known, exclude_relevant=mining.exclude_relevant, progress=advance
         )
-    notes(copies(torch.as_tensor(images), torch.from_numpy(target)))
     frame = mined.frame()
-    frame.insert(0, "query", np.arange(len(frame)))
+    frame.insert(0, "query", texts or np.arange(len(frame)))
     frame.insert(1, "target", target)
-    if by_name:
+    if names:
         frame["target"] = [names[row] for row in frame["target"]]
         frame["negatives"] = [[names[column] for column in row] for row in frame["negatives"]]
     return MinedNegatives(frame, mined.summary(), len(images))
@@ -187,40 +193,18 @@ def _settings(sets: Sequence[str]) -> MiningConfig:
 
 
 def _vectors(flag: str, file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """Read embeddings and, from .npz and .parquet, their names; [] where a file has none."""
-    names: Any = ()
+    """Read embeddings and their names; [] where a file has none."""
     try:
-        if file.suffix == ".parquet":
-            table = pd.read_parquet(file)
-            wide = [column for column in table if len(table) and isinstance(table[column].iloc[0], np.ndarray)]
-            if len(wide) != 1:
-                raise ValueError(f"expected one column of lists, not {len(wide)}")
-            names = next((table[column] for column in ("id", "ids") if column in table), ())
-            vectors = np.stack([np.stack(cell) if cell.dtype == object else cell for cell in table[wide[0]]])
-        else:
-            with file.open("rb") as opened:
-                arrays = np.load(opened, allow_pickle=False)
-                vectors = arrays
-                if not isinstance(arrays, np.ndarray):
-                    check_unpacked(file)
-                    key = next((key for key in ("ids", "texts") if key in arrays), None)
-                    others = [name for name in arrays.files if name != key]
-                    if len(others) != 1:
-                        raise ValueError(f"expected one array besides ids, not {', '.join(others) or 'none'}")
-                    names, vectors = arrays[key] if key else (), arrays[others[0]]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        names, vectors = read_vectors(file, "")
+    except (DataError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{flag} {file}: cannot be read: {error}") from error
-    if len(names) and len(names) != len(vectors):
+    if names and len(names) != len(vectors):
         raise DataError(f"{flag} {file}: {len(names)} names, but {len(vectors)} embeddings")
-    return [str(name) for name in names], vectors
+    return names, vectors
 
 
-def _targets(asked: Mine, names: Sequence[str]) -> tuple[dict[str, Any], bool]:
-    """Read `target`, and from a table also the lists `excluded` and `relevant`; ids of images become their rows.
-
-    Returns:
-        The columns, and whether targets are ids.
-    """
+def _targets(asked: Mine, names: Sequence[str]) -> dict[str, Any]:
+    """Read `target`, and from a table also the lists `excluded` and `relevant`; ids of images become their rows."""
     file = asked.targets
     assert file is not None
     if file.suffix.lower() in ENDINGS:
@@ -246,26 +230,19 @@ def _targets(asked: Mine, names: Sequence[str]) -> tuple[dict[str, Any], bool]:
             return index  # of other types, `Miner` takes whole numbers only
         if cells and not names and value.strip().isdecimal():
             return int(value)
-        parts = {mark: [part.strip() for part in str(value).split(mark)] for mark in ("|", ",", ";", "\t", " ")}
-        if mark := next((mark for mark, each in parts.items() if len(each) > 1 and {*each} <= {*row_of}), None):
-            better = f"put {SEPARATOR!r} there" if cells else "write a list"
-            raise DataError(f"{where}: {quoted(value)} is {len(parts[mark])} images with {mark!r} between: {better}")
+        check_one(str(value), where, row_of.__contains__)
         like = f"its ids are like {quoted(names[0])}" if names else "it has no ids"
         raise DataError(f"{where}: {quoted(value)} is not in {asked.images}: {like}")
 
-    def listed(row: FileRow, name: str) -> list[Any]:
-        where, value = f"--targets {row.where}, column '{name}'", unwritten(row.values.get(name))
-        if isinstance(value, str) and cells:
-            value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
-        if not isinstance(value, list | None):
-            raise DataError(f"{where}: expected a list, got {quoted(value)}")
-        return [found(each, where) for each in value or ()]
+    def columns(row: FileRow, name: str) -> list[Any]:
+        where = f"--targets {row.where}, column '{name}'"
+        return [found(each, where) for each in listed(row.values.get(name), where, cells=cells)]
 
-    lists = {name: [listed(row, name) for row in rows] for name in _LISTS if name in has}
+    lists = {name: [columns(row, name) for row in rows] for name in _LISTS if name in has}
     given = [row.values["target"] for row in rows]
     targets = [found(value, f"--targets {row.where}") for value, row in zip(given, rows, strict=True)]
     try:
         column = np.array(targets)
     except ValueError as error:
         raise DataError(f"--targets {file}, column 'target': expected a row or an id in each cell") from error
-    return {"target": column, **lists}, bool(names) and isinstance(given[0], str)
+    return {"target": column, **lists}

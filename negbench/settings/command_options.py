@@ -23,7 +23,7 @@ from negbench.settings.options import (
 
 MOVES_SCORES = False
 
-MinedFormat = Literal["parquet", "jsonl", "triplets", "sentence-transformers"]
+MinedFormat = Literal["parquet", "jsonl", "triplets", "sentence-transformers", "flagembedding"]
 PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems", "recipes"]
 
 
@@ -139,7 +139,8 @@ class Mine(SubjectOptions):
     format: MinedFormat | None = option(
         None,
         "parquet, jsonl: one row per query, with negatives, scores and statistics; triplets: one row per negative; "
-        "sentence-transformers: anchor, positive, negative_1, ..., score [default: by the ending of --out].",
+        "sentence-transformers: anchor, positive, negative_1, ..., score; flagembedding: query, pos, neg and their "
+        "scores [default: by the ending of --out].",
     )
     queries: Path | None = option(None, "Query embeddings: [Q, D] floats; files as for --images.", metavar="FILE")
     images: Path | None = option(
@@ -167,8 +168,9 @@ class Mine(SubjectOptions):
 
     @model_validator(mode="after")
     def _one_format(self) -> Self:
-        if self.format in ("parquet", "jsonl") and self.out.suffix != f".{self.format}":
-            raise ValueError(f"--format {self.format} needs an --out that ends in .{self.format}")
+        ending = {"parquet": ".parquet", "jsonl": ".jsonl", "flagembedding": ".jsonl"}.get(self.format or "")
+        if ending not in (None, self.out.suffix):
+            raise ValueError(f"--format {self.format} needs an --out that ends in {ending}")
         return self
 
     @model_validator(mode="after")

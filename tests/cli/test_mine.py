@@ -58,7 +58,12 @@ def test_writes_what_the_miner_finds(folder, targets, capsys):
     assert frame["target"].tolist() == columns.tolist()
     assert [list(row) for row in frame["negatives"]] == want.negatives.tolist()
     assert frame["fallback"].tolist() == want.fallback.tolist()
-    assert frame["false_negative_rate_pool"].notna().any() == (targets != "t.npy")
+    rates = frame["false_negative_rate_pool"].notna()
+    assert rates.any() == (targets != "t.npy")
+    assert not rates.all()
+    out = folder / "out.jsonl"
+    assert negbench(_command(folder, targets=folder / targets, out=out)) == 0
+    assert not {"false_negative_rate_pool", "overlap"} & {*pd.read_json(out, lines=True)}  # not known of every row
 
 
 def test_formats_hold_the_same_negatives_each_once(folder, capsys, refused):
@@ -109,7 +114,7 @@ def test_dot_products(folder):
 MISTAKES = [
     ("queries", "pickled.npy", "cannot be read"),
     ("queries", "text.npy", "cannot be read"),
-    ("queries", "several.npz", "expected one array besides ids, not a, b"),
+    ("queries", "several.npz", "has no 'features', only 'a', 'b'"),
     ("images", "missing.npy", "cannot be read"),
     ("images", "words.npy", "image_embeddings must be convertible"),
     ("targets", "q.npy", "--targets"),
@@ -122,12 +127,13 @@ MISTAKES = [
     ("draws", "1000000000", "--draws 1000000000: input should be less"),
     ("out", "negatives.csv", "--out 'negatives.csv': must end in .parquet"),
     ("format", "jsonl", "--format jsonl needs an --out that ends in .jsonl"),
+    ("format", "flagembedding", "--format flagembedding needs an --out that ends in .jsonl"),
     ("device", "gpu9", "--device gpu9"),
     ("device", "meta", "--device meta: it holds no numbers"),
     ("refresh", "99999999999999999999", "--refresh 99999999999999999999: input should be less"),
     ("set", "mining.bogus=1", "unknown setting 'mining.bogus'"),
     ("set", "train.lr=1", "unknown setting 'train.lr' in mining from embeddings in files"),
-    ("set", "mining.exclude_relevant=true", "no column 'relevant'"),
+    ("set", "mining.exclude_relevant=true", "relevant: no `relevant`, nor equal queries"),
     ("split", "val", "--queries gives embeddings: leave out --split"),
     ("device", "cuda", "--device cuda"),
 ]
@@ -185,13 +191,28 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, ending
         np.savez(named, ids=np.array(ids), features=images)
     else:
         pd.DataFrame({"id": ids, "vector": list(images)}).to_parquet(named)
-    assert negbench(_command(folder, images=named)) == 0
+    assert negbench(_command(folder)) == 0
     by_row = pd.read_parquet(folder / "out.parquet")
+    assert negbench(_command(folder, images=named)) == 0
+    of_names = pd.read_parquet(folder / "out.parquet")
     pd.DataFrame({"target": [f"img/{row}.jpg" for row in rows]}).to_parquet(folder / "names.parquet")
     assert negbench(_command(folder, images=named, targets=folder / "names.parquet")) == 0
     by_id = pd.read_parquet(folder / "out.parquet")
     assert by_id["negatives"].map(list).tolist() == [[ids[c] for c in row] for row in by_row["negatives"]]
     assert by_id["target"].tolist() == [ids[row] for row in rows]  # as the file of images writes them
+    assert of_names[["target", "scores"]].astype(str).equals(by_id[["target", "scores"]].astype(str))
+    np.savez(
+        folder / "q.npz", texts=np.array([f"in red {row}" for row in range(Q)]), features=np.load(folder / "q.npy")
+    )
+    out = folder / "out.jsonl"
+    assert negbench(_command(folder, queries=folder / "q.npz", images=named, format="flagembedding", out=out)) == 0
+    lines = pd.read_json(out, lines=True)
+    assert [*lines] == ["query", "pos", "neg", "pos_scores", "neg_scores"]
+    assert lines["query"].tolist() == [f"in red {row}" for row in range(Q)]
+    assert lines["pos"].tolist() == [[ids[row]] for row in rows]
+    assert lines["neg"].tolist() == by_id["negatives"].map(list).tolist()
+    for name, want in (("pos_scores", by_id["positive"].map(lambda score: [score])), ("neg_scores", by_id["scores"])):
+        assert np.array(lines[name].tolist()) == pytest.approx(np.array(want.tolist()), abs=1e-6)
     np.save(folder / "names.npy", np.array(["other.jpg"] * Q))
     message = "names.npy: row 1: 'other.jpg' is not in " + str(named)
     assert f"its ids are like {ids[0]!r}" in refused(
@@ -202,8 +223,8 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, ending
 CELLS = [
     ("a.parquet", "b.jpg", "row 2, column 'relevant': expected a list, got 'b.jpg'"),
     ("a.jsonl", "b.jpg", "line 2, column 'relevant': expected a list, got 'b.jpg'"),
-    ("a.csv", "b.jpg|c.jpg", "line 3, column 'relevant': 'b.jpg|c.jpg' is 2 images with '|' between: put ';' there"),
-    ("a.jsonl", ["b.jpg, c.jpg"], "column 'relevant': 'b.jpg, c.jpg' is 2 images with ',' between: write a list"),
+    ("a.csv", "b.jpg|c.jpg", "line 3, column 'relevant': 'b.jpg|c.jpg' is 2 images with '|' between: write a list"),
+    ("a.jsonl", ["b.jpg, c.jpg"], "column 'relevant': 'b.jpg, c.jpg' is 2 images with ',' between: write a list, or"),
     ("a.csv", "z.jpg", "column 'relevant': 'z.jpg' is not in"),
 ]
 
@@ -267,4 +288,6 @@ def test_queries_that_fell_back_are_left_out_or_marked(folder, capsys):
     capsys.readouterr()
     assert negbench([*arguments, "--format", "sentence-transformers"]) == 0
     assert pd.read_json(out, lines=True)["anchor"].tolist() == frame["query"][~fell].tolist()
+    assert negbench([*arguments, "--format", "flagembedding"]) == 0
+    assert pd.read_json(out, lines=True)["query"].tolist() == frame["query"][~fell].tolist()
     assert f"note: {fell.sum()} queries ({100 * fell.mean():.0f} %) fell back or have fewer" in capsys.readouterr().err

@@ -105,11 +105,13 @@ def test_nothing_is_said_of_a_healthy_run(vector_sets):
 
 def test_fallbacks_stale_pools_and_ties(vector_sets):
     rows = [
-        {"epoch": 1.0, "stale": 0.0, "fallback_below": 5.0, "fallback_any": 6.0},
-        {"epoch": 3.0, "stale": 1.0, "fallback_below": math.nan, "cut_ties": 1200.0},
+        {"epoch": 1.0, "stale": 0.0, "fallback_below": 5.0, "fallback_any": 6.0, "copies": 7.0},
+        {"epoch": 3.0, "copies": 7.0, "stale": 1.0, "fallback_below": math.nan, "cut_ties": 1200.0},
         {"epoch": 5.0, "cut_ties": 3.0},
     ]
-    assert remarks(vector_sets, behaviour=rows) == [
+    copies, *others = remarks(vector_sets, behaviour=rows)
+    assert copies.startswith("7 of 100 targets have the same embedding as another image, which may be drawn: leave")
+    assert others == [
         "epoch 1: 11% of the queries had an empty pool and drew from a fallback",
         "epoch 3: the refresh changed no pool",
         "1,203 pools cut a tie: of images with one score they hold those first in the corpus",

@@ -161,6 +161,27 @@ def test_the_mapped_column_wins_wherever_it_stands(tmp_path):
         load(tmp_path / "a.json", "text=caption,text=text")
 
 
+def test_likely_mistakes_are_remarked(tmp_path):
+    rows = [("7", "8"), ("8", "x"), ("8", "x"), ("9", "9"), ("9", "7"), ("a", "c"), ("a", "c"), ("a", "c")]
+    splits = ["val"] * 5 + ["trian", "trian", "dev"]
+    table = [f"{one},red,{other},{split}" for (one, other), split in zip(rows, splits, strict=True)]
+    file = write(tmp_path / "a.csv", "\n".join(["reference,text,target,split", *table]))
+    assert load(file).remarks[:3] == (
+        "a.csv: 3 of 8 triplets are in none of train, val and test: 'trian' (2), 'dev' (1)",
+        "a.csv: 1 of 5 val triplets are duplicates",
+        "a.csv: in 1 val triplets the target is the reference itself",
+    )
+    assert load(file, split="dev").remarks[0].endswith("in none of train, val and test: 'trian' (2)")
+    for columns in ("reference", "reference=", "image=ref"):
+        with pytest.raises(OptionError, match="columns must be OURS=THEIRS with commas between"):
+            load(file, columns)
+    write(file, "ref;caption;target\na;b;c\nd;e;x\\y")
+    assert "name them with --columns reference=NAME,text=NAME " in inspect_folder(tmp_path).missing[0]
+    scan = inspect_folder(tmp_path, "reference=ref, text=caption")
+    assert scan.triplets is not None
+    assert scan.triplets[1].rows[1].target == "x/y"
+
+
 # --- splits ------------------------------------------------------------------------------------------------------
 
 
@@ -292,7 +313,8 @@ def damaged(folder: Path) -> dict[str, bool]:
     """Write sound and damaged pictures; name -> whether it can be decoded."""
     png, jpg, webp = (picture(folder / f"sound.{kind}", 64).read_bytes() for kind in ("png", "jpg", "webp"))
     bad = {"page.png": b"<html>", "half.png": png[:-900], "bytes.png": png[:900] + b"????" + png[904:],
-           "half.jpg": jpg[:-900], "half.webp": webp[:-90]}  # fmt: skip
+           "half.jpg": jpg[:-900], "half.webp": webp[:-90],
+           "middle.jpg": jpg[:900] + b"\xff\xd8" + jpg[902:]}  # fmt: skip
     good = {"sound.png": png, "sound.jpg": jpg, "sound.webp": webp, "tail.jpg": jpg + b"\0\0", "jpg.png": jpg}
     for name, content in (bad | good).items():
         (folder / name).write_bytes(content)
@@ -309,8 +331,8 @@ def test_pictures_that_cannot_be_decoded_are_missing(tmp_path):
     assert load(file, images=True).missing == ()
     write(tmp_path / "a.json", [{**row, "split": split} for row in rows for split in ("train", "val")])
     (problem, _) = inspect_folder(tmp_path).missing
-    assert "5 of 10 images cannot be decoded" in problem
-    assert "; 5 of 10 train queries have one as reference or target" in problem
+    assert "6 of 11 images cannot be decoded" in problem
+    assert "; 6 of 11 train queries have one as reference or target" in problem
     assert inspect_folder(tmp_path, "", True).comparable
 
 

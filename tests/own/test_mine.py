@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -44,3 +45,27 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_pat
     assert [line["negatives"] for line in lines] == mined.frame["negatives"].tolist()
     with pytest.raises(OptionError, match=r"--out .*\.parquet or \.jsonl"):
         Mine.parsed({"strategy": "qure", "out": tmp_path / "n.csv", "dataset": "vectors"})
+
+
+def test_images_keep_the_spelling_of_the_file(tmp_path):
+    """With backslashes, and in full: in what is written, and when it is listed again."""
+    names = [f"{tmp_path}/pics/a.jpg", "shop\\b", "shop\\c", "shop/d"]
+    rows = [
+        {"reference": one, "text": "x", "target": other, "split": split}
+        for split in ("train", "val")
+        for one, other in zip(names, names[1:] + names[:1], strict=True)
+    ]
+    file = tmp_path / "t.csv"
+    pd.DataFrame(rows).to_csv(file, index=False)
+    ids = ["pics/a.jpg", "shop/b", "shop/c", "shop/d"]
+    np.savez(tmp_path / "images.npz", ids=np.array(ids), features=np.eye(4, dtype=np.float32))
+    np.savez(tmp_path / "texts.npz", texts=np.array(["x"]), features=np.ones((1, 4), dtype=np.float32))
+    sets = tuple(f"backbone.{name}={tmp_path / name}.npz" for name in ("images", "texts"))
+    given = {"dataset": str(file), "backbone": "precomputed", "sets": sets, "draws": 2}
+    mined = write_negatives(Mine(strategy="all-corpus", out=tmp_path / "n.jsonl", **given))
+    assert mined.frame["target"].tolist() == names[1:] + names[:1]
+    assert {*mined.frame["reference"], *mined.frame["negatives"].explode()} == {*names}
+    again = write_negatives(Mine(strategy=f"listed:file={tmp_path / 'n.jsonl'}", out=tmp_path / "m.jsonl", **given))
+    pairs = zip(mined.frame["negatives"], again.frame["negatives"], strict=True)
+    assert all(sorted(one) == sorted(other) for one, other in pairs)
+    assert not again.frame["fallback"].any()
