@@ -103,9 +103,8 @@ def run(
         NegbenchError: a user's mistake, raised before anything is computed if possible.
     """
     from negbench.display import Display, progress_console
-    from negbench.grid.cells import SCENES
     from negbench.loop.remarks import check_idle
-    from negbench.loop.runs import Bench, plan_run, run_config
+    from negbench.loop.runs import SCENES, Bench, plan_run, run_config
     from negbench.systems.system import load_config
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
@@ -138,10 +137,11 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     """
     from negbench.analysis.deciding import open_strategies
     from negbench.checks.forewarn import forewarn
-    from negbench.grid.cells import SCENES, Outcome
+    from negbench.grid.cells import Outcome
     from negbench.grid.compute import Execution, raise_failed
     from negbench.grid.estimate import MANY
     from negbench.grid.until import Until, computed_until
+    from negbench.loop.runs import SCENES
 
     asked, console = (asked or Compare()).but(**options), console or _silent()
     execution = Execution.of(asked)

@@ -16,13 +16,13 @@ from negbench.data.scene import Scenes
 from negbench.display import Display, duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Choice
-from negbench.grid.cells import SCENES, Cell, Outcome, plan
+from negbench.grid.cells import Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name, place_of
 from negbench.grid.compute import Execution
 from negbench.grid.estimate import Estimate
 from negbench.grid.looks import Looks
 from negbench.grid.until import Places, Until, computed_until, epochs_of_looks
-from negbench.loop.runs import plan_run
+from negbench.loop.runs import SCENES, plan_run
 from negbench.machine.files import runs_dir
 from negbench.settings.command_options import Claims
 from negbench.settings.config import ResolvedConfig, build_config

@@ -43,7 +43,7 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
         console.print(line, highlight=False, soft_wrap=True)
 
     if asked.dry_run:
-        from negbench.grid.cells import SCENES
+        from negbench.loop.runs import SCENES
 
         with SCENES.lenient() as lacking:
             work = ClaimsWork.of(asked, say)

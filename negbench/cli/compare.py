@@ -32,8 +32,8 @@ def compare(given: Mapping[str, Any]) -> dict[str, Any]:
     asked, console = _Asked.parsed(given), output.console()
     if asked.dry_run:
         from negbench.analysis.deciding import resolution
-        from negbench.grid.cells import SCENES
         from negbench.grid.estimate import Estimate
+        from negbench.loop.runs import SCENES
 
         with SCENES.lenient() as lacking:
             planned, rules, _ = api.plan_compare(asked, console)

@@ -17,7 +17,7 @@ from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.grid.axes import Choice, Fact, labels_of, short
 from negbench.grid.executors import Notify
-from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.loop.runs import SCENES, Bench, plan_run, run_config
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig
 from negbench.store.runfolder import RunFolder, Step, best_of, step_of
@@ -155,9 +155,6 @@ class Task:
     runs: Path
     uri: str | None
     tags: Mapping[str, str]
-
-
-SCENES = Scenes()  # one per process: a worker's cells share what the first one loaded
 
 
 def compute_task(task: Task, notify: Notify) -> tuple[str, bool]:

@@ -12,7 +12,7 @@ from typing import Any
 from negbench.display import notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes, Choice, joined, listed
-from negbench.grid.cells import SCENES, Cell, plan
+from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.dials import Dials, dial_choices, parse_dial
 from negbench.grid.estimate import Estimate
@@ -21,6 +21,7 @@ from negbench.grid.rates import FACTORS, MORE, Rates, at_rates
 from negbench.grid.systems import system_choices
 from negbench.grid.until import epochs_of_looks
 from negbench.loop.remarks import check_idle
+from negbench.loop.runs import SCENES
 from negbench.settings.layers import merged, read_recipe
 from negbench.settings.options import Compare
 from negbench.systems.system import system, systems

@@ -10,12 +10,12 @@ from typing import Self
 from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.grid.cells import SCENES, Cell, Outcome, Task, compute_task, title_of
+from negbench.grid.cells import Cell, Outcome, Task, compute_task, title_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.estimate import Estimate
 from negbench.grid.executors import Executor, Here, Processes
-from negbench.loop.runs import open_run
+from negbench.loop.runs import SCENES, open_run
 from negbench.machine import files
 from negbench.machine.signals import Stopped
 from negbench.plugins.registry import registry

@@ -7,10 +7,11 @@ from pathlib import Path
 from statistics import fmean
 
 from negbench.display import duration
-from negbench.grid.cells import SCENES, Cell
+from negbench.grid.cells import Cell
 from negbench.grid.comparison import place_of
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.rehearsal import Rehearsals
+from negbench.loop.runs import SCENES
 from negbench.machine.room import size
 from negbench.store.runfolder import RunFolder
 

@@ -14,11 +14,12 @@ from negbench.analysis.deciding import open_strategies
 from negbench.analysis.verdicts import Rules
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.grid.cells import SCENES, Cell, plan
+from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
 from negbench.grid.until import Until, computed_until
+from negbench.loop.runs import SCENES
 from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import Book
 

@@ -8,12 +8,11 @@ from negbench.analysis.verdicts import Rules
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.errors import OptionError
-from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION, generated_dev
 from negbench.loop.remarks import check_idle
-from negbench.loop.runs import open_run
+from negbench.loop.runs import SCENES, open_run
 from negbench.machine import files
 from negbench.machine.signals import Stopped
 from negbench.settings.config import build_config, resolved

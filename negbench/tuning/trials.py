@@ -16,9 +16,8 @@ import optuna
 
 from negbench.display import log, notes
 from negbench.errors import NegbenchError, RunError
-from negbench.grid.cells import SCENES
 from negbench.grid.executors import Executor, Notify
-from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.loop.runs import SCENES, Bench, plan_run, run_config
 from negbench.loop.types import Log, PlannedRun, RunResult, Watch
 from negbench.machine import files
 from negbench.plugins.registry import registry

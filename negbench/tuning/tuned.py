@@ -14,12 +14,13 @@ from optuna.trial import TrialState
 from negbench.analysis.tuned_gain import Tuning
 from negbench.display import log, stages
 from negbench.grid.axes import Choice
-from negbench.grid.cells import SCENES, Cell, Outcome, plan
+from negbench.grid.cells import Cell, Outcome, plan
 from negbench.grid.compare import ComparisonPlan
 from negbench.grid.comparison import KEY
 from negbench.grid.compute import Execution
 from negbench.grid.rates import DEV_FRACTION
 from negbench.grid.until import Until, computed_until
+from negbench.loop.runs import SCENES
 from negbench.machine.files import checked_name
 from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import Book

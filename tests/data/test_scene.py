@@ -18,12 +18,12 @@ from negbench.data.held import unfamiliar
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import RunError
-from negbench.grid.cells import SCENES, plan
+from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute
 from negbench.grid.executors import Here
 from negbench.loop import record
-from negbench.loop.runs import Bench, compute_run, open_run, plan_run, run_config
+from negbench.loop.runs import SCENES, Bench, compute_run, open_run, plan_run, run_config
 from negbench.loop.types import Watch
 from negbench.plugins.registry import build, registry
 from negbench.scoring import evaluation

@@ -19,9 +19,9 @@ from negbench.data import scene
 from negbench.datasets.dataset import DEV_QUERIES
 from negbench.datasets.synthetic import Synthetic
 from negbench.errors import NegbenchError
-from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here
+from negbench.loop.runs import SCENES
 from negbench.report.loaded import StudyResult
 from negbench.report.study import importance_frame, trials_frame
 from negbench.settings.config import resolved
