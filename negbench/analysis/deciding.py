@@ -15,28 +15,25 @@ from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, tables_o
 from negbench.analysis.words import label_of, percent
 from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
-from negbench.grid.compare import ComparisonPlan
-from negbench.grid.comparison import CellGroup, ComparisonFolder, place_of
+from negbench.grid.comparison import CellGroup, ComparisonFolder, Places, place_of
 from negbench.grid.looks import Looks
-from negbench.grid.until import Places
-from negbench.settings.options import parse_seeds
+from negbench.settings.options import Compare, parse_seeds
 from negbench.store.runfolder import RunFolder
 
 _DECIDED = {"baseline": "each difference from the baseline is", "all": "all pairs are", "best": "first place is"}
 
 
-def rules_of(planned: ComparisonPlan) -> Rules:
+def rules_of(asked: Compare, cells: Sequence[Cell]) -> Rules:
     """Return how the strategies of a comparison are compared, as its options say.
 
     Raises:
         OptionError, UnknownNameError: looks that do not fit, or a baseline or metric that is not there.
     """
-    asked = planned.asked
     alone = not asked.dials and asked.systems is None and asked.tuned is None
     looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=asked.pairs or ("best" if alone else "baseline"))
     rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
-    metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in planned.cells}
-    rules.check({cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in planned.cells}, metrics.values())
+    metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in cells}
+    rules.check({cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in cells}, metrics.values())
     return rules
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -61,6 +61,9 @@ def _kind_of(folder: Path) -> str | None:
     return str(files.read_json(path).get("kind", "comparison")) if path.exists() else None
 
 
+Places = Collection[tuple[str, ...]]  # of groups, as `place_of` returns them
+
+
 def place_of(labels: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a group's place in the grid, for any seed: its labels of `AXES`, '' for axes that the comparison lacks."""
     return tuple(str(labels.get(axis, "")) for axis in AXES)
@@ -91,7 +94,8 @@ class ComparisonFolder:
                 try:
                     stack.enter_context(files.locked(lock, wait=False))
                 except BlockingIOError:
-                    log.warning("comparison %s is being computed by another process: waiting for it", self.path.name)
+                    what = f"{self.about.get('kind', 'comparison')} {self.path.name}"
+                    log.warning("%s is being computed by another process: waiting for it", what)
                     stack.enter_context(files.locked(lock))
             yield
 

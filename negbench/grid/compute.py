@@ -9,7 +9,7 @@ from typing import Self
 
 from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, log, notes, progress_console, stages
-from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.errors import OptionError, UnknownNameError
 from negbench.grid.cells import Cell, Outcome, Task, compute_task, title_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
@@ -17,7 +17,6 @@ from negbench.grid.estimate import Estimate
 from negbench.grid.executors import Executor, Here, Processes
 from negbench.loop.runs import SCENES, open_run
 from negbench.machine import files
-from negbench.machine.signals import Stopped
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Claims
 from negbench.settings.layers import parse_plugin
@@ -85,14 +84,9 @@ def computed(
             encode_cells(todo, display)
     if executor.elsewhere or executor.workers > 1:
         SCENES.clear()  # free a large backbone here, as the workers load their own
-    try:
-        with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
-            outcomes = compute(folder, cells, execution, _progress(runs, cells, todo, execution, advance), before)
-    except (KeyboardInterrupt, Stopped):
-        kept = sum(row["run"] is not None for row in folder.cells())
-        log.warning("%d of %d cells are finished and kept in %s", kept, len(before) + len(cells), folder.path)
-        raise
-    for outcome in _failed(outcomes):
+    with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
+        outcomes = compute(folder, cells, execution, _progress(runs, cells, todo, execution, advance), before)
+    for outcome in failed(outcomes):
         log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
     return outcomes
 
@@ -167,16 +161,9 @@ def encode_cells(cells: Sequence[Cell], display: Display) -> None:
         open_run(cell.run, display, SCENES)
 
 
-def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """One outcome of each failed run."""
+def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return one outcome of each failed run."""
     return list({outcome.cell.hash: outcome for outcome in outcomes if outcome.error}.values())
-
-
-def raise_failed(outcomes: Sequence[Outcome]) -> None:
-    """Raise NegbenchError if a cell failed; called at a command's end."""
-    failed, total = _failed(outcomes), len({outcome.cell.hash for outcome in outcomes})
-    if failed:
-        raise NegbenchError(f"{len(failed)} of {total} cells failed; rerun the command to compute them again")
 
 
 def _progress(

@@ -18,9 +18,8 @@ import numpy as np
 
 from negbench.data.scene import Scenes
 from negbench.datasets.dataset import DEV_QUERIES
-from negbench.grid.cells import Cell, Outcome
-from negbench.grid.comparison import ComparisonFolder, place_of
-from negbench.grid.compute import Execution, computed
+from negbench.grid.cells import Cell
+from negbench.grid.comparison import place_of
 from negbench.plugins.registry import registry
 from negbench.scoring.stored import Values, values_of
 from negbench.settings.config import ResolvedConfig, RunConfig
@@ -99,15 +98,6 @@ class Rates:
                 cells = (*cells, replace(_trial(cells[0], beyond, runs, scenes), remarks=()))  # told before
             trials[place] = cells
         return Rates(trials)
-
-    def computed(self, folder: ComparisonFolder, execution: Execution, scenes: Scenes) -> tuple[Rates, list[Outcome]]:
-        """Compute the trials and those that they ask for."""
-        rates, outcomes = self, list[Outcome]()
-        while new := [cell for cell in rates.cells if cell.hash not in {each.cell.hash for each in outcomes}]:
-            outcomes += computed(folder, new, execution, outcomes)
-            rates = rates.grown(folder.path.parent, scenes)
-        folder.parent(execution.tracking_uri).complete()
-        return rates, outcomes
 
     @property
     def cells(self) -> list[Cell]:

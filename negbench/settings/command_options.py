@@ -101,7 +101,6 @@ class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
     long: int | None = option(
         None, "Also judge every claim after this many epochs, trained out, each length at half of the level.", ge=2
     )
-    listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
     seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
 

@@ -293,6 +293,15 @@ class WorkerOptions(Options):
     )
 
 
+class DryRunOptions(Options):
+    """What every command that computes can do instead."""
+
+    section: ClassVar[str] = "Output"
+    dry_run: bool = option(
+        False, "Print what it reads, what is finished, how long the rest takes and how much memory; then stop."
+    )
+
+
 class UntilOptions(Options):
     """Number of seeds."""
 

@@ -7,16 +7,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 
 from negbench.display import log, notes
-from negbench.errors import NegbenchError, RunError
-from negbench.grid.executors import Executor, Notify
+from negbench.errors import RunError
+from negbench.grid.compute import Execution
+from negbench.grid.executors import Event, Here, Notify, outcome_of
 from negbench.loop.runs import SCENES, Bench, plan_run, run_config
 from negbench.loop.types import Log, PlannedRun, RunResult, Watch
 from negbench.machine import files
@@ -211,24 +212,67 @@ def serve(job: Job, notify: Notify) -> int:
     return Book(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), notify)
 
 
-def run_study(job: Job, executor: Executor, notify: Notify) -> None:
-    """Compute a study with all workers of an executor, which share the runs folder.
+@dataclass(frozen=True, eq=False)
+class TrialSearch:
+    """The trials of studies, computed by all workers of an executor, which share the runs folder.
 
-    Raises:
-        NegbenchError: trial 0 failed, or every worker died.
+    Attributes:
+        studies: each with the job of its workers.
+        errors: place of a study in `studies` -> why it ended early: its default failed, or all its workers died.
     """
-    workers = executor.workers
-    if workers == 1 and not executor.elsewhere:
-        serve(job, notify)
-        return
-    alive = workers
-    for event in executor.run(serve, [job] * workers):
-        if event.kind == "note":
-            notify(event.value)
-        elif event.kind == "failed":
-            alive -= 1
-            if "trial 0, the default" in event.value:
-                raise NegbenchError(event.value)
-            notify(f"worker {event.index}: {event.value}; {alive} of {workers} workers continue")
-            if alive == 0:
-                raise NegbenchError(f"every worker died ({event.value}); rerun the command to resume")
+
+    studies: Sequence[tuple[Book, Job]]
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def run(self, execution: Execution) -> None:
+        """Compute them, log when one ends, and keep the MLflow runs of the studies open meanwhile."""
+        executor, count = execution.executor, len(self.studies)
+        several = -(-executor.workers // count)  # workers of a study, so that none is idle
+        jobs, alive, tell = [job for _, job in self.studies] * several, [several] * count, self._tell()
+
+        def take(event: Event) -> None:
+            place = event.index % count
+            if event.kind == "note":
+                tell(place, event.value)
+            elif event.kind == "failed":
+                alive[place] -= 1
+                tell(place, f"worker {event.index // count}: {event.value}; {alive[place]} of {several} continue")
+                if "trial 0, the default" in event.value or not alive[place]:
+                    self.errors.setdefault(place, str(event.value))
+                if event.detail:
+                    with files.atomic_write(self.studies[place][0].folder / "fault.txt") as file:
+                        file.write(event.detail)
+
+        with ExitStack() as parents:
+            for book, job in self.studies:
+                parents.enter_context(Parent(Tracker.open(book.folder.parent, job.uri), book.folder).working())
+            if isinstance(executor, Here):  # whose events come when a task ends
+                for index, job in enumerate(jobs):
+                    take(outcome_of(serve, index, job, take))
+            else:
+                SCENES.clear()  # the workers load their own
+                for event in executor.run(serve, jobs):
+                    take(event)
+                    if len(self.errors) == count:
+                        break
+        for book, _ in self.studies:
+            note_lost_copies(book.folder)
+
+    def _tell(self) -> Callable[[int, str], None]:
+        started, total = time.monotonic(), sum(job.trials for _, job in self.studies)
+
+        def tell(place: int, text: str) -> None:
+            name = f"{self.studies[place][0].spec.base['strategy']['name']}: " * (len(self.studies) > 1)
+            log.info("[%d/%d] %6.1f s  %s%s", self._ended(), total, time.monotonic() - started, name, text)
+
+        return tell
+
+    def _ended(self) -> int:
+        return sum(book.counts()[state] for book, _ in self.studies for state in ("finished", "pruned", "failed"))
+
+    def kept(self) -> str:
+        """Say what is finished, after an interruption."""
+        where = ", ".join(str(book.folder) for book, _ in self.studies)
+        return (
+            f"{self._ended()} of {sum(job.trials for _, job in self.studies)} trials are finished and kept in {where}"
+        )

@@ -20,6 +20,7 @@ from rich.console import Console
 from negbench.analysis import findings
 from negbench.analysis.leader import leader_table
 from negbench.analysis.words import markdown, spread
+from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.display import Display, duration
@@ -27,7 +28,6 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
-from negbench.grid.compare import over_recipe, plan_comparison
 from negbench.grid.comparison import ComparisonFolder, check_name, groups_of
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here, Processes

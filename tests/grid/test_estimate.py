@@ -3,8 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+from negbench.analysis.verdicts import Rules
+from negbench.campaign.compare import compared
+from negbench.campaign.plan import plan_comparison
 from negbench.grid.cells import Cell
-from negbench.grid.compare import plan_comparison
 from negbench.grid.estimate import Estimate, Rehearsals
 from negbench.grid.looks import Looks
 from negbench.settings.options import Compare
@@ -39,8 +41,9 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer,
 def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(longer, tmp_path):
     """Two groups of four epochs a run and two seeds; up to two further trials of each."""
     plan = plan_comparison(Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(longer)), tmp_path)
-    assert plan.epochs_after_trials(None) == (4 * 4, 4 * 4 + 2 * 2 * 4)
-    assert plan.epochs_after_trials(Looks((3, 1), 5)) == (4 * 4, 4 * 4 + 2 * 2 * 4 + 2 * 3 * 4)
+    for looks, more in ((None, 0), (Looks((3, 1), 5), 2 * 3 * 4)):
+        first = next(compared(plan, Rules(looks=looks)))
+        assert (first.ahead, first.later) == (plan.cells, 2 * 2 * 4 + more)
 
 
 def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_places(longer, tmp_path, monkeypatch):

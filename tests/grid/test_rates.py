@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from negbench import api
+from negbench.campaign.plan import plan_comparison
 from negbench.data.scene import Scenes
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.compare import plan_comparison
 from negbench.grid.executors import Here
 from negbench.grid.rates import paired_error
 from negbench.loop.runs import plan_run
@@ -224,7 +224,7 @@ def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
     recipe.write_text('[compare]\nlr = "fixed"\nseeds = 1\n', encoding="utf-8")
     common: dict[str, Any] = {"strategies": "top-k", "sets": tuple(vector_sets), "runs_dir": tmp_path}
     asked = (Compare(seeds=1, **common), Compare(recipe=recipe, **common), Compare(seeds=1, tuned=2, **common))
-    grid, fixed, tuned = (api.plan_compare(each, api._silent())[0] for each in asked)
+    grid, fixed, tuned = (api.plan_compare(each, print)[0] for each in asked)
     assert grid.rates is not None
     assert fixed.rates is None
     assert fixed.folder.path.name == f"{grid.folder.path.name}-lr-fixed"

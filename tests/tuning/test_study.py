@@ -14,6 +14,7 @@ from mlflow.tracking import MlflowClient
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from negbench import api
+from negbench.campaign.driver import carried_out
 from negbench.cli.main import run as negbench
 from negbench.data import scene
 from negbench.datasets.dataset import DEV_QUERIES
@@ -30,11 +31,11 @@ from negbench.store.tracking import default_uri
 from negbench.systems.system import load_config
 from negbench.tuning import final
 from negbench.tuning.book import Book, open_book
-from negbench.tuning.final import compare_best, finished, importance
+from negbench.tuning.final import best_and_default, finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.study_answer import study_answer
-from negbench.tuning.trials import Trials, note_lost_copies, open_study, run_study
+from negbench.tuning.trials import Trials, TrialSearch, open_study
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
 
@@ -49,7 +50,7 @@ def spec_of(sets: list[str], **changed: Any) -> StudySpec:
 
 def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> Book:
     book, job = open_study(runs, "s", spec_of(sets, **changed), trials=trials, tracking_uri=uri)
-    run_study(job, Here(), print)
+    TrialSearch([(book, job)]).run(Execution(Here()))
     return book
 
 
@@ -195,7 +196,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_
         book.work(dying, print)
     (before,) = book.frozen()
     watched(lambda epoch: pytest.fail("it was trained"))
-    run_study(job, Here(), print)
+    TrialSearch([(book, job)]).run(Execution(Here()))
     (again,) = book.frozen()
     assert [again.value] == values
     assert again.user_attrs["runs"] == before.user_attrs["runs"]
@@ -233,9 +234,7 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
     base = load_config(flags={"strategy": {"name": "shifted-top-k"}}, sets=[*vector_sets, *DEV])
     spec = StudySpec.of(base, build_space(base, search=["strategy.start=0:5:log"], fix=["strategy.stop-start"]))
     book, job = open_study(tmp_path, "s", spec, trials=2, tracking_uri="http://127.0.0.1:9")
-    run_study(job, Here(), print)
-    capsys.readouterr()
-    note_lost_copies(book.folder)
+    TrialSearch([(book, job)]).run(Execution(Here()))
     assert capsys.readouterr().err.count("2 trials of s have no whole MLflow copy (http://127.0.0.1:9 fails") == 1
     monkeypatch.setattr(os, "execve", lambda *command: None)
     monkeypatch.setattr(subprocess, "Popen", lambda command: None)
@@ -259,7 +258,8 @@ def test_the_best_band_is_compared_with_the_default_one(vector_sets, tmp_path):
     book = Book(tmp_path / "s", spec_of(vector_sets), trials=3)
     book.work(lambda trial: float(trial.number == 2), print)
     best = book.spec.space.plain(book.spec.config, finished(book)[0].params)
-    compare_best(book, tmp_path, (1,), None, Execution(Here(), "none"), print)
+    with carried_out(best_and_default(book, tmp_path, (1,), None), Execution(Here(), "none"), print):
+        pass
     rows = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
     used = {row["strategy"]: RunFolder(tmp_path / row["run"]).config.strategy.options for row in rows}
     bands = {name: (options["alpha"], options["beta"]) for name, options in used.items()}

@@ -15,11 +15,8 @@ from negbench.grid.axes import Axes, Choice, joined, listed
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.dials import Dials, dial_choices, parse_dial
-from negbench.grid.estimate import Estimate
-from negbench.grid.looks import Looks
-from negbench.grid.rates import FACTORS, MORE, Rates, at_rates
+from negbench.grid.rates import Rates, at_rates
 from negbench.grid.systems import system_choices
-from negbench.grid.until import epochs_of_looks
 from negbench.loop.remarks import check_idle
 from negbench.loop.runs import SCENES
 from negbench.settings.layers import merged, read_recipe
@@ -57,21 +54,6 @@ class ComparisonPlan:
         trials = {cell.hash: cell.step(runs) for cell in self.rates.cells}
         done = list(trials.values()).count("reuse")
         return f"{summary}; first {len(trials)} trials of the learning rate, {done} already finished"
-
-    def epochs_after_trials(self, looks: Looks | None) -> tuple[float, float]:
-        """Return the epochs of all runs that follow the planned trials, at least and at most."""
-        runs = self.folder.path.parent
-        left = {cell.hash: cell.config.train.epochs for cell in self.cells if cell.step(runs) != "reuse"}
-        most = 0.0 if looks is None else epochs_of_looks(self.cells, looks, len(looks.first))
-        for trials in () if self.rates is None else tuple(self.rates.trials.values()):
-            most += (len(FACTORS) + MORE - len(trials)) * trials[0].config.train.epochs
-        return sum(left.values()), sum(left.values()) + most
-
-    def price(self, looks: Looks | None, estimate: Estimate) -> list[str]:
-        """Say what the runs that are left take, as `Estimate.price`."""
-        least, most = self.epochs_after_trials(looks)
-        estimate.later = (0.0, most - least)
-        return estimate.price((*self.cells, *(self.rates.cells if self.rates else ())), self.folder.path.parent)
 
     @property
     def trials(self) -> ComparisonFolder:
