@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from negbench.own.negatives import MinedNegatives
     from negbench.report.loaded import Comparison, StudyResult
     from negbench.settings.command_options import Audit, Claims, Embed
+    from negbench.settings.config import RunConfig
     from negbench.settings.options import Study
 
 
@@ -103,22 +104,28 @@ def run(
         NegbenchError: a user's mistake, raised before anything is computed if possible.
     """
     from negbench.display import Display, progress_console
-    from negbench.loop.remarks import check_idle
     from negbench.loop.runs import SCENES, Bench, plan_run, run_config
-    from negbench.systems.system import load_config
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
     asked = (options or Run()).but(**{key: value for key, value in given.items() if value is not None})
-    named = {"system": asked.system} if asked.system else {}
-    flags = flag_layer(asked) | named
-    remarks = list[str]()
-    config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
-    display = Display(progress_console())
+    display, named = Display(progress_console()), {"system": asked.system} if asked.system else {}
     with display.live():
-        bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_run(config, SCENES)
-        notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, SCENES)])
+        bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_run(configured_run(asked), SCENES)
         return run_config(planned, replace(bench, scenes=SCENES, display=display, tags=named))
+
+
+def configured_run(asked: Run) -> RunConfig:
+    """Return the configuration of a run, and note what of its settings does nothing."""
+    from negbench.loop.remarks import check_idle
+    from negbench.loop.runs import SCENES
+    from negbench.settings.config import resolved
+    from negbench.systems.system import load_config
+
+    flags, remarks = flag_layer(asked) | ({"system": asked.system} if asked.system else {}), list[str]()
+    config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
+    notes([*remarks, *check_idle([("this run", config, resolved(config))], asked.sets, SCENES)])
+    return config
 
 
 def compare(asked: Compare | None = None, *, console: Console | None = None, **options: Any) -> Comparison:
@@ -202,7 +209,9 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     notes(plan.remarks)
     opened = open_study(plan.runs, plan.name, plan.spec, trials=plan.trials, storage=plan.storage, tracking_uri=uri)
     with carried_out(studied(plan, *opened), execution, _say(console)) as done:
-        finish(console, opened[0], plan.rules if done.any_finished else None, uri)
+        finished = {outcome.cell.labels["strategy"] for outcome in done.outcomes if outcome.run_id}
+        if len(finished) == 2 or not done.outcomes:  # else there is nothing to compare the best with
+            finish(console, opened[0], plan.rules if finished else None, uri)
     return StudyResult(plan.runs / plan.name, plan.storage)
 
 

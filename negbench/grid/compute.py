@@ -174,7 +174,8 @@ def _progress(
     total, left = len({cell.hash for cell in cells}), {cell.hash: cell for cell in todo}
 
     def progress(outcome: Outcome, done: int) -> None:
-        advance(1)
+        if drawn:
+            advance(1)
         if outcome.reused:
             return
         if not drawn:

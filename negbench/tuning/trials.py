@@ -246,7 +246,7 @@ class TrialSearch:
         with ExitStack() as parents:
             for book, job in self.studies:
                 parents.enter_context(Parent(Tracker.open(book.folder.parent, job.uri), book.folder).working())
-            if isinstance(executor, Here):  # whose events come when a task ends
+            if type(executor) is Here:  # whose events come when a task ends
                 for index, job in enumerate(jobs):
                     take(outcome_of(serve, index, job, take))
             else:

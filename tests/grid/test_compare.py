@@ -2,12 +2,11 @@
 
 import os
 import shutil
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from itertools import product
 from pathlib import Path
-from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -342,24 +341,6 @@ def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, capsys, mo
         assert "R@10" in out
         assert ("cannot be written: nothing was stored" in out) == ("--margin" in more)
     assert held(both.runs) == before
-
-
-def test_a_second_command_of_the_same_name_waits(vector_sets, tmp_path, logged):
-    """Otherwise the two mix their cells, and the page has verdicts on strategies that it lacks."""
-    first, there = ExitStack(), list[bool]()
-    first.enter_context(ComparisonFolder(tmp_path / "c").hold())
-
-    def ended() -> None:
-        there.extend(path.exists() for path in (tmp_path / "c" / "comparison.json", tmp_path / "c-rates"))
-        first.close()
-
-    Timer(1, ended).start()
-    more = ("--strategies", "in-batch", "--name", "c", "--no-report", "--tracking-uri", "none")
-    assert negbench(command_of(vector_sets, tmp_path, *more)) == 0
-    assert there == [False, False]
-    assert (tmp_path / "c" / "comparison.json").exists()
-    waiting = "comparison c is being computed by another process: waiting for it"
-    assert [record.getMessage() for record in logged].count(waiting) == 1
 
 
 def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused):
