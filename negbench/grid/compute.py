@@ -1,11 +1,14 @@
 """Compute cells for a command: encode first, show progress, estimate the rest after one cell, report failures."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
+
+import torch
 
 from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, log, notes, progress_console, stages
@@ -15,6 +18,7 @@ from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.estimate import Estimate
 from negbench.grid.executors import Executor, Here, Processes
+from negbench.grid.jobs import Jobs
 from negbench.loop.runs import SCENES, open_run
 from negbench.machine import files
 from negbench.plugins.registry import registry
@@ -49,7 +53,10 @@ class Execution:
         runs, uri = files.runs_dir(asked.runs_dir), asked.tracking_uri
         if runs.exists() and not runs.is_dir():  # planning may take long
             raise OptionError(f"--runs-dir {runs} is not a folder: name another one")
-        return cls(executor_of(asked.executor, asked.address, asked.workers, runs, uri), uri)
+        executor = executor_of(asked.executor, asked.address, asked.workers, runs, uri)
+        if isinstance(executor, Jobs) and (isinstance(asked, Study) or getattr(asked, "tuned", None)):
+            raise OptionError("--executor jobs computes cells, and trials follow from each other: use pool or ray")
+        return cls(executor, uri)
 
     def open(self) -> AbstractContextManager[object]:
         """Return the context of one command; at its end no worker is left."""
@@ -188,13 +195,20 @@ def _progress(
     return progress
 
 
+def gpus() -> tuple[str, ...]:
+    """Return the GPUs of this process, as CUDA_VISIBLE_DEVICES names them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(torch.cuda.device_count())) if given is None else given.split(",")
+    return tuple(name.strip() for name in names if name.strip())
+
+
 def executor_of(
     given: str | Executor, address: str | None, workers: int | None, runs: Path, uri: str | None
 ) -> Executor:
     """Check `--executor`, `--address` and `--workers`, and return the executor.
 
     Args:
-        given: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', or an executor, which is returned as it is.
+        given: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', 'jobs:FOLDER', or an executor, which is returned as it is.
         address: HOST:PORT of a Ray cluster's head; None: RAY_ADDRESS, else this machine alone.
         workers: maximum number of tasks at a time; None: 1, or with Ray as many as fit.
         runs: runs folder, which all nodes must share, like the cache.
@@ -209,10 +223,14 @@ def executor_of(
         if workers is not None or address is not None:
             raise OptionError("an executor object has its own workers and address: leave both out")
         return given
+    if given.partition(":")[0] == "jobs":
+        if workers is not None or address is not None or len(given) < 6:
+            raise OptionError("--executor jobs:FOLDER takes the folder, and neither --workers nor --address")
+        return Jobs(Path(given.removeprefix("jobs:")))
     chosen = parse_plugin(given)
     name = chosen.pop("name")
     if name not in ("pool", "ray"):
-        raise UnknownNameError("executor", name, ("pool", "ray"))
+        raise UnknownNameError("executor", name, ("pool", "ray", "jobs"))
     for key, value in chosen.items():
         if name == "pool" or key not in ("cpus", "gpus"):
             raise UnknownNameError("option", key, ("cpus", "gpus") if name == "ray" else (), where=f"--executor {name}")
@@ -223,5 +241,10 @@ def executor_of(
         if address is not None:
             raise OptionError("--address needs --executor ray")
         late = ("pandas", "pyarrow.parquet", *(() if uri == "none" else _TRACKING))
-        return Here() if workers in (None, 1) else Processes(workers, preload=late)
+        if workers in (None, 1):
+            return Here()
+        devices = gpus()
+        if 0 < len(devices) < workers:
+            notes([f"{workers} workers share {len(devices)} GPU{'s' * (len(devices) > 1)}"])
+        return Processes(workers, preload=late, devices=devices)
     return Ray.open([files.cache_dir(), runs], address, most=workers, **chosen)

@@ -285,7 +285,7 @@ class WorkerOptions(Options):
     executor: Any = option(
         "pool",
         "pool: processes on this machine; ray: tasks on a Ray cluster, e.g. ray:cpus=4:gpus=0.5 (otherwise one "
-        "CPU each, and one GPU if there is any).",
+        "CPU each, and one GPU if there is any); jobs:FOLDER: a file of cells there for a batch system.",
         cli=str,
     )
     address: str | None = option(
