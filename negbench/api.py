@@ -16,7 +16,7 @@ from negbench.display import notes
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.layers import flag_layer
-from negbench.settings.options import Compare, Named, Run
+from negbench.settings.options import Compare, PluginSpec, Run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from negbench.campaign.driver import Course
     from negbench.campaign.plan import ComparisonPlan
     from negbench.checks.audit import AuditResult
-    from negbench.claims.planning import JudgedClaims
     from negbench.datasets.dataset import Dataset
     from negbench.loop.types import RunResult
     from negbench.own.embed import EmbeddedFolder
     from negbench.own.negatives import MinedNegatives
+    from negbench.papers.planning import JudgedClaims
     from negbench.report.loaded import Comparison, StudyResult
     from negbench.settings.command_options import Audit, Claims, Embed
     from negbench.settings.config import RunConfig
@@ -82,10 +82,10 @@ def list_plugins(kind: str) -> list[str]:
 
 def run(
     *,
-    strategy: Named | None = None,
-    backbone: Named | None = None,
-    dataset: Named | None = None,
-    loss: Named | None = None,
+    strategy: PluginSpec | None = None,
+    backbone: PluginSpec | None = None,
+    dataset: PluginSpec | None = None,
+    loss: PluginSpec | None = None,
     seed: int | None = None,
     recipe: Path | str | None = None,
     sets: Sequence[str] = (),
@@ -108,7 +108,7 @@ def run(
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
-    asked = (options or Run()).but(**{key: value for key, value in given.items() if value is not None})
+    asked = (options or Run()).replace(**{key: value for key, value in given.items() if value is not None})
     display, named = Display(progress_console()), {"system": asked.system} if asked.system else {}
     with display.live():
         bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_run(configured_run(asked), SCENES)
@@ -145,7 +145,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     from negbench.campaign.driver import carried_out
     from negbench.grid.compute import Execution
 
-    asked, console = (asked or Compare()).but(**options), console or _silent()
+    asked, console = (asked or Compare()).replace(**options), console or _silent()
     execution = Execution.of(asked)
     planned, rules, course = plan_compare(asked, _say(console))
     path = planned.folder.path
@@ -204,7 +204,7 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     from negbench.tuning.search import plan_study, studied
     from negbench.tuning.trials import open_study
 
-    asked, console = (asked or Study()).but(**options), console or _silent()
+    asked, console = (asked or Study()).replace(**options), console or _silent()
     execution, plan, uri = Execution.of(asked), plan_study(asked), asked.tracking_uri
     notes(plan.remarks)
     opened = open_study(plan.runs, plan.name, plan.spec, trials=plan.trials, storage=plan.storage, tracking_uri=uri)
@@ -227,13 +227,13 @@ def claims(asked: Claims | None = None, *, console: Console | None = None, **opt
         NegbenchError: a user's mistake, or failed runs; raised after all other runs are computed and judged.
     """
     from negbench.campaign.driver import carried_out
-    from negbench.claims import table
-    from negbench.claims.planning import ClaimsWork
     from negbench.grid.compute import Execution
+    from negbench.papers import table
+    from negbench.papers.planning import ClaimsWork
     from negbench.report.build import write_report
     from negbench.settings.command_options import Claims
 
-    asked, console = (asked or Claims()).but(**options), console or _silent()
+    asked, console = (asked or Claims()).replace(**options), console or _silent()
     say, execution = _say(console), Execution.of(asked)
     work = ClaimsWork.of(asked, say)
     with carried_out(work.course(), execution, say) as done:
@@ -259,7 +259,7 @@ def audit(asked: Audit | None = None, **options: Any) -> AuditResult:
     from negbench.checks.audit import run_audit
     from negbench.settings.command_options import Audit
 
-    return run_audit((asked or Audit()).but(**options))
+    return run_audit((asked or Audit()).replace(**options))
 
 
 def mine(**options: Any) -> MinedNegatives:

@@ -1,21 +1,21 @@
 """What is undecided in a comparison: the strategies that need more seeds, and what deciding costs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from negbench.analysis.answer import open_pairs
 from negbench.analysis.differences import differences
-from negbench.analysis.findings import standing
+from negbench.analysis.findings import judge_so_far
 from negbench.analysis.prices import floor_of, seeds_for
 from negbench.analysis.statistics import Difference
 from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, tables_of
 from negbench.analysis.words import label_of, percent
 from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
-from negbench.grid.comparison import CellGroup, ComparisonFolder, Places, place_of
+from negbench.grid.comparison import CellGroup, ComparisonFolder, GroupKey, group_key
 from negbench.grid.looks import Looks
 from negbench.settings.options import Compare, parse_seeds
 from negbench.store.runfolder import RunFolder
@@ -39,11 +39,11 @@ def rules_of(asked: Compare, cells: Sequence[Cell]) -> Rules:
 
 def open_strategies(
     folder: ComparisonFolder, rules: Rules
-) -> Callable[[Sequence[Outcome], Places], tuple[Places, str]]:
-    """Return `undecided` of `Until`: the strategies with an undecided pair, and the cost of deciding it."""
+) -> Callable[[Sequence[Outcome], Collection[GroupKey]], tuple[Collection[GroupKey], str]]:
+    """Return a function that says which strategies need more seeds, and what these cost, as `looked` takes it."""
 
-    def undecided(outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
-        findings = standing(folder.path.parent, folder.document(outcomes), rules)
+    def undecided(outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
+        findings = judge_so_far(folder.path.parent, folder.document(outcomes), rules)
         rows = [
             replace(row, undecided=tuple(name for name in row.undecided if _place(row, strategy=name) in running))
             for row in findings.rows
@@ -57,7 +57,7 @@ def open_strategies(
 
 
 def _place(row: VerdictRow, **other: str) -> tuple[str, ...]:
-    return place_of({**vars(row), **other})
+    return group_key({**vars(row), **other})
 
 
 def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
@@ -71,7 +71,7 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
     done: dict[tuple[str, ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.seed):
         if cell.step(runs) == "reuse":
-            done.setdefault(place_of(cell.labels), []).append(cell)
+            done.setdefault(group_key(cell.labels), []).append(cell)
     folders = [tuple(RunFolder(runs / str(cell.folder)) for cell in own) for own in done.values()]
     groups = [CellGroup(own[0].labels, each) for own, each in zip(done.values(), folders, strict=True)]
     lines, tables = [], tables_of(groups, rules, main_only=True)

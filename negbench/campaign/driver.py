@@ -17,7 +17,7 @@ from negbench.display import log
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.compute import Execution, computed, failed
+from negbench.grid.compute import Execution, compute_and_log, failed
 from negbench.grid.estimate import MANY, Estimate
 from negbench.loop.runs import SCENES
 from negbench.machine.signals import Stopped
@@ -195,6 +195,6 @@ def _answered(asked: Round, execution: Execution, say: Callable[[str], None]) ->
     left = {cell.hash: cell.config.train.epochs for cell in asked.ahead if cell.step(asked.runs) != "reuse"}
     execution.estimate.later = (sum(left.values()), sum(left.values()) + asked.later)
     if asked.search is None:
-        return computed(asked.folder, asked.cells, execution, asked.before)
+        return compute_and_log(asked.folder, asked.cells, execution, asked.before)
     asked.search.run(execution)
     return ()

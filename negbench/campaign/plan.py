@@ -11,7 +11,7 @@ from typing import Any
 
 from negbench.display import notes, stages
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.axes import Axes, Choice, joined, listed
+from negbench.grid.axes import Axes, AxisValue, joined, listed
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.dials import Dials, dial_choices, parse_dial
@@ -119,7 +119,7 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
     axes = Axes.of(asked)
     wholes, others = _choices(asked, axes)
     cells, seen = list[Cell](), set[tuple[str, str]]()
-    remarks, failed = list[str](), list[tuple[Choice, NegbenchError]]()
+    remarks, failed = list[str](), list[tuple[AxisValue, NegbenchError]]()
     with stages("plan") as display:
         for whole in wholes:
             choices = [joined([*each, whole]) for each in product(*others)]
@@ -146,13 +146,13 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
     return ComparisonPlan(asked, folder, cells, size=_size(axes, cells)), [*dict.fromkeys(remarks), *skipped]
 
 
-def _left_out(whole: Choice, error: NegbenchError) -> dict[str, str]:
+def _left_out(whole: AxisValue, error: NegbenchError) -> dict[str, str]:
     """Return an entry of comparison.json's `left_out`."""
     strategy = merged(whole.layers).get("strategy")
     return {**whole.labels, **({} if strategy is None else {"strategy": strategy["name"]}), "reason": str(error)}
 
 
-def _choices(asked: Compare, axes: Axes) -> tuple[list[Choice], Sequence[list[Choice]]]:
+def _choices(asked: Compare, axes: Axes) -> tuple[list[AxisValue], Sequence[list[AxisValue]]]:
     """Return what is planned at a time, and left out where one of its cells cannot be planned; and the axes within."""
     if asked.systems is not None:
         if asked.losses is not None:
@@ -166,7 +166,7 @@ def _choices(asked: Compare, axes: Axes) -> tuple[list[Choice], Sequence[list[Ch
         return system_choices(chosen, axes.strategies, base, SCENES), replace(axes, losses=(), strategies=()).choices()
     if asked.dials:
         _single(axes, "--dial", "losses", "backbones", "datasets")
-    settings = [Choice(labels={"settings": "default"})] if asked.tuned else [Choice()]
+    settings = [AxisValue(labels={"settings": "default"})] if asked.tuned else [AxisValue()]
     return dial_choices(Dials.parsed(asked.dials)), [*axes.choices(), settings]
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from negbench.campaign.driver import Course, Done, Round
 from negbench.grid.cells import Cell, Outcome
-from negbench.grid.comparison import Places, place_of
+from negbench.grid.comparison import GroupKey, group_key
 from negbench.grid.looks import Looks
 
-Undecided = Callable[[Sequence[Outcome], Places], tuple[Places, str]]
+Undecided = Callable[[Sequence[Outcome], Collection[GroupKey]], tuple[Collection[GroupKey], str]]
 
 
 def looked(
@@ -38,16 +38,16 @@ def looked(
     outcomes = [*(yield replace(first, later=first.later + later))]
     if looks is None or not any(outcome.run_id for outcome in outcomes):
         return Done(folder, outcomes)
-    running = {place_of(cell.labels) for cell in cells}
+    running = {group_key(cell.labels) for cell in cells}
     for number, count in enumerate(looks.counts, 1):
-        failed = {place_of(outcome.cell.labels) for outcome in outcomes if outcome.error}
+        failed = {group_key(outcome.cell.labels) for outcome in outcomes if outcome.error}
         left, words = undecided([*first.before, *outcomes], running - failed)
         running = {*left}
         line = f"look {number}, {count} seeds{', without what failed' * bool(failed)}: {words}"
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
         cells = more(looks.seeds(looks.counts[number])[count:])
-        wanted = {cell.hash for cell in cells if place_of(cell.labels) in running}
+        wanted = {cell.hash for cell in cells if group_key(cell.labels) in running}
         cells = [cell for cell in cells if cell.hash in wanted]  # all places of a run have the same seeds
         later = first.later + epochs_of_looks(cells, looks, looks.counts[number])
         outcomes += yield Round(folder, cells, [*first.before, *outcomes], later=later, words=[line])

@@ -17,7 +17,7 @@ class _Asked(Claims):
 
 def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     """Return the first round, and how many seeds would decide each claim."""
-    from negbench.claims.planning import ClaimsWork
+    from negbench.papers.planning import ClaimsWork
 
     work = ClaimsWork.of(_Asked.parsed(given), say)
     return next(work.course()), work.outlook()
@@ -35,10 +35,10 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
     """Judge and print."""
     asked, console = _Asked.parsed(given), output.console()
     if asked.listed:
-        from negbench.claims import table
-        from negbench.claims.claim import chosen
+        from negbench.papers import table
+        from negbench.papers.claim import selected_claims
 
-        named = chosen(asked.only)
+        named = selected_claims(asked.only)
         console.print(table.listed(named))
         return {"claims": [asdict(claim) for claim in named]}
     from negbench import api

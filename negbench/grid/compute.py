@@ -63,7 +63,7 @@ class Execution:
         return self.executor if isinstance(self.executor, AbstractContextManager) else nullcontext()
 
 
-def computed(
+def compute_and_log(
     folder: ComparisonFolder, cells: Sequence[Cell], execution: Execution, before: Sequence[Outcome] = ()
 ) -> list[Outcome]:
     """Compute the cells that are not finished; log progress and failures.
@@ -92,24 +92,24 @@ def computed(
     if executor.elsewhere or executor.workers > 1:
         SCENES.clear()  # free a large backbone here, as the workers load their own
     with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
-        outcomes = compute(folder, cells, execution, _progress(runs, cells, todo, execution, advance), before)
+        outcomes = compute_silently(folder, cells, execution, _progress(runs, cells, todo, execution, advance), before)
     for outcome in failed(outcomes):
         log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
     return outcomes
 
 
-def compute(
+def compute_silently(
     folder: ComparisonFolder,
     cells: Sequence[Cell],
     execution: Execution,
     progress: Callable[[Outcome, int], None] = lambda outcome, done: None,
     before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
-    """Compute the cells that are not finished, without a word, and write comparison.json after every cell.
+    """Compute the cells that are not finished, and write comparison.json after every cell; prints nothing.
 
     Args:
-        folder, cells, execution, before: as for `computed`; `before` stays in comparison.json. In MLflow, the cells are
-            children of one run of the comparison's experiment.
+        folder, cells, execution, before: as for `compute_and_log`; `before` stays in comparison.json. In MLflow, the
+            cells are children of one run of the comparison's experiment.
         progress: called after every cell with its outcome and how many are done.
 
     Returns:
@@ -189,7 +189,11 @@ def _progress(
             what = title_of(outcome.cell, cells) + (f" FAILED: {outcome.error}" if outcome.error else "")
             log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
         cell, estimate = left.pop(outcome.cell.hash), execution.estimate
-        if outcome.run_id is not None and estimate.news(cell, runs / outcome.run_id) and (left or estimate.later[1]):
+        if (
+            outcome.run_id is not None
+            and estimate.add_computed(cell, runs / outcome.run_id)
+            and (left or estimate.later[1])
+        ):
             log.info(estimate.text(left.values(), executor.workers, elsewhere=executor.elsewhere))
 
     return progress

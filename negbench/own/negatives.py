@@ -179,8 +179,9 @@ def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     _, queries = _vectors("--queries", asked.queries)
     names, images = _vectors("--images", asked.images)
     known, by_name = _targets(asked, names)
-    part, total = slice(most or None), len(known["target"])
-    queries, known = queries[part], {name: values[part] for name, values in known.items()}
+    total = len(known["target"])
+    if most:
+        queries, known = queries[:most], {name: values[:most] for name, values in known.items()}
     target = known.pop("target")
     with stages("mine") as display, display.stage("mine", total=len(target)) as advance:
         mined = miner.refresh(

@@ -21,7 +21,7 @@ from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.looks import Looks
 from negbench.loop.runs import SCENES
 from negbench.settings.config import resolved
-from negbench.tuning.book import Book
+from negbench.tuning.book import StudyStore
 from negbench.tuning.spec import StudySpec
 
 _SEED = 0  # of fANOVA's random forest and of the draws, so that the same study gives the same tables
@@ -32,26 +32,26 @@ FEWEST = 10  # with fewer finished trials, an importance means nothing
 # --- trials ------------------------------------------------------------------------------------------------------
 
 
-def finished(book: Book) -> list[FrozenTrial]:
+def finished(book: StudyStore) -> list[FrozenTrial]:
     """Return the completed trials, best recall on the dev part first."""
     done = [trial for trial in book.frozen() if trial.state == TrialState.COMPLETE]
     return sorted(done, key=lambda trial: (-trial.values[0], trial.number))
 
 
-def is_default(book: Book, trial: FrozenTrial) -> bool:
+def is_default(book: StudyStore, trial: FrozenTrial) -> bool:
     """Whether a trial's point is the default; trial 0 is not if the default lies outside a range."""
     configs = (book.spec.space.config(book.spec.config, point, 0, closed=False) for point in (trial.params, {}))
     return len({str(resolved(config).identity()) for config in configs}) == 1
 
 
-def epochs_of(book: Book, trial: FrozenTrial) -> int | None:
+def epochs_of(book: StudyStore, trial: FrozenTrial) -> int | None:
     """Return the epochs that a trial trained, of all its seeds; None before the first scored one."""
     if trial.state == TrialState.COMPLETE:
         return resolved(book.spec.config).train.epochs * len(book.spec.seeds)
     return None if trial.last_step is None else trial.last_step + 1
 
 
-def importance(book: Book) -> dict[str, float]:
+def importance(book: StudyStore) -> dict[str, float]:
     """Return each knob's own share of the variance of recall over the space, largest first, summing to 1.
 
     Optuna's fANOVA (Hutter, Hoos, Leyton-Brown: An efficient approach for assessing hyperparameter importance, ICML
@@ -89,7 +89,7 @@ def _fanova(trials: Sequence[FrozenTrial]) -> dict[str, float]:
 # --- the best beside the default ---------------------------------------------------------------------------------
 
 
-def best_and_default(book: Book, runs: Path, fresh: Sequence[int], looks: Looks | None) -> Course:
+def best_and_default(book: StudyStore, runs: Path, fresh: Sequence[int], looks: Looks | None) -> Course:
     """Ask for the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
 
     Args:

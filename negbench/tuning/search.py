@@ -20,7 +20,7 @@ from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import layers_of, read_recipe
 from negbench.settings.options import Study
 from negbench.systems.system import with_system
-from negbench.tuning.book import Book, open_book
+from negbench.tuning.book import StudyStore, open_book
 from negbench.tuning.final import best_and_default, final_cells, final_rules
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec
@@ -39,7 +39,7 @@ class StudyPlan:
         trials: number of trials.
         fresh: seeds of the final runs, above those of the trials.
         looks: of the final runs.
-        storage: as for `Book`.
+        storage: as for `StudyStore`.
         remarks: what of the settings or of the system does nothing here.
     """
 
@@ -117,7 +117,7 @@ def plan_study(asked: Study) -> StudyPlan:
     )
 
 
-def studied(plan: StudyPlan, book: Book, job: Job) -> Course:
+def studied(plan: StudyPlan, book: StudyStore, job: Job) -> Course:
     """Ask for the missing trials, then for the best and the default on fresh seeds; a rerun resumes."""
     search = TrialSearch([(book, job)])
     yield replace(plan.first(), search=search)

@@ -26,7 +26,7 @@ from negbench.settings.config import RunConfig, resolved
 from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder, runs_of
 from negbench.store.tracking import RunLog, Tracker
-from negbench.tuning.book import Book, Objective, Pruned, trial_folder
+from negbench.tuning.book import Objective, Pruned, StudyStore, trial_folder
 from negbench.tuning.spec import StudySpec, first_refresh
 
 LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # deleted from a trial's runs
@@ -159,14 +159,14 @@ def _judged(trial: optuna.Trial, at: int) -> bool:
 
 def open_study(
     runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None = None, tracking_uri: str | None
-) -> tuple[Book, Job]:
+) -> tuple[StudyStore, Job]:
     """Open the study, creating it if absent, and return it with the job of its workers. Failed trials are queued again.
 
     Raises:
-        RunError, OptionError: see `Book`.
+        RunError, OptionError: see `StudyStore`.
     """
     folder = runs / name
-    book = Book(folder, spec, storage, trials)
+    book = StudyStore(folder, spec, storage, trials)
     for number in book.requeue_failed():
         log.info("%s: trial %d failed; queued again", name, number)
     Parent(Tracker.open(runs, tracking_uri), folder).open()
@@ -209,7 +209,7 @@ def serve(job: Job, notify: Notify) -> int:
     """Compute trials until the study has as many as requested; return how many this worker computed."""
     for path in job.spec.base["plugins"]:
         registry.add_file(Path(path))
-    return Book(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), notify)
+    return StudyStore(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), notify)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ class TrialSearch:
         errors: place of a study in `studies` -> why it ended early: its default failed, or all its workers died.
     """
 
-    studies: Sequence[tuple[Book, Job]]
+    studies: Sequence[tuple[StudyStore, Job]]
     errors: dict[int, str] = field(default_factory=dict)
 
     def run(self, execution: Execution) -> None:

@@ -19,14 +19,14 @@ from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import looked
 from negbench.display import stages
-from negbench.grid.axes import Choice
+from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import KEY
 from negbench.grid.rates import DEV_FRACTION
 from negbench.loop.runs import SCENES
 from negbench.machine.files import checked_name
 from negbench.settings.config import RunConfig, resolved
-from negbench.tuning.book import Book
+from negbench.tuning.book import StudyStore
 from negbench.tuning.final import finished
 from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
@@ -125,13 +125,13 @@ def compared_and_tuned(
     return replace(done, outcomes=[*default.outcomes, *done.outcomes], errors=failures)
 
 
-def _choice(tuning: Tuning) -> Choice:
+def _choice(tuning: Tuning) -> AxisValue:
     """Return what marks the cells of a tuned strategy."""
     failed = {"failed_trials": f"{tuning.failed} of {tuning.trials}"} if tuning.failed else {}
-    return Choice(labels={**tuning.labels, "settings": "tuned"}, facts=failed)
+    return AxisValue(labels={**tuning.labels, "settings": "tuned"}, facts=failed)
 
 
-def _opened(combination: Combination, runs: Path, name: str, trials: int, uri: str | None) -> tuple[Book, Job]:
+def _opened(combination: Combination, runs: Path, name: str, trials: int, uri: str | None) -> tuple[StudyStore, Job]:
     """Open a combination's study, which is one as of `negbench study`, named 'NAME-tune-STRATEGY-DIGEST'."""
     spec = combination.spec
     assert spec is not None
@@ -139,7 +139,7 @@ def _opened(combination: Combination, runs: Path, name: str, trials: int, uri: s
     return open_study(runs, title, spec, trials=trials, tracking_uri=uri)
 
 
-def _result(combination: Combination, book: Book | None, error: str) -> tuple[Tuning, list[RunConfig]]:
+def _result(combination: Combination, book: StudyStore | None, error: str) -> tuple[Tuning, list[RunConfig]]:
     """Return a combination's tuning, and one configuration per seed on the whole of train.
 
     These are the defaults if nothing was tuned, and none if the search failed.

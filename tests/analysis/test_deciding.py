@@ -24,7 +24,7 @@ from negbench.analysis.statistics import Design, Difference, Interval, Pairs, Va
 from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
 from negbench.cli.main import run as command
 from negbench.errors import OptionError, RunError
-from negbench.grid.comparison import ComparisonFolder, place_of
+from negbench.grid.comparison import ComparisonFolder, group_key
 from negbench.grid.looks import Looks
 from negbench.machine.files import read_json
 from negbench.metrics.query_ranks import QueryRanks
@@ -264,13 +264,13 @@ def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(tmp_
         undecided: tuple[str, ...]
 
     rows = [Row("a", ("c", "d")), Row("b", ("c",)), Row("c", ("a", "b")), Row("d", ("a",)), Row("e", ())]
-    monkeypatch.setattr(deciding, "standing", lambda *_: SimpleNamespace(rows=rows, groups=()))
+    monkeypatch.setattr(deciding, "judge_so_far", lambda *_: SimpleNamespace(rows=rows, groups=()))
     seen = list[Any]()
     monkeypatch.setattr(deciding, "open_pairs", lambda groups, left: seen.extend(left) or "")
     undecided = open_strategies(ComparisonFolder(tmp_path), Rules())
-    running = {place_of({"strategy": name}) for name in "abde"}
+    running = {group_key({"strategy": name}) for name in "abde"}
     left, words = undecided([], running)
-    assert left == {place_of({"strategy": name}) for name in "ad"}
+    assert left == {group_key({"strategy": name}) for name in "ad"}
     assert [(row.strategy, row.undecided) for row in seen] == [("a", ("d",)), ("b", ()), ("d", ("a",)), ("e", ())]
     assert words == "each difference from the baseline is decided"
 

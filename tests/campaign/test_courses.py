@@ -260,7 +260,7 @@ def computing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(folder.path.name)
         return [Outcome(each, None, "mend this", False) for each in asked]
 
-    monkeypatch.setattr(driver, "computed", computed)
+    monkeypatch.setattr(driver, "compute_and_log", computed)
     monkeypatch.setattr(driver, "forewarn", lambda asked, *_: seen.append(f"warned of {len(asked)}"))
     return seen
 
@@ -318,7 +318,7 @@ def test_an_interruption_says_what_is_kept_and_frees_the_folder(
     computing, error, inside, tmp_path, monkeypatch, logged
 ):
     """In a round, or within the course."""
-    folder, real = ComparisonFolder(tmp_path / "c"), driver.computed
+    folder, real = ComparisonFolder(tmp_path / "c"), driver.compute_and_log
 
     def computed(*given: Any) -> list[Outcome]:
         folder.write([ended(given[1][0]), ended(given[1][1], "lost")])
@@ -330,7 +330,7 @@ def test_an_interruption_says_what_is_kept_and_frees_the_folder(
         yield Round(folder, cells("a", (0, 1)), [ended(cell("b", 0))])
         raise error
 
-    monkeypatch.setattr(driver, "computed", computed)
+    monkeypatch.setattr(driver, "compute_and_log", computed)
     with pytest.raises(type(error)), carry(course(), []):
         pytest.fail("it was not carried out")
     assert [record.getMessage() for record in logged] == [f"1 of 3 cells are finished and kept in {tmp_path / 'c'}"]

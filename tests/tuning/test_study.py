@@ -30,7 +30,7 @@ from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import default_uri
 from negbench.systems.system import load_config
 from negbench.tuning import final
-from negbench.tuning.book import Book, open_book
+from negbench.tuning.book import StudyStore, open_book
 from negbench.tuning.final import best_and_default, finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
@@ -48,7 +48,7 @@ def spec_of(sets: list[str], **changed: Any) -> StudySpec:
     return StudySpec.of(base, build_space(base), **changed)
 
 
-def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> Book:
+def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> StudyStore:
     book, job = open_study(runs, "s", spec_of(sets, **changed), trials=trials, tracking_uri=uri)
     TrialSearch([(book, job)]).run(Execution(Here()))
     return book
@@ -255,7 +255,7 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
 
 
 def test_the_best_band_is_compared_with_the_default_one(vector_sets, tmp_path):
-    book = Book(tmp_path / "s", spec_of(vector_sets), trials=3)
+    book = StudyStore(tmp_path / "s", spec_of(vector_sets), trials=3)
     book.work(lambda trial: float(trial.number == 2), print)
     best = book.spec.space.plain(book.spec.config, finished(book)[0].params)
     with carried_out(best_and_default(book, tmp_path, (1,), None), Execution(Here(), "none"), print):
@@ -332,7 +332,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
 
 
 def test_tables_of_what_was_found(tmp_path, vector_sets):
-    book = Book(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=24)
+    book = StudyStore(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=24)
     assert importance(book) == {}
     book.work(lambda trial: 0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2, print)
     trials = trials_frame(book)
@@ -350,7 +350,7 @@ def test_tables_of_what_was_found(tmp_path, vector_sets):
 
 
 def test_an_order_that_resampling_turns_is_not_shown(tmp_path, vector_sets, monkeypatch):
-    book = Book(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=10)
+    book = StudyStore(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=10)
     book.work(lambda trial: trial.number / 10, print)
     for turned, shown in ((1, True), (2, False)):  # of ten draws
         orders = iter([{"a": 0.6, "b": 0.4}, *[{"b": 0.6, "a": 0.4}] * turned, *[{"a": 0.9, "b": 0.1}] * 10])
@@ -369,7 +369,7 @@ def test_an_order_that_resampling_turns_is_not_shown(tmp_path, vector_sets, monk
 )
 def test_the_answer_says_what_trial_0_was(search, best, lines, vector_sets, tmp_path):
     base = load_config(flags={"strategy": {"name": "dqe"}}, sets=[*vector_sets, *DEV])
-    book = Book(tmp_path / "s", StudySpec.of(base, build_space(base, search=search)), trials=2)
+    book = StudyStore(tmp_path / "s", StudySpec.of(base, build_space(base, search=search)), trials=2)
 
     book.work(lambda trial: 0.5 if trial.number == best else 0.3, print)
     said = " ".join(study_answer(book, None))

@@ -167,7 +167,7 @@ def test_failed_trials_are_told_wherever_the_rule_is_judged(vector_flags, tmp_pa
         assert failed == {"top-k": 2 * broken, "after-target": 0}
         assert {each["trials"] for each in _tunings(tmp_path)} == {3}
         rows = [row for row in stored(tmp_path, "c").main if row.strategy == "top-k"]
-        marks = {row.settings: row.named for row in rows}
+        marks = {row.settings: row.marked_label for row in rows}
         assert marks == {"default": "top-k", "tuned": "top-k (2 of 3 trials failed)" if broken else "top-k"}
     assert "top-k keeps its default (2 of its 3 trials FAILED)" in said[True]
     assert said[True].count("(2 of 3 trials failed)") > 1  # the table and the answer

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.seeds import looked
-from negbench.claims.claim import Claim, chosen, settings
-from negbench.claims.evidence import Evidence, lacking
-from negbench.claims.judge import JudgedClaim, at_both, judge
-from negbench.claims.table import write_judged
 from negbench.data.scene import Scenes
 from negbench.display import Display, duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.axes import Choice
+from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, Outcome, plan
-from negbench.grid.comparison import ComparisonFolder, Places, check_name, default_name, place_of
+from negbench.grid.comparison import ComparisonFolder, GroupKey, check_name, default_name, group_key
 from negbench.grid.looks import Looks
 from negbench.loop.runs import SCENES, plan_run
 from negbench.machine.files import read_json, runs_dir
+from negbench.papers.claim import Claim, selected_claims, settings
+from negbench.papers.evidence import Evidence, lacking
+from negbench.papers.judge import JudgedClaim, at_both, judge
+from negbench.papers.table import write_judged
 from negbench.settings.command_options import Claims
 from negbench.settings.config import ResolvedConfig, build_config
 from negbench.settings.layers import layers_of, recipe_settings
@@ -132,7 +132,7 @@ class ClaimsWork:
         if len(finished) < len(self.plan.cells):
             return []
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
-        places = {place_of(cell.labels) for cell in finished}
+        places = {group_key(cell.labels) for cell in finished}
         return [f"after {len(self.looks.first)} seeds {self.undecided(outcomes, places)[1]}"]
 
     def more(self, seeds: Sequence[int]) -> list[Cell]:
@@ -155,9 +155,9 @@ class ClaimsWork:
         epochs = f", {self.plan.config.train.epochs} and {self.asked.long} epochs" if self.asked.long else ""
         return f"{self.plan.config.dataset.name}, {self.plan.config.backbone.name}{epochs}, seeds {seeds}"
 
-    def undecided(self, outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
+    def undecided(self, outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
         """Return, for `looked`, the settings of undecided claims' undecided tests, and a line on their cost."""
-        place = {cell.labels["system"]: place_of(cell.labels) for cell in self.plan.cells}
+        place = {cell.labels["system"]: group_key(cell.labels) for cell in self.plan.cells}
         by_length = self._by_length(outcomes)
         left_open = [(end, f) for end, judged in by_length.items() for f in judged if f.verdict == "undecided"]
         claims = list({one.claim.number: one for _, one in left_open}.values())
@@ -170,7 +170,9 @@ class ClaimsWork:
         left = set[tuple[str, ...]]().union(*(places for places in needed if places <= {*running}))
         if not claims:
             return left, "all claims are decided"
-        done = [outcome for outcome in outcomes if outcome.run_id is not None and place_of(outcome.cell.labels) in left]
+        done = [
+            outcome for outcome in outcomes if outcome.run_id is not None and group_key(outcome.cell.labels) in left
+        ]
         took = sum(sum(RunFolder(self.runs / str(o.run_id)).result["seconds"].values()) for o in done)
         numbers = ", ".join(str(one.claim.number) for one in claims)
         text = f"{len(claims)} claim{'s are' if len(claims) > 1 else ' is'} undecided ({numbers})"
@@ -216,7 +218,9 @@ class ClaimsWork:
 def _planned(asked: Claims, runs: Path, seeds: Sequence[int]) -> ClaimsPlan:
     own = str(recipe_settings(asked.recipe).get("system", PLAIN))
     with stages("plan") as display:
-        return plan_claims(chosen(asked.only), base_layers(asked), seeds, runs, display, SCENES, asked.long, own)
+        return plan_claims(
+            selected_claims(asked.only), base_layers(asked), seeds, runs, display, SCENES, asked.long, own
+        )
 
 
 def base_layers(asked: Claims) -> list[Layer]:
@@ -279,7 +283,7 @@ def plan_claims(
             own, remarks = with_system([*base, {"system": settings()[name]["system"]}], scenes)
             changes = {key: value for key, value in settings()[name].items() if key != "system"}
             configs = [build_config([own, *base, changes, ends[end], {"seed": seed}]) for seed in seeds]
-            choices = [Choice(labels={"system": name + end})] * len(configs)
+            choices = [AxisValue(labels={"system": name + end})] * len(configs)
             claims_plan.cells.extend(plan(configs, runs, display, scenes, choices))
         except NegbenchError as error:
             claims_plan.undefined[name + end] = str(error)

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from negbench.analysis.words import markdown
-from negbench.claims.claim import Claim, ClaimTest, Condition
-from negbench.claims.judge import Answer, JudgedClaim
 from negbench.machine import files
+from negbench.papers.claim import Claim, ClaimTest, Condition
+from negbench.papers.judge import Answer, JudgedClaim
 
 WIDTH = 80  # of tables, so that they fit any terminal and a report
 STYLES = {  # of verdicts, in the order in which they are counted
