@@ -5,6 +5,7 @@
 computes the cell in line NUMBER, from 0, of FOLDER/cells.jsonl.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -109,16 +110,15 @@ def _compute(row: dict[str, Any], notify: Notify) -> str:
 
 
 def _main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m negbench.grid.jobs", description="Compute one handed-out cell.")
+    parser.add_argument("folder", type=Path, help="that of --executor jobs:FOLDER")
+    parser.add_argument("number", type=int, help="line of its cells.jsonl, from 0")
+    given = parser.parse_args()
     stop_on_signals()
     try:
-        folder, number = sys.argv[1:]
-        event = compute_line(Path(folder), int(number))
-    except ValueError:
-        sys.stderr.write("usage: python -m negbench.grid.jobs FOLDER NUMBER\n")
-        return 2
+        event = compute_line(given.folder, given.number)
     except NegbenchError as error:
-        sys.stderr.write(f"negbench: error: {error}\n")
-        return 2
+        parser.error(str(error))
     sys.stderr.write(f"{event.detail or event.value}\n")
     return int(event.kind == "failed")
 

@@ -228,20 +228,22 @@ class TrialSearch:
         """Compute them, log when one ends, and keep the MLflow runs of the studies open meanwhile."""
         executor, count = execution.executor, len(self.studies)
         several = -(-executor.workers // count)  # workers of a study, so that none is idle
-        jobs, alive, tell = [job for _, job in self.studies] * several, [several] * count, self._tell()
+        jobs, alive, started = [job for _, job in self.studies] * several, [several] * count, time.monotonic()
 
         def take(event: Event) -> None:
-            place = event.index % count
-            if event.kind == "note":
-                tell(place, event.value)
-            elif event.kind == "failed":
+            place, text = event.index % count, event.value
+            book = self.studies[place][0]
+            if event.kind == "failed":
                 alive[place] -= 1
-                tell(place, f"worker {event.index // count}: {event.value}; {alive[place]} of {several} continue")
+                text = f"worker {event.index // count}: {event.value}; {alive[place]} of {several} continue"
                 if "trial 0, the default" in event.value or not alive[place]:
                     self.errors.setdefault(place, str(event.value))
                 if event.detail:
-                    with files.atomic_write(self.studies[place][0].folder / "fault.txt") as file:
+                    with files.atomic_write(book.folder / "fault.txt") as file:
                         file.write(event.detail)
+            if event.kind != "done":
+                name = f"{book.spec.base['strategy']['name']}: " * (count > 1)
+                log.info("[%d/%d] %6.1f s  %s%s", self._ended(), self._total, time.monotonic() - started, name, text)
 
         with ExitStack() as parents:
             for book, job in self.studies:
@@ -258,14 +260,9 @@ class TrialSearch:
         for book, _ in self.studies:
             note_lost_copies(book.folder)
 
-    def _tell(self) -> Callable[[int, str], None]:
-        started, total = time.monotonic(), sum(job.trials for _, job in self.studies)
-
-        def tell(place: int, text: str) -> None:
-            name = f"{self.studies[place][0].spec.base['strategy']['name']}: " * (len(self.studies) > 1)
-            log.info("[%d/%d] %6.1f s  %s%s", self._ended(), total, time.monotonic() - started, name, text)
-
-        return tell
+    @property
+    def _total(self) -> int:
+        return sum(job.trials for _, job in self.studies)
 
     def _ended(self) -> int:
         return sum(book.counts()[state] for book, _ in self.studies for state in ("finished", "pruned", "failed"))
@@ -273,6 +270,4 @@ class TrialSearch:
     def kept(self) -> str:
         """Say what is finished, after an interruption."""
         where = ", ".join(str(book.folder) for book, _ in self.studies)
-        return (
-            f"{self._ended()} of {sum(job.trials for _, job in self.studies)} trials are finished and kept in {where}"
-        )
+        return f"{self._ended()} of {self._total} trials are finished and kept in {where}"
