@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from negbench.api import audit as audit
+    from negbench.api import claims as claims
     from negbench.api import compare as compare
     from negbench.api import embed as embed
     from negbench.api import list_plugins as list_plugins

@@ -13,26 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.display import notes
-from negbench.errors import NegbenchError
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.layers import flag_layer
-from negbench.settings.options import Compare, Named, Run
+from negbench.settings.options import Compare, PluginSpec, Run
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from negbench.analysis.verdicts import Rules
+    from negbench.campaign.driver import Course
+    from negbench.campaign.plan import ComparisonPlan
     from negbench.checks.audit import AuditResult
     from negbench.datasets.dataset import Dataset
-    from negbench.grid.compare import ComparisonPlan
     from negbench.loop.types import RunResult
     from negbench.own.embed import EmbeddedFolder
     from negbench.own.negatives import MinedNegatives
+    from negbench.papers.planning import JudgedClaims
     from negbench.report.loaded import Comparison, StudyResult
-    from negbench.settings.command_options import Audit, Embed
+    from negbench.settings.command_options import Audit, Claims, Embed
+    from negbench.settings.config import RunConfig
     from negbench.settings.options import Study
-    from negbench.tuning.tuned import Combination
 
 
 def make_strategy(name: str, **options: Any) -> Strategy:
@@ -81,10 +82,10 @@ def list_plugins(kind: str) -> list[str]:
 
 def run(
     *,
-    strategy: Named | None = None,
-    backbone: Named | None = None,
-    dataset: Named | None = None,
-    loss: Named | None = None,
+    strategy: PluginSpec | None = None,
+    backbone: PluginSpec | None = None,
+    dataset: PluginSpec | None = None,
+    loss: PluginSpec | None = None,
     seed: int | None = None,
     recipe: Path | str | None = None,
     sets: Sequence[str] = (),
@@ -103,23 +104,28 @@ def run(
         NegbenchError: a user's mistake, raised before anything is computed if possible.
     """
     from negbench.display import Display, progress_console
-    from negbench.grid.cells import SCENES
-    from negbench.loop.remarks import check_idle
-    from negbench.loop.runs import Bench, plan_run, run_config
-    from negbench.systems.system import load_config
+    from negbench.loop.runs import SCENES, Bench, plan_run, run_config
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
-    asked = (options or Run()).but(**{key: value for key, value in given.items() if value is not None})
-    named = {"system": asked.system} if asked.system else {}
-    flags = flag_layer(asked) | named
-    remarks = list[str]()
-    config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
-    display = Display(progress_console())
+    asked = (options or Run()).replace(**{key: value for key, value in given.items() if value is not None})
+    display, named = Display(progress_console()), {"system": asked.system} if asked.system else {}
     with display.live():
-        bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_run(config, SCENES)
-        notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, SCENES)])
+        bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_run(configured_run(asked), SCENES)
         return run_config(planned, replace(bench, scenes=SCENES, display=display, tags=named))
+
+
+def configured_run(asked: Run) -> RunConfig:
+    """Return the configuration of a run, and note what of its settings does nothing."""
+    from negbench.loop.remarks import check_idle
+    from negbench.loop.runs import SCENES
+    from negbench.settings.config import resolved
+    from negbench.systems.system import load_config
+
+    flags, remarks = flag_layer(asked) | ({"system": asked.system} if asked.system else {}), list[str]()
+    config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
+    notes([*remarks, *check_idle([("this run", config, resolved(config))], asked.sets, SCENES)])
+    return config
 
 
 def compare(asked: Compare | None = None, *, console: Console | None = None, **options: Any) -> Comparison:
@@ -136,75 +142,47 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     Raises:
         NegbenchError: a user's mistake, or failed cells; raised after all other cells are computed and judged.
     """
-    from negbench.analysis.deciding import open_strategies
-    from negbench.checks.forewarn import forewarn
-    from negbench.grid.cells import SCENES, Outcome
-    from negbench.grid.compute import Execution, raise_failed
-    from negbench.grid.estimate import MANY
-    from negbench.grid.until import Until, computed_until
+    from negbench.campaign.driver import carried_out
+    from negbench.grid.compute import Execution
 
-    asked, console = (asked or Compare()).but(**options), console or _silent()
+    asked, console = (asked or Compare()).replace(**options), console or _silent()
     execution = Execution.of(asked)
-    planned, rules, searches = plan_compare(asked, console)
-    until = Until(rules.looks, open_strategies(planned.folder, rules), _say(console))
-    path, errors = planned.folder.path, list[str]()
-    for line in planned.price(rules.looks, execution.estimate) if len(planned.cells) >= MANY else ():
-        _say(console)(line)
-    with planned.folder.hold():
-        with execution.open():
-            trials = list[Outcome]()
-            if planned.rates is not None:
-                execution.estimate.later = planned.epochs_after_trials(rules.looks)
-                rates, trials = planned.rates.computed(planned.trials, execution, SCENES)
-                planned = replace(planned, rates=rates).at_best_rates()
-            if not execution.executor.elsewhere:
-                forewarn(planned.cells, path.parent, rules.margin)
-            outcomes = computed_until(planned.folder, planned.cells, planned.more, until, execution)
-            if searches:
-                from negbench.tuning.tuned import computed_tuned
-
-                tuned, errors = computed_tuned(planned, searches, outcomes, until, execution)
-                outcomes += tuned
-            else:
-                planned.folder.settle(outcomes)
+    planned, rules, course = plan_compare(asked, _say(console))
+    path = planned.folder.path
+    with carried_out(course, execution, _say(console), rules.margin) as done:
         # import reporting only once the cells are computed
         from negbench.report.finish import finish
         from negbench.report.loaded import Comparison
 
-        if any(outcome.run_id for outcome in outcomes):
+        if done.any_finished:
             finish(console, path.parent, path.name, asked.tracking_uri, rules, report=planned.asked.report)
-    if errors:
-        raise NegbenchError(
-            f"{len(errors)} of {len(searches)} searches failed ({errors[0]}); rerun the command to resume"
-        )
-    raise_failed([*trials, *outcomes])
     return Comparison(path)
 
 
-def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rules, list[Combination]]:
-    """Plan what `compare` would compute, with the searches of `--tuned`, and print how much of it is finished.
+def plan_compare(asked: Compare, say: Callable[[str], None]) -> tuple[ComparisonPlan, Rules, Course]:
+    """Plan what `compare` would compute, and say how much of it is finished; nothing is computed before its course is.
 
     Raises:
         NegbenchError: a user's mistake, or data that are missing.
     """
     from negbench.analysis.deciding import rules_of
-    from negbench.grid.compare import over_recipe, plan_comparison
+    from negbench.campaign.compare import compared
+    from negbench.campaign.plan import over_recipe, plan_comparison
 
-    asked, say = over_recipe(asked), _say(console)
-    planned = plan_comparison(asked, files.runs_dir(asked.runs_dir))
-    rules = rules_of(planned)
+    planned = plan_comparison(over_recipe(asked), files.runs_dir(asked.runs_dir))
+    rules = rules_of(planned.asked, planned.cells)
     say(planned.line())
-    searches = []
-    if asked.tuned is not None:
-        from negbench.tuning.tuned import combinations
+    if planned.asked.tuned is None:
+        return planned, rules, compared(planned, rules)
+    from negbench.tuning.tuned import combinations, compared_and_tuned
 
-        searches = combinations(planned.cells)
-        fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
-        count = sum(each.spec is not None for each in searches)
-        say(f"tuning: {asked.tuned} trials for each of {count} strategies, on a dev part")
-        if fixed:
-            say(f"nothing to tune: {', '.join(fixed)}")
-    return planned, rules, searches
+    searches = combinations(planned.cells)
+    fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
+    count = sum(each.spec is not None for each in searches)
+    say(f"tuning: {planned.asked.tuned} trials for each of {count} strategies, on a dev part")
+    if fixed:
+        say(f"nothing to tune: {', '.join(fixed)}")
+    return planned, rules, compared_and_tuned(planned, rules, searches, asked.tracking_uri)
 
 
 def study(asked: Study | None = None, *, console: Console | None = None, **options: Any) -> StudyResult:
@@ -218,18 +196,54 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     Raises:
         NegbenchError: invalid settings, or a default that cannot be computed.
     """
+    from negbench.campaign.driver import carried_out
     from negbench.grid.compute import Execution
     from negbench.report.loaded import StudyResult
     from negbench.report.study import finish
     from negbench.settings.options import Study
-    from negbench.tuning import search
+    from negbench.tuning.search import plan_study, studied
+    from negbench.tuning.trials import open_study
 
-    asked, console = (asked or Study()).but(**options), console or _silent()
-    execution = Execution.of(asked)
-    with execution.open():
-        book, rules = search.study(asked, execution, _say(console))
-    finish(console, book, rules, asked.tracking_uri)
-    return StudyResult(book.folder, asked.storage)
+    asked, console = (asked or Study()).replace(**options), console or _silent()
+    execution, plan, uri = Execution.of(asked), plan_study(asked), asked.tracking_uri
+    notes(plan.remarks)
+    opened = open_study(plan.runs, plan.name, plan.spec, trials=plan.trials, storage=plan.storage, tracking_uri=uri)
+    with carried_out(studied(plan, *opened), execution, _say(console)) as done:
+        finished = {outcome.cell.labels["strategy"] for outcome in done.outcomes if outcome.run_id}
+        if len(finished) == 2 or not done.outcomes:  # else there is nothing to compare the best with
+            finish(console, opened[0], plan.rules if finished else None, uri)
+    return StudyResult(plan.runs / plan.name, plan.storage)
+
+
+def claims(asked: Claims | None = None, *, console: Console | None = None, **options: Any) -> JudgedClaims:
+    """Test what the papers claim, as `negbench claims` does; call it again to resume.
+
+    Args:
+        asked: `negbench.Claims(...)`.
+        console: where the table is printed; default: nowhere.
+        options: fields of `negbench.Claims`, e.g. ``only="5,8", seeds=3``, in place of those of `asked`.
+
+    Raises:
+        NegbenchError: a user's mistake, or failed runs; raised after all other runs are computed and judged.
+    """
+    from negbench.campaign.driver import carried_out
+    from negbench.grid.compute import Execution
+    from negbench.papers import table
+    from negbench.papers.planning import ClaimsWork
+    from negbench.report.build import write_report
+    from negbench.settings.command_options import Claims
+
+    asked, console = (asked or Claims()).replace(**options), console or _silent()
+    say, execution = _say(console), Execution.of(asked)
+    work = ClaimsWork.of(asked, say)
+    with carried_out(work.course(), execution, say) as done:
+        work.folder.parent(asked.tracking_uri).complete()
+        judged, path = work.written(done.outcomes), work.folder.path
+        console.print(table.shown(judged.claims))
+        say(f"{table.counts(judged.claims)} ({judged.about})")
+        for written in (path / "claims.md", path / "claims.json", write_report(path.parent, path.name)[0]):
+            say(str(written))
+    return judged
 
 
 def audit(asked: Audit | None = None, **options: Any) -> AuditResult:
@@ -245,7 +259,7 @@ def audit(asked: Audit | None = None, **options: Any) -> AuditResult:
     from negbench.checks.audit import run_audit
     from negbench.settings.command_options import Audit
 
-    return run_audit((asked or Audit()).but(**options))
+    return run_audit((asked or Audit()).replace(**options))
 
 
 def mine(**options: Any) -> MinedNegatives:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Advance = Callable[[int], None]
+EVERY = 30.0  # seconds between lines of progress where none is drawn
 
 log = logging.getLogger("negbench")  # everything printed besides the result: notes are warnings, progress is INFO
 
@@ -98,11 +100,12 @@ class Display:
     """Shows the current stage and adds up the time that each stage takes.
 
     Args:
-        console: where to draw; None draws nothing and only measures.
+        console: where to draw, or else, if it is no terminal, log a line now and then; None only measures.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         self.seconds: dict[str, float] = {}
+        self._told = math.inf if console is None or console.quiet else time.monotonic()
         self._progress: Progress | None = None
         if console is not None and (console.is_terminal or console.is_jupyter) and not console.quiet:
             self._progress = (_NotebookProgress if console.is_jupyter else Progress)(
@@ -122,10 +125,11 @@ class Display:
     @contextmanager
     def live(self, title: str = "") -> Iterator[None]:
         """Draw while the block runs; nested calls share one drawing."""
+        if self._task is None:
+            self._title = title
         if self._progress is None or self._task is not None:
             yield
             return
-        self._title = title
         with self._progress:
             self._task = self._progress.add_task(title, total=None, note="")
             try:
@@ -141,15 +145,24 @@ class Display:
         done = 0
         started = time.perf_counter()
 
+        def tell() -> None:
+            if self._progress is None and time.monotonic() - self._told >= EVERY:
+                self._told = time.monotonic()
+                log.info(
+                    "%s", " ".join(filter(None, (self._title, name, note, f"{done:,} of {total:,}" if total else "")))
+                )
+
         def advance(count: int) -> None:
             nonlocal done
             done += count
+            tell()
             if self._progress is not None and self._task is not None:
                 redraw = isinstance(self._progress, _NotebookProgress)  # any other draws itself in a thread
                 self._progress.update(self._task, completed=done, refresh=redraw)
 
         if self._progress is not None and self._task is not None:
             self._progress.reset(self._task, description=f"{self._title} {name}".strip(), total=total, note=note)
+        tell()
         try:
             yield advance
         finally:

@@ -68,8 +68,16 @@ def _without_user(scheme: str, rest: str) -> str:
 class NegbenchError(Exception):
     """Base class of errors that a user can fix; the command line prints one line and exits with 2."""
 
+    code = 2  # with which the command line exits
+
     def __init__(self, text: str) -> None:
         super().__init__(without_secrets(text))
+
+
+class PendingError(NegbenchError):
+    """Nothing is wrong: others have to compute cells before the command can go on."""
+
+    code = 75  # "try again later" of sysexits.h
 
 
 class ProblemsError(NegbenchError):

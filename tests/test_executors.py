@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from negbench.grid.compute import executor_of, gpus
 from negbench.grid.executors import GRACE, Function, Here, Notify, Processes
 from negbench.machine.signals import stop_on_signals
 from tests.cluster_tasks import task
@@ -38,6 +39,37 @@ def test_a_worker_that_leaves_without_an_error_is_one():
     with Processes(1, retries=0) as worker:
         (event,) = worker.run(task, ["leave"])
     assert (event.kind, event.value) == ("failed", "its worker process died (exit code 0)")
+
+
+def device_of(value: object, notify: Notify) -> str:
+    if value == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.3)  # so that every worker gets a task
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_each_worker_has_a_gpu_of_its_own(monkeypatch):
+    """By turns; one that takes the place of a dead worker has its GPU."""
+    for given, count, want in ((None, 3, ("0", "1", "2")), ("4, 6", 9, ("4", "6")), ("", 9, ()), (None, 0, ())):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if given is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)
+        assert gpus() == want
+    with Processes(3, devices=("4", "MIG-6")) as executor:
+        used = [event.value for event in executor.run(device_of, [1, 2, 3])]
+        again = [event.value for event in executor.run(device_of, ["die", 2, 3]) if event.kind != "note"]
+    assert sorted(used) == ["4", "4", "MIG-6"]
+    assert sorted(again)[:2] != ["MIG-6", "MIG-6"]
+
+
+def test_workers_that_share_gpus_are_told(monkeypatch, logged, tmp_path):
+    for workers, devices, told in ((4, "0,1", "2 GPUs"), (2, "0,1", ""), (2, "0", "1 GPU"), (2, "", "")):
+        logged.clear()
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+        executor = executor_of("pool", None, workers, tmp_path, "none")
+        assert executor.devices == tuple(filter(None, devices.split(",")))
+        assert [r.getMessage() for r in logged] == [f"note: {workers} workers share {told}"] * bool(told)
 
 
 def parent_of(value: int, notify: Notify) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from negbench.campaign.plan import over_recipe
 from negbench.cli.main import run as negbench
 from negbench.data.scene import load_split
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
-from negbench.grid.compare import over_recipe
 from negbench.grid.dials import parse_dial
 from negbench.loop.runs import Bench, run_config
 from negbench.settings.config import resolved

@@ -13,7 +13,7 @@ from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, TABLE_AXES, VerdictRow, rounded
 from negbench.analysis.words import bracket, in_points, label_of, listed, percent, signed
 from negbench.display import duration
-from negbench.grid.comparison import CellGroup, place_of
+from negbench.grid.comparison import CellGroup, group_key
 from negbench.grid.dials import Dials
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
@@ -168,7 +168,7 @@ def _numbers(blocks: Mapping[str, Sequence[VerdictRow]], after: str) -> str:
 
 def _with(row: VerdictRow) -> str:
     known = "an unrecorded number" if math.isnan(row.negatives) else negatives_text(row.negatives)
-    return f"{row.named} with {known} ({percent(row.mean)} %)"
+    return f"{row.marked_label} with {known} ({percent(row.mean)} %)"
 
 
 def _against(rows: Sequence[VerdictRow]) -> list[str]:
@@ -230,7 +230,7 @@ def _verdicts(rows: Sequence[VerdictRow]) -> str:
     parts = list[str]()
     for verdict, words in WORDS.items():
         members = [row for row in by_negatives(rows) if row.verdict == verdict]
-        names = [f"{row.named} {signed(row.difference, row.diff_low, row.diff_high)}" for row in members]
+        names = [f"{row.marked_label} {signed(row.difference, row.diff_low, row.diff_high)}" for row in members]
         if members:
             other = "it" if parts else f"{own.strategy} ({percent(own.mean)} %)"
             parts.append(f"{listed(names, 9)} {_is(members)} {words.format(other, in_points(own.margin))}")
@@ -238,7 +238,7 @@ def _verdicts(rows: Sequence[VerdictRow]) -> str:
 
 
 def _names(rows: Sequence[VerdictRow]) -> str:
-    return listed([row.named for row in rows], _NAMED)
+    return listed([row.marked_label for row in rows], _NAMED)
 
 
 def _is(rows: Sequence[VerdictRow]) -> str:
@@ -253,12 +253,12 @@ def _range(values: Sequence[float]) -> str:
 def _loss(row: VerdictRow, best: VerdictRow) -> str:
     """Say by how much a strategy loses to the best with equally many negatives."""
     if math.isnan(row.gap):  # no seed in common
-        return f"{row.named} by {100 * (best.mean - row.mean):.2f} points"
-    return f"{row.named} by {100 * row.gap:.2f} {bracket(row.gap_low, row.gap_high)} points"
+        return f"{row.marked_label} by {100 * (best.mean - row.mean):.2f} points"
+    return f"{row.marked_label} by {100 * row.gap:.2f} {bracket(row.gap_low, row.gap_high)} points"
 
 
 def _mean(row: VerdictRow) -> str:
-    return f"{row.named} ({percent(row.mean)} %)"
+    return f"{row.marked_label} ({percent(row.mean)} %)"
 
 
 # --- many points -------------------------------------------------------------------------------------------------
@@ -298,8 +298,8 @@ def open_pairs(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> str:
     text += f"{'are' if several else 'is'} undecided"
     prices = [row.more_seeds for row in left if row.more_seeds > 0]
     if prices:
-        took = {place_of(group.labels): sum(sum(r["seconds"].values()) for r in group.results) for group in groups}
-        seconds = [row.more_seeds * took.get(place_of(vars(row)), 0) / row.seeds for row in left if row.more_seeds > 0]
+        took = {group_key(group.labels): sum(sum(r["seconds"].values()) for r in group.results) for group in groups}
+        seconds = [row.more_seeds * took.get(group_key(vars(row)), 0) / row.seeds for row in left if row.more_seeds > 0]
         text += f"; about {max(prices):.0f} more seed{'s' * (max(prices) > 1)} ({duration(sum(seconds))} of computing) "
         text += f"should decide {'them' if several else 'it'}"
     if any(row.more_seeds < 0 for row in left):

@@ -1,52 +1,49 @@
 """What is undecided in a comparison: the strategies that need more seeds, and what deciding costs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from negbench.analysis.answer import open_pairs
 from negbench.analysis.differences import differences
-from negbench.analysis.findings import standing
+from negbench.analysis.findings import judge_so_far
 from negbench.analysis.prices import floor_of, seeds_for
 from negbench.analysis.statistics import Difference
 from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, tables_of
 from negbench.analysis.words import label_of, percent
 from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
-from negbench.grid.compare import ComparisonPlan
-from negbench.grid.comparison import CellGroup, ComparisonFolder, place_of
+from negbench.grid.comparison import CellGroup, ComparisonFolder, GroupKey, group_key
 from negbench.grid.looks import Looks
-from negbench.grid.until import Places
-from negbench.settings.options import parse_seeds
+from negbench.settings.options import Compare, parse_seeds
 from negbench.store.runfolder import RunFolder
 
 _DECIDED = {"baseline": "each difference from the baseline is", "all": "all pairs are", "best": "first place is"}
 
 
-def rules_of(planned: ComparisonPlan) -> Rules:
+def rules_of(asked: Compare, cells: Sequence[Cell]) -> Rules:
     """Return how the strategies of a comparison are compared, as its options say.
 
     Raises:
         OptionError, UnknownNameError: looks that do not fit, or a baseline or metric that is not there.
     """
-    asked = planned.asked
     alone = not asked.dials and asked.systems is None and asked.tuned is None
     looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=asked.pairs or ("best" if alone else "baseline"))
     rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
-    metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in planned.cells}
-    rules.check({cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in planned.cells}, metrics.values())
+    metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in cells}
+    rules.check({cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in cells}, metrics.values())
     return rules
 
 
 def open_strategies(
     folder: ComparisonFolder, rules: Rules
-) -> Callable[[Sequence[Outcome], Places], tuple[Places, str]]:
-    """Return `undecided` of `Until`: the strategies with an undecided pair, and the cost of deciding it."""
+) -> Callable[[Sequence[Outcome], Collection[GroupKey]], tuple[Collection[GroupKey], str]]:
+    """Return a function that says which strategies need more seeds, and what these cost, as `looked` takes it."""
 
-    def undecided(outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
-        findings = standing(folder.path.parent, folder.document(outcomes), rules)
+    def undecided(outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
+        findings = judge_so_far(folder.path.parent, folder.document(outcomes), rules)
         rows = [
             replace(row, undecided=tuple(name for name in row.undecided if _place(row, strategy=name) in running))
             for row in findings.rows
@@ -60,7 +57,7 @@ def open_strategies(
 
 
 def _place(row: VerdictRow, **other: str) -> tuple[str, ...]:
-    return place_of({**vars(row), **other})
+    return group_key({**vars(row), **other})
 
 
 def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
@@ -74,7 +71,7 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
     done: dict[tuple[str, ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.seed):
         if cell.step(runs) == "reuse":
-            done.setdefault(place_of(cell.labels), []).append(cell)
+            done.setdefault(group_key(cell.labels), []).append(cell)
     folders = [tuple(RunFolder(runs / str(cell.folder)) for cell in own) for own in done.values()]
     groups = [CellGroup(own[0].labels, each) for own, each in zip(done.values(), folders, strict=True)]
     lines, tables = [], tables_of(groups, rules, main_only=True)

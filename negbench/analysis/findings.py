@@ -9,7 +9,7 @@ from typing import Any
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
-from negbench.grid.comparison import CellGroup, ComparisonFolder, grouped, groups_of, place_of
+from negbench.grid.comparison import CellGroup, ComparisonFolder, group_key, grouped, groups_of
 from negbench.grid.dials import Dial, Dials
 from negbench.machine.files import read_json, write_json
 
@@ -108,13 +108,13 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
 def _parted(groups: tuple[CellGroup, ...], document: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> Findings:
     """Read rows as `write` stores them, so that a page shows the same numbers at once and later."""
     rows = [VerdictRow.read(row) for row in kept]
-    there = {place_of(group.labels) for group in groups}  # not those whose runs were deleted since
-    rows = [row for row in rows if place_of(vars(row)) in there or OVER_ALL in row.table_key]
+    there = {group_key(group.labels) for group in groups}  # not those whose runs were deleted since
+    rows = [row for row in rows if group_key(vars(row)) in there or OVER_ALL in row.table_key]
     gains = tuple(row for row in rows if row.baseline == BASELINE)
     return Findings(groups, document, tuple(row for row in rows if row.baseline != BASELINE), gains)
 
 
-def standing(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
+def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
     """Judge an unfinished comparison on the main metric of every table, whose verdicts it has to reach.
 
     Args:

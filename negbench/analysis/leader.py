@@ -17,7 +17,7 @@ from negbench.analysis.columns import metric_column, numbers, texts
 from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_regime_card
 from negbench.analysis.verdicts import OVER_ALL, VerdictRow, distinct_of, headline_metrics, negatives_of, rounded
-from negbench.grid.comparison import AXES, CellGroup, place_of
+from negbench.grid.comparison import AXES, CellGroup, group_key
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs")  # shown above a table if all rows agree
 
@@ -44,8 +44,8 @@ def leader_table(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -
         rows: their verdicts, for the columns that need a test; those without a group ("over all") go to `quality`.
     """
     groups = ordered(groups, rows)
-    tested = {place_of(vars(row)): row for row in rows if row.main}
-    verdicts = [tested.pop(place_of(group.labels), None) for group in groups]
+    tested = {group_key(vars(row)): row for row in rows if row.main}
+    verdicts = [tested.pop(group_key(group.labels), None) for group in groups]
     lines = [line_of(group, row) for group, row in zip(groups, verdicts, strict=True)]
     over_all = [row_line(row) for row in by_negatives(list(tested.values()))]
     axes = [*axes_of(groups, rows), "seeds"]
@@ -133,7 +133,7 @@ def line_of(group: CellGroup, row: VerdictRow | None = None) -> dict[str, object
 
 def row_line(row: VerdictRow) -> dict[str, object]:
     """Return a verdict's values by column key; verdicts say where numbers of negatives differ or images are too few."""
-    few, words = row.named.removeprefix(row.strategy), row.verdict
+    few, words = row.marked_label.removeprefix(row.strategy), row.verdict
     if row.compared and rounded(row.negatives) != rounded(row.baseline_negatives):
         words += f" ({negatives_text(row.negatives)} against {negatives_text(row.baseline_negatives)} negatives)"
     return dict(vars(row)) | {
@@ -189,15 +189,15 @@ def by_negatives(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
 
 def ordered(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> list[CellGroup]:
     """Sort groups in the same order."""
-    means = {place_of(vars(row)): row.mean for row in rows if row.main}
+    means = {group_key(vars(row)): row.mean for row in rows if row.main}
 
     def rank(group: CellGroup) -> tuple[object, ...]:
         own = _mean(group.values("metrics", group.results[0]["main_metric"]))
-        return _rank(group.labels, negatives_of(group), means.get(place_of(group.labels), own))
+        return _rank(group.labels, negatives_of(group), means.get(group_key(group.labels), own))
 
     return sorted(groups, key=rank)
 
 
 def _rank(labels: Mapping[str, str], negatives: float, mean: float) -> tuple[object, ...]:
     outer = [labels.get(axis, "") for axis in AXES if axis not in ("strategy", "loss", "backbone")]
-    return outer, rounded(negatives), -mean, place_of(labels)
+    return outer, rounded(negatives), -mean, group_key(labels)

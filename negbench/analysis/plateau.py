@@ -10,8 +10,8 @@ from typing import Any
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, percent
 from negbench.datasets.dataset import DEV_QUERIES
-from negbench.grid.comparison import AXES, KEY, CellGroup, place_of
-from negbench.grid.rates import ChosenRate
+from negbench.grid.comparison import AXES, KEY, CellGroup, group_key
+from negbench.grid.rates import PickedRate
 
 SHARE = 0.95  # of a plateau: the steps to reach it are reported
 _NAMED = 4
@@ -77,7 +77,7 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
     Args:
         document: comparison.json.
     """
-    chosen = [ChosenRate(**each) for each in document.get("rates") or ()]
+    chosen = [PickedRate(**each) for each in document.get("rates") or ()]
     if not chosen:
         return []
     names = names_of([each.labels for each in chosen])
@@ -105,7 +105,7 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
     return [" ".join(parts)]
 
 
-def _dev_part(chosen: Sequence[ChosenRate]) -> str:
+def _dev_part(chosen: Sequence[PickedRate]) -> str:
     """Say how many queries the rates were chosen on, and whether these are fewer than they should be."""
     sizes = sorted({each.queries for each in chosen if each.queries})
     if not sizes:
@@ -147,11 +147,11 @@ def trained_out(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list
         groups: of a comparison.
         rows: their verdicts on the main metric.
     """
-    tested = {place_of(vars(row)): row for row in rows}
+    tested = {group_key(vars(row)): row for row in rows}
     longest = max((int(group.labels.get("epochs", 0)) for group in groups), default=0)
     known = list[tuple[float, str, VerdictRow]]()
     for name, group in zip(names_of([group.labels for group in groups]), groups, strict=True):
-        row = tested.get(place_of(group.labels))
+        row = tested.get(group_key(group.labels))
         rise = Plateau.of(group, row.metric).rise if row is not None else math.nan
         if row is not None and not math.isnan(rise) and int(group.labels.get("epochs", 0)) == longest:
             known.append((rise, name, row))
@@ -162,7 +162,7 @@ def trained_out(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list
     points = in_points(row.margin)
     third = f"the last third of the {longest or ''} epochs".replace("  ", " ")
     if not rising:
-        return [f"Trained out: no curve of {label_of(row.metric)} rises by more than {points} in {third}."]
+        return [f"Training is finished: no curve of {label_of(row.metric)} rises by more than {points} in {third}."]
     named = ", ".join(f"{name} by {percent(rise)}" for rise, name, _ in rising[:_NAMED])
     named += f" and {len(rising) - _NAMED} more" * (len(rising) > _NAMED)
     return [

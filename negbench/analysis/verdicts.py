@@ -60,7 +60,7 @@ class Rules:
         Raises:
             UnknownNameError: the baseline is none of the strategies, or a data set has no such metric.
         """
-        if self.baseline is not None and _named(self.baseline, plugins) is None:
+        if self.baseline is not None and label_for(self.baseline, plugins) is None:
             raise UnknownNameError("--baseline", self.baseline, sorted(plugins))
         for names in metrics if self.metric is not None else ():
             self.main(names[0], names)
@@ -81,12 +81,12 @@ class Rules:
     def choose(self, plugins: Mapping[str, str]) -> str | None:
         """Choose the baseline among these strategies (label -> plug-in); None if the requested one is not there."""
         if self.baseline is not None:
-            return _named(self.baseline, plugins)
+            return label_for(self.baseline, plugins)
         by_default = (label for name in DEFAULT_BASELINES for label, plugin in plugins.items() if plugin == name)
         return next(by_default, next(iter(plugins), None))
 
 
-def _named(name: str, plugins: Mapping[str, str]) -> str | None:
+def label_for(name: str, plugins: Mapping[str, str]) -> str | None:
     """Return the label of this name, printed or as --strategies takes it, or a plug-in's only label; else None."""
     spelled = {label.replace("(", ":").replace(", ", ":").rstrip(")"): label for label in plugins}
     if name in plugins or name in spelled:
@@ -99,21 +99,40 @@ def _named(name: str, plugins: Mapping[str, str]) -> str | None:
 class VerdictRow:
     """One strategy on one metric. Numbers are in the unit of the metric; NaN if there is nothing to compare.
 
-    `verdict` is a `negbench.analysis.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the
-    baseline, or no baseline). `mean`, `sd` over seeds, `low` and `high` come from its `Summary`; the fields from
-    `difference` to `paired_seeds` from its `Difference` to the baseline; the following from all pairs of the table:
-    `beaten_by` names the strategies that beat it; `rank_low` and `rank_high` are the ranks that the pairs allow (1 is
-    best); `behind` is the mean of the best strategy minus this one's, `gap` that of the best with equally many
-    negatives, and `standing` the verdict on it: 'best' (ahead of all others with as many), 'highest', 'worse', 'equal',
-    'undecided', 'collapsed', 'only' or 'not compared'. `negatives` is the number asked for per query and step,
-    `distinct` how many different images these are. `against` says whether tables show the difference to the baseline,
-    which has `baseline_negatives`. `system`, `point` and `settings` are empty if the comparison has no such
-    axis. `undecided` names the strategies against which it is undecided, among the pairs to decide; `more_seeds` is how
-    many more seeds would decide all of them (-1: no number would; NaN: one seed, or none to decide). `covers` says what
-    else the intervals cover, such as other seeds. `collapsed` is the number of its runs that collapsed, `lowest` and
-    `highest` the ends of its seeds' means; `identical` names strategies whose runs score exactly alike; `unmoved` is
-    true if they all score as the untrained model does (`negbench.analysis.collapse`). `facts` are the typed columns of
-    its cells: `plugin`, and `num_negatives`, `own` and a column per dial where the comparison has such an axis.
+    Attributes:
+        dataset, loss, backbone: of the table.
+        strategy: the row's.
+        metric, main: the metric, and whether it is the one of the verdicts.
+        mean, sd, low, high: over seeds: the mean, its deviation, the ends of its interval.
+        seeds, queries: how many of each there are.
+        baseline: the strategy compared with.
+        verdict: on the difference to the baseline, a `negbench.analysis.statistics.Verdict`; 'baseline'; or 'not
+            compared': no seed in common with it, or no baseline.
+        beaten_by: strategies that beat it.
+        rank_low, rank_high: the ranks that the table's pairs allow; 1 is best.
+        behind, behind_low, behind_high: the best strategy's mean minus this one's, and its interval.
+        gap, gap_low, gap_high: the same to the best one with equally many negatives.
+        standing: verdict against that one: 'best' (ahead of all others with as many), 'highest', 'worse', 'equal',
+            'undecided', 'collapsed', 'only' (no other has as many) or 'not compared'.
+        negatives: number asked for per query and step.
+        distinct: how many different images these are.
+        against: whether tables show the difference to the baseline.
+        baseline_negatives: the baseline's `negatives`.
+        difference, diff_low, diff_high: mean minus the baseline's, and its interval.
+        p_adjusted: p-value of the difference, adjusted for the family of tests.
+        minimum_detectable: smallest difference that these seeds and queries would detect.
+        paired_seeds: seeds in common with the baseline.
+        margin: differences within it count as equal.
+        alpha: significance level.
+        system, point, settings, epochs: of the table; '' if the comparison has no such axis.
+        undecided: strategies against which it is undecided, among the pairs to decide.
+        more_seeds: how many more decide all of these; -1: no number would; NaN: one seed, or none to decide.
+        covers: what else the intervals cover, such as other seeds.
+        collapsed: number of its runs that collapsed.
+        lowest, highest: ends of its seeds' means.
+        identical: strategies whose runs score exactly alike.
+        unmoved: whether all of its runs score as the untrained model does (`negbench.analysis.collapse`).
+        facts: typed columns of its cells: `plugin`; `num_negatives`, `own` and a column per dial, where they are axes.
     """
 
     dataset: str
@@ -188,7 +207,7 @@ class VerdictRow:
         return f"{self.rank_low}" + f"-{self.rank_high}" * (self.rank_high > self.rank_low)
 
     @property
-    def named(self) -> str:
+    def marked_label(self) -> str:
         """The strategy, marked if it trains against fewer than 90 % as many different images as were asked for.
 
         So is a tuned one of which trials failed.

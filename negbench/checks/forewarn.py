@@ -10,8 +10,8 @@ from negbench.data.scene import Scenes, threads
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.overlap import overlap
 from negbench.display import Display, notes, stages
-from negbench.grid.cells import SCENES, Cell
-from negbench.loop.runs import open_run
+from negbench.grid.cells import Cell
+from negbench.loop.runs import SCENES, open_run
 from negbench.loop.types import OpenRun
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from negbench.cli.output import with_output
-from negbench.settings.options import Options, extra_of
+from negbench.cli.output import Outlook, show_plan, with_output
+from negbench.settings.options import DryRunOptions, Options, extra_of
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,27 @@ class Command:
         examples: command lines, printed below the help.
         help: what it does, in whole sentences.
         call: takes the fields that were given as one mapping, and parses them with `model.parsed`.
+        outlook: what `--dry-run` shows; None: the command has no such flag.
     """
 
     model: type[Options]
     examples: tuple[str, ...]
     help: str
     call: Callable[..., Any]
+    outlook: Outlook | None = None
 
     def add(self, app: typer.Typer, name: str) -> None:
         """Add the command to an app; flags that are left out are not passed on."""
-        parameters = [_parameter(field, self.model) for field in _ordered(self.model)]
+        model = self.model
+        if self.outlook is not None:
+            model = type(model.__name__, (model, DryRunOptions), {"__module__": __name__})
+        parameters = [_parameter(field, model) for field in _ordered(model)]
 
         def command(**given: Any) -> Any:
-            return self.call({field: value for field, value in given.items() if value not in (None, [], ())})
+            chosen = {field: value for field, value in given.items() if value not in (None, [], ())}
+            if self.outlook is not None and chosen.pop("dry_run", False):
+                return show_plan(self.outlook, chosen)
+            return self.call(chosen)
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             parameters, return_annotation=inspect.signature(self.call, eval_str=True).return_annotation
@@ -44,9 +52,11 @@ class Command:
         app.command(name, cls=cls, help=self.help)(with_output(command))
 
 
-def of(model: type[Options], *examples: str, help: str) -> Callable[[Callable[..., Any]], Command]:
+def of(
+    model: type[Options], *examples: str, help: str, outlook: Outlook | None = None
+) -> Callable[[Callable[..., Any]], Command]:
     """Return a decorator that makes a function the command of these options."""
-    return lambda call: Command(model, examples, help, call)
+    return lambda call: Command(model, examples, help, call, outlook)
 
 
 class Listing(TyperGroup):

@@ -1,11 +1,17 @@
 """`negbench embed`: encode a folder's images and texts with your own encoder, for backbone `precomputed`."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from negbench.cli import command, output
 from negbench.settings.command_options import Embed
+
+
+def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+    from negbench.own.embed import outlook
+
+    return None, outlook(Embed.parsed(given))
 
 
 @command.of(
@@ -14,6 +20,7 @@ from negbench.settings.command_options import Embed
     "negbench embed my-data --encoder transformers:google/siglip-base-patch16-224",
     help="Encode every image and text of a folder's triplets with your own encoder, and write images.npz and "
     "texts.npz there; negbench init then writes a recipe that uses them.",
+    outlook=_outlook,
 )
 def embed(given: Mapping[str, Any]) -> dict[str, Any]:
     """Embed, print."""

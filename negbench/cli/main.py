@@ -87,7 +87,8 @@ def run(arguments: list[str] | None = None) -> int:
         with output.logged():
             code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
-        return _fail(str(error), arguments, document=error.document if isinstance(error, ProblemsError) else None)
+        document = error.document if isinstance(error, ProblemsError) else None
+        return _fail(str(error), arguments, error.code, document)
     except TyperException as error:
         message, context = error.format_message(), getattr(error, "ctx", None)
         if context is not None and message == context.get_help():  # no command was named

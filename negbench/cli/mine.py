@@ -1,12 +1,18 @@
 """`negbench mine`: mine negatives for your own trainer, from embeddings in files or for a data set."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from negbench.cli import command, output
 from negbench.settings.command_options import Mine
 
 _LEAVE_OUT = "leave them out with --set mining.exclude_relevant=true"
+
+
+def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+    from negbench.own.negatives import outlook
+
+    return None, outlook(Mine.parsed(given))
 
 
 @command.of(
@@ -17,6 +23,7 @@ _LEAVE_OUT = "leave them out with --set mining.exclude_relevant=true"
     "--out pairs.jsonl",
     help="Mine negatives for your own trainer: from embeddings in files (no model, no training), or for a data set "
     "scored by a finished run (--run) or an untrained backbone.",
+    outlook=_outlook,
 )
 def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     """Mine, write, print."""

@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import typer
 from negbench.errors import printable
 
 if TYPE_CHECKING:
-    from negbench.grid.cells import Cell
+    from negbench.campaign.driver import Round
 
 
 @dataclass
@@ -102,17 +102,36 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def unrecognised(lacking: Mapping[str, str]) -> str:
-    """Return what a dry run says about missing files, by what is missing -> its error."""
-    return (
-        f"finished runs cannot be recognised without them: {'; '.join(why.split('; ')[0] for why in lacking.values())}"
-    )
+# takes the given options and a function that prints a line; returns the first round, if there is any, and more lines
+Outlook = Callable[[Mapping[str, Any], Callable[[str], None]], "tuple[Round | None, list[str]]"]
 
 
-def plan_document(cells: Iterable[Cell], runs: Path, lines: Iterable[str]) -> dict[str, Any]:
-    """Return the document of a dry run: each cell, whether it is reused, resumed or computed anew, and the lines."""
-    rows = [{**cell.labels, "seed": cell.seed, "hash": cell.hash, "step": cell.step(runs)} for cell in cells]
-    return {"cells": rows, "notes": list(lines)}
+def show_plan(outlook: Outlook, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Print the outlook of `--dry-run`.
+
+    Returns:
+        Each cell, whether it is reused, resumed or computed anew, and the lines.
+    """
+    from negbench.campaign.driver import foreseen
+    from negbench.loop.runs import SCENES
+
+    shown = console()
+
+    def say(line: str) -> None:
+        shown.print(line, highlight=False, soft_wrap=True)
+
+    with SCENES.lenient() as lacking:
+        first, more = outlook(given, say)
+        lines = [*([] if first is None else foreseen(first)), *more]
+    if lacking:
+        why = "; ".join(text.split("; ")[0] for text in lacking.values())
+        lines = [f"finished runs cannot be recognised without them: {why}", *lines]
+    for line in lines:
+        say(line)
+    if first is None:
+        return {"notes": lines}
+    cells = [{**c.labels, "seed": c.seed, "hash": c.hash, "step": c.step(first.runs)} for c in first.certain]
+    return {"cells": cells, "notes": lines}
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from negbench.cli import command, output
@@ -12,12 +12,28 @@ if TYPE_CHECKING:
     from negbench.loop.types import RunResult
 
 
+def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+    """Return a round of the one run."""
+    from negbench import api
+    from negbench.campaign.driver import Round
+    from negbench.display import Display
+    from negbench.grid.cells import plan
+    from negbench.grid.comparison import ComparisonFolder
+    from negbench.loop.runs import SCENES
+    from negbench.machine import files
+
+    asked = Run.parsed(given)
+    runs, config = files.runs_dir(asked.runs_dir), api.configured_run(asked)
+    return Round(ComparisonFolder(runs / "run"), plan([config], runs, Display(), SCENES)), []
+
+
 @command.of(
     Run,
     "negbench run --strategy qure --backbone tiny --dataset synthetic",
     "negbench run --strategy qure --backbone blip2 --dataset fashioniq",
     "negbench run --system dqe --backbone clip --dataset cirr --seed 1",
     help="Train and score one run; prints its metrics and where it is stored. Rerun the command to resume.",
+    outlook=_outlook,
 )
 def run(given: Mapping[str, Any]) -> dict[str, Any]:
     """Compute and print."""

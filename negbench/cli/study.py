@@ -1,10 +1,20 @@
 """`negbench study`: tune what the papers set by hand, and measure how much it matters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from negbench.cli import command, output
 from negbench.settings.options import Study
+
+
+def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+    """Return the round of the trials."""
+    from negbench.display import notes
+    from negbench.tuning.search import plan_study
+
+    plan = plan_study(Study.parsed(given))
+    notes(plan.remarks)
+    return plan.first(), []
 
 
 @command.of(
@@ -14,6 +24,7 @@ from negbench.settings.options import Study
     "negbench study --strategy top-k --search strategy.k=10:500:log --sampler random",
     help="Tune a strategy's knobs on a dev part, then compare the best with the default on fresh seeds, "
     "scored on val. Rerun the command to resume, also from other machines.",
+    outlook=_outlook,
 )
 def study(given: Mapping[str, Any]) -> dict[str, Any]:
     """Compute and print."""

@@ -31,7 +31,7 @@ Fact = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
-class Choice:
+class AxisValue:
     """One value of an axis, or one value of each of several axes.
 
     Args:
@@ -47,7 +47,7 @@ class Choice:
     required: bool = True
 
 
-def joined(choices: Iterable[Choice]) -> Choice:
+def joined(choices: Iterable[AxisValue]) -> AxisValue:
     """Join the choices of several axes; the layers of the last are on top."""
     layers, labels, facts, required = list[Layer](), dict[str, str](), dict[str, Fact](), True
     for choice in choices:
@@ -55,12 +55,12 @@ def joined(choices: Iterable[Choice]) -> Choice:
         labels |= choice.labels
         facts |= choice.facts
         required = required and choice.required
-    return Choice(tuple(layers), labels, facts, required)
+    return AxisValue(tuple(layers), labels, facts, required)
 
 
-def choices_of(section: str, values: Iterable[Any]) -> list[Choice]:
+def choices_of(section: str, values: Iterable[Any]) -> list[AxisValue]:
     """Return the axis of a section of the configuration (a plug-in's, or the key `seed`)."""
-    return [Choice(({section: value},)) for value in values] or [Choice()]
+    return [AxisValue(({section: value},)) for value in values] or [AxisValue()]
 
 
 @dataclass(frozen=True)
@@ -115,23 +115,23 @@ class Axes:
             raise OptionError("an axis is empty: name at least one strategy, loss, backbone and data set")
         return axes
 
-    def choices(self) -> tuple[list[Choice], ...]:
+    def choices(self) -> tuple[list[AxisValue], ...]:
         """Return the axes, the slowest first: features are loaded once, and a seed's cells are adjacent."""
         # each budget has tables, a schedule and rates of its own; `plan` adds a count to the strategy's label
-        budgets = [Choice(({"train": {"epochs": n}},), {"epochs": str(n)}) for n in self.epochs]
-        counts = [Choice(({"train": {"num_negatives": n}},), facts={"num_negatives": n}) for n in self.num_negatives]
+        budgets = [AxisValue(({"train": {"epochs": n}},), {"epochs": str(n)}) for n in self.epochs]
+        counts = [AxisValue(({"train": {"num_negatives": n}},), facts={"num_negatives": n}) for n in self.num_negatives]
         return (
             choices_of("dataset", self.datasets),
             choices_of("backbone", self.backbones),
-            budgets or [Choice()],
+            budgets or [AxisValue()],
             choices_of("seed", self.seeds),
             choices_of("loss", self.losses),
             choices_of("strategy", self.strategies),
-            counts or [Choice()],
+            counts or [AxisValue()],
         )
 
     def configs(
-        self, choices: Iterable[Choice] | None = None, scenes: Scenes | None = None, note: Note = warnings.warn
+        self, choices: Iterable[AxisValue] | None = None, scenes: Scenes | None = None, note: Note = warnings.warn
     ) -> list[RunConfig]:
         """Return the configuration of each of these choices, or of all combinations of the axes.
 

@@ -15,9 +15,9 @@ import torch
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.grid.axes import Choice, Fact, labels_of, short
+from negbench.grid.axes import AxisValue, Fact, labels_of, short
 from negbench.grid.executors import Notify
-from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.loop.runs import SCENES, Bench, plan_run, run_config
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig
 from negbench.store.runfolder import RunFolder, Step, best_of, step_of
@@ -73,7 +73,7 @@ def _cell(run: PlannedRun, given: RunConfig, labels: dict[str, str], facts: Mapp
 
 
 def plan(
-    configs: Sequence[RunConfig], runs: Path, display: Display, scenes: Scenes, choices: Sequence[Choice] = ()
+    configs: Sequence[RunConfig], runs: Path, display: Display, scenes: Scenes, choices: Sequence[AxisValue] = ()
 ) -> list[Cell]:
     """Resolve every cell and look for it among the finished runs; nothing is encoded yet.
 
@@ -91,7 +91,7 @@ def plan(
     """
     cells, seen = list[Cell](), set[tuple[str, str]]()
     with display.stage("prepare", total=len(configs)) as advance:
-        for config, choice in zip(configs, choices or [Choice()] * len(configs), strict=True):
+        for config, choice in zip(configs, choices or [AxisValue()] * len(configs), strict=True):
             run = plan_run(config, scenes)
             labels = {**_labels(run.config, choice.facts), **choice.labels, "dataset": run.dataset}
             place = (run.hash, str(sorted(choice.labels.items())))
@@ -155,9 +155,6 @@ class Task:
     runs: Path
     uri: str | None
     tags: Mapping[str, str]
-
-
-SCENES = Scenes()  # one per process: a worker's cells share what the first one loaded
 
 
 def compute_task(task: Task, notify: Notify) -> tuple[str, bool]:

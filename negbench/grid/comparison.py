@@ -61,8 +61,11 @@ def _kind_of(folder: Path) -> str | None:
     return str(files.read_json(path).get("kind", "comparison")) if path.exists() else None
 
 
-def place_of(labels: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a group's place in the grid, for any seed: its labels of `AXES`, '' for axes that the comparison lacks."""
+GroupKey = tuple[str, ...]  # a group's labels of `AXES`, '' for those that the comparison lacks
+
+
+def group_key(labels: Mapping[str, Any]) -> GroupKey:
+    """Return the key of the group that a cell belongs to, whatever its seed."""
     return tuple(str(labels.get(axis, "")) for axis in AXES)
 
 
@@ -91,7 +94,8 @@ class ComparisonFolder:
                 try:
                     stack.enter_context(files.locked(lock, wait=False))
                 except BlockingIOError:
-                    log.warning("comparison %s is being computed by another process: waiting for it", self.path.name)
+                    what = f"{self.about.get('kind', 'comparison')} {self.path.name}"
+                    log.warning("%s is being computed by another process: waiting for it", what)
                     stack.enter_context(files.locked(lock))
             yield
 
@@ -217,12 +221,12 @@ def groups_of(runs: Path, name: str) -> list[CellGroup]:
     Raises:
         RunError: no comparison of that name, or one without any finished cell.
     """
-    book = ComparisonFolder(runs / name)
-    if not (book.path / "comparison.json").exists():
+    folder = ComparisonFolder(runs / name)
+    if not (folder.path / "comparison.json").exists():
         known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
         raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(known) or 'none'}")
-    with files.intact(book.path / "comparison.json"):
-        groups = grouped(runs, book.cells())
+    with files.intact(folder.path / "comparison.json"):
+        groups = grouped(runs, folder.cells())
     if not groups:
         raise RunError(f"comparison '{name}' has no finished cell yet")
     return groups
@@ -233,7 +237,7 @@ def grouped(runs: Path, cells: Iterable[Mapping[str, Any]]) -> list[CellGroup]:
     by_place: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in cells:
         if row["run"] is not None and (runs / row["run"] / "result.json").exists():
-            by_place.setdefault(place_of(row), []).append(row)
+            by_place.setdefault(group_key(row), []).append(row)
     return [
         CellGroup(
             {k: v for k, v in zip(AXES, place, strict=True) if v},

@@ -1,5 +1,6 @@
 """Compute cells for a command: encode first, show progress, estimate the rest after one cell, report failures."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -7,17 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+import torch
+
 from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, log, notes, progress_console, stages
-from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.grid.cells import SCENES, Cell, Outcome, Task, compute_task, title_of
+from negbench.errors import OptionError, UnknownNameError
+from negbench.grid.cells import Cell, Outcome, Task, compute_task, title_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.estimate import Estimate
 from negbench.grid.executors import Executor, Here, Processes
-from negbench.loop.runs import open_run
+from negbench.grid.jobs import Jobs
+from negbench.loop.runs import SCENES, open_run
 from negbench.machine import files
-from negbench.machine.signals import Stopped
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Claims
 from negbench.settings.layers import parse_plugin
@@ -50,14 +53,17 @@ class Execution:
         runs, uri = files.runs_dir(asked.runs_dir), asked.tracking_uri
         if runs.exists() and not runs.is_dir():  # planning may take long
             raise OptionError(f"--runs-dir {runs} is not a folder: name another one")
-        return cls(executor_of(asked.executor, asked.address, asked.workers, runs, uri), uri)
+        executor = executor_of(asked.executor, asked.address, asked.workers, runs, uri)
+        if isinstance(executor, Jobs) and (isinstance(asked, Study) or getattr(asked, "tuned", None)):
+            raise OptionError("--executor jobs computes cells, and trials follow from each other: use pool or ray")
+        return cls(executor, uri)
 
     def open(self) -> AbstractContextManager[object]:
         """Return the context of one command; at its end no worker is left."""
         return self.executor if isinstance(self.executor, AbstractContextManager) else nullcontext()
 
 
-def computed(
+def compute_and_log(
     folder: ComparisonFolder, cells: Sequence[Cell], execution: Execution, before: Sequence[Outcome] = ()
 ) -> list[Outcome]:
     """Compute the cells that are not finished; log progress and failures.
@@ -85,30 +91,25 @@ def computed(
             encode_cells(todo, display)
     if executor.elsewhere or executor.workers > 1:
         SCENES.clear()  # free a large backbone here, as the workers load their own
-    try:
-        with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
-            outcomes = compute(folder, cells, execution, _progress(runs, cells, todo, execution, advance), before)
-    except (KeyboardInterrupt, Stopped):
-        kept = sum(row["run"] is not None for row in folder.cells())
-        log.warning("%d of %d cells are finished and kept in %s", kept, len(before) + len(cells), folder.path)
-        raise
-    for outcome in _failed(outcomes):
+    with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
+        outcomes = compute_silently(folder, cells, execution, _progress(runs, cells, todo, execution, advance), before)
+    for outcome in failed(outcomes):
         log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
     return outcomes
 
 
-def compute(
+def compute_silently(
     folder: ComparisonFolder,
     cells: Sequence[Cell],
     execution: Execution,
     progress: Callable[[Outcome, int], None] = lambda outcome, done: None,
     before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
-    """Compute the cells that are not finished, without a word, and write comparison.json after every cell.
+    """Compute the cells that are not finished, and write comparison.json after every cell; prints nothing.
 
     Args:
-        folder, cells, execution, before: as for `computed`; `before` stays in comparison.json. In MLflow, the cells are
-            children of one run of the comparison's experiment.
+        folder, cells, execution, before: as for `compute_and_log`; `before` stays in comparison.json. In MLflow, the
+            cells are children of one run of the comparison's experiment.
         progress: called after every cell with its outcome and how many are done.
 
     Returns:
@@ -167,16 +168,9 @@ def encode_cells(cells: Sequence[Cell], display: Display) -> None:
         open_run(cell.run, display, SCENES)
 
 
-def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """One outcome of each failed run."""
+def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return one outcome of each failed run."""
     return list({outcome.cell.hash: outcome for outcome in outcomes if outcome.error}.values())
-
-
-def raise_failed(outcomes: Sequence[Outcome]) -> None:
-    """Raise NegbenchError if a cell failed; called at a command's end."""
-    failed, total = _failed(outcomes), len({outcome.cell.hash for outcome in outcomes})
-    if failed:
-        raise NegbenchError(f"{len(failed)} of {total} cells failed; rerun the command to compute them again")
 
 
 def _progress(
@@ -187,17 +181,29 @@ def _progress(
     total, left = len({cell.hash for cell in cells}), {cell.hash: cell for cell in todo}
 
     def progress(outcome: Outcome, done: int) -> None:
-        advance(1)
+        if drawn:
+            advance(1)
         if outcome.reused:
             return
         if not drawn:
             what = title_of(outcome.cell, cells) + (f" FAILED: {outcome.error}" if outcome.error else "")
             log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
         cell, estimate = left.pop(outcome.cell.hash), execution.estimate
-        if outcome.run_id is not None and estimate.news(cell, runs / outcome.run_id) and (left or estimate.later[1]):
+        if (
+            outcome.run_id is not None
+            and estimate.add_computed(cell, runs / outcome.run_id)
+            and (left or estimate.later[1])
+        ):
             log.info(estimate.text(left.values(), executor.workers, elsewhere=executor.elsewhere))
 
     return progress
+
+
+def gpus() -> tuple[str, ...]:
+    """Return the GPUs of this process, as CUDA_VISIBLE_DEVICES names them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(torch.cuda.device_count())) if given is None else given.split(",")
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def executor_of(
@@ -206,7 +212,7 @@ def executor_of(
     """Check `--executor`, `--address` and `--workers`, and return the executor.
 
     Args:
-        given: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', or an executor, which is returned as it is.
+        given: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', 'jobs:FOLDER', or an executor, which is returned as it is.
         address: HOST:PORT of a Ray cluster's head; None: RAY_ADDRESS, else this machine alone.
         workers: maximum number of tasks at a time; None: 1, or with Ray as many as fit.
         runs: runs folder, which all nodes must share, like the cache.
@@ -221,10 +227,14 @@ def executor_of(
         if workers is not None or address is not None:
             raise OptionError("an executor object has its own workers and address: leave both out")
         return given
+    if given.partition(":")[0] == "jobs":
+        if workers is not None or address is not None or len(given) < 6:
+            raise OptionError("--executor jobs:FOLDER takes the folder, and neither --workers nor --address")
+        return Jobs(Path(given.removeprefix("jobs:")))
     chosen = parse_plugin(given)
     name = chosen.pop("name")
     if name not in ("pool", "ray"):
-        raise UnknownNameError("executor", name, ("pool", "ray"))
+        raise UnknownNameError("executor", name, ("pool", "ray", "jobs"))
     for key, value in chosen.items():
         if name == "pool" or key not in ("cpus", "gpus"):
             raise UnknownNameError("option", key, ("cpus", "gpus") if name == "ray" else (), where=f"--executor {name}")
@@ -235,5 +245,10 @@ def executor_of(
         if address is not None:
             raise OptionError("--address needs --executor ray")
         late = ("pandas", "pyarrow.parquet", *(() if uri == "none" else _TRACKING))
-        return Here() if workers in (None, 1) else Processes(workers, preload=late)
+        if workers in (None, 1):
+            return Here()
+        devices = gpus()
+        if 0 < len(devices) < workers:
+            notes([f"{workers} workers share {len(devices)} GPU{'s' * (len(devices) > 1)}"])
+        return Processes(workers, preload=late, devices=devices)
     return Ray.open([files.cache_dir(), runs], address, most=workers, **chosen)

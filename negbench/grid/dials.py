@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from negbench.errors import OptionError
-from negbench.grid.axes import Choice
+from negbench.grid.axes import AxisValue
 from negbench.settings.layers import parse_value, set_layer
 
 Point = tuple[Any, ...]  # one value of every dial
@@ -98,11 +98,11 @@ class Dials:
         return [[(*rest[:axis], value, *rest[axis + 1 :]) for value in self.axes[axis].values] for rest in lines]
 
 
-def dial_choices(dials: Dials) -> list[Choice]:
+def dial_choices(dials: Dials) -> list[AxisValue]:
     """Return the axis of all points; a point that cannot be planned is left out."""
     choices = []
     for point in dials.points:
         facts = dict(zip((dial.key for dial in dials.axes), point, strict=True))
         layers = tuple({key.split(".")[0]: {key.split(".")[1]: value}} for key, value in facts.items())
-        choices.append(Choice(layers, {"point": dials.label(point)}, facts, required=False))
-    return choices or [Choice()]
+        choices.append(AxisValue(layers, {"point": dials.label(point)}, facts, required=False))
+    return choices or [AxisValue()]

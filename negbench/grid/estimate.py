@@ -7,15 +7,15 @@ from pathlib import Path
 from statistics import fmean
 
 from negbench.display import duration
-from negbench.grid.cells import SCENES, Cell
-from negbench.grid.comparison import place_of
+from negbench.grid.cells import Cell
+from negbench.grid.comparison import GroupKey, group_key
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.rehearsal import Rehearsals
+from negbench.loop.runs import SCENES
 from negbench.machine.room import size
 from negbench.store.runfolder import RunFolder
 
 MANY = 20  # runs from which a command rehearses before it starts: of fewer, the first tells soon enough
-Place = tuple[str, ...]
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Estimate:
     """
 
     later: tuple[float, float] = (0.0, 0.0)
-    known: dict[Place, list[float]] = field(default_factory=dict)
-    rehearsed: dict[Place, float] = field(default_factory=dict)
+    known: dict[GroupKey, list[float]] = field(default_factory=dict)
+    rehearsed: dict[GroupKey, float] = field(default_factory=dict)
     epochs: int = 0
     stored: int = 0
     memory: float = 0.0
@@ -48,7 +48,7 @@ class Estimate:
         self.stored += sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
         self.memory = max(self.memory, result["peak_memory_mib"]["process"])
 
-    def news(self, cell: Cell, folder: Path) -> bool:
+    def add_computed(self, cell: Cell, folder: Path) -> bool:
         """Add a run that was just computed; return whether to tell the estimate: after 1, 4, 16, ... of them."""
         self.add(cell, folder)
         self.computed += 1
@@ -110,5 +110,5 @@ class Estimate:
         return [f"{what}; {memory:,.0f} MiB of memory for each worker{source}"]
 
 
-def _place(cell: Cell) -> Place:
-    return place_of({**cell.labels, "settings": ""})
+def _place(cell: Cell) -> GroupKey:
+    return group_key({**cell.labels, "settings": ""})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -9,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
@@ -90,12 +91,14 @@ class Processes:
         retries: how often a task is retried after its process died.
         grace: seconds for processes to end cleanly when `run` stops early.
         preload: modules that tasks import late; workers share them in memory. They must not start a Python thread.
+        devices: GPUs, as CUDA_VISIBLE_DEVICES names them; each worker sees one of them, by turns.
     """
 
     workers: int
     retries: int = 1
     grace: float = GRACE
     preload: tuple[str, ...] = field(default=(), compare=False)
+    devices: tuple[str, ...] = ()
     idle: list[_Worker] = field(default_factory=list, init=False, repr=False, compare=False)
     elsewhere: ClassVar[bool] = False
 
@@ -119,7 +122,10 @@ class Processes:
             _end(self.idle)
 
         def start() -> None:
-            worker = self.idle.pop() if self.idle else _Worker.start(function, self.preload)
+            taken = {worker.place for worker in (*active.values(), *self.idle)}
+            place = next(place for place in itertools.count() if place not in taken)
+            own = {"CUDA_VISIBLE_DEVICES": self.devices[place % len(self.devices)]} if self.devices else {}
+            worker = self.idle.pop() if self.idle else _Worker.start(function, self.preload, place, own)
             worker.take(pending)
             active[worker.pipe] = worker
 
@@ -166,17 +172,18 @@ class _Worker:
     process: Any
     pipe: Connection
     function: Function
+    place: int  # the lowest that no other worker has
     index: int = -1  # index of its task
 
     @classmethod
-    def start(cls, function: Function, preload: Sequence[str]) -> _Worker:
+    def start(cls, function: Function, preload: Sequence[str], place: int, own: Mapping[str, str]) -> _Worker:
         context = _context(function, preload)
         ours, theirs = context.Pipe()
-        arguments = (function, theirs, dict(os.environ))
+        arguments = (function, theirs, {**os.environ, **own})
         process = context.Process(target=_serve, args=arguments, daemon=True)  # a daemon dies with us
         process.start()
         theirs.close()
-        return cls(process, ours, function)
+        return cls(process, ours, function, place)
 
     def take(self, pending: list[tuple[int, Any]]) -> None:
         """Pop the last pending task and send it to the worker."""

@@ -1,8 +1,9 @@
 """Choose each group's learning rate on queries that are not reported, with the first seed.
 
 A rate that suits one strategy or loss may handicap another. Unless `--lr` says otherwise, every group gets the same
-small grid around its configured rate, which goes on while the best rate is at an end. The trials are ordinary runs in a
-comparison of their own, found again by their hashes; the choice depends only on the finished ones.
+small grid around its configured rate, which is extended while the best rate is the lowest or highest tried. The trials
+are ordinary runs in a comparison of their own, found again by their hashes; the choice depends only on the finished
+ones.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ import numpy as np
 
 from negbench.data.scene import Scenes
 from negbench.datasets.dataset import DEV_QUERIES
-from negbench.grid.cells import Cell, Outcome
-from negbench.grid.comparison import ComparisonFolder, place_of
-from negbench.grid.compute import Execution, computed
+from negbench.grid.cells import Cell
+from negbench.grid.comparison import GroupKey, group_key
 from negbench.plugins.registry import registry
 from negbench.scoring.stored import Values, values_of
 from negbench.settings.config import ResolvedConfig, RunConfig
@@ -30,11 +30,10 @@ FACTORS = (1.0, 0.3, 3.0)  # multiples of the configured rate
 STEP, MORE = 3.0, 2  # beyond an end the grid goes on by this factor, at most so often
 DEV_FRACTION = 0.2  # of train, or more if configured: a tenth would rank trials by chance
 _MOST = 0.3  # of train that `DEV_QUERIES` may take: trials on much smaller data would prefer other rates
-Place = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class ChosenRate:
+class PickedRate:
     """One group's learning rate; comparison.json holds them under `rates`.
 
     Attributes:
@@ -73,14 +72,14 @@ class Rates:
         trials: trials of each group, that of the configured rate first; their label `settings` names the rate.
     """
 
-    trials: Mapping[Place, tuple[Cell, ...]]
+    trials: Mapping[GroupKey, tuple[Cell, ...]]
 
     @classmethod
     def of(cls, cells: Sequence[Cell], runs: Path, scenes: Scenes) -> Rates:
         """Plan each group's trials from its first cell, with those that finished ones ask for."""
-        first = dict[Place, Cell]()
+        first = dict[GroupKey, Cell]()
         for cell in cells:
-            first.setdefault(place_of(cell.labels), cell)
+            first.setdefault(group_key(cell.labels), cell)
         trials = {
             place: tuple(_trial(cell, cell.config.train.lr * by, runs, scenes) for by in FACTORS)
             for place, cell in first.items()
@@ -88,7 +87,7 @@ class Rates:
         return cls(trials).grown(runs, scenes)
 
     def grown(self, runs: Path, scenes: Scenes) -> Rates:
-        """Add the next trial of each group whose trials are finished while its best rate is at an end."""
+        """Add the next trial of each group whose trials are finished and whose best rate is the lowest or highest."""
         trials = dict(self.trials)
         for place, cells in self.trials.items():
             while len(cells) < len(FACTORS) + MORE:
@@ -100,26 +99,17 @@ class Rates:
             trials[place] = cells
         return Rates(trials)
 
-    def computed(self, folder: ComparisonFolder, execution: Execution, scenes: Scenes) -> tuple[Rates, list[Outcome]]:
-        """Compute the trials and those that they ask for."""
-        rates, outcomes = self, list[Outcome]()
-        while new := [cell for cell in rates.cells if cell.hash not in {each.cell.hash for each in outcomes}]:
-            outcomes += computed(folder, new, execution, outcomes)
-            rates = rates.grown(folder.path.parent, scenes)
-        folder.parent(execution.tracking_uri).complete()
-        return rates, outcomes
-
     @property
     def cells(self) -> list[Cell]:
         """All trials."""
         return [cell for trials in self.trials.values() for cell in trials]
 
-    def chosen(self, runs: Path) -> dict[Place, ChosenRate]:
+    def chosen(self, runs: Path) -> dict[GroupKey, PickedRate]:
         """Return each group's rate, chosen from the trials finished so far."""
         return {place: _chosen(trials, runs) for place, trials in self.trials.items()}
 
 
-def _chosen(trials: Sequence[Cell], runs: Path) -> ChosenRate:
+def _chosen(trials: Sequence[Cell], runs: Path) -> PickedRate:
     by_rate = {cell.config.train.lr: _values(runs, cell) for cell in trials}
     first = trials[0]
     known = {rate: values for rate, values in by_rate.items() if values is not None}
@@ -127,7 +117,7 @@ def _chosen(trials: Sequence[Cell], runs: Path) -> ChosenRate:
     tried = tuple(sorted((rate, None if values is None else values.mean) for rate, values in by_rate.items()))
     queries = max((values.values.size for values in known.values()), default=0)
     labels = {axis: label for axis, label in first.labels.items() if axis != "settings"}
-    return ChosenRate(labels, first.seed, lr, tried, error, queries, first.config.eval.dev == "generated")
+    return PickedRate(labels, first.seed, lr, tried, error, queries, first.config.eval.dev == "generated")
 
 
 def choose(known: Mapping[float, Values], configured: float) -> tuple[float, float | None]:
@@ -157,11 +147,11 @@ def paired_error(first: Values, second: Values) -> float:
     return float(np.sqrt((sums**2).sum() * len(sums) / max(1, len(sums) - 1)))
 
 
-def at_rates(cells: Sequence[Cell], chosen: Mapping[Place, ChosenRate], runs: Path, scenes: Scenes) -> list[Cell]:
+def at_rates(cells: Sequence[Cell], chosen: Mapping[GroupKey, PickedRate], runs: Path, scenes: Scenes) -> list[Cell]:
     """Return the cells, each at its group's rate."""
     with_rates = []
     for cell in cells:
-        lr = chosen[place_of(cell.labels)].lr
+        lr = chosen[group_key(cell.labels)].lr
         if lr != cell.config.train.lr:
             cell = cell.with_config(_with_rate(cell.config, lr), runs, scenes)
         with_rates.append(replace(cell, remarks=()))  # the trials have the same remarks

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from negbench.data.scene import Scenes
-from negbench.grid.axes import Choice, Layer
+from negbench.grid.axes import AxisValue, Layer
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig, build_config, resolved
 from negbench.systems.system import system, with_system
@@ -17,7 +17,7 @@ from negbench.systems.system import system, with_system
 
 def system_choices(
     names: Sequence[str], strategies: Sequence[Mapping[str, Any]], base: Sequence[Layer], scenes: Scenes
-) -> list[Choice]:
+) -> list[AxisValue]:
     """Return the axis of systems and strategies, each system with its own strategy first: the table's baseline.
 
     Args:
@@ -35,7 +35,7 @@ def system_choices(
         for number, section in enumerate([own, *filter(None, strategies)]):  # "own" is the first
             train = {"num_negatives": _num_negatives(before, str(section["name"]))}
             layers = ({"system": name, "strategy": section, "train": train},)
-            choices.append(Choice(layers, {"system": name}, {"own": number == 0}, required=number == 0))
+            choices.append(AxisValue(layers, {"system": name}, {"own": number == 0}, required=number == 0))
     return choices
 
 

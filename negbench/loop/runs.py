@@ -34,6 +34,8 @@ from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, r
 from negbench.store.runfolder import RunFolder, claimed
 from negbench.store.tracking import RunLog, Tracker
 
+SCENES = Scenes()  # one per process: its runs share what the first one loaded
+
 # --- a run before it is computed -----------------------------------------------------------------------------------
 
 

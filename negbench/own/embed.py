@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from negbench import display
 from negbench.datasets.image_files import ImageFiles, decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
+from negbench.loop.record import peak_memory_mib
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import atomic_write, cache_dir
 from negbench.machine.room import device_named
@@ -61,24 +62,14 @@ class EmbeddedFolder:
 
 def embed_folder(asked: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
-    scan, size = survey(asked.folder, asked.columns, asked.allow_missing), asked.batch_size
+    scan = survey(asked.folder, asked.columns, asked.allow_missing)
     files, texts = _named(scan, asked.gallery)
-    contents = content_hashes({name: each.path(name) for name, each in files.items()}, cache_dir())
-    first = dict[bytes, str]()  # equal files are encoded once
-    for name, content in contents.items():
-        first.setdefault(content, name)
+    contents, first = _distinct(files)
     row = {content: index for index, content in enumerate(first)}
     _check_room(scan, asked.overwrite)
-    used = _opened(asked.encoder, asked.device)
-    with display.stages("embed") as shown, torch.no_grad():
-        with shown.stage("images", total=len(first)) as advance:
-            encoded = used.vectors(
-                "encode_image", _decoded({name: files[name] for name in first.values()}, size), advance
-            )
-            images = encoded[[row[contents[name]] for name in files]]
-        with shown.stage("texts", total=len(texts)) as advance:
-            parts = (texts[start : start + size] for start in range(0, len(texts), size))
-            words = used.vectors("encode_text", ((part, part) for part in parts), advance)
+    with display.stages("embed") as shown:
+        encoded, words = _encoded(asked, {name: files[name] for name in first.values()}, texts, shown)
+    images = encoded[[row[contents[name]] for name in files]]
     (scan.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders
     with atomic_write(scan.folder / TEXTS, "wb") as file:
         np.savez(file, texts=np.array(texts), features=words.numpy())
@@ -86,6 +77,42 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
         np.savez(file, ids=np.array(list(files)), features=images.numpy())
     shapes = tuple(images.shape), tuple(words.shape)
     return EmbeddedFolder(scan.folder / IMAGES, scan.folder / TEXTS, *shapes, dataset_of(scan))
+
+
+def outlook(asked: Embed) -> list[str]:
+    """Embed a batch of images and one of texts; say what is read, and what embedding all takes."""
+    scan, shown, size = survey(asked.folder, asked.columns, asked.allow_missing), display.Display(), asked.batch_size
+    files, texts = _named(scan, asked.gallery)
+    _, first = _distinct(files)
+    _check_room(scan, asked.overwrite)
+    some = list(first.values())[:size]
+    _encoded(asked, {name: files[name] for name in some}, texts[:size], shown)
+    took = shown.seconds["images"] * len(first) / len(some) + shown.seconds["texts"] * len(texts) / len(texts[:size])
+    memory = f"{peak_memory_mib()['process']:,.0f} MiB of memory (measured on a batch)"
+    reads = f"reads {len(files):,} images ({len(first):,} different ones) and {len(texts):,} texts"
+    return [reads, f"{display.duration(took)} of embedding, {memory}"]
+
+
+def _distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[bytes, str]]:
+    """Return what each image's file contains, and the first image of each content: equal files are encoded once."""
+    contents = content_hashes({name: each.path(name) for name, each in files.items()}, cache_dir())
+    first = dict[bytes, str]()
+    for name, content in contents.items():
+        first.setdefault(content, name)
+    return contents, first
+
+
+def _encoded(
+    asked: Embed, files: dict[str, ImageFiles], texts: Sequence[str], shown: display.Display
+) -> tuple[Tensor, Tensor]:
+    """Encode images [N, C] or [N, L, C] and texts [n, C_t], one batch after another."""
+    used, size = _opened(asked.encoder, asked.device), asked.batch_size
+    with torch.no_grad():
+        with shown.stage("images", total=len(files)) as advance:
+            images = used.vectors("encode_image", _decoded(files, size), advance)
+        with shown.stage("texts", total=len(texts)) as advance:
+            parts = (texts[start : start + size] for start in range(0, len(texts), size))
+            return images, used.vectors("encode_text", ((part, part) for part in parts), advance)
 
 
 # --- what is embedded ----------------------------------------------------------------------------------------------

@@ -14,8 +14,10 @@ from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
 from negbench.datasets._read import Reader
 from negbench.datasets._row_files import CELLS, ENDINGS, FileRow, check_one, listed, names_of, read_rows
-from negbench.display import notes, stages
+from negbench.display import duration, notes, stages
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
+from negbench.loop.record import peak_memory_mib
+from negbench.loop.runs import SCENES
 from negbench.machine.files import atomic_write
 from negbench.machine.room import device_named
 from negbench.machine.vector_files import read_vectors
@@ -29,6 +31,7 @@ from negbench.settings.config import MiningConfig, build_config
 from negbench.settings.layers import parse_set, plugin_layer, set_layer
 
 _LISTS = ("excluded", "relevant")
+_SAMPLE = 256  # queries of a dry run
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,14 @@ class MinedNegatives:
 
     `frame` holds query, target, the negatives and their scores (a list each, no negative twice) and the other fields of
     `negbench.mining.mine.Mined`; for a data set also reference and text, and ids instead of rows. `images` counts
-    the candidates, `kept` the queries in the file; `source` names the data set and the model.
+    the candidates, `kept` the queries in the file, `seconds` those of the mining; `source` names the data set and the
+    model.
     """
 
     frame: pd.DataFrame
     summary: dict[str, float]
     images: int
+    seconds: float
     source: str = ""
     kept: int = 0
 
@@ -53,7 +58,7 @@ def write_negatives(asked: Mine) -> MinedNegatives:
     Raises:
         NegbenchError: a user's mistake: files or options that do not fit, a strategy that cannot be mined ahead.
     """
-    mined = _of_dataset(asked) if asked.queries is None else _of_files(asked)
+    mined, _ = _mined(asked)
     mined = replace(mined, frame=_distinct(mined.frame))
     frame = _shaped(mined.frame, asked)
     notes(copied(mined.summary, len(mined.frame)))
@@ -66,6 +71,20 @@ def write_negatives(asked: Mine) -> MinedNegatives:
             # without rates that some row lacks: `datasets` refuses a file with a number where an earlier file has none
             frame.dropna(axis="columns").to_json(file, orient="records", lines=True, force_ascii=False)
     return mined
+
+
+def outlook(asked: Mine) -> list[str]:
+    """Mine for a few queries; say what is read, and what mining for all of them takes."""
+    mined, total = _mined(asked, _SAMPLE)
+    count = len(mined.frame)
+    source = mined.source or f"{asked.queries}, {asked.images} and {asked.targets}"
+    took = f"{duration(mined.seconds * total / max(1, count))} of mining, {peak_memory_mib()['process']:,.0f} MiB"
+    return [f"reads {source}: {total:,} queries, {mined.images:,} images", f"{took} (measured on {count:,} queries)"]
+
+
+def _mined(asked: Mine, most: int = 0) -> tuple[MinedNegatives, int]:
+    """Mine for these queries at most, or for all; also return how many there are."""
+    return _of_dataset(asked, most) if asked.queries is None else _of_files(asked, most)
 
 
 def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
@@ -107,13 +126,13 @@ def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
     return pd.DataFrame({**columns, "score": pd.Series(scores, index=full.index, dtype=object)})
 
 
-def _of_dataset(asked: Mine) -> MinedNegatives:
+def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     """Apply a corpus strategy to a split scored by one model."""
     config, strategies, folder = configured(asked, asked.strategy)
     if len(strategies) > 1:
         raise OptionError(f"--strategy {asked.strategy}: name one strategy")
     (strategy,) = strategies.values()
-    every = Audit(queries=0, seed=asked.seed)
+    every = Audit(queries=most, seed=asked.seed)
     with stages("mine") as display:
         reads = planes_read(strategy, config.mining)
         subject = open_subject(config, asked.split, every, display, folder, reads=reads)
@@ -141,13 +160,14 @@ def _of_dataset(asked: Mine) -> MinedNegatives:
     }
     frame = pd.DataFrame(names).join(mined.frame().drop(columns="negatives"))
     source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
-    return MinedNegatives(frame, mined.summary(), len(images), source)
+    total = len(SCENES.dataset(config.dataset, asked.split, images=False).queries) if most else len(queries)
+    return MinedNegatives(frame, mined.summary(), len(images), display.seconds["mine"], source), total
 
 
 # --- embeddings in files -------------------------------------------------------------------------------------------
 
 
-def _of_files(asked: Mine) -> MinedNegatives:
+def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     """Mine from arrays."""
     plugin_layer(asked.plugin)
     assert asked.strategy is not None
@@ -167,6 +187,9 @@ def _of_files(asked: Mine) -> MinedNegatives:
     texts, queries = _vectors("--queries", asked.queries)
     names, images = _vectors("--images", asked.images)
     known = _targets(asked, names)
+    total = len(known["target"])
+    if most:
+        queries, known = queries[:most], {name: values[:most] for name, values in known.items()}
     target = known.pop("target")
     with stages("mine") as display, display.stage("mine", total=len(target)) as advance:
         mined = miner.refresh(
@@ -178,7 +201,7 @@ def _of_files(asked: Mine) -> MinedNegatives:
     if names:
         frame["target"] = [names[row] for row in frame["target"]]
         frame["negatives"] = [[names[column] for column in row] for row in frame["negatives"]]
-    return MinedNegatives(frame, mined.summary(), len(images))
+    return MinedNegatives(frame, mined.summary(), len(images), display.seconds["mine"]), total
 
 
 _SETTINGS = ("mining.exclude_relevant", "mining.margin", "mining.relative_margin", "mining.max_target")

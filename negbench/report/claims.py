@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from negbench.claims.table import STYLES
 from negbench.loop.record import versions
 from negbench.machine.files import read_json
+from negbench.papers.table import STYLES
 from negbench.report.page import Page, PageSection, chapters
 from negbench.report.tables import Table
 

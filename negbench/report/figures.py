@@ -225,7 +225,9 @@ def _forest(
                 axes.plot([middle], [y], marker, color=color, markersize=5.5)
         named = {y: row for y, row in enumerate(lines) if not isinstance(row, str)}
         baseline = [" (baseline)" * (row.verdict == "baseline" and question is not _BEST) for row in named.values()]
-        axes.set_yticks(list(named), [row.named + more for row, more in zip(named.values(), baseline, strict=True)])
+        axes.set_yticks(
+            list(named), [row.marked_label + more for row, more in zip(named.values(), baseline, strict=True)]
+        )
         axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room))
         axes.set_xlabel(f"points {question.title}")
         axes.xaxis.set_inverted(question is _BEST)  # the better, the further to the right

@@ -14,7 +14,7 @@ from negbench.analysis.findings import Findings, judged, stored
 from negbench.analysis.leader import row_line
 from negbench.analysis.verdicts import Rules, VerdictRow
 from negbench.display import Grid, log
-from negbench.grid.comparison import AXES, CellGroup, place_of
+from negbench.grid.comparison import AXES, CellGroup, group_key
 from negbench.machine.files import atomic_write
 from negbench.report.tables import Table, files_of, tables
 from negbench.report.unchanged import inputs_of, keep, unchanged, writable
@@ -115,7 +115,7 @@ def _summary(group: CellGroup, rows: Sequence[VerdictRow], axes: Sequence[str]) 
     flats = [run.config.flat() for run in group.runs]
     shared: dict[str, Any] = {k: v for k, v in flats[0].items() if all(f.get(k) == v for f in flats)}
     tags = dict(group.labels)
-    row = next((row for row in rows if row.main and place_of(vars(row)) == place_of(group.labels)), None)
+    row = next((row for row in rows if row.main and group_key(vars(row)) == group_key(group.labels)), None)
     if row is not None:
         tags |= {"verdict": row.verdict, "baseline": row.baseline, "tested": row.metric}
         tags |= {"beaten by": ", ".join(row.beaten_by)}

@@ -17,7 +17,7 @@ from negbench.machine import files
 from negbench.store.runfolder import find_run
 
 if TYPE_CHECKING:
-    from negbench.tuning.book import Book
+    from negbench.tuning.book import StudyStore
 
 _RERUN = "rerun the command that made the comparison, which writes it anew"
 
@@ -131,7 +131,7 @@ class StudyResult:
         return self.path.name
 
     @cached_property
-    def _book(self) -> Book:
+    def _book(self) -> StudyStore:
         from negbench.tuning.book import open_book
 
         return open_book(self.path.parent, self.path.name, self.storage)

@@ -12,7 +12,7 @@ from negbench.analysis.findings import Findings, stored
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import inert, markdown
 from negbench.errors import RunError
-from negbench.grid.comparison import CellGroup, place_of
+from negbench.grid.comparison import CellGroup, group_key
 from negbench.machine.files import write_json
 from negbench.report.build import comparison_page
 from negbench.report.claims import is_of_claims
@@ -64,13 +64,13 @@ def _shared(flats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _document(name: str, page: Page, settings: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
-    tests = {place_of(vars(row)): row for row in findings.main}
+    tests = {group_key(vars(row)): row for row in findings.main}
     return {
         "name": name,
         "answer": list(page.answer),
         "provenance": dict(page.facts),
         "settings": dict(settings),
-        "rows": [_row(group, tests.get(place_of(group.labels)), settings) for group in findings.groups],
+        "rows": [_row(group, tests.get(group_key(group.labels)), settings) for group in findings.groups],
     }
 
 

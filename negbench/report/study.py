@@ -18,14 +18,14 @@ from negbench.machine import files
 from negbench.report.finish import finish as finish_comparison
 from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
-from negbench.tuning.book import Book
+from negbench.tuning.book import StudyStore
 from negbench.tuning.final import FEWEST, epochs_of, final_name, finished, importance
 from negbench.tuning.study_answer import study_answer
 
 _BEST = 5  # most trials printed on the terminal
 
 
-def trials_frame(book: Book) -> pd.DataFrame:
+def trials_frame(book: StudyStore) -> pd.DataFrame:
     """Build one row per trial: number, state, recall in percent, knobs, epochs, seconds, error."""
     rows = []
     for trial in book.frozen():
@@ -37,13 +37,13 @@ def trials_frame(book: Book) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def importance_frame(book: Book) -> pd.DataFrame:
+def importance_frame(book: StudyStore) -> pd.DataFrame:
     """Build one row per knob, most important first."""
     rows = [{"knob": key, "importance %": f"{100 * share:.0f}"} for key, share in importance(book).items()]
     return pd.DataFrame(rows, columns=["knob", "importance %"])
 
 
-def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str | None) -> None:
+def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri: str | None) -> None:
     """Print and store the study's tables, finish the comparison of the best with the default, close the MLflow parent.
 
     Args:
@@ -87,6 +87,6 @@ def finish(console: Console, book: Book, rules: Rules | None, tracking_uri: str 
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def dashboard_command(book: Book) -> str:
+def dashboard_command(book: StudyStore) -> str:
     """Return the command that opens the study in Optuna's dashboard."""
     return f"optuna-dashboard --host 127.0.0.1 {shlex.quote(without_secrets(book.url))}"

@@ -11,7 +11,7 @@ import numpy as np
 
 from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of, listed
-from negbench.grid.comparison import CellGroup, place_of
+from negbench.grid.comparison import CellGroup, group_key
 from negbench.mining.window import WINDOW
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, log_axis
 
@@ -34,9 +34,9 @@ def zone_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart
     A panel holds one table's rows of one number of negatives. Batch strategies, which rank no corpus, have no point.
     """
     panels: dict[tuple[str, ...], list[_Rule]] = {}
-    of_place = {place_of(group.labels): group for group in groups}
+    of_place = {group_key(group.labels): group for group in groups}
     for row in (row for row in rows if row.main and row.compared):
-        group = of_place.get(place_of(vars(row)))
+        group = of_place.get(group_key(vars(row)))
         ranks = group.values("behaviour", "draw_rank_median") if group else []
         if group and ranks:
             window = group.configs[0].strategy.name == WINDOW

@@ -10,9 +10,9 @@ from negbench.settings.options import (
     DatasetOptions,
     FolderName,
     ModelOptions,
-    Names,
     Options,
     PluginOptions,
+    PluginSpecs,
     RunsOptions,
     Seeds,
     TrackedOptions,
@@ -36,7 +36,7 @@ class Init(Options):
     folder: Path = option(..., "Folder with images or embeddings, and a table of triplets.", argument=True)
     columns: str = option(
         "",
-        "Names of the file's columns, as reference=ref,text=caption; paths in a row, as reference=pair[1] or "
+        "PluginSpecs of the file's columns, as reference=ref,text=caption; paths in a row, as reference=pair[1] or "
         "group=img_set.id; places, from 0, without a header; paths=FILE:ID:PATH, a table of image paths by id.",
         metavar="OURS=THEIRS,...",
     )
@@ -101,7 +101,6 @@ class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
     long: int | None = option(
         None, "Also judge every claim after this many epochs, trained out, each length at half of the level.", ge=2
     )
-    listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
     seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
 
@@ -121,7 +120,7 @@ class SubjectOptions(ModelOptions, RunsOptions):
 class Audit(SubjectOptions):
     """Options of `negbench audit`: what corpus strategies would draw, without training."""
 
-    strategies: Names | None = option(
+    strategies: PluginSpecs | None = option(
         None,
         "Comma-separated corpus strategies, options as top-k:k=50 [default: all that need no guide, or the run's].",
         flags=("--strategy",),

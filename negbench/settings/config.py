@@ -43,7 +43,7 @@ class PluginConfig(BaseModel):
 
 
 class TrainConfig(Section):
-    """Optimisation. None means the backbone's value; without one, the number in the comment."""
+    """Optimisation. None: the backbone's recommendation, or else the default in the comment."""
 
     epochs: int | None = Field(None, ge=1, le=_MANY)  # 30
     batch_size: int | None = Field(None, ge=2, le=_ROWS)  # 32
@@ -262,7 +262,7 @@ def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
         _check_value(key, value)
     if "strategy" not in values or "name" not in dict(values["strategy"]):
         raise NegbenchError("no strategy is named: give --strategy NAME (see `negbench list strategies`) or a recipe")
-    return _validated(RunConfig, {key: _named(key, value) for key, value in values.items()})
+    return _validated(RunConfig, {key: with_default_name(key, value) for key, value in values.items()})
 
 
 def _validated(model: type[Model], values: Mapping[str, Any]) -> Model:
@@ -299,7 +299,7 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
         raise OptionError(f"{key} = {quoted(value)}: expected {want}")
 
 
-def _named(key: str, value: Any) -> Any:
+def with_default_name(key: str, value: Any) -> Any:
     """Add the default plug-in's name to a plug-in section that gives only options."""
     if key in SECTIONS and key != "strategy" and isinstance(value, dict) and "name" not in value:
         return {"name": RunConfig.model_fields[key].default.name, **value}

@@ -9,7 +9,7 @@ from typing import Any
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.plugins import syntax
 from negbench.plugins.registry import SECTIONS, registry
-from negbench.settings.options import DatasetOptions, ModelOptions, Named, RunSettings
+from negbench.settings.options import DatasetOptions, ModelOptions, PluginSpec, RunSettings
 
 MOVES_SCORES = False  # everything decided here is in the resolved configuration, which is hashed
 
@@ -167,14 +167,14 @@ def plugin_layer(files: Sequence[Path] | None) -> dict[str, Any]:
     return {"plugins": [str(file.resolve()) for file in files]} if files else {}
 
 
-def named(section: str, given: Named | None) -> dict[str, Any]:
+def plugin_layer_of(section: str, given: PluginSpec | None) -> dict[str, Any]:
     """Return one plug-in, NAME:option=value:... or a table, as a section; {} if it is not given."""
     return {} if given is None else {section: plugin_section(SECTIONS[section], given)}
 
 
-def dataset_layer(name: Named | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
+def dataset_layer(name: PluginSpec | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
     """Return `--dataset`, `--data-root` and `--allow-missing` as a section."""
-    section: dict[str, Any] = named("dataset", name).get("dataset", {})
+    section: dict[str, Any] = plugin_layer_of("dataset", name).get("dataset", {})
     if root is not None:
         section["root"] = str(root)
     if allow_missing:
@@ -186,9 +186,9 @@ def flag_layer(asked: DatasetOptions) -> dict[str, Any]:
     """Return the layer of `--plugin` (first: other flags may name its classes), plug-in flags, and a run's `--seed`."""
     layer = plugin_layer(asked.plugin) | dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)
     if isinstance(asked, ModelOptions):
-        layer |= named("backbone", asked.backbone)
+        layer |= plugin_layer_of("backbone", asked.backbone)
     if isinstance(asked, RunSettings):
-        layer |= named("strategy", asked.strategy) | named("loss", asked.loss)
+        layer |= plugin_layer_of("strategy", asked.strategy) | plugin_layer_of("loss", asked.loss)
         layer |= {} if asked.seed is None else {"seed": asked.seed}
     return layer
 

@@ -17,8 +17,8 @@ from negbench.machine.files import checked_name
 
 MOVES_SCORES = False
 
-Named = str | Mapping[str, Any]  # a plug-in: NAME, NAME:option=value, or a table {"name": ..., option: ...}
-Names = Named | Sequence[Named]  # several, as 'a,b' or as a list
+PluginSpec = str | Mapping[str, Any]  # a plug-in: NAME, NAME:option=value, or a table {"name": ..., option: ...}
+PluginSpecs = PluginSpec | Sequence[PluginSpec]  # several, as 'a,b' or as a list
 
 
 def option(
@@ -62,7 +62,7 @@ class Options(BaseModel):
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
 
-    def but(self, **given: Any) -> Self:
+    def replace(self, **given: Any) -> Self:
         """Return these options with other values for the fields that are named.
 
         Raises:
@@ -258,22 +258,22 @@ class DataOptions(Options):
 class DatasetOptions(SetOptions, DataOptions):
     """A data set: a name, NAME:option=value, or a table {"name": ..., option: ...}."""
 
-    dataset: Named | None = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
+    dataset: PluginSpec | None = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
 
 
 class ModelOptions(DatasetOptions, SettingsOptions):
     """A backbone, given in the same ways, and a data set."""
 
-    backbone: Named | None = option(None, "Model family [default: tiny].", cli=str)
+    backbone: PluginSpec | None = option(None, "Model family [default: tiny].", cli=str)
 
 
 class RunSettings(ModelOptions):
     """All plug-ins of one run."""
 
-    strategy: Named | None = option(
+    strategy: PluginSpec | None = option(
         None, "Negative-sampling strategy (see `list strategies`); options as qure:variant=release.", cli=str
     )
-    loss: Named | None = option(None, "Loss [default: bradley-terry].", cli=str)
+    loss: PluginSpec | None = option(None, "Loss [default: bradley-terry].", cli=str)
     seed: int | None = option(None, "Seed of initial weights, batches and draws [default: 0].")
 
 
@@ -285,11 +285,20 @@ class WorkerOptions(Options):
     executor: Any = option(
         "pool",
         "pool: processes on this machine; ray: tasks on a Ray cluster, e.g. ray:cpus=4:gpus=0.5 (otherwise one "
-        "CPU each, and one GPU if there is any).",
+        "CPU each, and one GPU if there is any); jobs:FOLDER: a file of cells there for a batch system.",
         cli=str,
     )
     address: str | None = option(
         None, "With ray: HOST:PORT of the cluster's head [default: RAY_ADDRESS, else this machine alone]."
+    )
+
+
+class DryRunOptions(Options):
+    """What every command that computes can do instead."""
+
+    section: ClassVar[str] = "Output"
+    dry_run: bool = option(
+        False, "Print what it reads, what is finished, how long the rest takes and how much memory; then stop."
     )
 
 
@@ -322,20 +331,20 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     """
 
     in_recipe: ClassVar[bool] = True
-    strategies: Names = option(
+    strategies: PluginSpecs = option(
         "cir",
         "Comma-separated names, options as qure:variant=release; cir: the papers' strategies, baselines and oracles; "
         "all: every strategy that needs no guide or judge; own: the system's.",
         flags=("--strategies", "--strategy"),
         cli=str,
     )
-    losses: Names | None = option(
+    losses: PluginSpecs | None = option(
         None, "Comma-separated loss names [default: bradley-terry].", flags=("--losses", "--loss"), cli=str
     )
-    backbones: Names | None = option(
+    backbones: PluginSpecs | None = option(
         None, "Comma-separated backbone names [default: tiny].", flags=("--backbones", "--backbone"), cli=str
     )
-    datasets: Names | None = option(
+    datasets: PluginSpecs | None = option(
         None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
     )
     seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
@@ -356,7 +365,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
         flags=("--dial",),
         metavar="KEY=VALUE,VALUE",
     )
-    systems: Names | None = option(
+    systems: PluginSpecs | None = option(
         None,
         "Comma-separated published systems, or all: train each with every strategy's negatives (see `list systems`).",
         cli=str,

@@ -270,7 +270,7 @@ class RunFolder:
 
     @property
     def has_weights(self) -> bool:
-        """Whether the folder holds trained parameters; one that came from a pack does not."""
+        """Whether the folder holds trained parameters; they may be deleted to save space."""
         return (self.path / "model.safetensors").exists()
 
     def weights(self) -> dict[str, torch.Tensor]:

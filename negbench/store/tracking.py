@@ -37,7 +37,7 @@ _PATIENCE = 10  # seconds for a store to answer
 _FORGET = 60.0  # seconds in which a store that did not answer is not asked again
 _SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and the error
 ALIVE = ".alive"  # lock of a parent run's folder
-_PLACE = ".mlflow.place"  # path of the runs folder when its store was created
+_HOME = ".mlflow.place"  # path of the runs folder when its store was created
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
 _COMPARED = {  # part of the pages' address: only strategies, best first, as bars
@@ -156,7 +156,7 @@ class Tracker:
         """
         if self.uri != default_uri(self.root):
             return []
-        place, here, store = self.root / _PLACE, str(self.root.resolve()), self.root / "mlflow.db"
+        place, here, store = self.root / _HOME, str(self.root.resolve()), self.root / "mlflow.db"
         for path in (store, self.root / "artifacts", *self.root.glob("artifacts/*")):
             if path.is_symlink():  # MLflow would write through it
                 raise RunError(f"{path} is a link: replace it by what it leads to")

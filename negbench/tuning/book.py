@@ -78,7 +78,7 @@ class _Journal(JournalFileBackend):
         super().append_logs(logs)
 
 
-class Book:
+class StudyStore:
     """A study in its storage; every worker opens one.
 
     Args:
@@ -332,8 +332,8 @@ def _described(trial: FrozenTrial) -> str:
     return f"{trial.value:.4f} ({point})"
 
 
-def open_book(runs: Path, name: str, storage: str | None = None) -> Book:
-    """Open a study of the runs folder for reading; arguments as for `Book`.
+def open_book(runs: Path, name: str, storage: str | None = None) -> StudyStore:
+    """Open a study of the runs folder for reading; arguments as for `StudyStore`.
 
     Raises:
         NegbenchError: no such study, or a storage that cannot be opened.
@@ -341,4 +341,4 @@ def open_book(runs: Path, name: str, storage: str | None = None) -> Book:
     if not (runs / name / "study.json").exists():
         known = sorted(path.parent.name for path in runs.glob("*/study.json"))
         raise RunError(f"no study '{name}' in {runs}; known: {', '.join(known) or 'none'}")
-    return Book(runs / name, None, storage)
+    return StudyStore(runs / name, None, storage)

@@ -1,7 +1,7 @@
 """Results of a study: the best trials, the importance of knobs, and the best trial's point on fresh seeds."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,17 @@ from optuna.trial import FrozenTrial, TrialState
 
 from negbench.analysis.deciding import open_strategies
 from negbench.analysis.verdicts import Rules
+from negbench.campaign.driver import Course, Done, Round
+from negbench.campaign.seeds import looked
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.grid.cells import SCENES, Cell, plan
+from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name
-from negbench.grid.compute import Execution
 from negbench.grid.looks import Looks
-from negbench.grid.until import Until, computed_until
-from negbench.settings.config import RunConfig, resolved
-from negbench.tuning.book import Book
+from negbench.loop.runs import SCENES
+from negbench.settings.config import resolved
+from negbench.tuning.book import StudyStore
+from negbench.tuning.spec import StudySpec
 
 _SEED = 0  # of fANOVA's random forest and of the draws, so that the same study gives the same tables
 _DRAWS = 10  # of the trials, with replacement; more than one that turns the order of the knobs hides it
@@ -30,26 +32,26 @@ FEWEST = 10  # with fewer finished trials, an importance means nothing
 # --- trials ------------------------------------------------------------------------------------------------------
 
 
-def finished(book: Book) -> list[FrozenTrial]:
+def finished(book: StudyStore) -> list[FrozenTrial]:
     """Return the completed trials, best recall on the dev part first."""
     done = [trial for trial in book.frozen() if trial.state == TrialState.COMPLETE]
     return sorted(done, key=lambda trial: (-trial.values[0], trial.number))
 
 
-def is_default(book: Book, trial: FrozenTrial) -> bool:
+def is_default(book: StudyStore, trial: FrozenTrial) -> bool:
     """Whether a trial's point is the default; trial 0 is not if the default lies outside a range."""
     configs = (book.spec.space.config(book.spec.config, point, 0, closed=False) for point in (trial.params, {}))
     return len({str(resolved(config).identity()) for config in configs}) == 1
 
 
-def epochs_of(book: Book, trial: FrozenTrial) -> int | None:
+def epochs_of(book: StudyStore, trial: FrozenTrial) -> int | None:
     """Return the epochs that a trial trained, of all its seeds; None before the first scored one."""
     if trial.state == TrialState.COMPLETE:
         return resolved(book.spec.config).train.epochs * len(book.spec.seeds)
     return None if trial.last_step is None else trial.last_step + 1
 
 
-def importance(book: Book) -> dict[str, float]:
+def importance(book: StudyStore) -> dict[str, float]:
     """Return each knob's own share of the variance of recall over the space, largest first, summing to 1.
 
     Optuna's fANOVA (Hutter, Hoos, Leyton-Brown: An efficient approach for assessing hyperparameter importance, ICML
@@ -87,55 +89,57 @@ def _fanova(trials: Sequence[FrozenTrial]) -> dict[str, float]:
 # --- the best beside the default ---------------------------------------------------------------------------------
 
 
-def compare_best(
-    book: Book,
-    runs: Path,
-    fresh: tuple[int, ...],
-    looks: Looks | None,
-    execution: Execution,
-    say: Callable[[str], None],
-) -> Rules | None:
-    """Run the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
+def best_and_default(book: StudyStore, runs: Path, fresh: Sequence[int], looks: Looks | None) -> Course:
+    """Ask for the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
 
     Args:
         book: a study with a finished trial.
         runs: runs folder; the runs form the comparison `final_name` there.
         fresh: seeds that no trial used; with looks, those of the first look.
         looks: after which seeds are added until the difference is decided; None adds none.
-        execution: how the runs are computed.
-        say: as for `Until`.
 
     Returns:
-        The rules that compare the two; None if the default is itself the best.
+        No outcomes if the default is itself the best.
 
     Raises:
-        NegbenchError: no trial is finished, or a run failed.
+        NegbenchError: no trial is finished.
     """
     best = next(iter(finished(book)), None)
     if best is None:
         raise NegbenchError(f"study '{book.name}' has no finished trial")
-    spec, base = book.spec, book.spec.config
-    points: dict[str, dict[str, Any]] = {f"{base.strategy.name} default": {}, f"{base.strategy.name} best": best.params}
-
-    def configs_of(seeds: Sequence[int]) -> list[RunConfig]:
-        return [spec.space.config(base, point, seed, closed=False) for point in points.values() for seed in seeds]
-
-    def cells_of(seeds: Sequence[int]) -> list[Cell]:
-        names = [name for name in points for _ in seeds]
-        planned = plan(configs_of(seeds), runs, Display(), SCENES)
-        return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
-
+    folder = final_folder(runs, book.name)
     if is_default(book, best):
-        return None
-    comparison = ComparisonFolder(runs / final_name(book.name), {"kind": "final"})
-    rules = Rules(next(iter(points)), looks=looks)
-    check_name(comparison.path, "final")
-    until = Until(looks, open_strategies(comparison, rules), say)
-    outcomes = computed_until(comparison, cells_of(fresh), cells_of, until, execution)
-    comparison.settle(outcomes)
-    if lost := [outcome.error for outcome in outcomes if outcome.error]:
-        raise NegbenchError(f"{len(lost)} of {len(outcomes)} runs of the best and the default failed: {lost[0]}")
-    return rules
+        return Done(folder)
+    points = {"default": {}, "best": best.params}
+
+    def more(seeds: Sequence[int]) -> list[Cell]:
+        return final_cells(book.spec, points, runs, seeds)
+
+    rules = final_rules(book.spec, looks)
+    return (yield from looked(Round(folder, more(fresh)), looks, more, open_strategies(folder, rules)))
+
+
+def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Path, seeds: Sequence[int]) -> list[Cell]:
+    """Plan the runs of points, name -> values of knobs, on the whole train split."""
+    configs = [spec.space.config(spec.config, point, seed, closed=False) for point in points.values() for seed in seeds]
+    names = [f"{spec.config.strategy.name} {name}" for name in points for _ in seeds]
+    planned = plan(configs, runs, Display(), SCENES)
+    return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
+
+
+def final_rules(spec: StudySpec, looks: Looks | None) -> Rules:
+    """Return how the best is compared with the default."""
+    return Rules(f"{spec.config.strategy.name} default", looks=looks)
+
+
+def final_folder(runs: Path, study: str) -> ComparisonFolder:
+    """Return the folder of the comparison of a study's best trial with the default.
+
+    Raises:
+        OptionError: something of another kind has its name.
+    """
+    check_name(runs / final_name(study), "final")
+    return ComparisonFolder(runs / final_name(study), {"kind": "final"})
 
 
 def final_name(study: str) -> str:

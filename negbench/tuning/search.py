@@ -1,43 +1,95 @@
 """Run a study: compute its trials, then compare the best with the default."""
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from negbench.analysis.verdicts import Rules
+from negbench.campaign.driver import Course, Done, Round
+from negbench.campaign.seeds import epochs_of_looks
 from negbench.data.scene import Scenes
-from negbench.display import Display, log, notes
-from negbench.errors import OptionError
-from negbench.grid.cells import SCENES
-from negbench.grid.compute import Execution
+from negbench.display import Display
+from negbench.errors import NegbenchError, OptionError
+from negbench.grid.cells import plan
+from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION, generated_dev
 from negbench.loop.remarks import check_idle
-from negbench.loop.runs import open_run
+from negbench.loop.runs import SCENES
 from negbench.machine import files
-from negbench.machine.signals import Stopped
 from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import layers_of, read_recipe
 from negbench.settings.options import Study
 from negbench.systems.system import with_system
-from negbench.tuning.book import Book
-from negbench.tuning.final import compare_best
+from negbench.tuning.book import StudyStore, open_book
+from negbench.tuning.final import best_and_default, final_cells, final_rules
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec
-from negbench.tuning.trials import open_study, run_study
+from negbench.tuning.trials import Job, TrialSearch
 
 _TRIALS = 40
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Plan of a study."""
+    """A study before it is computed.
 
+    Attributes:
+        runs, name: its runs folder, and its folder there.
+        spec: what is searched, and how.
+        trials: number of trials.
+        fresh: seeds of the final runs, above those of the trials.
+        looks: of the final runs.
+        storage: as for `StudyStore`.
+        remarks: what of the settings or of the system does nothing here.
+    """
+
+    runs: Path
+    name: str
     spec: StudySpec
     trials: int
-    fresh: tuple[int, ...]  # seeds of the final runs, above those of the trials
-    looks: Looks | None = None  # of the final runs
-    remarks: tuple[str, ...] = ()  # what of the settings or of the system does nothing here
+    fresh: tuple[int, ...]
+    looks: Looks | None = None
+    storage: str | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> Rules:
+        """How the best is compared with the default."""
+        return final_rules(self.spec, self.looks)
+
+    def first(self) -> Round:
+        """Return the round of the trials, without their search: which runs follow, and what is searched."""
+        spec, folder = self.spec, self.runs / self.name
+        configs = [spec.space.config(spec.config, {}, seed) for seed in spec.seeds]
+        trial = plan(configs, folder / "cells", Display(), SCENES)
+        trial = [replace(cell, folder=cell.folder and f"{self.name}/cells/{cell.folder}") for cell in trial]
+        final = final_cells(spec, {"default": {}}, self.runs, self.fresh) if self.fresh else []
+        ended = 0
+        if (folder / "study.json").exists():
+            counts = open_book(self.runs, self.name, self.storage).counts()
+            ended = counts["finished"] + counts["pruned"] + counts["failed"]
+        epochs = trial[0].config.train.epochs
+        later = float(epochs * (max(0, self.trials - max(1, ended)) * len(spec.seeds) + len(final)))
+        if self.looks is not None:
+            later += 2 * epochs_of_looks(final, self.looks, len(self.fresh))
+        return Round(ComparisonFolder(folder), ahead=[*final, *trial], later=later, words=self._header(ended))
+
+    def _header(self, ended: int) -> list[str]:
+        """Return lines that say what is searched, and how."""
+        spec, trials = self.spec, self.trials
+        size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
+        size += f", {ended} already ended" * bool(ended)
+        dev = f"a dev part of train ({100 * spec.config.eval.dev_fraction:.0f} %)"
+        dev = "fresh queries generated for it" if generated_dev(spec.config) else dev
+        strategy, dataset = spec.base["strategy"]["name"], spec.base["dataset"]["name"]
+        lines = [f"{self.name}: {strategy} on {dataset}, {size}, scored on {dev}; no trial reads val"]
+        lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
+        if clipped := spec.space.clipped:
+            lines.append(f"  trial 0 differs from the default, which lies outside the range of {', '.join(clipped)}")
+        model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)" * (spec.sampler in MODELS)
+        if spec.sampler == "cmaes" and (listed := [knob.key for knob in spec.space.knobs if knob.choices]):
+            model += f", except {', '.join(listed)}, drawn at random"
+        return [*lines, f"  sampler {spec.sampler}{model}; pruner {spec.pruner}"]
 
 
 def plan_study(asked: Study) -> StudyPlan:
@@ -59,67 +111,18 @@ def plan_study(asked: Study) -> StudyPlan:
     fresh = tuple(range(first, first + asked.final_seeds))
     size = len(spec.listed) if grid else _TRIALS
     trials = min(asked.trials or size, size) if grid else asked.trials or size
-    return StudyPlan(spec, trials, fresh, Looks.of(asked, fresh), remarks)
+    name = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
+    return StudyPlan(
+        files.runs_dir(asked.runs_dir), name, spec, trials, fresh, Looks.of(asked, fresh), asked.storage, remarks
+    )
 
 
-def study(asked: Study, execution: Execution, say: Callable[[str], None]) -> tuple[Book, Rules | None]:
-    """Compute missing trials, then the best and the default on fresh seeds; call it again to resume.
-
-    Args:
-        asked: options; plug-ins by name or table.
-        execution: how trials and runs are computed.
-        say: prints a line about the search; progress goes to the log.
-
-    Returns:
-        The study, and the rules that compare its best with the default; None if that was not requested or the default
-        is the best.
-
-    Raises:
-        NegbenchError: invalid options, a default that cannot be computed, or a storage that fails.
-    """
-    plan = plan_study(asked)
-    spec, trials, uri, executor = plan.spec, plan.trials, execution.tracking_uri, execution.executor
-    title = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
-    runs = files.runs_dir(asked.runs_dir)
-    notes(plan.remarks)
-    book, job = open_study(runs, title, spec, trials=trials, storage=asked.storage, tracking_uri=uri)
-    for line in _header(book, trials):
-        say(line)
-    started = time.monotonic()
-
-    def notify(text: str) -> None:
-        counts = book.counts()
-        ended = counts["finished"] + counts["pruned"] + counts["failed"]
-        log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
-
-    if not executor.elsewhere and executor.workers > 1:  # encode once before several workers would
-        open_run(spec.space.corners(spec.config)[0], Display(), SCENES)
-    try:
-        with job.parent.working():
-            run_study(job, executor, notify)
-    except (KeyboardInterrupt, Stopped):
-        log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
-        raise
-    log.info("%d trials; this command took %.1f s", trials, time.monotonic() - started)
+def studied(plan: StudyPlan, book: StudyStore, job: Job) -> Course:
+    """Ask for the missing trials, then for the best and the default on fresh seeds; a rerun resumes."""
+    search = TrialSearch([(book, job)])
+    yield replace(plan.first(), search=search)
+    if search.errors:
+        raise NegbenchError(f"{search.errors[0]}; rerun the command to resume")
     if not plan.fresh:
-        return book, None
-    return book, compare_best(book, runs, plan.fresh, plan.looks, execution, say)
-
-
-def _header(book: Book, trials: int) -> list[str]:
-    """Return lines that say what is searched, and how."""
-    spec = book.spec
-    size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
-    dev = f"a dev part of train ({100 * spec.config.eval.dev_fraction:.0f} %)"
-    dev = "fresh queries generated for it" if generated_dev(spec.config) else dev
-    lines = [
-        f"{book.name}: {spec.base['strategy']['name']} on {spec.base['dataset']['name']}, {size}, scored on {dev}; "
-        "no trial reads val"
-    ]
-    lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
-    if clipped := spec.space.clipped:
-        lines.append(f"  trial 0 differs from the default, which lies outside the range of {', '.join(clipped)}")
-    model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)" * (spec.sampler in MODELS)
-    if spec.sampler == "cmaes" and (listed := [knob.key for knob in spec.space.knobs if knob.choices]):
-        model += f", except {', '.join(listed)}, drawn at random"
-    return [*lines, f"  sampler {spec.sampler}{model}; pruner {spec.pruner}"]
+        return Done(ComparisonFolder(book.folder))
+    return (yield from best_and_default(book, plan.runs, plan.fresh, plan.looks))

@@ -16,9 +16,9 @@ import optuna
 
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
-from negbench.grid.cells import SCENES
 from negbench.grid.rates import generated_dev
 from negbench.loop.objective import smallest_gallery
+from negbench.loop.runs import SCENES
 from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolved
 from negbench.settings.layers import parse_value
 

@@ -11,13 +11,13 @@ from negbench.analysis.findings import stored
 from negbench.analysis.verdicts import Rules
 from negbench.analysis.words import in_points, listed, number, percent, plain, settings_text, signed
 from negbench.store.runfolder import RunFolder
-from negbench.tuning.book import Book
+from negbench.tuning.book import StudyStore
 from negbench.tuning.final import final_name, finished, is_default
 
 _POINT = 0.01
 
 
-def study_answer(book: Book, rules: Rules | None) -> list[str]:
+def study_answer(book: StudyStore, rules: Rules | None) -> list[str]:
     """Say what was found and where its negatives come from, whether it is better, and how flat the optimum is.
 
     Args:
@@ -34,7 +34,7 @@ def study_answer(book: Book, rules: Rules | None) -> list[str]:
     return [*lines, _better(book, best, rules), _flatness(book, done)]
 
 
-def _scored(book: Book, trial: FrozenTrial) -> str:
+def _scored(book: StudyStore, trial: FrozenTrial) -> str:
     """'45.2 % on the dev part, negatives from ranks 28 to 169 (0.3 to 1.7 % of the gallery)'."""
     text = f"{percent(trial.value)} % on the dev part"
     if (band := band_of(book, trial)) is None:
@@ -44,7 +44,7 @@ def _scored(book: Book, trial: FrozenTrial) -> str:
     return f"{text}, negatives from ranks {number(first)} to {number(last)} ({share})"
 
 
-def _better(book: Book, best: FrozenTrial, rules: Rules | None) -> str:
+def _better(book: StudyStore, best: FrozenTrial, rules: Rules | None) -> str:
     """Say what the comparison on other seeds and queries decided."""
     if is_default(book, best):
         return "The default is the best trial, so there is nothing to compare it with."
@@ -56,7 +56,7 @@ def _better(book: Book, best: FrozenTrial, rules: Rules | None) -> str:
     return f"On {row.seeds} seeds and {row.queries:,} queries that no trial saw it is {words}: {points} points."
 
 
-def _flatness(book: Book, done: Sequence[FrozenTrial]) -> str:
+def _flatness(book: StudyStore, done: Sequence[FrozenTrial]) -> str:
     """Say how far apart the trials within a point of the best are."""
     near = [trial for trial in done if trial.values[0] >= done[0].values[0] - _POINT]
     if len(near) == 1:
@@ -77,7 +77,7 @@ def _spread(name: str, values: Sequence[Any]) -> str:
     return f"{name} {(' to ' if numbers else ' or ').join(dict.fromkeys(map(plain, ends)))}"
 
 
-def band_of(book: Book, trial: FrozenTrial) -> tuple[float, float, float] | None:
+def band_of(book: StudyStore, trial: FrozenTrial) -> tuple[float, float, float] | None:
     """Return the first and last rank (from 1) of a trial's pools and the number of ranks, means over its refreshes.
 
     None where its runs rank no corpus.

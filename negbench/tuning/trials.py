@@ -7,18 +7,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 
 from negbench.display import log
-from negbench.errors import NegbenchError
-from negbench.grid.cells import SCENES
-from negbench.grid.executors import Executor, Notify
-from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.grid.compute import Execution
+from negbench.grid.executors import Event, Here, Notify, outcome_of
+from negbench.loop.runs import SCENES, Bench, plan_run, run_config
 from negbench.loop.types import Log, PlannedRun, RunResult, Watch
 from negbench.machine import files
 from negbench.plugins.registry import registry
@@ -26,7 +25,7 @@ from negbench.settings.config import RunConfig, resolved
 from negbench.store.parents import TRIAL, Parent
 from negbench.store.runfolder import RunFolder, runs_of
 from negbench.store.tracking import Tracker
-from negbench.tuning.book import Book, Objective, Pruned, trial_folder
+from negbench.tuning.book import Objective, Pruned, StudyStore, trial_folder
 from negbench.tuning.spec import StudySpec, first_refresh
 
 LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # deleted from a trial's runs
@@ -163,14 +162,14 @@ def _judged(trial: optuna.Trial, at: int) -> bool:
 
 def open_study(
     runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None = None, tracking_uri: str | None
-) -> tuple[Book, Job]:
+) -> tuple[StudyStore, Job]:
     """Open the study, creating it if absent, and return it with the job of its workers. Failed trials are queued again.
 
     Raises:
-        RunError, OptionError: see `Book`.
+        RunError, OptionError: see `StudyStore`.
     """
     folder = runs / name
-    book = Book(folder, spec, storage, trials)
+    book = StudyStore(folder, spec, storage, trials)
     for number in book.requeue_failed():
         log.info("%s: trial %d failed; queued again", name, number)
     job = Job(folder, spec, storage, trials, tracking_uri, Trials)
@@ -182,27 +181,65 @@ def serve(job: Job, notify: Notify) -> int:
     """Compute trials until the study has as many as requested; return how many this worker computed."""
     for path in job.spec.base["plugins"]:
         registry.add_file(Path(path))
-    return Book(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), notify)
+    return StudyStore(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), notify)
 
 
-def run_study(job: Job, executor: Executor, notify: Notify) -> None:
-    """Compute a study with all workers of an executor, which share the runs folder.
+@dataclass(frozen=True, eq=False)
+class TrialSearch:
+    """The trials of studies, computed by all workers of an executor, which share the runs folder.
 
-    Raises:
-        NegbenchError: trial 0 failed, or every worker died.
+    Attributes:
+        studies: each with the job of its workers.
+        errors: place of a study in `studies` -> why it ended early: its default failed, or all its workers died.
     """
-    workers = executor.workers
-    if workers == 1 and not executor.elsewhere:
-        serve(job, notify)
-        return
-    alive = workers
-    for event in executor.run(serve, [job] * workers):
-        if event.kind == "note":
-            notify(event.value)
-        elif event.kind == "failed":
-            alive -= 1
-            if "trial 0, the default" in event.value:
-                raise NegbenchError(event.value)
-            notify(f"worker {event.index}: {event.value}; {alive} of {workers} workers continue")
-            if alive == 0:
-                raise NegbenchError(f"every worker died ({event.value}); rerun the command to resume")
+
+    studies: Sequence[tuple[StudyStore, Job]]
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def run(self, execution: Execution) -> None:
+        """Compute them, log when one ends, and keep the MLflow runs of the studies open meanwhile."""
+        executor, count = execution.executor, len(self.studies)
+        several = -(-executor.workers // count)  # workers of a study, so that none is idle
+        jobs, alive, started = [job for _, job in self.studies] * several, [several] * count, time.monotonic()
+
+        def take(event: Event) -> None:
+            place, text = event.index % count, event.value
+            book = self.studies[place][0]
+            if event.kind == "failed":
+                alive[place] -= 1
+                text = f"worker {event.index // count}: {event.value}; {alive[place]} of {several} continue"
+                if "trial 0, the default" in event.value or not alive[place]:
+                    self.errors.setdefault(place, str(event.value))
+                if event.detail:
+                    with files.atomic_write(book.folder / "fault.txt") as file:
+                        file.write(event.detail)
+            if event.kind != "done":
+                name = f"{book.spec.base['strategy']['name']}: " * (count > 1)
+                log.info("[%d/%d] %6.1f s  %s%s", self._ended(), self._total, time.monotonic() - started, name, text)
+
+        with ExitStack() as parents:
+            for _, job in self.studies:
+                parents.enter_context(job.parent.working())
+            if type(executor) is Here:  # whose events come when a task ends
+                for index, job in enumerate(jobs):
+                    take(outcome_of(serve, index, job, take))
+            else:
+                SCENES.clear()  # the workers load their own
+                for event in executor.run(serve, jobs):
+                    take(event)
+                    if len(self.errors) == count:
+                        break
+        for _, job in self.studies:
+            job.parent.complete()
+
+    @property
+    def _total(self) -> int:
+        return sum(job.trials for _, job in self.studies)
+
+    def _ended(self) -> int:
+        return sum(book.counts()[state] for book, _ in self.studies for state in ("finished", "pruned", "failed"))
+
+    def kept(self) -> str:
+        """Say what is finished, after an interruption."""
+        where = ", ".join(str(book.folder) for book, _ in self.studies)
+        return f"{self._ended()} of {self._total} trials are finished and kept in {where}"

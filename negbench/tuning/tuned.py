@@ -6,28 +6,31 @@ searched, because the strategies of a table share their number. Musgrave et al. 
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from optuna.trial import TrialState
 
+from negbench.analysis.deciding import open_strategies
 from negbench.analysis.tuned_gain import Tuning
-from negbench.display import log, stages
-from negbench.grid.axes import Choice
-from negbench.grid.cells import SCENES, Cell, Outcome, plan
-from negbench.grid.compare import ComparisonPlan
+from negbench.analysis.verdicts import Rules
+from negbench.campaign.compare import compared
+from negbench.campaign.driver import Course, Round
+from negbench.campaign.plan import ComparisonPlan
+from negbench.campaign.seeds import looked
+from negbench.display import stages
+from negbench.grid.axes import AxisValue
+from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import KEY
-from negbench.grid.compute import Execution
 from negbench.grid.rates import DEV_FRACTION
-from negbench.grid.until import Until, computed_until
+from negbench.loop.runs import SCENES
 from negbench.machine.files import checked_name
 from negbench.settings.config import RunConfig, resolved
-from negbench.tuning.book import Book
+from negbench.tuning.book import StudyStore
 from negbench.tuning.final import finished
 from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
-from negbench.tuning.trials import Job, open_study, serve
+from negbench.tuning.trials import Job, TrialSearch, open_study
 
 SEED = 10_000  # of the trials, or the first one above the comparison's seeds
 _NEGATIVES = "train.num_negatives"
@@ -75,28 +78,36 @@ def _spec(config: RunConfig, seed: int) -> StudySpec | None:
     return StudySpec.of(base, build_space(base, fix=[_NEGATIVES]))
 
 
-def computed_tuned(
-    planned: ComparisonPlan,
-    searches: Sequence[Combination],
-    before: Sequence[Outcome],
-    until: Until,
-    execution: Execution,
-) -> tuple[list[Outcome], list[str]]:
-    """Run the trials, then every strategy at its own best trial.
+def compared_and_tuned(
+    planned: ComparisonPlan, rules: Rules, searches: Sequence[Combination], uri: str | None
+) -> Course:
+    """Ask for a comparison's default cells, then for the trials, then for every strategy at its own best trial.
 
     Args:
         planned: the comparison.
+        rules: how strategies are compared.
         searches: its combinations, from `combinations`.
-        before: outcomes of its default cells.
-        until: when tuned cells stop getting seeds.
-        execution: how trials and cells are computed.
-
-    Returns:
-        The outcomes of the tuned cells, and why searches failed.
+        uri: MLflow store of the trials.
     """
-    trials, folder = int(planned.asked.tuned or 0), planned.folder
-    runs = folder.path.parent
-    results = tune(searches, runs, folder.path.name, trials, execution)
+    trials, runs = int(planned.asked.tuned or 0), planned.folder.path.parent
+    count = len(planned.cells) + trials * sum(len(each.spec.seeds) for each in searches if each.spec)
+    later = planned.cells[0].config.train.epochs * count  # no other axis goes with equal tuning
+    default = yield from compared(planned, rules, float(later))
+    opened = {
+        place: _opened(each, runs, planned.folder.path.name, trials, uri)
+        for place, each in enumerate(searches)
+        if each.spec is not None
+    }
+    search = TrialSearch([*opened.values()])
+    words = default.words
+    if opened:
+        yield Round(planned.folder, before=default.outcomes, later=float(later), words=words, search=search)
+        words = ()
+    errors = {place: search.errors.get(number, "") for number, place in enumerate(opened)}
+    results = [
+        _result(each, opened[place][0] if place in opened else None, errors.get(place, ""))
+        for place, each in enumerate(searches)
+    ]
     tuned = [(tuning, configs[0]) for tuning, configs in results if configs]
 
     def more(seeds: Sequence[int]) -> list[Cell]:
@@ -106,62 +117,33 @@ def computed_tuned(
             return plan(configs, runs, display, SCENES, choices)
 
     about = {"tuned": {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}}
-    folder = replace(folder, about={**folder.about, **about})
-    seeds = dict.fromkeys(cell.seed for cell in planned.cells)
-    outcomes = computed_until(folder, more(list(seeds)), more, until, execution, before)
-    folder.settle([*before, *outcomes])
-    return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
+    folder = replace(planned.folder, about={**planned.folder.about, **about})
+    seeds = list(dict.fromkeys(cell.seed for cell in planned.cells))
+    first = Round(folder, more(seeds), default.outcomes, words=words)
+    done = yield from looked(first, rules.looks, more, open_strategies(planned.folder, rules))
+    failures = [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
+    return replace(done, outcomes=[*default.outcomes, *done.outcomes], errors=failures)
 
 
-def _choice(tuning: Tuning) -> Choice:
+def _choice(tuning: Tuning) -> AxisValue:
     """Return what marks the cells of a tuned strategy."""
     failed = {"failed_trials": f"{tuning.failed} of {tuning.trials}"} if tuning.failed else {}
-    return Choice(labels={**tuning.labels, "settings": "tuned"}, facts=failed)
+    return AxisValue(labels={**tuning.labels, "settings": "tuned"}, facts=failed)
 
 
-def tune(
-    searches: Sequence[Combination], runs: Path, name: str, trials: int, execution: Execution
-) -> list[tuple[Tuning, list[RunConfig]]]:
-    """Run every combination's trials, log when one ends, and return the configurations of the tuned runs.
+def _opened(combination: Combination, runs: Path, name: str, trials: int, uri: str | None) -> tuple[StudyStore, Job]:
+    """Open a combination's study, which is one as of `negbench study`, named 'NAME-tune-STRATEGY-DIGEST'."""
+    spec = combination.spec
+    assert spec is not None
+    title = checked_name(f"{name}-tune-{combination.configs[0].strategy.name}-{spec.digest}", "the study's name")
+    return open_study(runs, title, spec, trials=trials, tracking_uri=uri)
 
-    Args:
-        searches: combinations from `combinations`.
-        runs: runs folder; holds the studies as those of `negbench study`, named 'NAME-tune-STRATEGY-DIGEST'.
-        name: name of the comparison.
-        trials: number of trials per combination; the first one is the default.
-        execution: how trials are computed; each study gets one worker, or several if there are more workers than
-            studies.
 
-    Returns:
-        For each combination its tuning, and one configuration per seed, on the whole of train: the defaults if
-        nothing was tuned, none if the search failed.
+def _result(combination: Combination, book: StudyStore | None, error: str) -> tuple[Tuning, list[RunConfig]]:
+    """Return a combination's tuning, and one configuration per seed on the whole of train.
+
+    These are the defaults if nothing was tuned, and none if the search failed.
     """
-    books = dict[int, Book]()
-    jobs, places = list[Job](), list[int]()
-    for place, each in enumerate(searches):
-        if each.spec is not None:
-            title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
-            books[place], job = open_study(runs, title, each.spec, trials=trials, tracking_uri=execution.tracking_uri)
-            jobs.append(job)
-            places.append(place)
-    several = -(-execution.executor.workers // len(jobs)) if jobs else 0  # per study, so that no process is idle
-    errors = dict[int, str]()
-    with ExitStack() as working:
-        for job in jobs:
-            working.enter_context(job.parent.working())
-        for event in execution.executor.run(serve, jobs * several):
-            place = places[event.index % len(jobs)]
-            if event.kind == "note":
-                log.info("%s, %s", searches[place].labels["strategy"], event.value)
-            elif event.kind == "failed":
-                errors[place] = str(event.value)
-                log.info("%s: %s", searches[place].labels["strategy"], event.value)
-    for job in jobs:
-        job.parent.complete()
-    return [_outcome(each, books.get(place), errors.get(place, "")) for place, each in enumerate(searches)]
-
-
-def _outcome(combination: Combination, book: Book | None, error: str) -> tuple[Tuning, list[RunConfig]]:
     if combination.spec is None or book is None:
         return Tuning(combination.labels), list(combination.configs)
     spec = combination.spec

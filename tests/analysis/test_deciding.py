@@ -6,21 +6,25 @@ import shutil
 import signal
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from negbench.analysis import deciding
+from negbench.analysis.deciding import open_strategies
 from negbench.analysis.differences import Differences, decided, differences
 from negbench.analysis.prices import floor_of, more_seeds, seeds_for
 from negbench.analysis.statistics import Design, Difference, Interval, Pairs, ValueTable, against, pairs
 from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
 from negbench.cli.main import run as command
-from negbench.errors import NegbenchError, OptionError, RunError
+from negbench.errors import OptionError, RunError
+from negbench.grid.comparison import ComparisonFolder, group_key
 from negbench.grid.looks import Looks
 from negbench.machine.files import read_json
 from negbench.metrics.query_ranks import QueryRanks
@@ -221,7 +225,7 @@ def straight(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -
     return runs
 
 
-def test_open_strategies_run_on_and_decided_ones_stop(straight, vector_sets, tmp_path, capsys):
+def test_open_strategies_run_on_and_decided_ones_stop(straight):
     """all-corpus and top-k are as good as qure within the margin; in-batch stays undecided."""
     cells = cells_of(straight)
     rows = {r["strategy"]: r for r in read_json(straight / "c" / "statistics.json")["rows"] if r["main"]}
@@ -232,12 +236,6 @@ def test_open_strategies_run_on_and_decided_ones_stop(straight, vector_sets, tmp
         assert row["undecided"] == (["qure"] if row["verdict"] == "undecided" else [])
     assert len(cells["qure"]) == max(row["paired_seeds"] for row in others)
     assert len({row["paired_seeds"] for row in others}) > 1  # they stopped at different looks
-    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
-    assert command(flags_of(vector_sets, tmp_path, "--budget", "0s", "--name", "short")) == 0  # computes nothing
-    out = capsys.readouterr().out
-    assert "look 1, 2 seeds: " in out
-    assert "look 2" not in out
-    assert {cell["seed"] for cell in read_json(tmp_path / "short" / "comparison.json")["cells"]} == {0, 1}
 
 
 def test_who_is_beaten_gets_no_more_seeds_where_first_place_is_the_question(straight, vector_sets, tmp_path):
@@ -257,50 +255,24 @@ def test_who_is_beaten_gets_no_more_seeds_where_first_place_is_the_question(stra
     assert [rows[name]["undecided"] for name in ("qure", "top-k", "all-corpus")] == [["top-k"], ["qure"], []]
 
 
-def test_a_strategy_that_fails_leaves_until_it_is_mended(straight, vector_sets, tmp_path, before_training):
-    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
-    cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
-    (lost,) = (cell["run"] for cell in cells if (cell["strategy"], cell["seed"]) == ("in-batch", 1))
-    shutil.rmtree(tmp_path / lost)
+def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(tmp_path, monkeypatch):
+    """`c`, which failed, is no longer running; `b` had only that comparison left."""
 
-    def failing(run: Any) -> None:
-        raise NegbenchError("mend this")
+    @dataclass(frozen=True)
+    class Row:
+        strategy: str
+        undecided: tuple[str, ...]
 
-    before_training(failing)
-    assert command(flags_of(vector_sets, tmp_path)) == 2
-    assert cells_of(tmp_path)["in-batch"] == [0, 1]
-    before_training(lambda run: None)
-    assert command(flags_of(vector_sets, tmp_path)) == 0
-    assert cells_of(tmp_path) == cells_of(straight)
-
-
-@pytest.mark.parametrize(
-    ("strategies", "first", "counts", "last"),
-    [
-        ("qure,all-corpus", 0, {"qure": 2, "all-corpus": 2}, "look 1, 2 seeds, {}: each difference"),
-        (ASKED[1], 2, {"qure": 3, "in-batch": 4, "all-corpus": 4, "top-k": 4}, "look 3, 4 seeds, {}: 2 "),
-    ],
-)  # fmt: skip
-def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(
-    strategies, first, counts, last,
-    straight, vector_sets, tmp_path, capsys, before_training,
-):  # fmt: skip
-    """qure fails from a seed on; no pair can be decided at a margin of a point."""
-    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
-    for path in tmp_path.glob("qure-*"):
-        if RunFolder(path).config.seed >= first:
-            shutil.rmtree(path)
-
-    def failing(run: Any) -> None:
-        if run.config.strategy.name == "qure":
-            raise NegbenchError("mend this")
-
-    before_training(failing)
-    more = ("--strategies", strategies, "--margin", "1", "--max-seeds", "4", "--baseline", "all-corpus")
-    assert command(flags_of(vector_sets, tmp_path, *more)) == 2
-    assert {name: len(seeds) for name, seeds in cells_of(tmp_path).items()} == counts
-    looks = [line for line in capsys.readouterr().out.splitlines() if line.startswith("look ")]
-    assert looks[-1].startswith(last.format("without what failed"))
+    rows = [Row("a", ("c", "d")), Row("b", ("c",)), Row("c", ("a", "b")), Row("d", ("a",)), Row("e", ())]
+    monkeypatch.setattr(deciding, "judge_so_far", lambda *_: SimpleNamespace(rows=rows, groups=()))
+    seen = list[Any]()
+    monkeypatch.setattr(deciding, "open_pairs", lambda groups, left: seen.extend(left) or "")
+    undecided = open_strategies(ComparisonFolder(tmp_path), Rules())
+    running = {group_key({"strategy": name}) for name in "abde"}
+    left, words = undecided([], running)
+    assert left == {group_key({"strategy": name}) for name in "ad"}
+    assert [(row.strategy, row.undecided) for row in seen] == [("a", ("d",)), ("b", ()), ("d", ("a",)), ("e", ())]
+    assert words == "each difference from the baseline is decided"
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path):
     assert line.startswith(f"Training is unfinished: {rises}")
     assert "(qure by 20.0)" in line
     third = "in the last third of the epochs."
-    assert remarks(0.25) == [f"Trained out: no curve of average recall rises by more than 25 points {third}"]
+    assert remarks(0.25) == [f"Training is finished: no curve of average recall rises by more than 25 points {third}"]
     groups[0] = CellGroup({**groups[0].labels, "epochs": "9"}, groups[0].runs)
     groups[1] = CellGroup({**groups[1].labels, "epochs": "20"}, groups[1].runs)  # of which the longer is trained out
     (line,) = remarks(0.01)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from negbench.claims.claim import Condition, all_claims, chosen, read_claims, settings
-from negbench.claims.evidence import NEEDS, lacking
-from negbench.claims.measure import Measure
-from negbench.claims.planning import plan_claims
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.display import Display
+from negbench.papers.claim import Condition, all_claims, read_claims, selected_claims, settings
+from negbench.papers.evidence import NEEDS, lacking
+from negbench.papers.measure import Measure
+from negbench.papers.planning import plan_claims
 from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import set_layer
 from negbench.systems.system import systems
@@ -57,7 +57,7 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root, 
 
 def test_clip_can_move_slowly(toy_root, tmp_path):
     sets = ["backbone.name=clip", "backbone.init=random", "backbone.size=toy", f"dataset.root='{toy_root}'"]
-    plan = plan_claims(chosen("26,28,29"), list(map(set_layer, sets)), (0,), tmp_path, Display(), Scenes())
+    plan = plan_claims(selected_claims("26,28,29"), list(map(set_layer, sets)), (0,), tmp_path, Display(), Scenes())
     assert plan.undefined == {}
     assert plan.remarks == []
     config = {cell.labels["system"]: cell.config.backbone.options for cell in plan.cells}
@@ -91,7 +91,7 @@ def test_conditions():
 
 
 def test_claims_are_chosen_by_number_and_measures_name_their_options():
-    assert [claim.number for claim in chosen("17, 5")] == [17, 5]  # test_command.py tests wrong numbers
+    assert [claim.number for claim in selected_claims("17, 5")] == [17, 5]  # test_command.py tests wrong numbers
     assert str(Measure("recall")) == "recall"
     assert str(Measure("false-negatives", (("band", "501-"),))) == "false-negatives (band 501-)"
 

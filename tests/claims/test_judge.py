@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 
 from negbench.analysis.statistics import Design, ValueTable, against
-from negbench.claims import measure as measures
-from negbench.claims.claim import Claim, ClaimTest, Condition, Premise
-from negbench.claims.evidence import Evidence, SettingRun, Untestable
-from negbench.claims.judge import Answer, ClaimEstimate, JudgedClaim, at_both, decide, estimate_of, judge
-from negbench.claims.measure import POINTS, Formula, Measure, Measured
 from negbench.grid.looks import Looks
+from negbench.papers import measure as measures
+from negbench.papers.claim import Claim, ClaimTest, Condition, Premise
+from negbench.papers.evidence import Evidence, SettingRun, Untestable
+from negbench.papers.judge import Answer, ClaimEstimate, JudgedClaim, at_both, decide, estimate_of, judge
+from negbench.papers.measure import POINTS, Formula, Measure, Measured
 from negbench.store.runfolder import RunFolder
 
 SEEDS = (0, 1, 2)

@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 import torch
 
-from negbench.claims import evidence as evidence_module
-from negbench.claims import measure as claims_measure
-from negbench.claims.evidence import Evidence, SettingRun, Untestable
-from negbench.claims.measure import Measure
 from negbench.contracts import relevance
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.mining.curves import Curves
+from negbench.papers import evidence as evidence_module
+from negbench.papers import measure as claims_measure
+from negbench.papers.evidence import Evidence, SettingRun, Untestable
+from negbench.papers.measure import Measure
 from negbench.scoring.stored import Values
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config

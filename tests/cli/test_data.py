@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from negbench.cli.main import run as negbench
-from negbench.settings.layers import dataset_layer, named, plugin_section
+from negbench.settings.layers import dataset_layer, plugin_layer_of, plugin_section
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def test_a_path_names_the_triplets(tmp_path, monkeypatch):
     assert dataset_layer(None, None, False) == {}
     layer = dataset_layer("fashioniq:protocol=val", Path("x"), False)
     assert layer == {"dataset": {"name": "fashioniq", "protocol": "val", "root": "x"}}
-    assert named("loss", "info-nce:tau=0.1") == {"loss": {"name": "info-nce", "tau": 0.1}}
-    assert named("loss", None) == {}
+    assert plugin_layer_of("loss", "info-nce:tau=0.1") == {"loss": {"name": "info-nce", "tau": 0.1}}
+    assert plugin_layer_of("loss", None) == {}
 
 
 def test_verify_clean(file, capsys):

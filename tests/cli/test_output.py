@@ -4,10 +4,9 @@ import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,6 @@ import typer
 
 from negbench.cli.main import app, main
 from negbench.cli.main import run as negbench
-from negbench.grid.cells import Outcome
-from negbench.grid.comparison import ComparisonFolder
-from negbench.machine.signals import Stopped
 from tests.plugin_file import ANSWER, PLUGIN
 
 
@@ -63,24 +59,6 @@ def test_progress_and_notes_leave_standard_output_alone(place, capsys):
     assert logging.getLogger("negbench").handlers == []  # commands remove their handlers
     quiet = document([*command, *place, "--quiet"], capsys)
     assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
-
-
-def test_an_interrupted_comparison_says_what_was_kept(place, tmp_path, capsys, monkeypatch):
-    write = ComparisonFolder.write
-
-    def interrupted(self: ComparisonFolder, outcomes: Iterable[Outcome]) -> None:
-        outcomes = list(outcomes)
-        write(self, outcomes)
-        if outcomes:
-            raise Stopped(signal.SIGINT)
-
-    command = ["compare", "--lr=fixed", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report", "--name", "c"]
-    with monkeypatch.context() as patch:
-        patch.setattr(ComparisonFolder, "write", interrupted)
-        assert negbench([*command, *place]) == 130
-    assert f"1 of 2 cells are finished and kept in {tmp_path / 'c'}\n" in capsys.readouterr().err
-    assert negbench([*command, *place]) == 0
-    assert "1 already finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.checks.audit import configured
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.compare import over_recipe, plan_comparison
 from negbench.settings.command_options import Audit
 from negbench.settings.config import ResolvedConfig
 from negbench.settings.options import Compare

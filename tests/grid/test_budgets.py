@@ -11,8 +11,8 @@ from negbench.analysis.answer import _turns, say, steps_of, warm_ups
 from negbench.analysis.findings import stored
 from negbench.analysis.pivots import at_point, points_frame
 from negbench.api import compare
+from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.errors import OptionError
-from negbench.grid.compare import over_recipe, plan_comparison
 from negbench.report.along import budgets_chart, dial_charts
 from negbench.report.build import comparison_page
 from negbench.report.tables import tables

@@ -2,12 +2,11 @@
 
 import os
 import shutil
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from itertools import product
 from pathlib import Path
-from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from rich.console import Console
 from negbench.analysis import findings
 from negbench.analysis.leader import leader_table
 from negbench.analysis.words import markdown, spread
+from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.display import Display, duration
@@ -27,7 +27,6 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
-from negbench.grid.compare import over_recipe, plan_comparison
 from negbench.grid.comparison import ComparisonFolder, check_name, groups_of
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here, Processes
@@ -57,7 +56,7 @@ def planned(axes: Axes, runs: Path) -> list[Cell]:
 
 
 def compute(axes: Axes, runs: Path) -> list[Outcome]:
-    return grid_compute.compute(ComparisonFolder(runs / "c"), planned(axes, runs), Execution(Here(), "none"))
+    return grid_compute.compute_silently(ComparisonFolder(runs / "c"), planned(axes, runs), Execution(Here(), "none"))
 
 
 def test_all_strategies_are_those_that_every_run_can_have():
@@ -90,7 +89,7 @@ def test_cells_are_computed_in_the_order_of_the_plan(vector_sets, tmp_path):
     cells = planned(axes_of(vector_sets, "qure,top-k", seeds=1), tmp_path)
     seen: list[str] = []
     folder, execution = ComparisonFolder(tmp_path / "c"), Execution(Here(), "none")
-    grid_compute.compute(folder, [*cells, cells[1]], execution, lambda o, done: seen.append(o.cell.hash))
+    grid_compute.compute_silently(folder, [*cells, cells[1]], execution, lambda o, done: seen.append(o.cell.hash))
     assert seen == [cell.hash for cell in cells]
 
 
@@ -171,14 +170,16 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
     for want in (["compute_task", "encoded"], []):
         calls.clear()
         cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
-        (outcome,) = grid_compute.computed(ComparisonFolder(tmp_path / "c"), cells, Execution(Processes(2), "none"))
+        (outcome,) = grid_compute.compute_and_log(
+            ComparisonFolder(tmp_path / "c"), cells, Execution(Processes(2), "none")
+        )
         assert (outcome.error, calls) == (None, want)
 
 
 def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets, tmp_path, logged):
     cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
     broken = "sqlite:////dev/null/mlflow.db"
-    (outcome,) = grid_compute.compute(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), broken))
+    (outcome,) = grid_compute.compute_silently(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), broken))
     assert any("no MLflow run for 'c'" in record.getMessage() for record in logged)
     assert RunFolder(tmp_path / str(outcome.run_id)).status == "finished"
     Parent(Tracker.open(tmp_path, broken), tmp_path / "c").close([], [], "")  # no parent to close
@@ -344,24 +345,6 @@ def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, capsys, mo
     assert held(both.runs) == before
 
 
-def test_a_second_command_of_the_same_name_waits(vector_sets, tmp_path, logged):
-    """Otherwise the two mix their cells, and the page has verdicts on strategies that it lacks."""
-    first, there = ExitStack(), list[bool]()
-    first.enter_context(ComparisonFolder(tmp_path / "c").hold())
-
-    def ended() -> None:
-        there.extend(path.exists() for path in (tmp_path / "c" / "comparison.json", tmp_path / "c-rates"))
-        first.close()
-
-    Timer(1, ended).start()
-    more = ("--strategies", "in-batch", "--name", "c", "--no-report", "--tracking-uri", "none")
-    assert negbench(command_of(vector_sets, tmp_path, *more)) == 0
-    assert there == [False, False]
-    assert (tmp_path / "c" / "comparison.json").exists()
-    waiting = "comparison c is being computed by another process: waiting for it"
-    assert [record.getMessage() for record in logged].count(waiting) == 1
-
-
 def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused):
     for name, content in (
         ("of-claims", {"comparison.json": {"kind": "claims", "cells": []}}),
@@ -453,7 +436,7 @@ def test_negatives_are_an_axis(vector_sets, tmp_path):
     ]  # fmt: skip
     want = [("in-batch x1", 1), ("in-batch x5", 5), ("all-corpus x1", 1), ("all-corpus x5", 5)]
     assert [(cell.labels["strategy"], cell.config.train.num_negatives) for cell in cells] == want
-    outcomes = grid_compute.compute(ComparisonFolder(tmp_path / "c"), cells[1::2], Execution(Here(), "none"))
+    outcomes = grid_compute.compute_silently(ComparisonFolder(tmp_path / "c"), cells[1::2], Execution(Here(), "none"))
     seen = [RunFolder(tmp_path / str(o.run_id)).result["negatives_seen"] for o in outcomes]
     assert seen == [5 * 48 * 2] * 2  # equal budgets: queries x epochs x M
 

@@ -7,9 +7,9 @@ import pytest
 from negbench.analysis.answer import say
 from negbench.analysis.findings import stored
 from negbench.api import compare
+from negbench.campaign.plan import plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.compare import plan_comparison
 from negbench.grid.dials import Dial, Dials, parse_dial
 from negbench.report.tables import tables
 from negbench.settings.options import Compare

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+from negbench.analysis.verdicts import Rules
+from negbench.campaign.compare import compared
+from negbench.campaign.plan import plan_comparison
 from negbench.grid.cells import Cell
-from negbench.grid.compare import plan_comparison
 from negbench.grid.estimate import Estimate, Rehearsals
 from negbench.grid.looks import Looks
 from negbench.settings.options import Compare
@@ -26,10 +28,14 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer,
     """Two places of two seeds; runs of four epochs."""
     one, again, *others = planned(longer, tmp_path, "2")
     estimate = Estimate()
-    assert estimate.news(one, computed(tmp_path / "one", 40.0))
+    assert estimate.add_computed(one, computed(tmp_path / "one", 40.0))
     text = "2 more to compute: about 80 s with 1 worker, 1 MiB (estimated after the first one)"
     assert estimate.text(others, 1) == text
-    assert [estimate.news(others[0], computed(tmp_path / f"{i}", 10.0)) for i in range(3)] == [False, False, True]
+    assert [estimate.add_computed(others[0], computed(tmp_path / f"{i}", 10.0)) for i in range(3)] == [
+        False,
+        False,
+        True,
+    ]
     assert "about 50 s with 1 worker, 1 MiB (estimated after the first 4)" in estimate.text([again, others[1]], 1)
     estimate.later = (8.0, 32.0)
     assert ", then the rest of the command: about 2 min to 4 min with 1 worker" in estimate.text([again, others[1]], 1)
@@ -39,8 +45,9 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer,
 def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(longer, tmp_path):
     """Two groups of four epochs a run and two seeds; up to two further trials of each."""
     plan = plan_comparison(Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(longer)), tmp_path)
-    assert plan.epochs_after_trials(None) == (4 * 4, 4 * 4 + 2 * 2 * 4)
-    assert plan.epochs_after_trials(Looks((3, 1), 5)) == (4 * 4, 4 * 4 + 2 * 2 * 4 + 2 * 3 * 4)
+    for looks, more in ((None, 0), (Looks((3, 1), 5), 2 * 3 * 4)):
+        first = next(compared(plan, Rules(looks=looks)))
+        assert (first.ahead, first.later) == (plan.cells, 2 * 2 * 4 + more)
 
 
 def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_places(longer, tmp_path, monkeypatch):

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from negbench import api
+from negbench.campaign.plan import plan_comparison
 from negbench.data.scene import Scenes
-from negbench.errors import NegbenchError, OptionError
-from negbench.grid.compare import plan_comparison
+from negbench.errors import OptionError
 from negbench.grid.executors import Here
-from negbench.grid.rates import paired_error
+from negbench.grid.rates import choose, paired_error
 from negbench.loop.runs import plan_run
 from negbench.machine.files import read_json
 from negbench.scoring.stored import Values
@@ -128,6 +128,7 @@ def test_the_error_is_paired_within_strata_and_by_cluster():
     by_hand = math.sqrt(sum(each**2 for each in sums) * 20 / 19)
     one, two = (Values(values, (0,), strata, clusters) for values in (first, second))
     assert paired_error(one, two) == pytest.approx(by_hand)
+    assert choose({}, 0.5) == (0.5, None)  # all trials failed
     plain = paired_error(Values(first, (0,), None), Values(second, (0,), None))
     assert plain == pytest.approx(np.std(first - second, ddof=1) / math.sqrt(60))
 
@@ -179,28 +180,6 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, t
         assert dict(row["tried"])[each["lr"]] is None
 
 
-def test_failed_trials_end_the_command(vector_sets, computed, tmp_path, before_training):
-    """The cells run at the configured rate then; a rerun tries the others."""
-
-    def failing(run: Any) -> None:
-        if run.config.strategy.name == "top-k" and not run.config.eval.reported:
-            raise NegbenchError("mend this")
-
-    shutil.copytree(computed, tmp_path, dirs_exist_ok=True)
-    for run in [path.parent for path in tmp_path.glob("*/result.json")]:
-        if RunFolder(run).config.strategy.name == "top-k":
-            shutil.rmtree(run)
-    before_training(failing)
-    with pytest.raises(NegbenchError, match=r"3 of \d+ cells failed"):
-        api.compare(asked_of(vector_sets, tmp_path))
-    documents = [read_json(tmp_path / "c" / "comparison.json")]
-    before_training(lambda run: None)
-    api.compare(asked_of(vector_sets, tmp_path))
-    documents += [read_json(runs / "c" / "comparison.json") for runs in (tmp_path, computed)]
-    assert all(cell["run"] for document in documents for cell in document["cells"])
-    assert documents[0] != documents[1] == documents[2]
-
-
 def test_along_dials_and_budgets_and_with_systems_every_group_has_trials(vector_sets, tmp_path):
     dials = plan_comparison(asked_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
     assert len(dials.rates.cells) == 2 * 2 * 3
@@ -224,7 +203,7 @@ def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
     recipe.write_text('[compare]\nlr = "fixed"\nseeds = 1\n', encoding="utf-8")
     common: dict[str, Any] = {"strategies": "top-k", "sets": tuple(vector_sets), "runs_dir": tmp_path}
     asked = (Compare(seeds=1, **common), Compare(recipe=recipe, **common), Compare(seeds=1, tuned=2, **common))
-    grid, fixed, tuned = (api.plan_compare(each, api._silent())[0] for each in asked)
+    grid, fixed, tuned = (api.plan_compare(each, print)[0] for each in asked)
     assert grid.rates is not None
     assert fixed.rates is None
     assert fixed.folder.path.name == f"{grid.folder.path.name}-lr-fixed"

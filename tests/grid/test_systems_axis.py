@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from negbench.campaign.plan import ComparisonPlan, plan_comparison
 from negbench.cli.main import run as negbench
-from negbench.grid.compare import ComparisonPlan, plan_comparison
 from negbench.machine.files import read_json
 from negbench.settings.config import ResolvedConfig
 from negbench.settings.options import Compare

@@ -117,8 +117,8 @@ def pins_of(folder: Path, item: str) -> Any:
 
 def recipes(runs: Path) -> Any:
     """Plan the shipped recipes on generated data, the only calls into the package beside its commands."""
+    from negbench.campaign.plan import over_recipe, plan_comparison
     from negbench.errors import NegbenchError
-    from negbench.grid.compare import over_recipe, plan_comparison
     from negbench.settings.layers import recipes as shipped
     from negbench.settings.options import Compare
 

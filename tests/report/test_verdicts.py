@@ -302,7 +302,7 @@ def test_fewer_images_than_asked_for_are_marked(tmp_path):
     groups = [CellGroup(group.labels, tuple(RunFolder(run.path) for run in group.runs)) for group in groups]
     rows = main_rows(groups, "in-batch")
     assert {row.negatives for row in rows} == {16.0}
-    assert {row.strategy: row.named for row in rows} == {
+    assert {row.strategy: row.marked_label for row in rows} == {
         "a": "a (6 distinct)", "in-batch": "in-batch", "enough": "enough",
     }  # fmt: skip
     line = leader_table(groups, rows).quality.set_index("strategy").loc["a"]

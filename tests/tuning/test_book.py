@@ -23,7 +23,7 @@ from negbench.machine.files import write_json
 from negbench.report.study import dashboard_command
 from negbench.settings.options import Sampler, Study
 from negbench.systems.system import load_config
-from negbench.tuning.book import Book, Pruned, open_book, trial_folder
+from negbench.tuning.book import Pruned, StudyStore, open_book, trial_folder
 from negbench.tuning.final import finished
 from negbench.tuning.search import plan_study
 from negbench.tuning.space import Knob, Space
@@ -98,15 +98,15 @@ def die_once(folder: Path, number: int, at: Sequence[int], times: int = 1) -> No
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def toy_book(folder: Path, trials: int = 10, spec: StudySpec | None = None) -> Book:
-    return Book(folder, spec or toy_spec(), None, trials)
+def toy_book(folder: Path, trials: int = 10, spec: StudySpec | None = None) -> StudyStore:
+    return StudyStore(folder, spec or toy_spec(), None, trials)
 
 
 def toy_job(folder: Path, trials: int, opens: Any, spec: StudySpec | None = None) -> Job:
     return Job(folder, spec or toy_spec(), None, trials, "none", opens)
 
 
-def points(book: Book) -> list[dict[str, Any]]:
+def points(book: StudyStore) -> list[dict[str, Any]]:
     return [trial.params for trial in book.frozen()]
 
 
@@ -116,25 +116,25 @@ def test_a_study_keeps_its_settings_and_its_storage(tmp_path):
     with pytest.raises(RunError, match="was started with different sampler, seed; its trials"):
         toy_book(folder, spec=toy_spec("random", seed=3))
     with pytest.raises(RunError, match="was started with different storage"):
-        Book(folder, toy_spec(), f"sqlite:///{tmp_path}/s.db")
+        StudyStore(folder, toy_spec(), f"sqlite:///{tmp_path}/s.db")
     base = {**toy_spec().base, "compute": {"device": "cpu", "threads": 4}}
     toy_book(folder, spec=toy_spec(base=base))  # another machine may use other compute settings
     write_json(folder / "study.json", {"storage": None, "spec": toy_spec().dump() | {"seed": "4"}})
     with pytest.raises(NegbenchError, match=r"cannot read .*study\.json.*; its content is as it was written"):
-        Book(folder, None)
+        StudyStore(folder, None)
 
 
 def test_a_storage_by_url_serves_one_runs_folder(tmp_path):
     url = f"sqlite:///file:{tmp_path}/s.db?uri=true&password=hidden"
-    book = Book(tmp_path / "toy", toy_spec(), url, 3)
+    book = StudyStore(tmp_path / "toy", toy_spec(), url, 3)
     assert book.work(at_once, print) == 3
-    assert Book(tmp_path / "toy", toy_spec(), url, 3).work(at_once, print) == 0
+    assert StudyStore(tmp_path / "toy", toy_spec(), url, 3).work(at_once, print) == 0
     (study,) = optuna.get_all_study_summaries(url)
     assert study.n_trials == 3
     assert "hidden" not in (tmp_path / "toy" / "study.json").read_text()
     assert dashboard_command(book) == f"optuna-dashboard --host 127.0.0.1 'sqlite:///file:{tmp_path}/s.db?uri=true'"
     with pytest.raises(RunError, match="has a study 'toy' of another runs folder") as error:
-        Book(tmp_path / "b" / "toy", toy_spec(), url, 3)
+        StudyStore(tmp_path / "b" / "toy", toy_spec(), url, 3)
     assert "hidden" not in str(error.value)
 
 
@@ -142,9 +142,9 @@ def test_a_storage_that_cannot_be_opened_is_one_line(tmp_path):
     toy_book(tmp_path / "toy")
     (tmp_path / "toy" / "optuna.journal").write_text("[1\n{}\n")
     with pytest.raises(OptionError, match=r"optuna\.journal cannot be opened"):
-        Book(tmp_path / "toy", None)
+        StudyStore(tmp_path / "toy", None)
     with pytest.raises(OptionError, match="cannot be opened") as error:
-        Book(tmp_path / "other", toy_spec(), "postgresql+psycopg://u:secret@127.0.0.1:9/d")
+        StudyStore(tmp_path / "other", toy_spec(), "postgresql+psycopg://u:secret@127.0.0.1:9/d")
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -370,7 +370,7 @@ def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
     return max((number for number, owner in at_work() if owner == pid), default=-1)
 
 
-def none_lost_none_twice(book: Book, trials: int, hit: set[int]) -> None:
+def none_lost_none_twice(book: StudyStore, trials: int, hit: set[int]) -> None:
     assert book.counts() == {"finished": trials, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
     assert len({json.dumps(point, sort_keys=True) for point in points(book)}) == trials
     died = {trial.number for trial in book.frozen() if "deaths" in trial.user_attrs}
@@ -431,7 +431,7 @@ def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_pat
     """Against the points of the random sampler, also where the pruner leaves fewer finished trials than ten."""
     for pruner, cell in zip(("none", "median", "hyperband"), ROWS[sampler], strict=True):
 
-        def drawn(name: Any, pruner: str = pruner, root: Path = tmp_path) -> Book:
+        def drawn(name: Any, pruner: str = pruner, root: Path = tmp_path) -> StudyStore:
             spec = toy_spec(name, pruner=pruner, base={**BASE.model_dump(), "train": {"epochs": 4}}, space=SPACE)
             book = toy_book(root / pruner / name, 13, spec)
             book.work(in_steps, lambda line: None)

@@ -16,14 +16,15 @@ from mlflow.tracking import MlflowClient
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from negbench import api
+from negbench.campaign.driver import carried_out
 from negbench.cli.main import run as negbench
 from negbench.data import scene
 from negbench.datasets.dataset import DEV_QUERIES
 from negbench.datasets.synthetic import Synthetic
 from negbench.errors import NegbenchError
-from negbench.grid.cells import SCENES
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here
+from negbench.loop.runs import SCENES
 from negbench.report.loaded import StudyResult
 from negbench.report.study import importance_frame, trials_frame
 from negbench.settings.config import resolved
@@ -31,12 +32,12 @@ from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
 from negbench.tuning import final
-from negbench.tuning.book import Book, open_book
-from negbench.tuning.final import compare_best, finished, importance
+from negbench.tuning.book import StudyStore, open_book
+from negbench.tuning.final import best_and_default, finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.study_answer import study_answer
-from negbench.tuning.trials import Trials, open_study, run_study
+from negbench.tuning.trials import Trials, TrialSearch, open_study
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
 
@@ -49,9 +50,9 @@ def spec_of(sets: list[str], **changed: Any) -> StudySpec:
     return StudySpec.of(base, build_space(base), **changed)
 
 
-def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> Book:
+def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> StudyStore:
     book, job = open_study(runs, "s", spec_of(sets, **changed), trials=trials, tracking_uri=uri)
-    run_study(job, Here(), print)
+    TrialSearch([(book, job)]).run(Execution(Here()))
     return book
 
 
@@ -197,7 +198,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_
         book.work(dying, print)
     (before,) = book.frozen()
     watched(lambda epoch: pytest.fail("it was trained"))
-    run_study(job, Here(), print)
+    TrialSearch([(book, job)]).run(Execution(Here()))
     (again,) = book.frozen()
     assert [again.value] == values
     assert again.user_attrs["runs"] == before.user_attrs["runs"]
@@ -235,9 +236,7 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
     base = load_config(flags={"strategy": {"name": "shifted-top-k"}}, sets=[*vector_sets, *DEV])
     spec = StudySpec.of(base, build_space(base, search=["strategy.start=0:5:log"], fix=["strategy.stop-start"]))
     book, job = open_study(tmp_path, "s", spec, trials=2, tracking_uri="http://127.0.0.1:9")
-    run_study(job, Here(), print)
-    capsys.readouterr()
-    job.parent.complete()
+    TrialSearch([(book, job)]).run(Execution(Here()))
     assert capsys.readouterr().err.count("2 of 2 runs, and the summary of 's' are not copied: rerun") == 1
     monkeypatch.setattr(os, "execve", lambda *command: None)
     monkeypatch.setattr(subprocess, "Popen", lambda command: None)
@@ -254,7 +253,7 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
         check_copies(there, book)
 
 
-def check_copies(where: Path, book: Book) -> None:
+def check_copies(where: Path, book: StudyStore) -> None:
     runs = {run.data.tags.get("trial", "parent"): run for run in mlflow_runs(where, "s")}
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     for trial in book.frozen():
@@ -269,10 +268,11 @@ def check_copies(where: Path, book: Book) -> None:
 
 
 def test_the_best_band_is_compared_with_the_default_one(vector_sets, tmp_path):
-    book = Book(tmp_path / "s", spec_of(vector_sets), trials=3)
+    book = StudyStore(tmp_path / "s", spec_of(vector_sets), trials=3)
     book.work(lambda trial: float(trial.number == 2), print)
     best = book.spec.space.plain(book.spec.config, finished(book)[0].params)
-    compare_best(book, tmp_path, (1,), None, Execution(Here(), "none"), print)
+    with carried_out(best_and_default(book, tmp_path, (1,), None), Execution(Here(), "none"), print):
+        pass
     rows = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
     used = {row["strategy"]: RunFolder(tmp_path / row["run"]).config.strategy.options for row in rows}
     bands = {name: (options["alpha"], options["beta"]) for name, options in used.items()}
@@ -345,7 +345,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
 
 
 def test_tables_of_what_was_found(tmp_path, vector_sets):
-    book = Book(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=24)
+    book = StudyStore(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=24)
     assert importance(book) == {}
     book.work(lambda trial: 0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2, print)
     trials = trials_frame(book)
@@ -363,7 +363,7 @@ def test_tables_of_what_was_found(tmp_path, vector_sets):
 
 
 def test_an_order_that_resampling_turns_is_not_shown(tmp_path, vector_sets, monkeypatch):
-    book = Book(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=10)
+    book = StudyStore(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=10)
     book.work(lambda trial: trial.number / 10, print)
     for turned, shown in ((1, True), (2, False)):  # of ten draws
         orders = iter([{"a": 0.6, "b": 0.4}, *[{"b": 0.6, "a": 0.4}] * turned, *[{"a": 0.9, "b": 0.1}] * 10])
@@ -382,7 +382,7 @@ def test_an_order_that_resampling_turns_is_not_shown(tmp_path, vector_sets, monk
 )
 def test_the_answer_says_what_trial_0_was(search, best, lines, vector_sets, tmp_path):
     base = load_config(flags={"strategy": {"name": "dqe"}}, sets=[*vector_sets, *DEV])
-    book = Book(tmp_path / "s", StudySpec.of(base, build_space(base, search=search)), trials=2)
+    book = StudyStore(tmp_path / "s", StudySpec.of(base, build_space(base, search=search)), trials=2)
 
     book.work(lambda trial: 0.5 if trial.number == best else 0.3, print)
     said = " ".join(study_answer(book, None))

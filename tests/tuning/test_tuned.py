@@ -146,7 +146,7 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(vector_flags, tmp_path
     command = ["compare", "--strategies", "top-k,after-target", "--seeds", "1", "--name", "c"]
     command += ["--runs-dir", str(tmp_path), "--no-report", "--tuned", "1"]
     assert negbench([*command, *vector_flags, "--set", "train.epochs=2"]) == 2
-    assert "1 of 2 searches failed (top-k: trial 0, the default, failed: mend this)" in capsys.readouterr().err
+    assert "1 search failed (top-k: trial 0, the default, failed: mend this)" in capsys.readouterr().err
     cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
     pairs = [(cell["settings"], cell["strategy"]) for cell in cells]
     assert pairs == [("default", "after-target"), ("default", "top-k"), ("tuned", "after-target")]
@@ -175,7 +175,7 @@ def test_failed_trials_are_told_wherever_the_rule_is_judged(vector_flags, tmp_pa
         assert failed == {"top-k": 2 * broken, "after-target": 0}
         assert {each["trials"] for each in _tunings(tmp_path)} == {3}
         rows = [row for row in stored(tmp_path, "c").main if row.strategy == "top-k"]
-        marks = {row.settings: row.named for row in rows}
+        marks = {row.settings: row.marked_label for row in rows}
         assert marks == {"default": "top-k", "tuned": "top-k (2 of 3 trials failed)" if broken else "top-k"}
     assert "top-k keeps its default (2 of its 3 trials FAILED)" in said[True]
     assert said[True].count("(2 of 3 trials failed)") > 1  # the table and the answer

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from negbench.claims.measure import Measure, Unit
 from negbench.errors import UnknownNameError
+from negbench.papers.measure import Measure, Unit
 
 Statistic = Literal["level", "difference", "order"]
 Layer = Mapping[str, Any]
@@ -101,7 +101,7 @@ class Claim:
         words: the claim in our own words.
         source: paper and place.
         published: the effect that was printed, and the numbers behind it.
-        needs: names of `negbench.claims.evidence.NEEDS`: what the data must have for the claim to be testable.
+        needs: names of `negbench.papers.evidence.NEEDS`: what the data must have for the claim to be testable.
         tests: the claim is supported if all tests are, refuted if one is.
         premises: conditions without which the claim says nothing about a world.
     """
@@ -142,7 +142,7 @@ def all_claims() -> tuple[Claim, ...]:
     return read_claims(Path(__file__).with_name("claims.toml"))
 
 
-def chosen(numbers: str | None) -> tuple[Claim, ...]:
+def selected_claims(numbers: str | None) -> tuple[Claim, ...]:
     """Return the claims of '5,8,17' (numbers) or 'qure' (a paper); None: all. Raises UnknownNameError."""
     if numbers is None:
         return all_claims()

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from negbench.claims.claim import Claim, chosen, settings
-from negbench.claims.evidence import Evidence, lacking
-from negbench.claims.judge import JudgedClaim, at_both, judge
-from negbench.claims.table import write_judged
+from negbench.campaign.driver import Course, Round
+from negbench.campaign.seeds import looked
 from negbench.data.scene import Scenes
 from negbench.display import Display, duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.axes import Choice
-from negbench.grid.cells import SCENES, Cell, Outcome, plan
-from negbench.grid.comparison import ComparisonFolder, check_name, default_name, place_of
-from negbench.grid.compute import Execution
-from negbench.grid.estimate import Estimate
+from negbench.grid.axes import AxisValue
+from negbench.grid.cells import Cell, Outcome, plan
+from negbench.grid.comparison import ComparisonFolder, GroupKey, check_name, default_name, group_key
 from negbench.grid.looks import Looks
-from negbench.grid.until import Places, Until, computed_until, epochs_of_looks
-from negbench.loop.runs import plan_run
-from negbench.machine.files import runs_dir
+from negbench.loop.runs import SCENES, plan_run
+from negbench.machine.files import read_json, runs_dir
+from negbench.papers.claim import Claim, selected_claims, settings
+from negbench.papers.evidence import Evidence, lacking
+from negbench.papers.judge import JudgedClaim, at_both, judge
+from negbench.papers.table import write_judged
 from negbench.settings.command_options import Claims
 from negbench.settings.config import ResolvedConfig, build_config
 from negbench.settings.layers import layers_of, recipe_settings
@@ -65,40 +64,22 @@ class JudgedClaims:
     Attributes:
         claims: one for each claim.
         about: data set, backbone, seeds, and how long the runs took.
-        files: claims.md and claims.json.
-        outcomes: outcomes of the runs, including failed ones.
+        path: the folder, with claims.md and claims.json.
     """
 
     claims: list[JudgedClaim]
     about: str
-    files: list[Path]
-    outcomes: list[Outcome]
+    path: Path
 
+    def plain(self) -> dict[str, Any]:
+        """Return the verdicts with their tests, for JSON."""
+        document: dict[str, Any] = read_json(self.path / "claims.json")
+        return document
 
-def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
-    """Compute missing runs, judge the claims, and write claims.md and claims.json.
-
-    Args:
-        asked: options.
-        say: prints how many runs are needed, before they are computed.
-
-    Raises:
-        NegbenchError: a user's mistake. A run that fails is in `outcomes`, and its claims are not testable.
-    """
-    execution, work = Execution.of(asked), ClaimsWork.of(asked, say)
-    kind = "claims-" if asked.until is None else "claims-decided-"
-    path = work.runs / (asked.name or default_name(work.plan.cells).replace("compare-", kind))
-    check_name(path, "claims")
-    folder = ComparisonFolder(path, {"kind": "claims"})
-    until = Until(work.looks if asked.until else None, work.undecided, say)
-    with execution.open():
-        outcomes = computed_until(folder, work.plan.cells, work.more, until, execution)
-    folder.settle(outcomes)
-    folder.parent(execution.tracking_uri).complete()
-    taken = {o.run_id: sum(RunFolder(work.runs / o.run_id).result["seconds"].values()) for o in outcomes if o.run_id}
-    about, judged = f"{work.about}; {len(taken)} runs", work.judged(outcomes)
-    took = f"{about}, {duration(sum(taken.values()))} of computing"
-    return JudgedClaims(judged, took, write_judged(judged, folder.path, about), outcomes)
+    def __repr__(self) -> str:
+        """The verdict on each claim."""
+        lines = [f"{one.claim.number}: {one.verdict}: {one.claim.words}" for one in self.claims]
+        return "\n".join([f"claims {self.path.name}: {self.about}", *lines])
 
 
 @dataclass(frozen=True)
@@ -109,14 +90,14 @@ class ClaimsWork:
         asked: options.
         plan: plan for the first look's seeds.
         looks: after which seeds the claims are judged.
-        runs: runs folder.
+        folder: lists the runs; claims.md and claims.json are written there.
         known: values measured at earlier looks.
     """
 
     asked: Claims
     plan: ClaimsPlan
     looks: Looks
-    runs: Path
+    folder: ComparisonFolder
     known: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
@@ -130,22 +111,41 @@ class ClaimsWork:
         done = sum(cell.step(runs) == "reuse" for cell in distinct)
         need = "s need" if len(plan.claims) > 1 else " needs"
         say(f"{len(plan.claims)} claim{need} {len(distinct)} runs ({len(first)} seeds), {done} already finished")
-        return cls(asked, plan, looks, runs)
+        kind = "claims-" if asked.until is None else "claims-decided-"
+        path = runs / (asked.name or default_name(plan.cells).replace("compare-", kind))
+        check_name(path, "claims")
+        return cls(asked, plan, looks, ComparisonFolder(path, {"kind": "claims"}))
 
-    def price(self) -> list[str]:
-        """Say what the runs that are left take; if none is, what is undecided and what deciding it costs."""
-        cells = self.plan.cells
-        finished = [cell for cell in cells if cell.step(self.runs) == "reuse"]
-        if len(finished) < len(cells):
-            estimate = Estimate((0.0, epochs_of_looks(cells, self.looks, len(self.looks.first))))
-            return estimate.price(cells, self.runs) or ["the cost of deciding is unknown: compute these runs first"]
+    @property
+    def runs(self) -> Path:
+        """The runs folder."""
+        return self.folder.path.parent
+
+    def course(self) -> Course:
+        """Ask for the runs that the claims need, look by look."""
+        looks = self.looks if self.asked.until else None
+        return looked(Round(self.folder, self.plan.cells), looks, self.more, self.undecided)
+
+    def outlook(self) -> list[str]:
+        """Say what is undecided after the first look, and what deciding it costs, if its runs are finished."""
+        finished = [cell for cell in self.plan.cells if cell.step(self.runs) == "reuse"]
+        if len(finished) < len(self.plan.cells):
+            return []
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
-        places = {place_of(cell.labels) for cell in finished}
+        places = {group_key(cell.labels) for cell in finished}
         return [f"after {len(self.looks.first)} seeds {self.undecided(outcomes, places)[1]}"]
 
     def more(self, seeds: Sequence[int]) -> list[Cell]:
         """Return the cells of other seeds."""
         return _planned(self.asked, self.runs, seeds).cells
+
+    def written(self, outcomes: Sequence[Outcome]) -> JudgedClaims:
+        """Judge the claims by all outcomes, and write claims.md and claims.json."""
+        names = {outcome.run_id for outcome in outcomes if outcome.run_id}
+        taken = sum(sum(RunFolder(self.runs / name).result["seconds"].values()) for name in names)
+        about, judged = f"{self.about}; {len(names)} runs", self.judged(outcomes)
+        write_judged(judged, self.folder.path, about)
+        return JudgedClaims(judged, f"{about}, {duration(taken)} of computing", self.folder.path)
 
     @property
     def about(self) -> str:
@@ -155,9 +155,9 @@ class ClaimsWork:
         epochs = f", {self.plan.config.train.epochs} and {self.asked.long} epochs" if self.asked.long else ""
         return f"{self.plan.config.dataset.name}, {self.plan.config.backbone.name}{epochs}, seeds {seeds}"
 
-    def undecided(self, outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
-        """Return, for `Until`, the settings of undecided claims' undecided tests, and a line on their cost."""
-        place = {cell.labels["system"]: place_of(cell.labels) for cell in self.plan.cells}
+    def undecided(self, outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
+        """Return, for `looked`, the settings of undecided claims' undecided tests, and a line on their cost."""
+        place = {cell.labels["system"]: group_key(cell.labels) for cell in self.plan.cells}
         by_length = self._by_length(outcomes)
         left_open = [(end, f) for end, judged in by_length.items() for f in judged if f.verdict == "undecided"]
         claims = list({one.claim.number: one for _, one in left_open}.values())
@@ -170,7 +170,9 @@ class ClaimsWork:
         left = set[tuple[str, ...]]().union(*(places for places in needed if places <= {*running}))
         if not claims:
             return left, "all claims are decided"
-        done = [outcome for outcome in outcomes if outcome.run_id is not None and place_of(outcome.cell.labels) in left]
+        done = [
+            outcome for outcome in outcomes if outcome.run_id is not None and group_key(outcome.cell.labels) in left
+        ]
         took = sum(sum(RunFolder(self.runs / str(o.run_id)).result["seconds"].values()) for o in done)
         numbers = ", ".join(str(one.claim.number) for one in claims)
         text = f"{len(claims)} claim{'s are' if len(claims) > 1 else ' is'} undecided ({numbers})"
@@ -216,7 +218,9 @@ class ClaimsWork:
 def _planned(asked: Claims, runs: Path, seeds: Sequence[int]) -> ClaimsPlan:
     own = str(recipe_settings(asked.recipe).get("system", PLAIN))
     with stages("plan") as display:
-        return plan_claims(chosen(asked.only), base_layers(asked), seeds, runs, display, SCENES, asked.long, own)
+        return plan_claims(
+            selected_claims(asked.only), base_layers(asked), seeds, runs, display, SCENES, asked.long, own
+        )
 
 
 def base_layers(asked: Claims) -> list[Layer]:
@@ -282,7 +286,7 @@ def plan_claims(
             own, remarks = with_system([*base, {"system": settings()[name]["system"]}], scenes)
             changes = {key: value for key, value in settings()[name].items() if key != "system"}
             configs = [build_config([own, *base, changes, ends[end], {"seed": seed}]) for seed in seeds]
-            choices = [Choice(labels={"system": name + end})] * len(configs)
+            choices = [AxisValue(labels={"system": name + end})] * len(configs)
             claims_plan.cells.extend(plan(configs, runs, display, scenes, choices))
         except NegbenchError as error:
             claims_plan.undefined[name + end] = str(error)

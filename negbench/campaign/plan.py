@@ -11,16 +11,14 @@ from typing import Any
 
 from negbench.display import notes, stages
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.axes import Axes, Choice, joined, listed
-from negbench.grid.cells import SCENES, Cell, plan
+from negbench.grid.axes import Axes, AxisValue, joined, listed
+from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.dials import Dials, dial_choices, parse_dial
-from negbench.grid.estimate import Estimate
-from negbench.grid.looks import Looks
-from negbench.grid.rates import FACTORS, MORE, Rates, at_rates
+from negbench.grid.rates import Rates, at_rates
 from negbench.grid.systems import system_choices
-from negbench.grid.until import epochs_of_looks
 from negbench.loop.remarks import check_idle
+from negbench.loop.runs import SCENES
 from negbench.settings.layers import merged, read_recipe
 from negbench.settings.options import Compare
 from negbench.systems.system import system, systems
@@ -56,21 +54,6 @@ class ComparisonPlan:
         trials = {cell.hash: cell.step(runs) for cell in self.rates.cells}
         done = list(trials.values()).count("reuse")
         return f"{summary}; first {len(trials)} trials of the learning rate, {done} already finished"
-
-    def epochs_after_trials(self, looks: Looks | None) -> tuple[float, float]:
-        """Return the epochs of all runs that follow the planned trials, at least and at most."""
-        runs = self.folder.path.parent
-        left = {cell.hash: cell.config.train.epochs for cell in self.cells if cell.step(runs) != "reuse"}
-        most = 0.0 if looks is None else epochs_of_looks(self.cells, looks, len(looks.first))
-        for trials in () if self.rates is None else tuple(self.rates.trials.values()):
-            most += (len(FACTORS) + MORE - len(trials)) * trials[0].config.train.epochs
-        return sum(left.values()), sum(left.values()) + most
-
-    def price(self, looks: Looks | None, estimate: Estimate) -> list[str]:
-        """Say what the runs that are left take, as `Estimate.price`."""
-        least, most = self.epochs_after_trials(looks)
-        estimate.later = (0.0, most - least)
-        return estimate.price((*self.cells, *(self.rates.cells if self.rates else ())), self.folder.path.parent)
 
     @property
     def trials(self) -> ComparisonFolder:
@@ -136,7 +119,7 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
     axes = Axes.of(asked)
     wholes, others = _choices(asked, axes)
     cells, seen = list[Cell](), set[tuple[str, str]]()
-    remarks, failed = list[str](), list[tuple[Choice, NegbenchError]]()
+    remarks, failed = list[str](), list[tuple[AxisValue, NegbenchError]]()
     with stages("plan") as display:
         for whole in wholes:
             choices = [joined([*each, whole]) for each in product(*others)]
@@ -163,13 +146,13 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
     return ComparisonPlan(asked, folder, cells, size=_size(axes, cells)), [*dict.fromkeys(remarks), *skipped]
 
 
-def _left_out(whole: Choice, error: NegbenchError) -> dict[str, str]:
+def _left_out(whole: AxisValue, error: NegbenchError) -> dict[str, str]:
     """Return an entry of comparison.json's `left_out`."""
     strategy = merged(whole.layers).get("strategy")
     return {**whole.labels, **({} if strategy is None else {"strategy": strategy["name"]}), "reason": str(error)}
 
 
-def _choices(asked: Compare, axes: Axes) -> tuple[list[Choice], Sequence[list[Choice]]]:
+def _choices(asked: Compare, axes: Axes) -> tuple[list[AxisValue], Sequence[list[AxisValue]]]:
     """Return what is planned at a time, and left out where one of its cells cannot be planned; and the axes within."""
     if asked.systems is not None:
         if asked.losses is not None:
@@ -183,7 +166,7 @@ def _choices(asked: Compare, axes: Axes) -> tuple[list[Choice], Sequence[list[Ch
         return system_choices(chosen, axes.strategies, base, SCENES), replace(axes, losses=(), strategies=()).choices()
     if asked.dials:
         _single(axes, "--dial", "losses", "backbones", "datasets")
-    settings = [Choice(labels={"settings": "default"})] if asked.tuned else [Choice()]
+    settings = [AxisValue(labels={"settings": "default"})] if asked.tuned else [AxisValue()]
     return dial_choices(Dials.parsed(asked.dials)), [*axes.choices(), settings]
 
 

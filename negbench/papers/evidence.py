@@ -109,7 +109,7 @@ class SettingRun:
         section = judgements_of(self.folder.config.dataset.name, self.folder.config.dataset.options)
         return None if section is None else self.evidence.encoded(self.folder, "val", section)
 
-    def beside(self, setting: str) -> SettingRun:
+    def of_setting(self, setting: str) -> SettingRun:
         """Return the run of another setting with the same seed."""
         return self.evidence.run(setting, self.seed)
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from negbench.claims.evidence import SettingRun, Untestable
 from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.epochs import event_effect, falls, late_slope, slope
 from negbench.metrics.preference import agreement, cirqrs_at_k
@@ -16,6 +15,7 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.recall import hits_at_k
 from negbench.metrics.relevant import false_negative_rate, other_recall_at_k
 from negbench.metrics.similarity import semantic_separation
+from negbench.papers.evidence import SettingRun, Untestable
 from negbench.scoring.evaluation import block_scorer
 from negbench.scoring.scorers import Encoded
 from negbench.scoring.stored import preferences_of, values_of
@@ -277,7 +277,7 @@ def separation(run: SettingRun) -> Measured:
 def cirqrs(run: SettingRun, scorer: str, k: int = 10) -> Measured:
     """[Q] CIRQRS@k of the run's ranking, scored by another setting's run."""
     columns = run.encoded("val").top(k).columns
-    return _plain(cirqrs_at_k(run.beside(scorer).encoded("val").relevance_of(columns), k))
+    return _plain(cirqrs_at_k(run.of_setting(scorer).encoded("val").relevance_of(columns), k))
 
 
 @measure("cirqrs-fall", COSINE)

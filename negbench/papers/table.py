@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from negbench.analysis.words import markdown
-from negbench.claims.claim import Claim, ClaimTest, Condition
-from negbench.claims.judge import Answer, JudgedClaim
 from negbench.machine import files
+from negbench.papers.claim import Claim, ClaimTest, Condition
+from negbench.papers.judge import Answer, JudgedClaim
 
 WIDTH = 80  # of tables, so that they fit any terminal and a report
 STYLES = {  # of verdicts, in the order in which they are counted
@@ -63,13 +63,11 @@ def counts(judged: Sequence[JudgedClaim]) -> str:
     return "; ".join(parts)
 
 
-def write_judged(judged: Sequence[JudgedClaim], folder: Path, about: str) -> list[Path]:
-    """Write claims.md and claims.json; returns their paths."""
-    paths = [folder / "claims.md", folder / "claims.json"]
-    with files.atomic_write(paths[0]) as file:
+def write_judged(judged: Sequence[JudgedClaim], folder: Path, about: str) -> None:
+    """Write claims.md and claims.json."""
+    with files.atomic_write(folder / "claims.md") as file:
         file.write(_markdown(judged, about))
-    files.write_json(paths[1], {"about": about, "claims": [_plain(one) for one in judged]})
-    return paths
+    files.write_json(folder / "claims.json", {"about": about, "claims": [_plain(one) for one in judged]})
 
 
 # --- words -------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from scipy import stats
 
 from negbench.analysis import differences
 from negbench.analysis.statistics import POWER, Design
-from negbench.claims.claim import Claim, ClaimTest
-from negbench.claims.evidence import Evidence, Untestable
-from negbench.claims.measure import Measured
 from negbench.grid.looks import Looks
 from negbench.metrics.preference import spearman
+from negbench.papers.claim import Claim, ClaimTest
+from negbench.papers.evidence import Evidence, Untestable
+from negbench.papers.measure import Measured
 
 Array = NDArray[np.float64]
 ClaimVerdict = Literal["supported", "refuted", "no effect", "undecided", "premise absent", "not testable"]

@@ -1,0 +1,7 @@
+#!/bin/sh
+#SBATCH --gpus=1 --cpus-per-task=4 --time=8:00:00 --output=slurm-%A-%a.log
+# One round as an array of jobs; the runs folder and NEGBENCH_CACHE are on a disk that all nodes share:
+#   negbench compare --recipe demo --executor jobs:jobs    # exits with 75 while cells are left
+#   sbatch --wait --array=0-$(($(wc -l < jobs/cells.jsonl) - 1)) examples/slurm_array.sh jobs
+# Repeat both until the first exits with another code.
+exec "${PYTHON:-python}" -m negbench.grid.jobs "$1" "$SLURM_ARRAY_TASK_ID"

@@ -1,0 +1,45 @@
+"""The course of a comparison: learning rates, then the cells look by look."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+
+from negbench.analysis.deciding import open_strategies
+from negbench.analysis.verdicts import Rules
+from negbench.campaign.driver import Course, Round
+from negbench.campaign.plan import ComparisonPlan
+from negbench.campaign.seeds import epochs_of_looks, looked
+from negbench.grid.cells import Outcome
+from negbench.grid.rates import FACTORS, MORE
+from negbench.loop.runs import SCENES
+
+
+def compared(planned: ComparisonPlan, rules: Rules, later: float = 0.0) -> Course:
+    """Ask for all that a comparison needs.
+
+    Args:
+        planned: its plan.
+        rules: how strategies are compared.
+        later: epochs of the runs that may follow it.
+    """
+    trials: Sequence[Outcome] = ()
+    if planned.rates is not None:
+        planned, trials = yield from _at_own_rates(planned, rules, later)
+    first = Round(planned.folder, planned.cells, later=later)
+    undecided = open_strategies(planned.folder, rules)
+    return replace((yield from looked(first, rules.looks, planned.more, undecided)), trials=trials)
+
+
+def _at_own_rates(
+    planned: ComparisonPlan, rules: Rules, later: float
+) -> Generator[Round, Sequence[Outcome], tuple[ComparisonPlan, list[Outcome]]]:
+    """Ask for each group's trials and for those that they ask for; return the plan at the best rates."""
+    rates, looks, outcomes = planned.rates, rules.looks, list[Outcome]()
+    assert rates is not None
+    later += 0.0 if looks is None else epochs_of_looks(planned.cells, looks, len(looks.first))
+    while new := [cell for cell in rates.cells if cell.hash not in {each.cell.hash for each in outcomes}]:
+        further = [(len(FACTORS) + MORE - len(each)) * each[0].config.train.epochs for each in rates.trials.values()]
+        outcomes += yield Round(planned.trials, new, [*outcomes], planned.cells, later + sum(further))
+        rates = rates.grown(planned.folder.path.parent, SCENES)
+    return replace(planned, rates=rates).at_best_rates(), outcomes

@@ -1,0 +1,200 @@
+"""Carry out a course: compute the rounds that it asks for, one after another, until it returns.
+
+A course is a generator. It yields a `Round`, is sent the outcomes of its cells, and returns `Done`. It reads finished
+runs, but computes and prints nothing: a test drives it with made outcomes, and `--dry-run` shows its first round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from negbench.checks.forewarn import forewarn
+from negbench.display import log
+from negbench.errors import NegbenchError
+from negbench.grid.cells import Cell, Outcome
+from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.compute import Execution, compute_and_log, failed
+from negbench.grid.estimate import MANY, Estimate
+from negbench.loop.runs import SCENES
+from negbench.machine.signals import Stopped
+
+
+class Search(Protocol):
+    """Work of an executor that decides by itself what it computes next, e.g. the trials of a study."""
+
+    def run(self, execution: Execution) -> None:
+        """Compute it."""
+        ...
+
+    def kept(self) -> str:
+        """Say what is finished, after an interruption."""
+        ...
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a course asks for before it goes on.
+
+    Attributes:
+        folder: lists the cells; of a search, that of its study or comparison.
+        cells: to compute.
+        before: outcomes of other cells that the folder lists.
+        ahead: cells that follow whatever comes out.
+        later: epochs of all other runs that may follow, at most.
+        words: lines to print first.
+        search: to compute in place of cells.
+    """
+
+    folder: ComparisonFolder
+    cells: Sequence[Cell] = ()
+    before: Sequence[Outcome] = ()
+    ahead: Sequence[Cell] = ()
+    later: float = 0.0
+    words: Sequence[str] = ()
+    search: Search | None = None
+
+    @property
+    def certain(self) -> Sequence[Cell]:
+        """The cells of the command itself: those ahead, if this round only prepares them."""
+        return self.ahead or self.cells
+
+    @property
+    def runs(self) -> Path:
+        """The runs folder."""
+        return self.folder.path.parent
+
+    def price(self, estimate: Estimate) -> list[str]:
+        """Say what this round and all that follows take, as `Estimate.price`."""
+        estimate.later = (0.0, self.later)
+        return estimate.price((*self.ahead, *self.cells), self.runs)
+
+    def kept(self) -> str:
+        """Say what is finished, after an interruption."""
+        if self.search is not None:
+            return self.search.kept()
+        there = (self.folder.path / "comparison.json").exists()
+        kept = sum(row["run"] is not None for row in self.folder.cells()) if there else 0
+        total = len(self.before) + len(self.cells)
+        return f"{kept} of {total} cells are finished and kept in {self.folder.path}"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a course returns.
+
+    Attributes:
+        folder: of the outcomes.
+        outcomes: of all cells that the folder lists.
+        trials: outcomes of cells in another folder.
+        errors: why searches failed.
+        words: lines to print last.
+    """
+
+    folder: ComparisonFolder
+    outcomes: Sequence[Outcome] = ()
+    trials: Sequence[Outcome] = ()
+    errors: Sequence[str] = ()
+    words: Sequence[str] = ()
+
+    @property
+    def any_finished(self) -> bool:
+        """Whether there is anything to judge."""
+        return any(outcome.run_id for outcome in self.outcomes)
+
+    def check(self) -> None:
+        """Raise NegbenchError if a cell or a search failed."""
+        if self.errors:
+            count = f"{len(self.errors)} search{'es' * (len(self.errors) > 1)}"
+            raise NegbenchError(f"{count} failed ({self.errors[0]}); rerun the command to resume")
+        outcomes = [*self.trials, *self.outcomes]
+        if lost := failed(outcomes):
+            total = len({outcome.cell.hash for outcome in outcomes})
+            raise NegbenchError(f"{len(lost)} of {total} cells failed; rerun the command to compute them again")
+
+
+def foreseen(first: Round) -> list[str]:
+    """Say what a course reads, and what it takes from its first round on."""
+    cells = list({cell.hash: cell for cell in (*first.ahead, *first.cells)}.values())
+    lines = dict.fromkeys(first.words)
+    for cell in {(cell.labels["dataset"], cell.labels["backbone"]): cell for cell in reversed(cells)}.values():
+        splits = SCENES.splits(cell.config)
+        counts = f"{len(splits.train.queries):,} train and {len(splits.val.queries):,} scored queries"
+        counts += f", {len({*splits.train.all_images, *splits.val.all_images}):,} images"
+        lines[f"reads {cell.labels['dataset']} ({counts}), backbone {cell.labels['backbone']}"] = None
+    unknown = "how long it takes is unknown: no such run is finished, and it cannot be rehearsed here"
+    price = first.price(Estimate()) or [unknown] * any(cell.step(first.runs) != "reuse" for cell in cells)
+    return [*lines, *price]
+
+
+Course = Generator[Round, Sequence[Outcome], Done]
+
+
+@contextmanager
+def carried_out(
+    course: Course, execution: Execution, say: Callable[[str], None], margin: float = 0.0
+) -> Iterator[Done]:
+    """Compute a course's rounds, and hold the lock of each folder that lists cells from its first round to the end.
+
+    Args:
+        course: asks for rounds.
+        execution: how they are computed.
+        say: prints a line.
+        margin: as in `forewarn`.
+
+    Yields:
+        What the course returns, to be judged and stored in the block.
+
+    Raises:
+        NegbenchError: after the block, if a cell or a search failed.
+    """
+    with ExitStack() as held:
+        with execution.open():
+            done = _driven(course, execution, say, margin, held)
+        yield done
+    done.check()
+
+
+def _driven(course: Course, execution: Execution, say: Callable[[str], None], margin: float, held: ExitStack) -> Done:
+    folders, asked = dict[Path, ComparisonFolder](), next(course)
+    first = asked.certain
+    try:
+        for line in asked.price(execution.estimate) if len(first) >= MANY else ():
+            say(line)
+        while True:
+            if asked.search is None and asked.folder.path not in folders:
+                held.enter_context(asked.folder.hold())
+                folders[asked.folder.path] = asked.folder
+            if first and not execution.executor.elsewhere:
+                forewarn(first, asked.runs, margin)
+            first = ()
+            outcomes = _answered(asked, execution, say)
+            try:
+                asked = course.send(outcomes)
+            except StopIteration as end:
+                done: Done = end.value
+                break
+    except (KeyboardInterrupt, Stopped):
+        log.warning(asked.kept())
+        raise
+    for line in done.words:
+        say(line)
+    if folders.pop(done.folder.path, None) is not None:
+        done.folder.settle(done.outcomes)  # comparison.json may name those of an earlier command
+    for folder in folders.values():
+        folder.parent(execution.tracking_uri).complete()
+    return done
+
+
+def _answered(asked: Round, execution: Execution, say: Callable[[str], None]) -> Sequence[Outcome]:
+    for line in asked.words:
+        say(line)
+    left = {cell.hash: cell.config.train.epochs for cell in asked.ahead if cell.step(asked.runs) != "reuse"}
+    execution.estimate.later = (sum(left.values()), sum(left.values()) + asked.later)
+    if asked.search is None:
+        return compute_and_log(asked.folder, asked.cells, execution, asked.before)
+    asked.search.run(execution)
+    return ()

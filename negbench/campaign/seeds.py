@@ -1,0 +1,60 @@
+"""Add seeds look by look, until what is asked is decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from negbench.campaign.driver import Course, Done, Round
+from negbench.grid.cells import Cell, Outcome
+from negbench.grid.comparison import GroupKey, group_key
+from negbench.grid.looks import Looks
+
+Undecided = Callable[[Sequence[Outcome], Collection[GroupKey]], tuple[Collection[GroupKey], str]]
+
+
+def looked(
+    first: Round, looks: Looks | None, more: Callable[[Sequence[int]], Sequence[Cell]], undecided: Undecided
+) -> Course:
+    """Ask for cells; with looks, for further seeds of the groups that have undecided pairs, look by look.
+
+    The finished cells alone determine what is asked for, so a command that is killed and rerun gives the same result,
+    unless it has a budget. A group stops once all its pairs are decided, or if one of its cells failed; another group
+    that it was to be compared with then stops too.
+
+    Args:
+        first: the cells of the first look.
+        looks: schedule of the looks; None: one look.
+        more: returns the cells of further seeds.
+        undecided: takes all outcomes and the running groups, none of which failed; returns the groups that must go on,
+            and a text on what is undecided and what deciding it would cost.
+
+    Returns:
+        The outcomes of these cells and of those added, without those before.
+    """
+    cells, folder, started = first.cells, first.folder, time.monotonic()
+    later = 0.0 if looks is None else epochs_of_looks(cells, looks, len(looks.first))
+    outcomes = [*(yield replace(first, later=first.later + later))]
+    if looks is None or not any(outcome.run_id for outcome in outcomes):
+        return Done(folder, outcomes)
+    running = {group_key(cell.labels) for cell in cells}
+    for number, count in enumerate(looks.counts, 1):
+        failed = {group_key(outcome.cell.labels) for outcome in outcomes if outcome.error}
+        left, words = undecided([*first.before, *outcomes], running - failed)
+        running = {*left}
+        line = f"look {number}, {count} seeds{', without what failed' * bool(failed)}: {words}"
+        if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
+            break
+        cells = more(looks.seeds(looks.counts[number])[count:])
+        wanted = {cell.hash for cell in cells if group_key(cell.labels) in running}
+        cells = [cell for cell in cells if cell.hash in wanted]  # all places of a run have the same seeds
+        later = first.later + epochs_of_looks(cells, looks, looks.counts[number])
+        outcomes += yield Round(folder, cells, [*first.before, *outcomes], later=later, words=[line])
+    return Done(folder, outcomes, words=[line])
+
+
+def epochs_of_looks(cells: Sequence[Cell], looks: Looks, count: int) -> float:
+    """Return the epochs that the looks after `count` seeds compute at most, if all groups of these cells go on."""
+    seeds = {cell.seed for cell in cells}
+    return sum(cell.config.train.epochs for cell in cells) / max(1, len(seeds)) * (looks.most - count)
