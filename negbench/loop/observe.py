@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 
 from negbench.contracts import Strategy
+from negbench.loop.model_cache import ModelCache
 from negbench.loop.schedule import Stage
-from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import Log
 from negbench.mining import curves
 from negbench.mining.regime import regime
@@ -34,7 +34,7 @@ def card_epochs(config: ResolvedConfig, stages: Iterable[Stage]) -> set[int]:
     return {taken[round(last * card / max(1, cards - 1))] for card in range(cards)}
 
 
-def note_regime(now: Snapshot, log: Log) -> None:
+def note_regime(now: ModelCache, log: Log) -> None:
     """Take the regime card of the current model, for the log and for result.json."""
     state = now.state
     ranks = now.scored().ranks
@@ -44,7 +44,7 @@ def note_regime(now: Snapshot, log: Log) -> None:
     log({f"regime/{name}": value for name, value in card.items() if not math.isnan(value)}, state.step, state.epoch)
 
 
-def keep_curves(now: Snapshot, folder: RunFolder, moment: str) -> None:
+def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
     """Save score curves of sampled train queries, at the "start" and after the warm-up ("warm").
 
     Draws from no random stream of the run. Saves nothing for a study's trials, which are not reported.
@@ -56,7 +56,7 @@ def keep_curves(now: Snapshot, folder: RunFolder, moment: str) -> None:
         curves.score_curves(now.task(run.scene)).save(path)
 
 
-def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:
+def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
     """Return metrics of the reference image alone and of the text alone under the current model; none for a trial."""
     if not now.run.config.eval.reported:
         return {}
@@ -66,7 +66,7 @@ def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:
         return {name: val.dataset.summarise(query_ranks) for name, query_ranks in ranks.items()}
 
 
-def untrained(now: Snapshot, log: Log) -> dict[str, dict[str, float]]:
+def untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
     """Return metrics of the untrained model, for whole queries and for either modality alone."""
     own = now.scored().metrics
     log({f"{now.run.scene.scored}/{name}": value for name, value in own.items()}, 0, -1)

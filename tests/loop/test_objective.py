@@ -11,7 +11,7 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, LossInput
-from negbench.data.scene import Scene, Scenes
+from negbench.data.scene import EncodedSplits, Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective, check_objective
@@ -29,23 +29,23 @@ def weighted(toy_root: Path) -> OpenRun:
     return open_run(load_config(flags={"strategy": {"name": "dqe"}}, sets=sets), Display(), Scenes())
 
 
-def query(backbone: Backbone, scene: Scene, reference: int, text: int) -> Tensor:
+def query(backbone: Backbone, scene: EncodedSplits, reference: int, text: int) -> Tensor:
     """Compose one query: the reference image of one query with the text of another."""
     split = scene.train
     feature = scene.features(backbone, split.references[reference : reference + 1])
     return backbone.queries(feature, {k: v[text : text + 1] for k, v in split.tokens.items()})[0]
 
 
-def candidate(backbone: Backbone, scene: Scene, column: int) -> Tensor:
+def candidate(backbone: Backbone, scene: EncodedSplits, column: int) -> Tensor:
     return backbone.candidates(scene.features(backbone, scene.train.images[column : column + 1]))[0]
 
 
-def score(backbone: Backbone, scene: Scene, reference: int, text: int, column: int) -> float:
+def score(backbone: Backbone, scene: EncodedSplits, reference: int, text: int, column: int) -> float:
     tokens = candidate(backbone, scene, column)
     return max(float(query(backbone, scene, reference, text) @ token) for token in tokens)
 
 
-def batch_of(scene: Scene, rows: Tensor, negatives: Tensor | None) -> Batch:
+def batch_of(scene: EncodedSplits, rows: Tensor, negatives: Tensor | None) -> Batch:
     return Batch(rows, negatives, {k: v[rows] for k, v in scene.train.tokens.items()})
 
 
