@@ -295,7 +295,7 @@ def _source(
 
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
-        return lambda rows: table[rows.to(table.device)], 0
+        return lambda rows: table.index_select(0, rows.to(table.device)), 0
     files = {image: path for part in parts for image, path in part.image_paths().items()}
     if not backbone.frozen_images:
         paths = [files[image] for image in ids]

@@ -269,7 +269,7 @@ class Objective(nn.Module):
         embedded = self._embedded(distinct)
         position = position[: columns.numel()].reshape(columns.shape)
         with full_precision(self.device):
-            chosen = embedded[position.to(embedded.device)]  # [B, 1 + M, T, D]
+            chosen = _rows_of(embedded, position.to(self.device))  # [B, 1 + M, T, D]
             scores = paired_relevance(made.query, chosen)
             drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
         own, rule = chosen[:, 0], batch_rule(self.strategy)  # a union adds members to the draws
@@ -426,6 +426,13 @@ class Objective(nn.Module):
         else:
             mask &= self._in_group[dataset.group_index[rows]][:, columns]
         return LossExtras(aspects, relevance(query, embedded), mask.to(query.device))
+
+
+def _rows_of(table: Tensor, index: Tensor) -> Tensor:
+    """Return `table[index]`; on a CPU by copying rows, whose gradients add up twice as fast, in the same order."""
+    if table.device.type != "cpu":  # there such a sum has no fixed order
+        return table[index]
+    return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
 
 
 def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:

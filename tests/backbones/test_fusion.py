@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from negbench.backbones._fusion import Fusion, GatedFusion, make_fusion
+from negbench.backbones._fusion import Fusion, GatedFusion, make_fusion, unit
 
 DIM = 6
 
@@ -94,3 +94,17 @@ def test_sums_in_place_keep_the_precision_of_the_formula(enabled):
         h, g = z.chunk(2, dim=-1)
         want = F.normalize((x[:, None] + torch.sigmoid(g) * (F.gelu(h) - x[:, None])).float(), dim=-1)
         assert torch.equal(fusion.cross(x, y), want)
+
+
+@pytest.mark.parametrize("shape", [(64, 4, 64), (3, 7), (500, 33), (2, 1)])
+def test_unit_has_the_bits_of_autograd(shape):
+    """Also for rows of norm 0, and for rows so short that the least norm divides them."""
+    start, weight = (torch.randn(shape, generator=_generator(seed)) for seed in (0, 1))
+    start[0], start[1] = 0.0, start[1] * 1e-15
+    rows, plain = (start.clone().requires_grad_() for _ in range(2))
+    made, want = unit(rows), plain / torch.linalg.vector_norm(plain, dim=-1, keepdim=True).clamp_min(1e-12)
+    for part in (made, want):
+        (part * weight).sum().backward()
+    assert torch.equal(made, want)
+    assert torch.equal(unit(start), want)
+    assert torch.equal(rows.grad, plain.grad)
