@@ -14,12 +14,13 @@ from negbench.metrics.ranks import at_least_float32
 FusionKind = Literal["gated", "sum"]
 FusionInit = Literal["xavier", "sum"]
 _LEAST_NORM = 1e-12
+_LARGE = 2**14  # numbers: below, calling Python in the backward pass costs what it saves
 
 
 def unit(x: Tensor) -> Tensor:
     """Normalise x along the last dimension, in float32 or wider, so that autocast keeps the unit norm too."""
     x = at_least_float32(x)
-    if torch.is_grad_enabled() and x.requires_grad:
+    if torch.is_grad_enabled() and x.requires_grad and x.numel() >= _LARGE:
         normalised: Tensor = _Unit.apply(x)
         return normalised
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_LEAST_NORM)
@@ -40,7 +41,9 @@ class _Unit(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         y, norm = ctx.saved_tensors
         least = norm.clamp_min(_LEAST_NORM)
-        through = (y / least).mul_(gradient)  # by way of the norm
+        scaled = y / least
+        same = scaled.stride() == gradient.stride()  # otherwise autograd would sum in the gradient's own order
+        through = scaled.mul_(gradient) if same else gradient * scaled  # by way of the norm
         along = through.sum(-1, keepdim=True).neg_().masked_fill_(~(norm >= _LEAST_NORM), 0.0)
         return (gradient / least).add_(torch.mul(y, along, out=through))
 
