@@ -438,7 +438,7 @@ def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
     from negbench.loop.types import State, Watch
 
     def compute(config: RunConfig, where: Path, epoch: int) -> Bench:
-        def stop(moving: object, state: State, batch: object) -> None:
+        def stop(parts: object, state: State, batch: object) -> None:
             if state.epoch == epoch:
                 raise KeyboardInterrupt
 

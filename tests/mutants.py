@@ -63,7 +63,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         [
             *(
                 f"negbench/loop/{name}.py"
-                for name in ("train", "snapshot", "batches", "checkpoint", "pools", "schedule")
+                for name in ("train", "model_cache", "batches", "checkpoint", "pools", "schedule")
             ),
             *(f"negbench/loop/{name}.py" for name in ("runs", "observe", "remarks")),
         ],

@@ -1,5 +1,6 @@
-"""Atomic writes and locks."""
+"""Atomic writes and locks; freed memory."""
 
+import ctypes
 import json
 import math
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from negbench.errors import NegbenchError
+from negbench.machine import heap
 from negbench.machine.files import (
     DamagedError,
     atomic_write,
@@ -97,3 +99,18 @@ def test_a_deleted_file_is_listed_no_more(tmp_path):
     (tmp_path / "stray").write_text("1")
     with pytest.raises(DamagedError, match=r"stray is not read: SHA256SUMS beside it does not list it$"):
         read_json(tmp_path / "stray")
+
+
+def test_freed_memory_is_kept_where_the_c_library_is_glibc(monkeypatch):
+    said = []
+
+    class Glibc:
+        def mallopt(self, option: int, size: int) -> None:
+            said.append((option, size))
+
+    for library in (object(), Glibc()):  # the first knows no such function
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, library=library: library)
+        heap.keep_memory.cache_clear()
+        heap.keep_memory()
+        heap.keep_memory()
+    assert said == [(-3, 32 * 2**20), (-1, 256 * 2**20)]  # once a process

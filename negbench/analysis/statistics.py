@@ -18,7 +18,7 @@ from itertools import chain, combinations
 from typing import Any, Literal
 
 import numpy as np
-import scipy
+import scipy  # not scipy.stats, whose import takes as long as the statistics
 from numpy.typing import NDArray
 
 from negbench.analysis.query_noise import ZERO, QueryNoise
@@ -300,7 +300,7 @@ def contrasts(
         places = np.unique(matrix[members].indices)
         used = [names[k] for k in places]
         noise = table.query_noise(used, shared)
-        student = np.sqrt(scipy.stats.chi2.ppf(quantile, noise.df) / noise.df)
+        student = np.sqrt(2 * scipy.special.gammaincinv(noise.df / 2, quantile) / noise.df)  # of chi-squared
         drawn = query[:, places] @ _root(noise.factor @ noise.factor.T) / student
         spread = variances[:, places] / len(shared) * (len(shared) > 1)
         moved = normal[:, places] * np.sqrt(spread)
@@ -366,7 +366,7 @@ class _Errors:
         tests["models"], tests["half"] = models, np.maximum.reduce([ends, _upper(both, 1 - spent), least])
         p_values = [(1 + (seen <= drawn.T).sum(axis=0)) / (1 + drawn.shape[1]) for drawn in (alone, both)]
         p_values[0][alike] = np.minimum(1.0, 2 * np.exp(-seen[alike] * self.noise.df))
-        tests["p_value"], tests["power"] = np.maximum(*p_values), scipy.stats.norm.ppf(POWER) * _upper(both, 0.6827)
+        tests["p_value"], tests["power"] = np.maximum(*p_values), scipy.special.ndtri(POWER) * _upper(both, 0.6827)
         return tests, (both / tests["half"][:, None]).max(axis=0)
 
 
@@ -433,12 +433,12 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
         alone = float((noise.factor**2).sum())
         query = alone * noise.share * float(noise.reproducible(one)[0]) ** 2
         over_seeds = float(means.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
-        half = float(scipy.stats.t.ppf(0.5 + level / 2, noise.df)) * alone**0.5  # of these trained models
+        half = float(scipy.special.stdtrit(noise.df, 0.5 + level / 2)) * alone**0.5  # of these trained models
         if noise.alike(one)[0][0]:
             half = _rule_of_three(noise.df, 1 - level)
         if over_seeds:  # Satterthwaite's degrees of freedom of the sum
             df = (over_seeds + query) ** 2 / (over_seeds**2 / (len(seeds) - 1) + query**2 / noise.df)
-            half = max(half, float(scipy.stats.t.ppf(0.5 + level / 2, df)) * (over_seeds + query) ** 0.5)
+            half = max(half, float(scipy.special.stdtrit(df, 0.5 + level / 2)) * (over_seeds + query) ** 0.5)
         sd = float(means.std(ddof=1)) if len(seeds) > 1 else float("nan")
         ends = float(means.min()), float(means.max())
         interval = _interval(mean, half, level, bounds)

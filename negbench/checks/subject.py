@@ -8,7 +8,7 @@ from torch import Tensor
 
 from negbench.contracts import HoldsFeatures, PlaneName, Strategy
 from negbench.data.held import unfamiliar, with_features
-from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads
+from negbench.data.scene import EncodedSplits, Scenes, Splits, device_of, open_scene, threads
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError, OptionError
@@ -43,7 +43,7 @@ class Subject:
 
     config: ResolvedConfig
     model: str
-    scene: Scene
+    scene: EncodedSplits
     task: MiningTask
     rows: Tensor
     val: QueryRanks | None = None

@@ -222,7 +222,7 @@ class Features:
 
 
 @dataclass(frozen=True, eq=False)
-class Scene(Features):
+class EncodedSplits(Features):
     """Splits and features: `Splits` as one backbone reads them."""
 
     train: Split
@@ -230,7 +230,7 @@ class Scene(Features):
     dev: Split | None
     row_of: Mapping[str, int]  # image id -> feature row, one for pictures that are equal byte for byte
 
-    def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> Scene:
+    def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> EncodedSplits:
         """Return the scene with one epoch's train split (`Dataset.at_epoch`); itself if that split is unchanged."""
         drawn = self.train.dataset.at_epoch(epoch, seed)
         if drawn is self.train.dataset:
@@ -243,7 +243,9 @@ class Scene(Features):
         return "dev" if self.val is self.dev else "val"
 
 
-def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display) -> Scene:
+def open_scene(
+    config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display
+) -> EncodedSplits:
     """Open a scene: encode images that the feature store lacks, and tokenise texts.
 
     Args:
@@ -264,7 +266,7 @@ def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: to
     ids = list({index: image for image, index in row.items()}.values())
     source, encoded = _source(config, backbone, ids, file, device, display)
     read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
-    return Scene(
+    return EncodedSplits(
         source=source,
         frozen=backbone.frozen_images,
         encoded=encoded,
@@ -292,7 +294,7 @@ def _source(
 
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
-        return lambda rows: table[rows.to(table.device)], 0
+        return lambda rows: table.index_select(0, rows.to(table.device)), 0
     if not backbone.frozen_images:
         paths = [file[image] for image in ids]
 
@@ -340,7 +342,7 @@ class Scenes:
         self._reduced: dict[str, Dataset] = {}
         self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
         self._outlines: dict[str, Outline] = {}
-        self._scene: tuple[str, Scene] | None = None
+        self._scene: tuple[str, EncodedSplits] | None = None
         self._lacking: dict[str, str] | None = None
 
     def clear(self) -> None:
@@ -462,7 +464,7 @@ class Scenes:
 
     def scene(
         self, config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display
-    ) -> Scene:
+    ) -> EncodedSplits:
         """Return the scene of these splits; open it unless the last one fits."""
         parts = (*map(id, splits.parts), splits.pictures(), _key_of(config), backbone.feature_key, device)
         key = " ".join(map(str, parts))  # the backbone's options and files too: they may change how texts are tokenised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +103,7 @@ class Garment:
     nuisance: Nuisance
 
 
+@cache
 def values(category: str, attribute: str) -> tuple[str, ...]:
     """Values that an attribute (one of ATTRIBUTES) may take in a category."""
     table: dict[str, tuple[str, ...]] = {

@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -265,14 +266,18 @@ def _queries(
     for image, group in enumerate(owner):
         members[group].append(image)
     by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
+
+    @cache
+    def apart(group: int) -> list[list[int]]:
+        """Return the groups at each possible distance; for a lone garment, the nearest ones."""
+        distance = np.where(line == line[group], (codes != codes[group]).sum(1), 0)
+        possible = [changes for changes in _CHANGES if changes in distance] or [distance[distance > 0].min()]
+        return [np.flatnonzero(distance == changes).tolist() for changes in possible]
+
     queries = []
     for number in range(count):
         target = by_size[(2 * number + 1) * len(owner) // (2 * count)]
-        distance = np.where(line == line[owner[target]], (codes != codes[owner[target]]).sum(1), 0)
-        possible = [changes for changes in _CHANGES if changes in distance]
-        changes = stream.pick(possible or [int(distance[distance > 0].min())])  # for a lone garment, the nearest ones
-        group = stream.pick(np.flatnonzero(distance == changes).tolist())
-        queries.append((stream.pick(members[group]), target))
+        queries.append((stream.pick(members[stream.pick(stream.pick(apart(owner[target])))]), target))
     return stream.shuffled(queries)
 
 

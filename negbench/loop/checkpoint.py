@@ -19,7 +19,7 @@ PAUSE = 50  # time between checkpoints, in multiples of the time that the last o
 
 
 @dataclass(frozen=True)
-class Moving:
+class TrainingParts:
     """Objective, optimizer, schedule, scaler and random streams: checkpointed together with a `State`.
 
     Attributes:

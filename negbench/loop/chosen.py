@@ -28,7 +28,7 @@ _OF_TARGETS: tuple[Slot, ...] = ("target", "query", "bank")  # slots for which r
 
 
 @dataclass(frozen=True)
-class Seen:
+class ChoiceInputs:
     """Inputs of a batch strategy's choice, other than the scores of its slots.
 
     Attributes:
@@ -87,9 +87,9 @@ def slot_scores(
 
 
 def choose(
-    rule: BatchStrategy, by_slot: Mapping[Slot, Tensor], allowed: Mapping[Slot, Tensor], seen: Seen
+    rule: BatchStrategy, by_slot: Mapping[Slot, Tensor], allowed: Mapping[Slot, Tensor], inputs: ChoiceInputs
 ) -> tuple[dict[Slot, Corrupted], dict[str, float]]:
-    """Return the negatives chosen in each slot, thinned to `seen.kept`, and statistics of one slot.
+    """Return the negatives chosen in each slot, thinned to `inputs.kept`, and statistics of one slot.
 
     The statistics describe "target" if the strategy corrupts it, else the strategy's first slot.
     """
@@ -103,13 +103,13 @@ def choose(
             table = torch.cat([positive, slots[slot].scores], dim=1).detach()
             views[slot] = (ScoreView(table, torch.zeros(len(table), dtype=torch.int64, device=table.device)), None)
         else:
-            view, truth = _view(rule, slot, positive, by_slot[slot], may, seen)
+            view, truth = _view(rule, slot, positive, by_slot[slot], may, inputs)
             pool = answer_of(rule, view)
             slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:] if slot == "bank" else pool)
             views[slot] = (view, truth)
             if slot == "bank" and isinstance(rule, SyntheticStrategy):
-                slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, seen)])
-    kept = _kept(slots, seen)
+                slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, inputs)])
+    kept = _kept(slots, inputs)
     shown: Slot = "target" if "target" in slots else rule.corrupts[0]
     statistics = _statistics(*views[shown], slots[shown], shown in ("bank", "triple"))
     if kept is not slots:
@@ -119,22 +119,22 @@ def choose(
 
 
 def _view(
-    rule: BatchStrategy, slot: Slot, positive: Tensor, scores: Tensor, allowed: Tensor, seen: Seen
+    rule: BatchStrategy, slot: Slot, positive: Tensor, scores: Tensor, allowed: Tensor, inputs: ChoiceInputs
 ) -> tuple[ScoreView, Tensor | None]:
     """Return a slot's view for the strategy (a bank's has the target first), and which columns are known relevant."""
     bank, of_targets = slot == "bank", slot in _OF_TARGETS
-    truth = None if seen.relevant is None or not of_targets else _shown(seen.relevant, slot).to(scores.device)
+    truth = None if inputs.relevant is None or not of_targets else _shown(inputs.relevant, slot).to(scores.device)
     own = torch.arange(len(scores), device=scores.device)
     view = ScoreView(
         scores=(torch.cat([positive, scores], dim=1) if bank else scores).detach(),
         target=torch.zeros_like(own) if bank else own,
         allowed=torch.cat([torch.zeros_like(allowed[:, :1]), allowed], dim=1) if bank else allowed,
         relevant=truth if rule.reads_truth else None,
-        temperature=seen.temperature,
-        dim=seen.queries.shape[1],
-        planes={name: _shown(plane, slot) for name, plane in seen.planes.items() if of_targets},
+        temperature=inputs.temperature,
+        dim=inputs.queries.shape[1],
+        planes={name: _shown(plane, slot) for name, plane in inputs.planes.items() if of_targets},
     )
-    return filtered(view, seen.filters if of_targets else None, rule), truth
+    return filtered(view, inputs.filters if of_targets else None, rule), truth
 
 
 def _shown(table: Tensor, slot: Slot) -> Tensor:
@@ -145,11 +145,11 @@ def _shown(table: Tensor, slot: Slot) -> Tensor:
     return own.T if slot == "query" else own
 
 
-def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, seen: Seen) -> Corrupted:
+def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, inputs: ChoiceInputs) -> Corrupted:
     """Return the negatives that the strategy synthesises from embeddings."""
-    assert seen.bank is not None
-    assert seen.seed is not None
-    stream, used = seen.seed.to(pool.device), 0
+    assert inputs.bank is not None
+    assert inputs.seed is not None
+    stream, used = inputs.seed.to(pool.device), 0
 
     def random(count: int) -> Tensor:
         nonlocal used
@@ -158,17 +158,19 @@ def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, seen: See
 
     with full_precision(pool.device):
         with torch.no_grad():
-            tokens, there = synthetic_of(rule, BankStep(view, pool, seen.queries.detach(), seen.bank, random))
-        return Corrupted(paired_relevance(seen.queries, tokens.to(seen.queries.dtype)), there)
+            tokens, there = synthetic_of(rule, BankStep(view, pool, inputs.queries.detach(), inputs.bank, random))
+        return Corrupted(paired_relevance(inputs.queries, tokens.to(inputs.queries.dtype)), there)
 
 
-def _kept(slots: dict[Slot, Corrupted], seen: Seen) -> dict[Slot, Corrupted]:
-    """Keep `seen.kept` random negatives per query, uniformly over all slots together; weights stay."""
-    if seen.kept is None:
+def _kept(slots: dict[Slot, Corrupted], inputs: ChoiceInputs) -> dict[Slot, Corrupted]:
+    """Keep `inputs.kept` random negatives per query, uniformly over all slots together; weights stay."""
+    if inputs.kept is None:
         return slots
-    assert seen.seed is not None
+    assert inputs.seed is not None
     mask = torch.cat([part.mask for part in slots.values()], dim=1)
-    kept = keep(mask, seen.seed.to(mask.device), seen.kept).split([part.mask.shape[1] for part in slots.values()], 1)
+    kept = keep(mask, inputs.seed.to(mask.device), inputs.kept).split(
+        [part.mask.shape[1] for part in slots.values()], 1
+    )
     return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
 
 

@@ -23,13 +23,13 @@ from negbench.contracts import (
     paired_relevance,
     relevance,
 )
-from negbench.data.scene import EMBED_BATCH, Scene, Tokens
+from negbench.data.scene import EMBED_BATCH, EncodedSplits, Tokens
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
-from negbench.loop.chosen import Seen, choose, slot_scores
+from negbench.loop.chosen import ChoiceInputs, choose, slot_scores
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.memory import Memory
-from negbench.loop.slots import Beside, Corrupted, full_precision, joined, loss_of_slots
+from negbench.loop.slots import Corrupted, LossExtras, full_precision, joined, loss_of_slots
 from negbench.mining.composite import Composite, batch_rule, batch_rules
 from negbench.mining.filters import Filters
 from negbench.mining.planes import Plane, batch_planes, planes_read
@@ -73,7 +73,7 @@ class _Scores:
 
     positive: Tensor
     slots: dict[Slot, Corrupted]
-    beside: Beside
+    extras: LossExtras
     statistics: dict[str, float]
     members: Members
 
@@ -171,7 +171,7 @@ class Objective(nn.Module):
         backbone: Backbone,
         strategy: Strategy,
         loss: Loss,
-        scene: Scene,
+        scene: EncodedSplits,
         mining: MiningConfig,
         hybrid: HybridConfig | None = None,
         offline: Mapping[str, Plane] | None = None,
@@ -195,7 +195,7 @@ class Objective(nn.Module):
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
 
-    def see(self, scene: Scene) -> None:
+    def see(self, scene: EncodedSplits) -> None:
         """Switch to another epoch's train split, which has the same images."""
         if self.hybrid is not None and scene.train is not self.scene.train:
             self.hybrid.read(scene.train.dataset)
@@ -226,7 +226,7 @@ class Objective(nn.Module):
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
         with full_precision(self.device):
             value = loss_of_slots(
-                self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.beside
+                self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.extras
             )
         if self.hybrid is not None:
             value = value + self.hybrid(scores.members, self.temperature)
@@ -269,7 +269,7 @@ class Objective(nn.Module):
         embedded = self._embedded(distinct)
         position = position[: columns.numel()].reshape(columns.shape)
         with full_precision(self.device):
-            chosen = embedded[position.to(embedded.device)]  # [B, 1 + M, T, D]
+            chosen = _rows_of(embedded, position.to(self.device))  # [B, 1 + M, T, D]
             scores = paired_relevance(made.query, chosen)
             drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
         own, rule = chosen[:, 0], batch_rule(self.strategy)  # a union adds members to the draws
@@ -283,11 +283,11 @@ class Objective(nn.Module):
                 if joins:
                     parts = torch.cat([parts, relevance(sub.embeddings.float(), own)], dim=1)
                 aspects.append(AspectScores(name, parts[:, 0], parts[:, 1:], sub.weight, sub.present))
-            beside = self._beside(aspects, batch, made.query, choice, distinct, embedded)
+            extras = self._extras(aspects, batch, made.query, choice, distinct, embedded)
         allowed = {} if choice is None else choice.allowed
         if self.hybrid is not None and "target" not in allowed:
             allowed |= {"target": self._allowed("target", batch)}
-        return _Scores(scores[:, 0], slots, beside, {}, Members(batch.rows, made.tokens, made.reference, own, allowed))
+        return _Scores(scores[:, 0], slots, extras, {}, Members(batch.rows, made.tokens, made.reference, own, allowed))
 
     # --- batch strategies: the batch's own members, in each slot that the strategy corrupts -----------------------
 
@@ -309,9 +309,9 @@ class Objective(nn.Module):
             else:
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]
-            beside = self._beside(aspects, batch, made.query, choice, columns, tokens)
+            extras = self._extras(aspects, batch, made.query, choice, columns, tokens)
         members = Members(batch.rows, made.tokens, made.reference, embedded, choice.allowed)
-        return _Scores(choice.positive, choice.slots, beside, choice.statistics, members)
+        return _Scores(choice.positive, choice.slots, extras, choice.statistics, members)
 
     def _choose(self, rule: BatchStrategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
         """Let a batch strategy choose among the batch's members and the images of its bank."""
@@ -326,7 +326,7 @@ class Objective(nn.Module):
             columns, tokens = torch.cat([columns, images["bank"]]), torch.cat([tokens, bank])
             with full_precision(self.device):
                 by_slot["bank"] = relevance(made.query, bank)
-        seen = Seen(
+        inputs = ChoiceInputs(
             temperature=self.divisor,
             queries=made.query,
             bank=bank,
@@ -336,7 +336,7 @@ class Objective(nn.Module):
             kept=batch.kept,
             seed=batch.seed,
         )
-        slots, statistics = choose(rule, by_slot, allowed, seen)
+        slots, statistics = choose(rule, by_slot, allowed, inputs)
         return _Chosen(by_slot["target"].diagonal(), slots, statistics, allowed, images)
 
     def _bank(self, rule: BankStrategy, rows: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -397,7 +397,7 @@ class Objective(nn.Module):
                 taken[row, choice.images[slot][member]] = True
         return taken
 
-    def _beside(
+    def _extras(
         self,
         aspects: list[AspectScores],
         batch: Batch,
@@ -405,7 +405,7 @@ class Objective(nn.Module):
         choice: _Chosen | None,
         columns: Tensor,
         embedded: Tensor,
-    ) -> Beside:
+    ) -> LossExtras:
         """Combine the aspects with the candidates, besides the negatives, that the loss ranks the target against.
 
         Args:
@@ -418,14 +418,21 @@ class Objective(nn.Module):
         """
         kind, dataset, rows = self.loss.candidate_set, self.scene.train.dataset, batch.rows
         if kind == "pair":
-            return Beside(aspects)
+            return LossExtras(aspects)
         mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~self._taken(batch, choice)[:, columns]
         if kind == "batch":
             some = torch.isin(columns, dataset.target_columns[rows])
             mask, embedded = mask[:, some], embedded[some.to(embedded.device)]
         else:
             mask &= self._in_group[dataset.group_index[rows]][:, columns]
-        return Beside(aspects, relevance(query, embedded), mask.to(query.device))
+        return LossExtras(aspects, relevance(query, embedded), mask.to(query.device))
+
+
+def _rows_of(table: Tensor, index: Tensor) -> Tensor:
+    """Return `table[index]`; on a CPU by copying rows, whose gradients add up twice as fast, in the same order."""
+    if table.device.type != "cpu":  # there such a sum has no fixed order
+        return table[index]
+    return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
 
 
 def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:

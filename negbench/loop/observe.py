@@ -1,11 +1,11 @@
-"""Observe the model during training: the regime card at refreshes and at the end, and score curves."""
+"""Observe the model during training: the regime card now and then, and score curves."""
 
 import math
 from collections.abc import Iterable
 
 from negbench.contracts import Strategy
+from negbench.loop.model_cache import ModelCache
 from negbench.loop.schedule import Stage
-from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import Log
 from negbench.mining import curves
 from negbench.mining.regime import regime
@@ -16,25 +16,21 @@ from negbench.store.runfolder import RunFolder
 MOVES_SCORES = False  # only observes
 
 
-_CARDS = 7  # of a run before its end: a card and the ranks it needs cost more than a refresh
-
-
 def card_epochs(config: ResolvedConfig, stages: Iterable[Stage]) -> set[int]:
     """Return the epochs before which the regime card is taken; it is also taken at the end.
 
-    These are the start and every refresh, or evenly spaced ones of more than _CARDS. A run that never redefines its
-    pools (batch strategies, the whole corpus) uses the refreshes of the default schedule, so that runs can be compared.
-    A trial, which is not reported, has one at the start.
+    These are the start, the end of the warm-up and the last refresh: a card and the ranks it needs cost more than a
+    refresh. A run that never redefines its pools (batch strategies, the whole corpus) uses the refreshes of the default
+    schedule, so that runs can be compared. A trial, which is not reported, has one at the start.
     """
     if not config.eval.reported:
         return {0}
-    own = {*config.schedule.refresh_epochs}.union(*(stage.refreshes for stage in stages))
-    taken = sorted({0, *(own if any(own) else refresh_epochs(config.train.epochs, Strategy.n_def))})
-    last, cards = len(taken) - 1, min(len(taken), _CARDS)
-    return {taken[round(last * card / max(1, cards - 1))] for card in range(cards)}
+    own = {*config.schedule.refresh_epochs}.union(*(stage.refreshes for stage in stages)) - {0}
+    due = own or {*refresh_epochs(config.train.epochs, Strategy.n_def)} - {0}
+    return {0, min(due, default=0), max(due, default=0)}
 
 
-def note_regime(now: Snapshot, log: Log) -> None:
+def note_regime(now: ModelCache, log: Log) -> None:
     """Take the regime card of the current model, for the log and for result.json."""
     state = now.state
     ranks = now.scored().ranks
@@ -44,7 +40,7 @@ def note_regime(now: Snapshot, log: Log) -> None:
     log({f"regime/{name}": value for name, value in card.items() if not math.isnan(value)}, state.step, state.epoch)
 
 
-def keep_curves(now: Snapshot, folder: RunFolder, moment: str) -> None:
+def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
     """Save score curves of sampled train queries, at the "start" and after the warm-up ("warm").
 
     Draws from no random stream of the run. Saves nothing for a study's trials, which are not reported.
@@ -56,7 +52,7 @@ def keep_curves(now: Snapshot, folder: RunFolder, moment: str) -> None:
         curves.score_curves(now.task(run.scene)).save(path)
 
 
-def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:
+def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
     """Return metrics of the reference image alone and of the text alone under the current model; none for a trial."""
     if not now.run.config.eval.reported:
         return {}
@@ -66,7 +62,7 @@ def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:
         return {name: val.dataset.summarise(query_ranks) for name, query_ranks in ranks.items()}
 
 
-def untrained(now: Snapshot, log: Log) -> dict[str, dict[str, float]]:
+def untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
     """Return metrics of the untrained model, for whole queries and for either modality alone."""
     own = now.scored().metrics
     log({f"{now.run.scene.scored}/{name}": value for name, value in own.items()}, 0, -1)

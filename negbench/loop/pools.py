@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
+from negbench.loop.model_cache import ModelCache
 from negbench.loop.schedule import Stage
-from negbench.loop.snapshot import Snapshot
 from negbench.machine.files import delete
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
@@ -13,7 +13,7 @@ from negbench.mining.pool_file import PoolFiles
 from negbench.store.runfolder import RunFolder
 
 
-def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torch.Generator) -> Mined:
+def define_pools(now: ModelCache, stage: Stage, folder: RunFolder, generator: torch.Generator) -> Mined:
     """Define the pools of the interval that starts now, and draw all its negatives into the state.
 
     Args:

@@ -15,8 +15,8 @@ import torch
 from negbench.datasets.dataset import QueryRanks
 from negbench.datasets.overlap import overlap
 from negbench.loop.identity import code_version, plugins_of
+from negbench.loop.model_cache import ModelCache
 from negbench.loop.remarks import remarks_of
-from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import OpenRun
 from negbench.machine.files import sha256_of
 
@@ -86,7 +86,7 @@ def tags(run: OpenRun) -> dict[str, str]:
     }
 
 
-def details(now: Snapshot, ranks: QueryRanks, baselines: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def details(now: ModelCache, ranks: QueryRanks, baselines: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Return the contents of result.json: metrics, behaviour of the strategy, cost.
 
     Args:

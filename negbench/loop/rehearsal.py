@@ -16,13 +16,13 @@ from negbench.contracts import HoldsFeatures, Strategy
 from negbench.data.scene import Scenes, threads
 from negbench.display import Display, log
 from negbench.loop.batches import epoch_batches
-from negbench.loop.checkpoint import Moving, own_randomness
+from negbench.loop.checkpoint import TrainingParts, own_randomness
+from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
 from negbench.loop.observe import card_epochs
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import Stage, stages_of
-from negbench.loop.snapshot import Snapshot
-from negbench.loop.train import moving_parts, train_epoch
+from negbench.loop.train import train_epoch, training_parts
 from negbench.loop.types import OpenRun, PlannedRun, State
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
@@ -94,10 +94,10 @@ class _Parts:
         self.strategy: Strategy = registry.make("strategies", named.name, **named.options)
 
     @cached_property
-    def _opened(self) -> tuple[OpenRun, Moving, Snapshot]:
+    def _opened(self) -> tuple[OpenRun, TrainingParts, ModelCache]:
         run = open_run(self._planned, Display(), self._scenes)
-        moving = moving_parts(run, self.strategy)
-        return run, moving, Snapshot(run, moving.objective, State())
+        parts = training_parts(run, self.strategy)
+        return run, parts, ModelCache(run, parts.objective, State())
 
     def _least(self, action: Callable[[], object]) -> float:
         """Return the seconds of the faster of two calls: the first may compile, or fill caches."""
@@ -119,29 +119,29 @@ class _Parts:
         return self._least(lambda: regime(now.task(run.scene)))
 
     def _mining(self, stage: Stage) -> Callable[[], Mined]:
-        run, moving, now = self._opened
+        run, parts, now = self._opened
         task, draws = now.task(run.scene, stage.mined), run.config.train.draws
         each = draws if run.config.mining.replacement else None
         part = task.shard(torch.arange(min(_QUERIES, len(task.queries))))
         options: Any = {"draws": draws * -(-stage.end // len(stage.refreshes)), "per_epoch": each}
-        return lambda: mine(part, stage.mined, refresh=0, generator=moving.streams["draws"], **options)
+        return lambda: mine(part, stage.mined, refresh=0, generator=parts.streams["draws"], **options)
 
     def refresh(self, stage: Stage) -> float:
         queries = len(self._opened[0].scene.train.dataset.queries)
         return self._least(self._mining(stage)) * max(1.0, queries / _QUERIES)
 
     def epoch(self, stage: Stage) -> float:
-        run, moving, now = self._opened
+        run, parts, now = self._opened
         queries = len(run.scene.train.dataset.queries)
-        moving.objective.take(stage.strategy)
+        parts.objective.take(stage.strategy)
         if stage.refreshes:
             mined = self._mining(stage)().negatives
             now.state.negatives = mined[torch.arange(queries) % len(mined)]
 
         def batches() -> Iterator[Batch]:
-            moving.objective.see(run.scene.at_epoch(run.backbone, 0, run.config.seed))
-            return epoch_batches(run, moving.objective, now.state, moving.streams, self.strategy)
+            parts.objective.see(run.scene.at_epoch(run.backbone, 0, run.config.seed))
+            return epoch_batches(run, parts.objective, now.state, parts.streams, self.strategy)
 
         steps = list(islice(batches(), _STEPS))
-        taken = self._least(lambda: train_epoch(run, moving, now.state, iter(steps)))
+        taken = self._least(lambda: train_epoch(run, parts, now.state, iter(steps)))
         return self._least(batches) + taken * -(-queries // run.config.train.batch_size) / len(steps)

@@ -27,6 +27,7 @@ from negbench.loop.train import train
 from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch
 from negbench.machine import files
 from negbench.machine.contents import digest, stamp
+from negbench.machine.heap import keep_memory
 from negbench.machine.signals import ending_of
 from negbench.mining.planes import lists_of, planes_read
 from negbench.plugins.registry import registry
@@ -90,6 +91,7 @@ def _digest(path: Path) -> str:
 def open_run(run: RunConfig | PlannedRun, display: Display, scenes: Scenes) -> OpenRun:
     """Plan a run unless it is planned, put its backbone on the device, prepare or share its scene."""
     display.seconds.clear()  # count this run's seconds only
+    keep_memory()
     with display.stage("prepare"):
         planned = plan_run(run.config if isinstance(run, PlannedRun) else run, scenes)
         if isinstance(run, PlannedRun) and planned.hash != run.hash:

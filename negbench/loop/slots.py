@@ -66,7 +66,7 @@ def _weights(part: Corrupted) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Beside:
+class LossExtras:
     """Inputs of some losses besides the negatives: scores under sub-queries; `candidates` [B, C] with their `mask`."""
 
     aspects: Sequence[AspectScores] = ()
@@ -80,7 +80,7 @@ def loss_of_slots(
     positive: Tensor,
     slots: Mapping[Slot, Corrupted],
     temperature: Tensor,
-    beside: Beside | None = None,
+    extras: LossExtras | None = None,
 ) -> Tensor:
     """Return the loss of a batch whose triples are corrupted in one or more slots, for any loss.
 
@@ -93,7 +93,7 @@ def loss_of_slots(
         positive: [B] scores of the uncorrupted triples.
         slots: negatives by slot.
         temperature: scalar > 0.
-        beside: candidates and aspects; both concern other target images, so they belong to slot "target" (without it,
+        extras: candidates and aspects; both concern other target images, so they belong to slot "target" (without it,
             candidates go to the first slot and aspects are dropped).
 
     Returns:
@@ -102,16 +102,16 @@ def loss_of_slots(
     Raises:
         NegbenchError: the loss returns anything else.
     """
-    beside = beside or Beside()
+    extras = extras or LossExtras()
     home: Slot = "target" if "target" in slots else next(iter(slots))
-    aspects = beside.aspects if home == "target" else ()
+    aspects = extras.aspects if home == "target" else ()
     if how == "joint" and len(slots) > 1:
         aspects = [_padded(aspect, slots) for aspect in aspects]
         slots = {home: Corrupted.side_by_side(list(slots.values()))}
     total = positive.new_zeros(())
     for slot, part in slots.items():
         own = slot == home
-        extra = (aspects, beside.candidates, beside.mask) if own else ()
+        extra = (aspects, extras.candidates, extras.mask) if own else ()
         given = LossInput(positive, part.scores, part.mask, part.weights, temperature, *extra)  # type: ignore[arg-type]
         value = loss.evaluate(given)
         if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Loss, Strategy
-from negbench.data.scene import Scene, trained_state
+from negbench.data.scene import EncodedSplits, trained_state
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
 from negbench.loop.batches import epoch_batches
-from negbench.loop.checkpoint import Moving, own_randomness, stream
+from negbench.loop.checkpoint import TrainingParts, own_randomness, stream
+from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW
 from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
-from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped
 from negbench.mining.mined import distinct
@@ -42,13 +42,13 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     """
     config = run.config
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
-    moving = moving_parts(run, strategy)
+    parts = training_parts(run, strategy)
     run.check()
     with own_randomness(config.seed, run.precision.device):
-        state = moving.restore(folder) or State()
+        state = parts.restore(folder) or State()
         run.display.seconds.update(state.seconds)
         log = state.noting(log)
-        now = Snapshot(run, moving.objective, state)
+        now = ModelCache(run, parts.objective, state)
         if state.epoch == 0:
             state.baselines = observe.untrained(now, log)
             observe.keep_curves(now, folder, "start")
@@ -56,24 +56,24 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         carded = observe.card_epochs(config, stages)
         while state.epoch < config.train.epochs:
             stage = next(stage for stage in stages if state.epoch < stage.end)
-            moving.objective.take(stage.strategy)
+            parts.objective.take(stage.strategy)
             if state.epoch in stage.refreshes:
-                _refresh(now, moving, stage, folder, log)
+                _refresh(now, parts, stage, folder, log)
             elif stage.strategy.scope == "batch":
                 state.negatives = None
             if state.epoch in carded:
                 observe.note_regime(now, log)
             now.clear()
-            moving.objective.see(_epoch_scene(run, state, stage))
-            batches = epoch_batches(run, moving.objective, state, moving.streams, strategy)
-            loss, behaviour = train_epoch(run, moving, state, batches)
-            log(_epoch_values(run, moving, state, loss, behaviour), state.step, state.epoch)
+            parts.objective.see(_epoch_scene(run, state, stage))
+            batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
+            loss, behaviour = train_epoch(run, parts, state, batches)
+            log(_epoch_values(run, parts, state, loss, behaviour), state.step, state.epoch)
             state.epoch += 1
             if state.epoch % config.eval.every == 0 or state.epoch == config.train.epochs:
                 score(now, log)
             if time.monotonic() >= due:
                 state.seconds = dict(run.display.seconds)
-                due = moving.save(folder, state)
+                due = parts.save(folder, state)
         observe.note_regime(now, log)
         if config.eval.select != "last":
             run.backbone.load_state_dict(state.best_weights, strict=False)
@@ -88,7 +88,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     return details
 
 
-def moving_parts(run: OpenRun, strategy: Strategy) -> Moving:
+def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     """Build objective, optimizer, learning-rate schedule and random streams for the first step."""
     config, backbone, scene = run.config, run.backbone, run.scene
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
@@ -99,17 +99,17 @@ def moving_parts(run: OpenRun, strategy: Strategy) -> Moving:
     optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
-    return Moving(objective, optimizer, schedule, run.precision.scaler, streams)
+    return TrainingParts(objective, optimizer, schedule, run.precision.scaler, streams)
 
 
 # --- refresh and draw -------------------------------------------------------------------------------------------------
 
 
-def _refresh(now: Snapshot, moving: Moving, stage: Stage, folder: RunFolder, log: Log) -> None:
+def _refresh(now: ModelCache, parts: TrainingParts, stage: Stage, folder: RunFolder, log: Log) -> None:
     """Define the pools of the interval that starts now, draw from them, and log the strategy's behaviour."""
     state = now.state
     after_warmup = stage.kept and state.epoch > 0 and state.refresh == -1
-    mined = define_pools(now, stage, folder, moving.streams["draws"])
+    mined = define_pools(now, stage, folder, parts.streams["draws"])
     now.run.watch.refreshed(now, stage, mined)
     summary = {**mined.summary(), "distinct": distinct(mined.negatives, now.run.config.train.draws)}
     if stage.kept:
@@ -119,7 +119,7 @@ def _refresh(now: Snapshot, moving: Moving, stage: Stage, folder: RunFolder, log
         observe.keep_curves(now, folder, "warm")
 
 
-def _epoch_scene(run: OpenRun, state: State, stage: Stage) -> Scene:
+def _epoch_scene(run: OpenRun, state: State, stage: Stage) -> EncodedSplits:
     """Return the scene with this epoch's texts and pairs; mined pairs stay fixed for their refresh interval."""
     kept = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
     return run.scene.at_epoch(run.backbone, state.interval_start if kept else state.epoch, run.config.seed)
@@ -129,7 +129,7 @@ def _epoch_scene(run: OpenRun, state: State, stage: Stage) -> Scene:
 
 
 def train_epoch(
-    run: OpenRun, moving: Moving, state: State, batches: Iterator[Batch]
+    run: OpenRun, parts: TrainingParts, state: State, batches: Iterator[Batch]
 ) -> tuple[float, list[tuple[int, dict[str, float]]]]:
     """Train one step per batch; return the mean loss over the queries, and each batch's rows and statistics.
 
@@ -143,7 +143,7 @@ def train_epoch(
     with run.display.stage("train", total=math.ceil(queries / size), note=note) as advance:
         for batch in batches:
             check_stopped()
-            result = _step(run, moving, state, batch)
+            result = _step(run, parts, state, batch)
             losses.append(result.loss.detach() * len(batch.rows))
             state.step += 1
             state.negatives_seen += result.negatives
@@ -159,33 +159,33 @@ def train_epoch(
     return mean, statistics
 
 
-def _step(run: OpenRun, moving: Moving, state: State, batch: Batch) -> StepResult:
+def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> StepResult:
     with run.precision.autocast():
-        result: StepResult = moving.objective(batch)
+        result: StepResult = parts.objective(batch)
     if not result.loss.requires_grad:
         raise NegbenchError(f"loss '{run.config.loss.name}' returned a number without a gradient: nothing is learned")
-    moving.optimizer.zero_grad()
-    moving.scaler.scale(result.loss).backward()
+    parts.optimizer.zero_grad()
+    parts.scaler.scale(result.loss).backward()
     if run.config.train.max_grad_norm is not None:
-        moving.scaler.unscale_(moving.optimizer)
-        torch.nn.utils.clip_grad_norm_(moving.objective.parameters(), run.config.train.max_grad_norm)
-    moving.scaler.step(moving.optimizer)
-    moving.scaler.update()
-    run.watch.stepped(moving, state, batch)
-    moving.schedule.step()
+        parts.scaler.unscale_(parts.optimizer)
+        torch.nn.utils.clip_grad_norm_(parts.objective.parameters(), run.config.train.max_grad_norm)
+    parts.scaler.step(parts.optimizer)
+    parts.scaler.update()
+    run.watch.stepped(parts, state, batch)
+    parts.schedule.step()
     return result
 
 
 def _epoch_values(
-    run: OpenRun, moving: Moving, state: State, loss: float, statistics: list[tuple[int, dict[str, float]]]
+    run: OpenRun, parts: TrainingParts, state: State, loss: float, statistics: list[tuple[int, dict[str, float]]]
 ) -> dict[str, float]:
     """Return a trained epoch's values for the log; store a batch strategy's behaviour in the state too."""
     values = {
         "train/loss": loss,
-        "train/lr": float(moving.schedule.get_last_lr()[0]),
+        "train/lr": float(parts.schedule.get_last_lr()[0]),
         "train/temperature": float(run.backbone.temperature.detach()),
     }
-    own_temperatures = moving.objective.temperatures.values()
+    own_temperatures = parts.objective.temperatures.values()
     values |= {f"train/temperature_{term}": value for term, value in own_temperatures.items()}
     if statistics:
         behaviour = batch_behaviour(statistics)
@@ -208,7 +208,7 @@ def batch_behaviour(statistics: list[tuple[int, dict[str, float]]]) -> dict[str,
 # --- score ------------------------------------------------------------------------------------------------------------
 
 
-def score(now: Snapshot, log: Log) -> None:
+def score(now: ModelCache, log: Log) -> None:
     """Score val for the curve, and the dev part if there is one; keep the best weights if an epoch is selected."""
     run, state, scene = now.run, now.state, now.run.scene
     scored, dev = now.scored(), now.dev()

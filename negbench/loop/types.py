@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from negbench.contracts import Backbone
-from negbench.data.scene import Scene, Splits
+from negbench.data.scene import EncodedSplits, Splits
 from negbench.datasets.card import DatasetCard
 from negbench.loop.identity import config_hash
 from negbench.loop.precision import Precision
@@ -36,8 +36,8 @@ class Watch:
 
     Attributes:
         point: called with every new point of the run's curves.
-        refreshed: called with `Snapshot`, `Stage` and `Mined` when pools have been defined and negatives drawn.
-        stepped: called with `Moving`, `State` and `Batch` when the weights have moved by a step, before it is counted.
+        refreshed: called with `ModelCache`, `Stage` and `Mined` when pools have been defined and negatives drawn.
+        stepped: called with `TrainingParts`, `State` and `Batch` when a step has moved the weights, uncounted yet.
     """
 
     point: Log = _nothing
@@ -87,7 +87,7 @@ class OpenRun(PlannedRun):
 
     splits: Splits
     backbone: Backbone
-    scene: Scene
+    scene: EncodedSplits
     precision: Precision
     display: Display
     watch: Watch = field(default_factory=Watch)

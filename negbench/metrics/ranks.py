@@ -17,6 +17,7 @@ from negbench.errors import NegbenchError, check_option
 from negbench.metrics.compiled import kernels
 from negbench.metrics.ragged import Ragged
 
+_FEW = 64  # of so many columns, torch.topk selects one faster than `window`
 _FEW_SLOTS = 8  # up to so many relevant images per query, counting beats sorting
 
 
@@ -180,10 +181,22 @@ def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor
     check_option("k", k, k >= 1, ">= 1")
     scores = checked_scores(scores)
     k = min(k, scores.shape[1])
-    candidate = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device)
     if not k or not len(scores):
         return torch.full((len(scores), k), -1, dtype=torch.int64, device=scores.device)
-    chosen = window(scores, candidate, 0, k)
+    if kernels(scores) is not None or _FEW * (k + 1) > scores.shape[1]:
+        return _top_of_window(scores, k, allowed)
+    best = (scores if allowed is None else masked_scores(scores, allowed.to(scores.device))).topk(k + 1)
+    top = best.indices[:, :k].sort(1).values
+    top = top.gather(1, descending(scores.gather(1, top)))
+    # fewer candidates than k, or the last one's score is another's, too: which of them comes first is open
+    if len(crowded := (best.values[:, k - 1] == best.values[:, k]).nonzero().squeeze(1)):
+        top[crowded] = _top_of_window(scores[crowded], k, None if allowed is None else allowed.to(top.device)[crowded])
+    return top
+
+
+def _top_of_window(scores: Tensor, k: int, allowed: Tensor | None) -> Tensor:
+    """Return `top_columns` of float32 scores, 1 <= k <= N, for any k."""
+    chosen = window(scores, torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed, 0, k)
     rows, columns = chosen.nonzero(as_tuple=True)
     size = count(chosen)
     place = torch.arange(len(rows), device=scores.device) - (size.cumsum(0) - size)[rows]

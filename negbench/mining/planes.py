@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.contracts import Backbone, PlaneName, Strategy, TextBatch, relevance
-from negbench.data.scene import Scene, Splits, device_of, load_backbone, open_scene
+from negbench.data.scene import EncodedSplits, Splits, device_of, load_backbone, open_scene
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
 from negbench.metrics.ragged import Ragged
@@ -100,7 +100,7 @@ def images_of(candidates: Tensor) -> Tensor:
 
 
 def live_planes(
-    names: Collection[str], backbone: Backbone, scene: Scene, candidates: Tensor
+    names: Collection[str], backbone: Backbone, scene: EncodedSplits, candidates: Tensor
 ) -> dict[str, EmbeddedPlane]:
     """Compute the planes among `names` that use the current model, on the train split with tokens [N, T, D]."""
     images, split = images_of(candidates), scene.train
@@ -159,7 +159,9 @@ def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName
     return read
 
 
-def offline_planes(names: Collection[str], config: ResolvedConfig, scene: Scene, display: Display) -> dict[str, Plane]:
+def offline_planes(
+    names: Collection[str], config: ResolvedConfig, scene: EncodedSplits, display: Display
+) -> dict[str, Plane]:
     """Compute the planes among `names` that stay fixed while a run trains.
 
     Args:
@@ -215,7 +217,7 @@ def _check_stays(dataset: Dataset, name: str) -> None:
         )
 
 
-def _given(text: str, config: ResolvedConfig, scene: Scene, display: Display, judges: bool) -> Plane:
+def _given(text: str, config: ResolvedConfig, scene: EncodedSplits, display: Display, judges: bool) -> Plane:
     """Return scores from a file, or from a backbone: of composed queries or (`judges`) of target images."""
     device, dataset = device_of(config), scene.train.dataset
     if is_score_file(text):

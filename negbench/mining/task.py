@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, PlaneName
-from negbench.data.scene import Scene
+from negbench.data.scene import EncodedSplits
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
 from negbench.mining.planes import Plane, live_planes
@@ -71,7 +71,7 @@ class MiningTask:
 
 def mining_task(
     backbone: Backbone,
-    scene: Scene,
+    scene: EncodedSplits,
     mining: MiningConfig,
     *,
     reads: Collection[PlaneName] = (),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone
-from negbench.data.scene import Scene, Scenes, Split, device_of
+from negbench.data.scene import EncodedSplits, Scenes, Split, device_of
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -132,7 +132,7 @@ def _mined(folder: RunFolder) -> pd.DataFrame | None:
 # --- models ------------------------------------------------------------------------------------------------------
 
 
-def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick | None) -> tuple[View, Scene]:
+def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick | None) -> tuple[View, EncodedSplits]:
     """Rebuild the run's model and rank the picked queries' images; also returns its scene."""
     folder.check_plugins()
     config = resolved(folder.config)
@@ -156,7 +156,7 @@ def _only(split: Split, rows: Sequence[int]) -> Split:
     )
 
 
-def _top(backbone: Backbone, scene: Scene, split: Split, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _top(backbone: Backbone, scene: EncodedSplits, split: Split, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
     part = _only(split, rows)
     embeddings = evaluation.embed(backbone, scene, part)
     top = evaluation.top_k(part, embeddings.queries, embeddings.candidates, TOP)

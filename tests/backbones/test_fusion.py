@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from negbench.backbones._fusion import Fusion, GatedFusion, make_fusion
+from negbench.backbones._fusion import Fusion, GatedFusion, make_fusion, unit
 
 DIM = 6
 
@@ -94,3 +94,22 @@ def test_sums_in_place_keep_the_precision_of_the_formula(enabled):
         h, g = z.chunk(2, dim=-1)
         want = F.normalize((x[:, None] + torch.sigmoid(g) * (F.gelu(h) - x[:, None])).float(), dim=-1)
         assert torch.equal(fusion.cross(x, y), want)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("shape", [(64, 4, 64), (3, 7), (500, 33), (2, 1), (64, 64, 64)])
+def test_unit_has_the_bits_of_autograd(shape, turned, monkeypatch):
+    """Also for rows of norm 0, for rows so short that the least norm divides them, and for a turned gradient."""
+    monkeypatch.setattr("negbench.backbones._fusion._LARGE", 0)
+    start, weight = (torch.randn(shape, generator=_generator(seed)) for seed in (0, 1))
+    start[0], start[1] = 0.0, start[1] * 1e-15
+    if turned:
+        weight = weight.transpose(0, -1).contiguous().transpose(0, -1)
+    rows, plain = (start.clone().requires_grad_() for _ in range(2))
+    made, want = unit(rows), plain / torch.linalg.vector_norm(plain, dim=-1, keepdim=True).clamp_min(1e-12)
+    for part in (made, want):
+        part.backward(weight)
+    assert torch.equal(made, want)
+    assert torch.equal(unit(start), want)
+    assert torch.equal(rows.grad, plain.grad)
+    assert rows.grad.stride() == plain.grad.stride()

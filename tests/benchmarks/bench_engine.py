@@ -22,11 +22,11 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, paired_relevance
-from negbench.data.scene import Scene, Scenes, Split
+from negbench.data.scene import EncodedSplits, Scenes, Split
 from negbench.datasets._synthesis import Spec, ensure
 from negbench.display import Display
 from negbench.loop.batches import epoch_batches
-from negbench.loop.checkpoint import Moving
+from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Objective
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import cosine
@@ -81,9 +81,9 @@ def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None
 
     def epoch() -> None:
         streams = {name: torch.Generator().manual_seed(0) for name in ("batches", "draws")}
-        moving = Moving(objective, optimizer, schedule, run.precision.scaler, streams)
+        parts = TrainingParts(objective, optimizer, schedule, run.precision.scaler, streams)
         state = State(negatives=negatives)
-        train_epoch(run, moving, state, epoch_batches(run, objective, state, streams, strategy))
+        train_epoch(run, parts, state, epoch_batches(run, objective, state, streams, strategy))
 
     return epoch
 
@@ -107,7 +107,7 @@ def epoch_of_floor(cell: OpenRun, negatives: Tensor | None, step: Step) -> Calla
 
 
 def inputs_of(
-    scene: Scene, split: Split, rows: Tensor, negatives: Tensor | None
+    scene: EncodedSplits, split: Split, rows: Tensor, negatives: Tensor | None
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """Return reference features, tokens, and features of target and negatives for these queries."""
     columns = split.dataset.target_columns[rows][:, None]

@@ -16,7 +16,7 @@ from negbench.contracts import BankStep, relevance
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.loop.checkpoint import Moving
+from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.types import OpenRun, RunResult, State, Watch
@@ -267,8 +267,8 @@ def test_a_run_has_the_order_of_its_strategy(vector_sets, tmp_path):
     """With no-duplicates, no batch of a run repeats a target; random batches do."""
     repeats = Counter[str]()
 
-    def stepped(moving: Moving, state: State, batch: Batch) -> None:
-        targets = moving.objective.scene.train.dataset.target_columns[batch.rows]
+    def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
+        targets = parts.objective.scene.train.dataset.target_columns[batch.rows]
         repeats[name] += len(targets) - len(targets.unique())
 
     bench = dataclasses.replace(Bench.open(tmp_path, "none"), watch=Watch(stepped=stepped))

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, LossInput
-from negbench.data.scene import Scene, Scenes
+from negbench.data.scene import EncodedSplits, Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.loop.objective import Batch, Objective, check_objective
+from negbench.loop.objective import Batch, Objective, _rows_of, check_objective
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.mining.draws import splitmix
@@ -29,23 +29,23 @@ def weighted(toy_root: Path) -> OpenRun:
     return open_run(load_config(flags={"strategy": {"name": "dqe"}}, sets=sets), Display(), Scenes())
 
 
-def query(backbone: Backbone, scene: Scene, reference: int, text: int) -> Tensor:
+def query(backbone: Backbone, scene: EncodedSplits, reference: int, text: int) -> Tensor:
     """Compose one query: the reference image of one query with the text of another."""
     split = scene.train
     feature = scene.features(backbone, split.references[reference : reference + 1])
     return backbone.queries(feature, {k: v[text : text + 1] for k, v in split.tokens.items()})[0]
 
 
-def candidate(backbone: Backbone, scene: Scene, column: int) -> Tensor:
+def candidate(backbone: Backbone, scene: EncodedSplits, column: int) -> Tensor:
     return backbone.candidates(scene.features(backbone, scene.train.images[column : column + 1]))[0]
 
 
-def score(backbone: Backbone, scene: Scene, reference: int, text: int, column: int) -> float:
+def score(backbone: Backbone, scene: EncodedSplits, reference: int, text: int, column: int) -> float:
     tokens = candidate(backbone, scene, column)
     return max(float(query(backbone, scene, reference, text) @ token) for token in tokens)
 
 
-def batch_of(scene: Scene, rows: Tensor, negatives: Tensor | None) -> Batch:
+def batch_of(scene: EncodedSplits, rows: Tensor, negatives: Tensor | None) -> Batch:
     return Batch(rows, negatives, {k: v[rows] for k, v in scene.train.tokens.items()})
 
 
@@ -170,6 +170,17 @@ def test_a_corpus_embedded_in_parts_has_the_gradient_of_all_its_images():
     assert len(reached) == sum(each is not None for each in pairs[1]) > 2
     for one, other in reached:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_rows_of_a_table_have_the_bits_of_indexing():
+    generator = torch.Generator().manual_seed(0)
+    start, weight = torch.randn(9, 4, 33, generator=generator), torch.randn(50, 3, 4, 33, generator=generator)
+    index = torch.randint(9, (50, 3), generator=generator)  # most rows many times
+    table, plain = (start.clone().requires_grad_() for _ in range(2))
+    for rows in (made := _rows_of(table, index), want := plain[index]):
+        (rows * weight).sum().backward()
+    assert torch.equal(made, want)
+    assert torch.equal(table.grad, plain.grad)
 
 
 def test_the_corpus_needs_stored_features(cell):

@@ -23,11 +23,11 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop import checkpoint
 from negbench.loop import train as loop
-from negbench.loop.checkpoint import Moving, stream
+from negbench.loop.checkpoint import TrainingParts, stream
+from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
 from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.schedule import Stage, cosine
-from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import RunResult, State, Watch
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.machine.files import SUMS, atomic_write
@@ -92,13 +92,13 @@ class Tape:
     refreshes: list[Refresh] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
-    def refreshed(self, now: Snapshot, stage: Stage, mined: Mined) -> None:
+    def refreshed(self, now: ModelCache, stage: Stage, mined: Mined) -> None:
         weights = {name: value.clone() for name, value in now.run.backbone.state_dict().items()}
         self.refreshes.append(Refresh(type(stage.mined).__name__, now.state.step, weights, [*VIEWS], mined))
         VIEWS.clear()
 
-    def stepped(self, moving: Moving, state: State, batch: Batch) -> None:
-        groups = moving.optimizer.param_groups
+    def stepped(self, parts: TrainingParts, state: State, batch: Batch) -> None:
+        groups = parts.optimizer.param_groups
         gradients = [p.grad.flatten() for group in groups for p in group["params"] if p.grad is not None]
         norm = float(torch.cat(gradients).norm())
         made = (batch.rows, batch.negatives, batch.tokens, groups[0]["lr"], norm, torch.initial_seed())
@@ -493,8 +493,8 @@ def test_the_epoch_is_chosen_where_the_run_says(vector_sets, tmp_path):
     """Where dev, val and the last epoch disagree, each choice reports the model of its own epoch."""
     weights: dict[int, dict[str, Tensor]] = {}  # epoch -> weights after its last step
 
-    def stepped(moving: Moving, state: State, batch: Batch) -> None:
-        weights[state.epoch] = {name: value.clone() for name, value in moving.objective.backbone.state_dict().items()}
+    def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
+        weights[state.epoch] = {name: value.clone() for name, value in parts.objective.backbone.state_dict().items()}
 
     sets = ("train.epochs=6", "train.lr=0.1", "eval.dev_fraction=0.4", "eval.dev_seed=1", "seed=0")
     reported = {}
@@ -733,7 +733,7 @@ def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, stra
             if epoch == stop_at and ("train/loss" in values or epoch == 4):  # that epoch's work is lost
                 raise KeyboardInterrupt
 
-        def count(moving: Moving, state: State, batch: Batch, steps: list[int] = steps) -> None:
+        def count(parts: TrainingParts, state: State, batch: Batch, steps: list[int] = steps) -> None:
             steps.append(state.step)
 
         place = tmp_path / str(stop_at)

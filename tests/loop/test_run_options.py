@@ -18,11 +18,11 @@ from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop import runs
-from negbench.loop.checkpoint import Moving
+from negbench.loop.checkpoint import TrainingParts
+from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench
 from negbench.loop.schedule import Stage
-from negbench.loop.snapshot import Snapshot
 from negbench.loop.types import RunResult, State, Watch
 from negbench.mining.mined import Mined
 from negbench.settings.config import RunConfig, resolved
@@ -94,7 +94,7 @@ def drawn(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> D
     def computed(strategy: str, *more: str) -> tuple[RunResult, list[list[int]], list[tuple[int, int]]]:
         rows, seeds = list[list[int]](), list[tuple[int, int]]()
 
-        def stepped(moving: Moving, state: State, batch: Batch) -> None:
+        def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
             rows.append(batch.rows.tolist())
             if batch.seed is not None:
                 seeds.extend(zip(batch.rows.tolist(), batch.seed.tolist(), strict=True))
@@ -245,12 +245,12 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pairs_are_those_of_the_epoch_or_of_the_interval(vector_sets, pairs, tmp_path, strategy, pairs_of_epoch):
     seen, tokens, mined = list[Tensor](), list[Tensor](), list[Tensor]()
 
-    def stepped(moving: Moving, state: State, batch: Batch) -> None:
+    def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
         if (batch.rows == 0).any():
-            seen.append(moving.objective.scene.train.dataset.target_columns)
+            seen.append(parts.objective.scene.train.dataset.target_columns)
             tokens.append(next(iter(batch.tokens.values()))[batch.rows == 0])
 
-    def refreshed(now: Snapshot, stage: Stage, _: Mined) -> None:
+    def refreshed(now: ModelCache, stage: Stage, _: Mined) -> None:
         mined.append(now.task(now.mined_scene(), stage.mined).target)
 
     sets = ["train.epochs=6", "train.batch_size=16", "schedule.n_def=3"]

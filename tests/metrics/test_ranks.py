@@ -120,6 +120,19 @@ def test_top_columns_against_a_sorted_list():
         assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
 
 
+@pytest.mark.parametrize("levels", [None, 3, 40, 1000])
+def test_top_columns_of_wide_rows(levels):
+    """Few of many columns: distinct scores, ties at the last place, and rows with fewer candidates."""
+    generator = torch.Generator().manual_seed(0)
+    scores, share = torch.randn(50, 700, generator=generator), torch.rand(50, 1, generator=generator) / 8
+    scores = scores if levels is None else (scores * levels).round() / levels
+    for k, mask in itertools.product((1, 4, 9), (None, torch.rand(50, 700, generator=generator) < share)):
+        want = descending(scores if mask is None else scores.masked_fill(~mask, -torch.inf))[:, :k]
+        if mask is not None:
+            want = want.where(mask.gather(1, want), -1)
+        assert torch.equal(top_columns(scores, k, mask), want)
+
+
 def test_top_columns_of_nothing_and_of_nan():
     assert top_columns(torch.zeros(0, 4), 3).shape == (0, 3)
     assert top_columns(torch.zeros(4, 0), 3).shape == (4, 0)

@@ -60,10 +60,10 @@ def small(monkeypatch: pytest.MonkeyPatch, limited: Callable[..., None]) -> Iter
     """Limit memory to a gibibyte and runs to one epoch; in `make fuzz`, print the number of cases so far."""
     whole = loop.train_epoch
 
-    def one(run: Any, moving: Any, state: Any, batches: Any) -> Any:
+    def one(run: Any, parts: Any, state: Any, batches: Any) -> Any:
         if state.epoch > 0:
             raise NegbenchError("enough for a test")
-        return whole(run, moving, state, batches)
+        return whole(run, parts, state, batches)
 
     monkeypatch.setattr(loop, "train_epoch", one)
     limited(2**30)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from negbench.contracts import Strategy
-from negbench.data.scene import Scene
+from negbench.data.scene import EncodedSplits
 from negbench.datasets.dataset import QueryRanks
 from negbench.loop.objective import Objective
 from negbench.loop.types import OpenRun, State
@@ -25,7 +25,7 @@ class Scored:
     concentration: float
 
 
-class Snapshot:
+class ModelCache:
     """Per-model cache, cleared when the weights change.
 
     A refresh and the regime card share the embeddings of the train split; the card, the curve and the result share the
@@ -51,14 +51,14 @@ class Snapshot:
         value: Value = self._values[key]
         return value
 
-    def mined_scene(self) -> Scene:
+    def mined_scene(self) -> EncodedSplits:
         """Return the scene to mine: the epoch's own if epochs redraw pairs; other texts do not change what is mined."""
         run = self.run
         if not run.scene.train.dataset.redraws:
             return run.scene
         return self._once("pairs", lambda: run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed))
 
-    def task(self, scene: Scene, strategy: Strategy | None = None) -> MiningTask:
+    def task(self, scene: EncodedSplits, strategy: Strategy | None = None) -> MiningTask:
         """Embed the train split with the current model, with the planes that the strategy reads."""
         run, split = self.run, scene.train
         return mining_task(
