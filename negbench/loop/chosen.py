@@ -37,6 +37,7 @@ class Seen:
         bank: [K, T, D], tokens of the bank's images; None where there is no bank.
         relevant: [B, B + K] bool, which of the batch's targets and the bank's images are known to be relevant; None:
             nothing is known.
+        kinds: [B, B + K] int8, codes of judged negatives among the same images; None: none are known.
         planes: name -> [B, B + K] float, of the same images.
         filters: drop images that no strategy may choose.
         kept: how many negatives to keep of each query's pool, at random; None keeps all.
@@ -47,6 +48,7 @@ class Seen:
     queries: Tensor
     bank: Tensor | None = None
     relevant: Tensor | None = None
+    kinds: Tensor | None = None
     planes: Mapping[str, Tensor] = field(default_factory=dict)
     filters: Filters | None = None
     kept: int | None = None
@@ -92,19 +94,23 @@ def choose(
     The statistics describe "target" if the strategy corrupts it, else the strategy's first slot.
     """
     slots = dict[Slot, Corrupted]()
-    views = dict[Slot, tuple[ScoreView, Tensor | None]]()
+    views = dict[Slot, tuple[ScoreView, Tensor | None, Tensor | None]]()
     positive = by_slot["target"].diagonal()[:, None]
     for slot in rule.corrupts:
         may = allowed[slot].to(positive.device)
         if slot == "triple":
             slots[slot] = corrupted_triples(rule, by_slot[slot], may)
             table = torch.cat([positive, slots[slot].scores], dim=1).detach()
-            views[slot] = (ScoreView(table, torch.zeros(len(table), dtype=torch.int64, device=table.device)), None)
+            views[slot] = (
+                ScoreView(table, torch.zeros(len(table), dtype=torch.int64, device=table.device)),
+                None,
+                None,
+            )
         else:
-            view, truth = _view(rule, slot, positive, by_slot[slot], may, seen)
+            view, truth, kinds = _view(rule, slot, positive, by_slot[slot], may, seen)
             pool = answer_of(rule, view)
             slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:] if slot == "bank" else pool)
-            views[slot] = (view, truth)
+            views[slot] = (view, truth, kinds)
             if slot == "bank" and isinstance(rule, SyntheticStrategy):
                 slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, seen)])
     kept = _kept(slots, seen)
@@ -112,27 +118,32 @@ def choose(
     statistics = _statistics(*views[shown], slots[shown], shown in ("bank", "triple"))
     if kept is not slots:
         drawn = _statistics(*views[shown], kept[shown], shown in ("bank", "triple"))
+        statistics |= {name: v for name, v in drawn.items() if name.startswith("draws_")}
         statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
     return kept, statistics
 
 
 def _view(
     rule: BatchStrategy, slot: Slot, positive: Tensor, scores: Tensor, allowed: Tensor, seen: Seen
-) -> tuple[ScoreView, Tensor | None]:
-    """Return a slot's view for the strategy (a bank's has the target first), and which columns are known relevant."""
+) -> tuple[ScoreView, Tensor | None, Tensor | None]:
+    """Return a slot's view for the strategy (a bank's has the target first), the relevant columns, and the kinds."""
     bank, of_targets = slot == "bank", slot in _OF_TARGETS
-    truth = None if seen.relevant is None or not of_targets else _shown(seen.relevant, slot).to(scores.device)
+    truth, kinds = (
+        None if known is None or not of_targets else _shown(known, slot).to(scores.device)
+        for known in (seen.relevant, seen.kinds)
+    )
     own = torch.arange(len(scores), device=scores.device)
     view = ScoreView(
         scores=(torch.cat([positive, scores], dim=1) if bank else scores).detach(),
         target=torch.zeros_like(own) if bank else own,
         allowed=torch.cat([torch.zeros_like(allowed[:, :1]), allowed], dim=1) if bank else allowed,
         relevant=truth if rule.reads_truth else None,
+        kinds=kinds if rule.reads_truth else None,
         temperature=seen.temperature,
         dim=seen.queries.shape[1],
         planes={name: _shown(plane, slot) for name, plane in seen.planes.items() if of_targets},
     )
-    return filtered(view, seen.filters if of_targets else None, rule), truth
+    return filtered(view, seen.filters if of_targets else None, rule), truth, kinds
 
 
 def _shown(table: Tensor, slot: Slot) -> Tensor:
@@ -170,7 +181,9 @@ def _kept(slots: dict[Slot, Corrupted], seen: Seen) -> dict[Slot, Corrupted]:
     return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
 
 
-def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted, in_front: bool) -> dict[str, float]:
+def _statistics(
+    view: ScoreView, known: Tensor | None, kinds: Tensor | None, part: Corrupted, in_front: bool
+) -> dict[str, float]:
     """Return `batch_statistics` of one slot's images; with `in_front` the view's first column is the target.
 
     Synthetic negatives follow the images and are in no view.
@@ -179,4 +192,4 @@ def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted, in_front
     if in_front:
         weights = weights[:, : view.scores.shape[1] - 1]
         weights = torch.cat([torch.zeros_like(weights[:, :1]), weights], dim=1)
-    return batch_statistics(view, weights, known)
+    return batch_statistics(view, weights, known, kinds)

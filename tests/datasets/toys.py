@@ -155,3 +155,14 @@ TOYS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
         for made in (circo, cirr, emoji, fashion200k, fashioniq, mit_states, synthetic, triplets, vectors)
     },
 }
+
+
+def kind_of(wrong: set[int], told: set[int]) -> str:
+    """Tell the kind from the attributes that are wrong and those that the text changes."""
+    if not wrong:
+        return "relevant"
+    if len(wrong) == 1 and (not wrong & told or len(told) > 1):
+        return "composed"
+    if not wrong - told:
+        return "visual"
+    return "textual" if not wrong & told and len(wrong - told) >= 2 else "unrelated"
