@@ -203,25 +203,6 @@ class EmojiPictures(Dataset):
         column = torch.tensor([column for column, _ in pictures])
         return Attributed(want, want != before, coded([each for _, each in pictures], drawn), column)
 
-    def attributes_off(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[b, n] int64: in how many of the six attributes image `columns[j]` is not what query `rows[i]` asks for.
-
-        0 is a relevant image (unless the text names an artist), 1 a near miss; an image of another family differs in 7.
-
-        Args:
-            rows: [b] int64 into `queries`.
-            columns: [n] int64 into `images`.
-        """
-        asked = [self.asked[self.queries[row].id] for row in rows.tolist()]
-        images = [self.shown[self.images[column]] for column in columns.tolist()]
-        return torch.tensor([[_attributes_off(wanted, shown) for shown in images] for wanted in asked])
-
-
-def _attributes_off(asked: Emoji, shown: Iterable[Emoji]) -> int:
-    """Return `EmojiPictures.attributes_off` for one picture; of several emoji that it shows, the nearest counts."""
-    other = 1 + len(Look._fields)
-    return min(difference(asked.look, each.look) if each.family == asked.family else other for each in shown)
-
 
 def card(options: PictureChoice) -> DatasetCard:
     """Return the card of the emoji with these options."""

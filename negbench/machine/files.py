@@ -157,7 +157,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> io.BufferedReader | io.BytesIO:
     """Open a file to read it; so is one inside a tar file, named TAR/@OFFSET+SIZE/NAME, without unpacking."""
     if (found := inside_tar(path)) is None:
         return path.open("rb")

@@ -121,17 +121,6 @@ def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it
         assert len(same) == 4
         assert query.cluster
         assert query.target_text
-    rows = [0, 57, len(data.queries) - 1]
-    off = data.attributes_off(torch.tensor(rows), torch.arange(len(data.images)))
-    for row, counts in zip(rows, off.tolist(), strict=True):
-        want, near = data.queries[row], [image for image, count in zip(data.images, counts, strict=True) if count == 1]
-        assert {image for image, count in zip(data.images, counts, strict=True) if count == 0} == set(want.relevant)
-        asked = looks[want.target or ""]
-        for image in near:
-            assert looks[image].family == asked.family
-            assert sum(a != b for a, b in zip(looks[image].look, asked.look, strict=True)) == 1
-        family = {image for image in data.images if looks[image].family == asked.family}
-        assert {count for image, count in zip(data.images, counts, strict=True) if image not in family} == {7}
 
 
 @pytest.mark.parametrize("style", ["kept", "fluent"])
