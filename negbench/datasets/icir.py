@@ -32,11 +32,8 @@ TREE = (
     "query_files.csv, database_files.csv, query/, database/; or annotations/query_files.csv, "
     "annotations/database_files.csv, webdataset/query/*.tar, webdataset/database/*.tar"
 )
-PARTS = ("query", "database")
 OWN = "map"  # as the authors' code computes it
-_EVERY = 2**31  # a cut-off after any gallery
-_METRICS = {OWN: Metric((stored(OWN),)), "map_ties": Metric((precision(_EVERY),))}
-_VISUAL, _UNSPECIFIED = (1 + KINDS.index(kind) for kind in ("visual", "unspecified"))
+_METRICS = {OWN: Metric((stored(OWN),)), "map_ties": Metric((precision(2**31),))}  # a cut-off after any gallery
 
 CARD = DatasetCard(
     name="icir",
@@ -78,11 +75,17 @@ class Icir(Dataset):
             if not right:
                 raise DataError(f"{where}: no image of instance {quoted(instance)} has the text {quoted(text)}")
             queries.append(Query(f"{len(queries):04}", image, text, right[0], instance, right))
-        data = cls(CARD, split, queries, *columns_of(galleries), reader.content)
-        found = (len(queries), len(galleries))
-        remark = f"{found[0]:,} queries of {found[1]:,} instances, but 1,883 of 202 are published"
-        files = _files(reader, shards=bool(home)) if images else None
-        data = replace(data, remarks=() if found == (1883, 202) else (remark,))
+        remark = f"{len(queries):,} queries of {len(galleries):,} instances, but 1,883 of 202 are published"
+        remarks = (remark,) * ((len(queries), len(galleries)) != (1883, 202))
+        data = cls(CARD, split, queries, *columns_of(galleries), reader.content, remarks=remarks)
+        files = None
+        if images and home:
+            found = {
+                image: (path,) for tar in sorted(reader.root.glob("webdataset/*/*.tar")) for image, path in _in(tar)
+            }
+            files = ImageFiles(reader.root, found, TREE)
+        elif images:
+            files = ImageFiles.scan(reader.root, key=_id, files=reader.files, tree=TREE)
         return data.loaded(files, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
@@ -92,69 +95,57 @@ class Icir(Dataset):
 
     def _ranked(self, block: Block) -> QueryRanks:
         """Rank a block, adding the authors' average precision: equal scores keep the order of the database."""
-        ranks = super()._ranked(block)
-        rows, _, local, scores = block
-        known = self._right(rows)
-        row = torch.arange(len(rows)).repeat_interleave(known.lengths)
-        place = places(scores.float().cpu(), torch.ones_like(scores, dtype=torch.bool, device="cpu"))
-        own = trapezoid_average_precision(Ragged(place[row, local[known.values]], known.offsets))
-        return replace(ranks, values={OWN: own})
+        right, scores = self._right(block.rows, block.local, len(block.columns)), block.scores.float().cpu()
+        place = places(scores, torch.ones_like(right))[right]
+        lengths = right.sum(1)
+        own = trapezoid_average_precision(Ragged(place, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])))
+        return replace(super()._ranked(block), values={OWN: own})
+
+    def _right(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
+        """[b, width] bool, the right images of the queries."""
+        assert self.relevant is not None  # `load` refuses a query without an answer
+        return self.relevant.select(rows).mask(local, width)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Visual, and unspecified: the paper's three kinds of hard negatives are not told apart in the files."""
+        """Visual, and unspecified: the files do not tell the paper's three kinds of hard negatives apart."""
         return ("visual", "unspecified")
 
     def kind_table(self, rows: Tensor, columns: Tensor) -> Tensor:
         """As `Dataset.kind_table`, by an image's folder."""
-        hard = torch.tensor(["/hn/" in f"/{self.images[column]}" for column in columns.tolist()])
+        hard = ["unspecified" if "/hn/" in self.images[column] else "visual" for column in columns.tolist()]
         local = torch.full((len(self.images),), -1)
         local[columns] = torch.arange(len(columns))
-        right = self._right(rows).mask(local, len(columns))
-        return torch.where(hard, _UNSPECIFIED, _VISUAL).masked_fill(right, 0).to(torch.int8)
-
-    def _right(self, rows: Tensor) -> Ragged:
-        assert self.relevant is not None  # `load` refuses a query without an answer
-        return self.relevant.select(rows)
+        codes = torch.tensor([KINDS.index(kind) + 1 for kind in hard], dtype=torch.int8)
+        return codes.masked_fill(self._right(rows, local, len(columns)), 0)
 
 
 def _rows(reader: Reader, name: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield place, image, text and instance of every row; a path counts from its folder query or database."""
+    """Yield place, image, text and instance of every row."""
     for where, line in reader.lines(reader.root / name):
         fields = [field.strip() for field in line.split(",")]
         if len(fields) != 3 or not all(fields):
             raise DataError(f"{where}: expected image,text,instance without other commas, got {quoted(line)}")
-        image, text, instance = fields
-        yield where, _id(PurePath(image), where), text, instance
+        yield where, _id(PurePath(fields[0])), fields[1], fields[2]
 
 
-def _id(path: PurePath, where: str = "") -> str:
-    place = next((n for n, part in enumerate(path.parts) if part in PARTS), None)
-    if place is None and where:
-        raise DataError(f"{where}: {quoted(str(path))} is in no folder {' or '.join(PARTS)}")
-    return "/".join(path.parts[place or 0 :])
+def _id(path: PurePath) -> str:
+    """Return a path from its folder query or database on: tables and shards put other folders before it."""
+    start = next((place for place, part in enumerate(path.parts) if part in ("query", "database")), 0)
+    return "/".join(path.parts[start:])
 
 
-def _files(reader: Reader, *, shards: bool) -> ImageFiles:
-    if not shards:
-        return ImageFiles.scan(reader.root, key=_id, files=reader.files, tree=TREE)
-    tars = [path for part in PARTS for path in sorted((reader.root / "webdataset" / part).glob("*.tar"))]
-    if not tars:
-        raise DataError(f"{reader.root} has annotations, but no webdataset/*/*.tar; expected: {TREE}")
-    return ImageFiles(reader.root, {image: (path,) for tar in tars for image, path in _members(tar)}, TREE)
-
-
-def _members(tar: Path) -> Iterator[tuple[str, Path]]:
+def _in(tar: Path) -> Iterator[tuple[str, Path]]:
     """Yield id and place of every picture in a shard; KEY.json beside KEY.jpg says in `img_path` which it is."""
     pictures, names = dict[str, Path](), dict[str, str]()
     try:
         with tarfile.open(tar, "r:") as archive:
             for member in archive:
                 key, _, ending = member.name.rpartition("/")[2].partition(".")
-                if ending == "json":
-                    file, where = archive.extractfile(member), f"{tar}: {member.name}"
-                    entry = typed(parsed(file.read().decode() if file else "", where), dict, where)
-                    names[key] = _id(PurePath(get(entry, "img_path", str, where)), where)
+                if ending == "json" and (file := archive.extractfile(member)) is not None:
+                    where = f"{tar}: {member.name}"
+                    entry = typed(parsed(file.read().decode(), where), dict, where)
+                    names[key] = _id(PurePath(get(entry, "img_path", str, where)))
                 elif f".{ending.lower()}" in EXTENSIONS:
                     pictures[key] = tar / f"@{member.offset_data}+{member.size}" / f"{key}.{ending}"
     except (OSError, tarfile.TarError, UnicodeDecodeError) as error:

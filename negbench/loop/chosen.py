@@ -94,56 +94,48 @@ def choose(
     The statistics describe "target" if the strategy corrupts it, else the strategy's first slot.
     """
     slots = dict[Slot, Corrupted]()
-    views = dict[Slot, tuple[ScoreView, Tensor | None, Tensor | None]]()
+    views = dict[Slot, tuple[ScoreView, Tensor | None]]()
     positive = by_slot["target"].diagonal()[:, None]
     for slot in rule.corrupts:
         may = allowed[slot].to(positive.device)
         if slot == "triple":
             slots[slot] = corrupted_triples(rule, by_slot[slot], may)
             table = torch.cat([positive, slots[slot].scores], dim=1).detach()
-            views[slot] = (
-                ScoreView(table, torch.zeros(len(table), dtype=torch.int64, device=table.device)),
-                None,
-                None,
-            )
+            views[slot] = (ScoreView(table, torch.zeros(len(table), dtype=torch.int64, device=table.device)), None)
         else:
-            view, truth, kinds = _view(rule, slot, positive, by_slot[slot], may, seen)
+            view, truth = _view(rule, slot, positive, by_slot[slot], may, seen)
             pool = answer_of(rule, view)
             slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:] if slot == "bank" else pool)
-            views[slot] = (view, truth, kinds)
+            views[slot] = (view, truth)
             if slot == "bank" and isinstance(rule, SyntheticStrategy):
                 slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, seen)])
     kept = _kept(slots, seen)
     shown: Slot = "target" if "target" in slots else rule.corrupts[0]
-    statistics = _statistics(*views[shown], slots[shown], shown in ("bank", "triple"))
+    kinds = None if seen.kinds is None or shown not in _OF_TARGETS else _shown(seen.kinds, shown).to(positive.device)
+    statistics = _statistics(*views[shown], kinds, slots[shown], shown in ("bank", "triple"))
     if kept is not slots:
-        drawn = _statistics(*views[shown], kept[shown], shown in ("bank", "triple"))
-        statistics |= {name: v for name, v in drawn.items() if name.startswith("draws_")}
-        statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
+        drawn = _statistics(*views[shown], kinds, kept[shown], shown in ("bank", "triple"))
+        statistics |= {name: v for name, v in drawn.items() if "draws" in name or name == "hardness"}
     return kept, statistics
 
 
 def _view(
     rule: BatchStrategy, slot: Slot, positive: Tensor, scores: Tensor, allowed: Tensor, seen: Seen
-) -> tuple[ScoreView, Tensor | None, Tensor | None]:
-    """Return a slot's view for the strategy (a bank's has the target first), the relevant columns, and the kinds."""
+) -> tuple[ScoreView, Tensor | None]:
+    """Return a slot's view for the strategy (a bank's has the target first), and which columns are known relevant."""
     bank, of_targets = slot == "bank", slot in _OF_TARGETS
-    truth, kinds = (
-        None if known is None or not of_targets else _shown(known, slot).to(scores.device)
-        for known in (seen.relevant, seen.kinds)
-    )
+    truth = None if seen.relevant is None or not of_targets else _shown(seen.relevant, slot).to(scores.device)
     own = torch.arange(len(scores), device=scores.device)
     view = ScoreView(
         scores=(torch.cat([positive, scores], dim=1) if bank else scores).detach(),
         target=torch.zeros_like(own) if bank else own,
         allowed=torch.cat([torch.zeros_like(allowed[:, :1]), allowed], dim=1) if bank else allowed,
         relevant=truth if rule.reads_truth else None,
-        kinds=kinds if rule.reads_truth else None,
         temperature=seen.temperature,
         dim=seen.queries.shape[1],
         planes={name: _shown(plane, slot) for name, plane in seen.planes.items() if of_targets},
     )
-    return filtered(view, seen.filters if of_targets else None, rule), truth, kinds
+    return filtered(view, seen.filters if of_targets else None, rule), truth
 
 
 def _shown(table: Tensor, slot: Slot) -> Tensor:

@@ -71,4 +71,5 @@ def untrained(now: Snapshot, log: Log) -> dict[str, dict[str, float]]:
     scored, data = now.scored(), now.run.scene.val.dataset
     log({f"{now.run.scene.scored}/{name}": value for name, value in scored.metrics.items()}, 0, -1)
     alone = {f"untrained_{name}": metrics for name, metrics in one_modality(now).items()}
-    return {"untrained": scored.metrics | data.summarise_mistakes(scored.ranks), **alone}
+    mistakes = {name: value for name, value in data.summarise_mistakes(scored.ranks).items() if not math.isnan(value)}
+    return {"untrained": scored.metrics | mistakes, **alone}

@@ -20,7 +20,7 @@ from negbench.report.along import budgets_chart, dial_charts, matrix_chart
 from negbench.report.charts import Chart
 from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs
-from negbench.report.kinds import kinds_chart
+from negbench.report.kinds_chart import kinds_chart
 from negbench.report.page import Examples, Note, Page, PageSection, Part, chapters, write_page
 from negbench.report.published import rows_beside
 from negbench.report.tables import Table, tables

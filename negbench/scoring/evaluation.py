@@ -83,13 +83,12 @@ def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: E
     most = max(len(query.wordings) for query in asked)
     if not most:
         return ranks
-    precisions = [_precision(ranks)]
+    table = [_precision(ranks)]
     for number in range(most):
-        texts = [[*query.wordings, *[query.text] * most][number] for query in asked]
-        queries = embed_queries(backbone, scene, split, backbone.tokenize(texts))
-        precisions.append(_precision(rank(split, queries, embeddings.candidates)))
-    table, alone = torch.stack(precisions), torch.tensor([not query.wordings for query in asked])
-    spread = (table.amax(0) - table.amin(0)).masked_fill(alone, torch.nan)
+        tokens = backbone.tokenize([[*query.wordings, *[query.text] * most][number] for query in asked])
+        table.append(_precision(rank(split, embed_queries(backbone, scene, split, tokens), embeddings.candidates)))
+    highest, lowest = torch.stack(table).amax(0), torch.stack(table).amin(0)
+    spread = (highest - lowest).masked_fill(torch.tensor([not query.wordings for query in asked]), torch.nan)
     return replace(ranks, values={**ranks.values, f"wording_range_at_{CUT}": spread})
 
 

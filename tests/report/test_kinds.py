@@ -10,7 +10,7 @@ from negbench.analysis.leader import ordered
 from negbench.analysis.statistics import over_seeds
 from negbench.metrics.mistakes import KINDS
 from negbench.report.figures import parts_of
-from negbench.report.kinds import kinds_chart
+from negbench.report.kinds_chart import kinds_chart
 
 
 def test_an_interval_over_seeds_by_hand():
@@ -56,9 +56,10 @@ def test_the_figure_shows_them(compared):
 
 def test_the_answer_names_the_most_frequent_mistake(compared):
     findings = stored(compared, "small")
-    (line,) = kinds_answer(findings.plain)
+    groups = ordered(findings.plain, findings.main)
+    (line,) = kinds_answer(groups)
     assert line in say(findings)
-    group = findings.plain[0]
+    group = groups[0]
     most = max(kind_shares(group), key=lambda share: share.left.mean)
     assert line.startswith(
         f"`{group.labels['strategy']}` draws {100 * most.drawn.mean:.1f} % {most.kind} negatives (random"
