@@ -42,7 +42,7 @@ TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbone
 CONCEPTS = ("concepts", "regimes", "statistics", "field")
 API = ("commands", "options", "mining", "strategies", "models", "data", "testing", "statistics")
 COMPARE = ("ten_minutes", "emoji", "own_data", "reading_a_comparison")
-MINE = ("other_trainers", "own_encoder", "false_negatives")
+MINE = ("other_trainers", "own_encoder", "false_negatives", "judged_negatives")
 PLUG_IN = ("own_strategy", "own_loss", "own_backbone")
 RESULTS = ("findings", "claims", "reproduce", "cards/index")
 INTERNALS = ("architecture", "performance", "scaling", "reliability")
@@ -186,7 +186,8 @@ def score_row(cls: type[Strategy]) -> ScoreView:
     relevant[0, [3, 9, 17, 30, 44, 90]] = True
     planes = {name: (scores + 0.1 * torch.randn(IMAGES, generator=generator))[None] for name in cls.reads}
     target = torch.tensor([QUERY_TARGET])
-    return ScoreView(scores[None], target, relevant=relevant if cls.reads_truth else None, planes=planes, dim=128)
+    truth = {"relevant": relevant, "kinds": (torch.arange(IMAGES) % 7 == 1)[None].to(torch.int8)}
+    return ScoreView(scores[None], target, planes=planes, dim=128, **(truth if cls.reads_truth else {}))
 
 
 def pool_picture(name: str, cls: type[Strategy]) -> str:

@@ -53,6 +53,7 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
         "no-duplicates": {"n_def": (1,)},
         "oracle-after-target": {"n_def": (6,), "k": (100, 10, 1000, "log")},
         "oracle-all": {"n_def": (1,)},
+        "oracle-kind": {"n_def": (1,), "kind": ("composed",)},
         "pair-margin": {"n_def": (6,), "margin": (0.8, 0.4, 1.4)},
         "perc-pos": {"n_def": (6,), "share": (0.95, 0.5, 1.0), "k": (10, 5, 1000, "log"), "variant": ("sign-safe",)},
         "qure": {"n_def": (6,), "variant": ("paper", "paper", "release"), "consecutive_threshold": (1,)},

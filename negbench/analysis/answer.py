@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from negbench.analysis.findings import Findings
-from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words
+from negbench.analysis.kinds import kinds_answer
+from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, ordered
 from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import in_words, last_regime_card
@@ -55,6 +56,7 @@ def say(findings: Findings) -> list[str]:
         *rates_answer(findings.document),
         *trained_out(findings.groups, rows),
         *tuned_answer(tunings_of(findings.document), findings.gains),
+        *kinds_answer(ordered(findings.plain, rows)),
     ]
 
 

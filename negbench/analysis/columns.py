@@ -77,12 +77,16 @@ BAND = (
 )
 FALLBACKS = (Column("fallback_below", "fallbacks below", digits=1), Column("fallback_any", "fallbacks any", digits=1))
 
+KINDS_DRAWN = tuple(
+    Column(f"draws_{kind}", f"{kind} draws %", "%", 1, optional=True) for kind in ("composed", "visual", "textual")
+)
 DRAW_RANK = Column("draw_rank_median", "rank drawn", digits=1)
 
 BEHAVIOUR = (
     NEGATIVES,
     FALSE_POOL,
     FALSE_DRAWS,
+    *KINDS_DRAWN,
     POOL,
     HARDNESS,
     DRAW_RANK,
@@ -92,6 +96,7 @@ BEHAVIOUR = (
 )
 AUDIT = (
     FALSE_DRAWS,
+    *KINDS_DRAWN,
     FALSE_POOL,
     POOL,
     HARDNESS,

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, combinations
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy  # not scipy.stats, whose import takes as long as the statistics
@@ -124,6 +124,21 @@ class Difference:
             *(0 - self.value, interval, models, self.p_value, self.p_adjusted),
             *(words.get(self.verdict, self.verdict), self.minimum_detectable, self.seeds),
         )
+
+
+class Share(NamedTuple):
+    """A mean and the ends of its 95 % interval, which are nan for a single seed."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def over_seeds(values: Sequence[float]) -> Share:
+    """Return the mean over seeds of a share in [0, 1], with Student's interval."""
+    error = float(scipy.stats.sem(values)) if len(values) > 1 else math.nan
+    mean, half = float(np.mean(values)), float(scipy.stats.t.ppf(0.975, max(1, len(values) - 1))) * error
+    return Share(mean, *np.clip((mean - half, mean + half), 0.0, 1.0).tolist())
 
 
 # --- values of a table -------------------------------------------------------------------------------------------

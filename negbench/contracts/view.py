@@ -32,6 +32,8 @@ class ScoreView:
             removed, so strategies can use the tensor as it is.
         refresh: 0-based count of this refresh.
         relevant: [B, N] bool ground truth; only strategies that declare `reads_truth` are given it.
+        kinds: [B, N] int8, codes of judged negatives (`negbench.metrics.mistakes`); given as `relevant` is, where any
+            are known.
         temperature: > 0, the current temperature of the run's loss (its `tau`, or the learned one).
         dim: width D of the scored embeddings; 0 if there are none (a table by hand).
         planes: name -> [B, N] float, the planes that the strategy declares in `reads`; read them with `plane`.
@@ -45,12 +47,13 @@ class ScoreView:
     allowed: Tensor = None  # type: ignore[assignment]  # resolved below
     refresh: int = 0
     relevant: Tensor | None = None
+    kinds: Tensor | None = None
     temperature: float = DEFAULT_TEMPERATURE
     dim: int = 0
     planes: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("scores", "target", "allowed", "relevant"):
+        for name in ("scores", "target", "allowed", "relevant", "kinds"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, torch.as_tensor(getattr(self, name)))
         object.__setattr__(self, "planes", {name: torch.as_tensor(plane) for name, plane in self.planes.items()})
@@ -63,6 +66,7 @@ class ScoreView:
             "target": (self.target, (rows,), "int64"),
             "allowed": (self.allowed, shape, "bool"),
             "relevant": (self.relevant, shape, "bool"),
+            "kinds": (self.kinds, shape, "int8"),
         }
         want |= {f"plane {name}": (plane, shape, "float") for name, plane in self.planes.items()}
         for name, (table, wanted, kind) in want.items():

@@ -432,7 +432,7 @@ class Scenes:
             dev = self._featured(config, "dev", images)
         elif needs_dev(config):
             seed = config.eval.dev_seed
-            key = f"{_named('datasets', config.dataset)} {train.identity} {images} {config.eval.dev_fraction} {seed}"
+            key = f"{_named('datasets', config.dataset)} {train.held_as} {images} {config.eval.dev_fraction} {seed}"
             whole = train
             train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if not config.eval.reported and dev is not None:
@@ -445,7 +445,7 @@ class Scenes:
         if images or not config.dataset.options.get("allow_missing"):
             return dataset
         backbone = self._backbones[key][0] if key in self._backbones else self.backbone(config)
-        return _kept(self._reduced, f"{dataset.identity} {key}", lambda: with_features(dataset, backbone, config))
+        return _kept(self._reduced, f"{dataset.held_as} {key}", lambda: with_features(dataset, backbone, config))
 
     def backbone(self, config: RunConfig) -> Backbone:
         """Return the backbone with the initial weights of the run's seed; the class says how long it is kept."""

@@ -1,8 +1,9 @@
 """Queries and the galleries that they are ranked in: columns, ranks, best images, scores; the base of `Dataset`."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ from torch import Tensor
 from negbench.contracts import Query, check_option
 from negbench.datasets.card import DatasetCard
 from negbench.errors import DataError, NegbenchError
-from negbench.metrics.metric import Metric, PerQuery
+from negbench.metrics.metric import Metric, PerQuery, stored
+from negbench.metrics.mistakes import KINDS, kinds_by_attributes, mistakes
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
@@ -42,6 +44,17 @@ class Top(NamedTuple):
     scores: Tensor
 
 
+class Attributed(NamedTuple):
+    """All attributes, as integers: those of right answers, `asked` [Q, A], which of them the text changes, [Q, A] bool,
+    and those of the images, `shown` [N, A]; or [E, A], where row e shows image `column[e]`, whose nearest row counts.
+    """
+
+    asked: Tensor
+    changed: Tensor
+    shown: Tensor
+    column: Tensor | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Galleries:
     """Queries, each with a gallery; see `Dataset` for the fields."""
@@ -56,6 +69,12 @@ class Galleries:
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """Return name -> metric, in table order, for the metrics that these ranks (of all or some queries) support."""
         raise NotImplementedError
+
+    @classmethod
+    def mistake_metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """Return name -> metric of what was measured while ranking besides: judged negatives and wordings."""
+        own = cls.metrics(ranks) if ranks.values else {}
+        return {name: Metric((stored(name),)) for name in ranks.values if name not in own}
 
     def __post_init__(self) -> None:
         for what, ids in (("image", self.images), ("query", [query.id for query in self.queries])):
@@ -149,6 +168,79 @@ class Galleries:
         Scores follow `relevant`; masks, false-negative rates and oracles follow this.
         """
         return answers_of(self.shared_queries, self.target_columns.tolist(), self.relevant)
+
+    # --- judged negatives ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def attributed(self) -> Attributed | None:
+        """What tells the kind of any image, for data that know all attributes; None: kinds are as judged."""
+        return None
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of judged negatives that the data know, in the order of `KINDS`; nothing where none is judged."""
+        if self.attributed is not None:
+            return KINDS[:-1]
+        judged = {kind for query in self.queries for kind, _ in query.wrong}
+        return tuple(kind for kind in KINDS if kind in judged)
+
+    @cached_property
+    def wrong_digest(self) -> str:
+        """Digest of the judged negatives that a file lists, for the hash of a run that reads them; '' for none."""
+        listed = [query.wrong for query in self.queries]
+        return hashlib.sha256(repr(listed).encode()).hexdigest() if any(listed) else ""
+
+    def judging(self) -> list[str]:
+        """Count the judged negatives that a file lists, by kind, and those outside their query's gallery."""
+        judged = [row for row, query in enumerate(self.queries) if query.wrong]
+        if not judged:
+            return []
+        kinds = Counter(kind for row in judged for kind, _ in self.queries[row].wrong)
+        where = {name: {self.images[column] for column in own.tolist()} for name, own in self.groups.items()}
+        lost = sum(i not in where[self.queries[row].group] for row in judged for _, i in self.queries[row].wrong)
+        outside = f"; {lost:,} are outside their query's gallery and do not count (dataset.gallery adds images)"
+        named = ", ".join(f"{kinds[kind]:,} {kind}" for kind in KINDS if kind in kinds)
+        text = f"{self.split}: {kinds.total():,} judged negatives of {len(judged):,} of {len(self.queries):,} queries"
+        return [f"{text} ({named}){outside * bool(lost)}"]
+
+    @cached_property
+    def _wrong_columns(self) -> list[dict[int, int]]:
+        """Column -> code of every query's judged negatives; what answers the query is none."""
+        judged = list[dict[int, int]]()
+        for row, query in enumerate(self.queries):
+            right = {int(self.target_columns[row])} | set(
+                () if self.answers is None else self.answers.row(row).tolist()
+            )
+            named = {
+                self.column_of[image]: KINDS.index(kind) + 1 for kind, image in query.wrong if image in self.column_of
+            }
+            judged.append({column: code for column, code in named.items() if column not in right})
+        return judged
+
+    def kind_table(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the kinds of judged negatives.
+
+        Args:
+            rows: [b] int64 into `queries`.
+            columns: [n] int64 into `images`.
+
+        Returns:
+            [b, n] int8: 1 + the place of the kind in `KINDS`, 0 for an image that is no judged negative.
+        """
+        if (known := self.attributed) is not None:
+            shown = known.shown if known.column is not None else known.shown[columns]
+            table, off = kinds_by_attributes(known.asked[rows], known.changed[rows], shown)
+            if known.column is None:
+                return table
+            nearest = torch.full((len(rows), len(self.images)), torch.iinfo(torch.int8).max, dtype=torch.int8)
+            nearest.scatter_reduce_(1, known.column.expand(len(rows), -1), off * 4 + table, "amin")
+            return nearest[:, columns] % 4
+        table = torch.zeros(len(rows), len(self.images), dtype=torch.int8)
+        for place, row in enumerate(rows.tolist()):
+            table[place, list(self._wrong_columns[row])] = torch.tensor(
+                list(self._wrong_columns[row].values()), dtype=torch.int8
+            )
+        return table[:, columns]
 
     def sharing(self) -> list[str]:
         """Say how many rows ask a query that other rows ask too, of another target; nothing where none does."""
@@ -259,6 +351,21 @@ class Galleries:
             relevant_ranks=ranks,
             cluster=tuple(q.cluster or q.id for q in queries) if any(q.cluster for q in self.queries) else None,
         )
+
+    def with_mistakes(self, ranks: QueryRanks, score_block: ScoreBlock, block: int = 1024) -> QueryRanks:
+        """Return the ranks that `rank` computed from the same scores, with the values of `metrics.mistakes` per query.
+
+        Unchanged where nothing is judged. Arguments and errors as for `rank`.
+        """
+        if not self.kinds:
+            return ranks
+        values = dict[str, Tensor]()
+        for rows, columns, local, scores in self._blocks(score_block, block):
+            kinds, allowed = self.kind_table(rows, columns), self._allowed(rows, local, len(columns))
+            own = mistakes(scores, kinds, ranks.relevant_ranks.select(rows), self.kinds, allowed)
+            for name, value in own.items():
+                values.setdefault(name, torch.empty(len(ranks), dtype=torch.float64))[rows] = value
+        return replace(ranks, values={**ranks.values, **values})
 
     def top(self, score_block: ScoreBlock, k: int, block: int = 256) -> Top:
         """Find the k best images of every query by the protocol's rules, `block` queries at a time.
@@ -373,9 +480,14 @@ class Galleries:
         return {name: metric.mean(ranks) for name, metric in cls.metrics(ranks).items()}
 
     @classmethod
+    def summarise_mistakes(cls, ranks: QueryRanks) -> dict[str, float]:
+        """Compute what `mistake_metrics` declares; empty where nothing is judged. Most values are better the lower."""
+        return {name: metric.mean(ranks) for name, metric in cls.mistake_metrics(ranks).items()}
+
+    @classmethod
     def per_query(cls, ranks: QueryRanks, names: Iterable[str]) -> dict[str, PerQuery]:
         """Return the per-query values of those `names` that are declared as means over queries (`metrics`)."""
-        declared = cls.metrics(ranks)
+        declared = cls.metrics(ranks) | cls.mistake_metrics(ranks)
         return {name: declared[name].of(ranks) for name in names if name in declared}
 
 

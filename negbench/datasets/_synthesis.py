@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from math import prod
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from negbench.contracts import check_option
+from negbench.contracts import Query, check_option
+from negbench.datasets._galleries import Attributed
 from negbench.datasets._garments import (
     ATTRIBUTES,
     CATEGORIES,
@@ -172,6 +174,15 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     return WorldPart(category, split, images, attributes, queries, captions, shared)
 
 
+def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mapping[str, Attributes]) -> Attributed:
+    """Return what tells the kinds of a world's images, given all garments by id; the category is an attribute, too."""
+    codes = {image: (CATEGORIES.index(each.category), *codes_of(each)) for image, each in garments.items()}
+    targets, references = [str(query.target) for query in queries], [query.reference for query in queries]
+    rows = ([codes[image] for image in ids] for ids in (targets, references, images))
+    asked, before, shown = (torch.tensor(row, dtype=torch.int8) for row in rows)
+    return Attributed(asked, asked != before, shown)
+
+
 def garment(spec: Spec, part: WorldPart, index: int) -> Garment:
     """Return picture `index` of a part: its attributes, and a nuisance fixed by world, split, category and index."""
     stream = Stream(spec.world, "picture", part.split, part.category, index)
@@ -304,6 +315,12 @@ def ensure(cache: Path, spec: Spec) -> Path:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise DataError(f"{folder} cannot be written ({why}): set NEGBENCH_CACHE to a writable folder") from error
     return folder
+
+
+def garments_of(folder: Path) -> dict[str, Attributes]:
+    """Read image id -> attributes of a folder that `check` has found sound."""
+    stored = json.loads((folder / "attributes.json").read_text(encoding="utf-8"))
+    return {image: Attributes(**attributes) for image, attributes in stored.items()}
 
 
 def check(folder: Path) -> Manifest:

@@ -5,7 +5,7 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -21,8 +21,9 @@ from negbench.datasets.image_files import EXTENSIONS, path_below
 from negbench.errors import DataError, printable
 
 REQUIRED = ("reference", "text", "target")
-LISTS = ("relevant", "negatives")
-OPTIONAL = (*LISTS, "negative", "group", "split", "id")
+JUDGED = {"judged_wrong": "unspecified", **{f"judged_wrong_{kind}": kind for kind in ("composed", "visual", "textual")}}
+LISTS = ("relevant", "negatives", *JUDGED)
+OPTIONAL = (*LISTS, "negative", "wordings", "group", "split", "id")
 PATHS = "paths"  # no column: a table of image paths by id
 _VAL = ("val", "valid", "validation")
 _SPLITS = ("train", "test", "dev", *_VAL)
@@ -43,11 +44,21 @@ class TripletRow:
     id: str | None
     captions: tuple[str, ...]
     negatives: tuple[str, ...] = ()
+    wrong: tuple[tuple[str, str], ...] = ()  # judged negatives with their kinds
+    wordings: tuple[str, ...] = ()
+
+    def listed(self, column: str) -> list[str]:
+        """Return the images in a column of `LISTS`."""
+        return (
+            [image for kind, image in self.wrong if kind == JUDGED[column]]
+            if column in JUDGED
+            else getattr(self, column)
+        )
 
 
 @dataclass(frozen=True)
 class TripletTable:
-    """Contents of triplet files: rows, columns (all, and those not read), and the hash of the files' bytes.
+    """Contents of triplet files: rows, columns (all, and those not read), and a hash of the rows without judgements.
 
     `spelled` is how the files name an image, where its id is another: with backslashes, in full, by an id of `paths`.
     """
@@ -112,9 +123,14 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     if "id" not in named and (len(names) < len(rows) or any(row.id is None for row in rows)):  # it names something else
         rows, form = [replace(row, id=None) for row in rows], replace(form, named={**named, "id": ""})
     used = {path if path in present else re.split(r"[.\[]", path)[0] for path in map(form.path, REQUIRED + OPTIONAL)}
-    return TripletTable(
-        rows, tuple(present), tuple(name for name in present if name not in used), reader.content, form.spelled
-    )
+    unread = tuple(name for name in present if name not in used)
+    return TripletTable(rows, tuple(present), unread, _content(rows), form.spelled)
+
+
+def _content(rows: Sequence[TripletRow]) -> str:
+    """Hash what can change a model or a rank: neither judgements nor wordings do."""
+    plain = [replace(row, where="", wrong=(), wordings=()) for row in rows]
+    return hashlib.sha256("\n".join(map(repr, plain)).encode()).hexdigest()
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
@@ -234,7 +250,20 @@ class _Form:
             id=self._optional(row, "id"),
             captions=texts,
             negatives=self._images(row, "negatives") or self._images(row, "negative"),
+            wrong=self._wrong(row, {target, *more, *relevant}),
+            wordings=self._texts(row, "wordings"),
         )
+
+    def _wrong(self, row: FileRow, right: Set[str]) -> tuple[tuple[str, str], ...]:
+        """Return judged negatives, each with one kind: that of the column which names one."""
+        kinds = dict[str, str]()
+        for column, kind in JUDGED.items():
+            for image in self._images(row, column):
+                other = "relevant" if image in right else kinds.get(image, "unspecified")
+                if other not in ("unspecified", kind):
+                    raise DataError(f"{_place(row, column)}: {quoted(image)} is {other}, too: leave it out of one")
+                kinds[image] = kind
+        return tuple((kind, image) for image, kind in kinds.items())
 
     def _value(self, row: FileRow, column: str) -> Any:
         value = at(row.values, self.path(column))
@@ -248,8 +277,10 @@ class _Form:
         value = self._value(row, column)
         return None if value is None else _string(value, _place(row, column))
 
-    def _texts(self, row: FileRow) -> tuple[str, ...]:
-        value, place = self._value(row, "text"), _place(row, "text")
+    def _texts(self, row: FileRow, column: str = "text") -> tuple[str, ...]:
+        value, place = self._value(row, column), _place(row, column)
+        if value in (None, "", []):
+            return ()
         listed = unwritten(value)
         if isinstance(listed, list) and (listed is value or all(isinstance(each, str) for each in listed)):
             return tuple(_string(each, place) for each in listed)
@@ -323,7 +354,7 @@ def _check_separators(rows: Sequence[TripletRow]) -> None:
     """Raise DataError for an entry of a list that is several known images with something else than ';' between."""
     names = {name for row in rows for name in (row.reference, row.target)}
     for row, column in product(rows, LISTS):
-        for entry in {*getattr(row, column)} - names:
+        for entry in {*row.listed(column)} - names:
             check_one(entry, f"{row.where}, column '{column}'", lambda part: part in names or _is_picture(part))
 
 

@@ -109,8 +109,8 @@ class Dataset(Galleries, ABC):
         Raises:
             DataError: images are missing, or no query is left.
         """
-        known = self.card.remarks(self.split, self.counts)
-        remarked = dataclasses.replace(self, remarks=(*known, *self.remarks, *self.sharing(), *self.own_references()))
+        found = (*self.card.remarks(self.split, self.counts), *self.remarks, *self.sharing(), *self.own_references())
+        remarked = dataclasses.replace(self, remarks=(*found, *self.judging()))
         if files is None:
             return remarked.without((), place)
         missing = files.require(self.all_images, allow_missing=allow_missing, named=self.naming)
@@ -139,6 +139,11 @@ class Dataset(Galleries, ABC):
     def identity(self) -> str:
         """`name@protocol-HASH8`; two data sets of one identity give the same scores for the same ranks."""
         return self.card.identity(self.content, self.split, self.part, *sorted(self.missing))
+
+    @property
+    def held_as(self) -> str:
+        """Identity for a cache in memory, which also holds what is judged."""
+        return f"{self.identity} {self.wrong_digest}"
 
     @property
     def kind(self) -> str:

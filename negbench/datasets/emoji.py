@@ -14,6 +14,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._emoji_codes import Emoji, Look, description, difference, modification, parse
+from negbench.datasets._galleries import Attributed
 from negbench.datasets._icons import FILES, PACKAGES, Icons, Progress, icons
 from negbench.datasets._read import Reader, check_choice
 from negbench.datasets.card import DatasetCard
@@ -121,6 +123,7 @@ class EmojiPictures(Dataset):
     Args:
         shown: image id -> the looks that it shows.
         asked: query id -> the emoji that answers it.
+        style: option `style`.
     """
 
     exchangeable: ClassVar[bool] = True
@@ -128,6 +131,7 @@ class EmojiPictures(Dataset):
 
     shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
     asked: Mapping[str, Emoji] = field(default_factory=dict)
+    style: str = "kept"
 
     @classmethod
     def load(cls, options: EmojiOptions, split: str = "val", images: bool = True) -> Self:
@@ -160,6 +164,7 @@ class EmojiPictures(Dataset):
             hashlib.sha256(json.dumps([reader.content, choice]).encode()).hexdigest(),
             shown=world.shown,
             asked={query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)},
+            style=choice.style,
         )
         return dataset.loaded(files if images else None, reader.root, allow_missing=options.allow_missing)
 
@@ -175,24 +180,28 @@ class EmojiPictures(Dataset):
         dev = set(families[: max(1, round(fraction * len(families)))])
         return torch.tensor([query.cluster in dev for query in self.queries])
 
-    def attributes_off(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[b, n] int64: in how many of the six attributes image `columns[j]` is not what query `rows[i]` asks for.
+    @cached_property
+    def attributed(self) -> Attributed:
+        """Family and look, and the artist where the text names one.
 
-        0 is a relevant image (unless the text names an artist), 1 a near miss; an image of another family differs in 7.
-
-        Args:
-            rows: [b] int64 into `queries`.
-            columns: [n] int64 into `images`.
+        The family counts as two attributes, so that another thing that looks as asked fits the text, but is not one
+        step away from right.
         """
-        asked = [self.asked[self.queries[row].id] for row in rows.tolist()]
-        images = [self.shown[self.images[column]] for column in columns.tolist()]
-        return torch.tensor([[_attributes_off(wanted, shown) for shown in images] for wanted in asked])
+        artist = self.style if self.style in ARTISTS else ""
+        pictures = [(column, each) for column, image in enumerate(self.images) for each in self.shown[image]]
+        drawn = [each if artist else "" for each in (self.images[column].partition("/")[0] for column, _ in pictures)]
+        asked = [self.asked[query.id] for query in self.queries]
+        had = [self.shown[query.reference][0] for query in self.queries]
+        ids: dict[str, int] = defaultdict(lambda: len(ids))
 
+        def coded(emoji: Sequence[Emoji], artists: Sequence[str]) -> Tensor:
+            rows = [(each.family, each.family, *each.look, by) for each, by in zip(emoji, artists, strict=True)]
+            return torch.tensor([[ids[value] for value in row] for row in rows], dtype=torch.int16)
 
-def _attributes_off(asked: Emoji, shown: Iterable[Emoji]) -> int:
-    """Return `EmojiPictures.attributes_off` for one picture; of several emoji that it shows, the nearest counts."""
-    other = 1 + len(Look._fields)
-    return min(difference(asked.look, each.look) if each.family == asked.family else other for each in shown)
+        want = coded(asked, [artist] * len(asked))
+        before = coded(had, ["as before"] * len(had) if artist else [""] * len(had))
+        column = torch.tensor([column for column, _ in pictures])
+        return Attributed(want, want != before, coded([each for _, each in pictures], drawn), column)
 
 
 def card(options: PictureChoice) -> DatasetCard:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from negbench.datasets._read import list_files, quoted
 from negbench.errors import DataError
+from negbench.machine.contents import stamp
+from negbench.machine.files import opened
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -83,9 +85,9 @@ class ImageFiles:
                 continue
             first, *copies = self.paths[image]
             for copy in copies:
-                if first.stat().st_size != copy.stat().st_size or first.read_bytes() != copy.read_bytes():
+                if stamp(first)[:1] != stamp(copy)[:1] or first.read_bytes() != copy.read_bytes():
                     raise DataError(f"image '{image}' is ambiguous: {first} and {copy} differ; keep one")
-            if first.stat().st_size == 0:
+            if stamp(first)[:1] == (0,):
                 bad[image] = "empty file"
         return bad
 
@@ -93,7 +95,7 @@ class ImageFiles:
         """Return image id -> "cannot be decoded", for those of the images that have such a file, in their order."""
         paths = {image: self.paths[image][0] for image in images}
         with ThreadPoolExecutor(THREADS) as pool:
-            sound = pool.map(lambda path: _is_sound(path, path.stat().st_mtime_ns, path.stat().st_size), paths.values())
+            sound = pool.map(lambda path: _is_sound(path, stamp(path)), paths.values())
             return {image: "cannot be decoded" for image, good in zip(paths, sound, strict=True) if not good}
 
     def require(
@@ -137,7 +139,7 @@ def read_image(path: Path) -> Image:
     from PIL import Image as pil
 
     try:
-        with pil.open(path) as image:
+        with opened(path) as file, pil.open(file) as image:
             image.load()
             return image
     except Exception as error:  # a damaged file can make PIL raise anything
@@ -149,12 +151,12 @@ def read_image(path: Path) -> Image:
 
 
 @cache
-def _is_sound(path: Path, changed: int, size: int) -> bool:
+def _is_sound(path: Path, then: tuple[int, ...]) -> bool:
     """Whether a file can be decoded: PNG by its checksums, JPEG at an eighth of its size, which reads every byte."""
     from PIL import Image as pil
 
     try:
-        with warnings.catch_warnings(action="ignore"), pil.open(path) as image:
+        with warnings.catch_warnings(action="ignore"), opened(path) as file, pil.open(file) as image:
             if image.format == "PNG":
                 image.verify()
             else:
@@ -209,7 +211,7 @@ def _pixels(path: Path) -> int:
     from PIL import Image as pil
 
     try:
-        with pil.open(path) as image:
+        with opened(path) as file, pil.open(file) as image:
             return 3 * image.width * image.height
     except Exception:  # as in `read_image`, which reports it
         return 0

@@ -1,13 +1,17 @@
 """Rendered garments in FashionIQ's layout with every relevant image known; built on first use, the same everywhere."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import CATEGORIES, METRICS, TEMPLATES, Corpus, FashionIQFormat, FormatOptions
-from negbench.datasets._synthesis import GENERATOR, SPLITS, Manifest, Spec, check, ensure
+from negbench.datasets._galleries import Attributed
+from negbench.datasets._garments import Attributes
+from negbench.datasets._synthesis import GENERATOR, SPLITS, Manifest, Spec, attributed, check, ensure, garments_of
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import DEV_QUERIES
 from negbench.errors import OptionError
@@ -66,10 +70,16 @@ class SyntheticOptions(FormatOptions):
 
 @dataclass(frozen=True, eq=False)
 class Synthetic(FashionIQFormat):
-    """Rendered garments; an image is relevant to a query exactly when all its attributes are the target's."""
+    """Rendered garments; an image is relevant to a query exactly when all its attributes are the target's.
+
+    Args:
+        garments: image id -> its attributes.
+    """
 
     exchangeable: ClassVar[bool] = True
     generates_dev: ClassVar[bool] = True
+
+    garments: Mapping[str, Attributes] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, options: SyntheticOptions, split: str = "val", images: bool = True) -> Self:
@@ -88,7 +98,13 @@ class Synthetic(FashionIQFormat):
             least = {"train_images": max(8, math.ceil(4 * spec.twins)), "train_queries": 1}
             spec = replace(spec, world=spec.world + _DEV_WORLDS, val_queries=queries, **least)
             folder = ensure(cache_dir(), spec)
-        return cls.from_files(card(spec, options, split), replace(options, root=folder), split, images)
+        data = cls.from_files(card(spec, options, split), replace(options, root=folder), split, images)
+        return replace(data, garments=garments_of(folder))
+
+    @cached_property
+    def attributed(self) -> Attributed:
+        """The attributes of the garments drawn."""
+        return attributed(self.queries, self.images, self.garments)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

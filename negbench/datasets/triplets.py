@@ -65,7 +65,9 @@ class Triplets(Dataset):
         """Read one split of a file; arguments and errors as for `Dataset.load`.
 
         Columns: reference, text, target (required); relevant (every image that answers the query), negatives (or
-        negative: what strategy `listed` draws, in the galleries of train only), group (queries of a
+        negative: what strategy `listed` draws, in the galleries of train only), judged_wrong (images
+        known not to answer it; judged_wrong_visual, _textual and _composed where the kind is known; in no gallery by
+        themselves), wordings (the text in other words), group (queries of a
         group share a gallery), split and id (names the query), where the file has them. An image is named by its path
         below `root` or below the file's folder, or by its file name, with or without extension, anywhere below `root`;
         by its number where a single name is that number with zeros before it.
@@ -195,6 +197,8 @@ def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
         relevant=tuple(dict.fromkeys((row.target, *row.relevant))) if row.relevant else (),
         captions=row.captions,
         negatives=row.negatives,
+        wrong=row.wrong,
+        wordings=row.wordings,
     )
 
 

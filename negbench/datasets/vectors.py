@@ -10,14 +10,16 @@ changes one thing only: images keep their ids while the number of queries change
 import hashlib
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._fashioniq_files import TEMPLATES, joined
+from negbench.datasets._galleries import Attributed
 from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, of_codes
-from negbench.datasets._synthesis import GENERATOR, Spec, WorldPart, fits_one, plan
+from negbench.datasets._synthesis import GENERATOR, Spec, WorldPart, attributed, fits_one, plan
 from negbench.datasets._wording import attribute_words
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import DEV_QUERIES, Dataset, FolderOptions, columns_of
@@ -139,6 +141,11 @@ class VectorWorld(Dataset):
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
         return dict(_METRICS)
+
+    @cached_property
+    def attributed(self) -> Attributed:
+        """The attributes that the images' ids name."""
+        return attributed(self.queries, self.images, {image: attributes_of(image) for image in self.all_images})
 
 
 def card(spec: Spec, look: float = 0.0) -> DatasetCard:

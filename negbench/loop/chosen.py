@@ -37,6 +37,7 @@ class ChoiceInputs:
         bank: [K, T, D], tokens of the bank's images; None where there is no bank.
         relevant: [B, B + K] bool, which of the batch's targets and the bank's images are known to be relevant; None:
             nothing is known.
+        kinds: [B, B + K] int8, codes of judged negatives among the same images; None: none are known.
         planes: name -> [B, B + K] float, of the same images.
         filters: drop images that no strategy may choose.
         kept: how many negatives to keep of each query's pool, at random; None keeps all.
@@ -47,6 +48,7 @@ class ChoiceInputs:
     queries: Tensor
     bank: Tensor | None = None
     relevant: Tensor | None = None
+    kinds: Tensor | None = None
     planes: Mapping[str, Tensor] = field(default_factory=dict)
     filters: Filters | None = None
     kept: int | None = None
@@ -111,10 +113,12 @@ def choose(
                 slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, inputs)])
     kept = _kept(slots, inputs)
     shown: Slot = "target" if "target" in slots else rule.corrupts[0]
-    statistics = _statistics(*views[shown], slots[shown], shown in ("bank", "triple"))
+    known = inputs.kinds if shown in _OF_TARGETS else None
+    kinds = None if known is None else _shown(known, shown).to(positive.device)
+    statistics = _statistics(*views[shown], kinds, slots[shown], shown in ("bank", "triple"))
     if kept is not slots:
-        drawn = _statistics(*views[shown], kept[shown], shown in ("bank", "triple"))
-        statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
+        drawn = _statistics(*views[shown], kinds, kept[shown], shown in ("bank", "triple"))
+        statistics |= {name: v for name, v in drawn.items() if "draws" in name or name == "hardness"}
     return kept, statistics
 
 
@@ -174,7 +178,9 @@ def _kept(slots: dict[Slot, Corrupted], inputs: ChoiceInputs) -> dict[Slot, Corr
     return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
 
 
-def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted, in_front: bool) -> dict[str, float]:
+def _statistics(
+    view: ScoreView, known: Tensor | None, kinds: Tensor | None, part: Corrupted, in_front: bool
+) -> dict[str, float]:
     """Return `batch_statistics` of one slot's images; with `in_front` the view's first column is the target.
 
     Synthetic negatives follow the images and are in no view.
@@ -183,4 +189,4 @@ def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted, in_front
     if in_front:
         weights = weights[:, : view.scores.shape[1] - 1]
         weights = torch.cat([torch.zeros_like(weights[:, :1]), weights], dim=1)
-    return batch_statistics(view, weights, known)
+    return batch_statistics(view, weights, known, kinds)

@@ -78,7 +78,10 @@ class ModelCache:
         def make() -> Scored:
             with run.display.stage("evaluate", note=f"epoch {self.state.epoch}/{run.config.train.epochs}"):
                 embeddings = evaluation.embed(run.backbone, scene, scene.val)
-                ranks = evaluation.rank(scene.val, embeddings.queries, embeddings.candidates)
+                if run.config.eval.reported and self.state.epoch in (0, run.config.train.epochs):
+                    ranks = evaluation.rank_judged(run.backbone, scene, scene.val, embeddings)
+                else:
+                    ranks = evaluation.rank(scene.val, embeddings.queries, embeddings.candidates)
                 return Scored(ranks, scene.val.dataset.summarise(ranks), float(embeddings.queries.mean(0).norm()))
 
         return self._once("scored", make)

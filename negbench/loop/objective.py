@@ -331,6 +331,7 @@ class Objective(nn.Module):
             queries=made.query,
             bank=bank,
             relevant=split.relevant_images(batch.rows, columns),
+            kinds=split.dataset.kind_table(batch.rows, columns) if split.dataset.kinds else None,
             planes=self._planes(batch, made, columns, tokens),
             filters=self.filters,
             kept=batch.kept,

@@ -98,6 +98,7 @@ def details(now: ModelCache, ranks: QueryRanks, baselines: Mapping[str, Mapping[
     config, val, queries = run.config, run.scene.val.dataset, len(run.scene.train.dataset.queries)
     return {
         "metrics": val.summarise(ranks),
+        "mistakes": val.summarise_mistakes(ranks),
         "main_metric": val.card.main,
         "baselines": {name: dict(metrics) for name, metrics in baselines.items()},
         "reported_epoch": config.train.epochs if config.eval.select == "last" else state.best_epoch,

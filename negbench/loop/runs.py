@@ -65,8 +65,10 @@ def _contents(config: ResolvedConfig, scenes: Scenes) -> str:
     splits = scenes.splits(config)
     own, *others = [scenes.outline(each) for each in (config, *_beside(config))]
     named = [f"{other.key} {other.weights}" for other in others]
-    read = digest(read_files(config), files.cache_dir())
-    return " ".join([splits.identity, splits.pictures(), own.key, *named, *map(_digest, _mining_files(config)), read])
+    rule: Any = registry.get("strategies", config.strategy.name)
+    truth = rule.reads_truth and splits.train.wrong_digest
+    read = [*map(_digest, _mining_files(config)), digest(read_files(config), files.cache_dir()), *filter(None, [truth])]
+    return " ".join([splits.identity, splits.pictures(), own.key, *named, *read])
 
 
 def _beside(config: ResolvedConfig) -> list[ResolvedConfig]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from negbench.errors import DataError, NegbenchError
-from negbench.machine.files import atomic_write, locked, read_json, seal, sha256_of
+from negbench.machine.files import atomic_write, inside_tar, locked, read_json, seal, sha256_of
 
 SETTLED = 2 * 10**9  # ns after which a file's times distinguish it from its next version
 Stamped = list[int | str]  # size, time of modification and of the inode's change in ns, inode; then SHA-256
@@ -62,6 +62,8 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
 
 def stamp(path: Path | str) -> tuple[int, ...]:
     """Return size, times and inode of a file, one of which changes with it; () if there is none."""
+    if (found := inside_tar(path) if "@" in str(path) else None) is not None:
+        return (found[2], *stamp(found[0])[1:])
     try:
         status = os.stat(path)  # noqa: PTH116  # of a string, in half the time
     except (OSError, ValueError):  # the latter: a null byte in its name

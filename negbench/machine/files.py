@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import glob
 import hashlib
+import io
 import json
 import logging
 import math
@@ -152,8 +153,24 @@ def seal(folder: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's content, hexadecimal."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def opened(path: Path) -> io.BufferedReader | io.BytesIO:
+    """Open a file to read it; so is one inside a tar file, named TAR/@OFFSET+SIZE/NAME, without unpacking."""
+    if (found := inside_tar(path)) is None:
+        return path.open("rb")
+    tar, offset, size = found
+    with Path(tar).open("rb") as file:
+        file.seek(offset)
+        return io.BytesIO(file.read(size))
+
+
+def inside_tar(path: Path | str) -> tuple[str, int, int] | None:
+    """Return tar file, offset and size of a file inside a tar file; None for any other."""
+    found = re.fullmatch(r"(.+\.tar)/@(\d+)\+(\d+)/[^/]+", str(path))
+    return None if found is None else (found[1], int(found[2]), int(found[3]))
 
 
 def _sum_line(name: str, source: Path) -> str:

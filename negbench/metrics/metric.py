@@ -41,6 +41,16 @@ def precision(k: int) -> QueryValues:
     return lambda ranks: average_precision_at_k(ranks.relevant_ranks, k)
 
 
+def stored(name: str) -> QueryValues:
+    """[Q] a value that was measured while ranking; 0 for queries without one, the others scaled to their own mean."""
+
+    def values(ranks: QueryRanks) -> Tensor:
+        known = ~ranks.values[name].isnan()
+        return ranks.values[name].nan_to_num() * (len(ranks) / known.sum())
+
+    return values
+
+
 def by_answers(values: QueryValues) -> QueryValues:
     """[Q] the values, each weighted by its query's number of relevant images; weights have mean 1 over the queries.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _COLUMNS = ("query", "group", "target_rank", "gallery_size", "relevant_ranks")
+_VALUE = "value:"  # prefix of the columns of `values`
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,7 @@ class QueryRanks:
         relevant_ranks: Q rows, ranks of every relevant image; the target's alone where nothing more is known.
         subset_rank: [Q] int64, the target's rank within the query's subset (CIRR), or None.
         cluster: Q names of clusters of queries that vary together (a family, a product), or None.
+        values: name -> [Q] float64, what was measured while ranking; nan where a query has no such value.
     """
 
     query: tuple[str, ...]
@@ -40,6 +42,7 @@ class QueryRanks:
     relevant_ranks: Ragged
     subset_rank: Tensor | None = None
     cluster: tuple[str, ...] | None = None
+    values: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.query)
@@ -60,6 +63,9 @@ class QueryRanks:
             relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
             subset_rank=_joined(own) if (own := [p.subset_rank for p in parts if p.subset_rank is not None]) else None,
             cluster=sum(named, ()) if (named := [p.cluster for p in parts if p.cluster is not None]) else None,
+            values={
+                name: _joined([part.values[name] for part in parts]) for name in (parts[0].values if parts else ())
+            },
         )
 
     def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:
@@ -75,6 +81,7 @@ class QueryRanks:
             relevant_ranks=self.relevant_ranks.select(index),
             subset_rank=None if self.subset_rank is None else self.subset_rank[index],
             cluster=None if self.cluster is None else tuple(self.cluster[i] for i in index.tolist()),
+            values={name: value[index] for name, value in self.values.items()},
         )
 
     @cached_property
@@ -107,7 +114,7 @@ class QueryRanks:
             frame["subset_rank"] = self.subset_rank.numpy()
         if self.cluster is not None:
             frame["cluster"] = pd.Series(self.cluster, dtype=object)
-        return frame
+        return frame.assign(**{f"{_VALUE}{name}": value.numpy() for name, value in self.values.items()})
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> QueryRanks:
@@ -127,6 +134,11 @@ class QueryRanks:
             relevant_ranks=Ragged.of([row.tolist() for row in frame["relevant_ranks"].tolist()]),
             subset_rank=column("subset_rank") if "subset_rank" in frame.columns else None,
             cluster=tuple(frame["cluster"].tolist()) if "cluster" in frame.columns else None,
+            values={
+                name.removeprefix(_VALUE): torch.tensor(frame[name].to_numpy("float64"))
+                for name in frame.columns
+                if name.startswith(_VALUE)
+            },
         )
 
 

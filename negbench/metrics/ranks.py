@@ -206,6 +206,24 @@ def _top_of_window(scores: Tensor, k: int, allowed: Tensor | None) -> Tensor:
     return top.gather(1, descending(own))
 
 
+def among_first(scores: Tensor, which: Tensor, k: int, allowed: Tensor) -> Tensor:
+    """[B, N] bool: those of the candidates `which` that are among the first k, where they come first of equal scores.
+
+    Args:
+        scores: [B, N] float32.
+        which: [B, N] bool; of too many with one score the lower columns count.
+        k: >= 1.
+        allowed: [B, N] bool, the candidates.
+    """
+    which = which & allowed
+    last = masked_scores(scores, window(scores, allowed, 0, k), low=False).amin(1, keepdim=True)
+    above, tied = allowed & less(last, scores), which & (scores == last)
+    left = k - count(above)
+    if len(crowded := (count(tied) > left).nonzero().squeeze(1)):
+        tied[crowded] &= tied[crowded].cumsum(1) <= left[crowded, None]
+    return (above & which) | tied
+
+
 def target_ranks(scores: Tensor, target: Tensor, allowed: Tensor | None = None) -> Tensor:
     r"""Rank of each query's target among its candidates.
 

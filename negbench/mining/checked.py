@@ -68,7 +68,7 @@ def synthetic_of(strategy: SyntheticStrategy, shown: BankStep) -> tuple[Tensor, 
 
 def _versions(view: ScoreView, *others: Tensor) -> list[int]:
     """Return how often each tensor of a view and of the others was written to; inference tensors keep no count."""
-    shown = (view.scores, view.target, view.allowed, view.relevant, *view.planes.values(), *others)
+    shown = (view.scores, view.target, view.allowed, view.relevant, view.kinds, *view.planes.values(), *others)
     return [tensor._version for tensor in shown if tensor is not None and not tensor.is_inference()]
 
 

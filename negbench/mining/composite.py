@@ -189,7 +189,8 @@ def _made(
             "parts": tuple(parts),
             "handed": tuple(handed),
             "reads": reads,
-            **{key: getattr(like, key) for key in ("n_def", "schedule", "reads_truth")},
+            "reads_truth": any(part.reads_truth for part in parts),
+            **{key: getattr(like, key) for key in ("n_def", "schedule")},
             **attributes,
         },
     )

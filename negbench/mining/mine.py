@@ -184,6 +184,7 @@ def _part(
     if task.relevant is not None:
         chosen = task.relevant.select(rows)
         relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
+    kinds = None if task.kinds is None else task.kinds(task.ids.cpu()[rows], corpus.columns).to(device)
     target = corpus.local[task.target.cpu()[rows]].to(device)
     view = ScoreView(
         scores=scores,
@@ -191,6 +192,7 @@ def _part(
         allowed=allowed,  # type: ignore[arg-type]  # None: all but the target
         refresh=refresh,
         relevant=relevant if strategy.reads_truth else None,
+        kinds=kinds if strategy.reads_truth else None,
         temperature=task.temperature,
         dim=task.queries.shape[1],
         planes=planes,
@@ -203,7 +205,7 @@ def _part(
             f"query {int(task.ids[rows[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
             "negative; enlarge the corpus or exclude fewer images"
         )
-    return ScoredBlock(rows, view, shown, room, relevant, known.to(device))
+    return ScoredBlock(rows, view, shown, room, relevant, known.to(device), kinds)
 
 
 # --- pools -------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView
+from negbench.metrics.mistakes import KINDS
 from negbench.metrics.ranks import Tally, count, descending, less, masked_scores, tally
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Mined:
     cut_tie: Tensor  # [Q] bool: the pool leaves out an allowed image that scores exactly as one that it holds
     stale: bool  # every pool equals that of the previous refresh, though not all pools hold every allowed image
     copies: int = 0  # queries whose target has the same embedding as another image of the task
+    kind_draws: Tensor | None = None  # [Q, SHARES] float32, what was drawn (`kind_shares`); None: no kinds are known
+    kind_random: Tensor | None = None  # [Q, SHARES] float32, the same expected of random draws
 
     def frame(self) -> pd.DataFrame:
         """Return one row per query with every per-query field; `negatives` and `scores` as lists."""
@@ -59,7 +62,8 @@ class Mined:
         import pyarrow as pa
 
         columns: dict[str, pa.Array] = {}
-        for name in (f.name for f in dataclasses.fields(self) if f.name not in ("stale", "copies")):
+        names = (field.name for field in dataclasses.fields(self) if field.name not in ("stale", "copies"))
+        for name in (each for each in names if getattr(self, each) is not None):
             values = getattr(self, name).numpy()
             wide = pa.array(values.ravel().astype(np.float64 if values.dtype.kind == "f" else np.int64))
             if values.ndim == 1:
@@ -84,6 +88,8 @@ class Mined:
         return {name: float(getattr(self, name).double().nanmean()) for name in means} | {
             "pool_size_median": float(np.median(self.pool_size.numpy())),  # torch.median takes the lower of two
             "draw_rank_median": float(np.median(self.draw_rank.numpy())),
+            **named_shares("draws", self.kind_draws),
+            **named_shares("random", self.kind_random),
             "fallback_below": float((self.fallback == BELOW_TARGET).sum()),
             "fallback_any": float((self.fallback == ANY_ALLOWED).sum()),
             "cut_ties": float(self.cut_tie.sum()),
@@ -109,6 +115,31 @@ class ScoredBlock:
     room: Tensor  # [b] int64, how many images are allowed
     relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
     known: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
+    kinds: Tensor | None = None  # [b, n] int8 codes of judged negatives
+
+
+SHARES = ("false", *KINDS, "unrelated")  # what an image can be to a query; unrelated: neither, or not judged
+
+
+def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tensor:
+    """[b, SHARES] float32: the share of the weights on relevant images, on judged ones by kind, and on all others.
+
+    Args:
+        kinds: [b, n] int8 codes.
+        relevant: [b, n] bool; None: nothing is known to be relevant.
+        weights: [b, n] >= 0; a row of zeros gives nan.
+    """
+    codes = kinds.long() if relevant is None else torch.where(relevant, len(KINDS) + 1, kinds.long())
+    weights = weights.double()
+    sums = torch.zeros(len(kinds), len(SHARES), dtype=torch.float64, device=kinds.device)
+    sums.scatter_add_(1, codes, weights.expand_as(codes))
+    return (sums[:, [len(KINDS) + 1, *range(1, len(KINDS) + 1), 0]] / weights.sum(1, keepdim=True)).float()
+
+
+def named_shares(what: str, shares: Tensor | None) -> dict[str, float]:
+    """Return `WHAT_KIND` -> mean of [Q, SHARES]; nothing where no kinds are known."""
+    means = [] if shares is None else shares.double().nanmean(0).tolist()
+    return {f"{what}_{name}": mean for name, mean in zip(SHARES, means, strict=False)}
 
 
 def distinct(negatives: Tensor, per_step: int) -> float:
@@ -122,18 +153,22 @@ def distinct(negatives: Tensor, per_step: int) -> float:
     return 1 + float((drawn.diff(dim=2) != 0).sum(dim=2).double().mean())
 
 
-def batch_statistics(view: ScoreView, pool: Tensor, relevant: Tensor | None = None) -> dict[str, float]:
+def batch_statistics(
+    view: ScoreView, pool: Tensor, relevant: Tensor | None = None, kinds: Tensor | None = None
+) -> dict[str, float]:
     """Return the statistics of `Mined.summary` for one batch of a batch strategy, whose pool is used whole.
 
     Args:
         view: the batch's [B, M] scores.
         pool: [B, M] bool or float weights >= 0, as the strategy returned it.
         relevant: [B, M] bool, columns known to be relevant; None: nothing is known.
+        kinds: [B, M] int8 codes of judged negatives; None: none are known.
 
     Returns:
         `pool_size`; `false_negative_rate_pool`, the share of the pool's images that are relevant;
         `false_negative_rate_draws`, their share of the weight, as every image is used; `hardness`, the weighted mean of
-        s+ - s-: means over the rows that hold an image, NaN if none does. `empty`: how many rows hold none.
+        s+ - s-: means over the rows that hold an image, NaN if none does. `empty`: how many rows hold none. Where kinds
+        are known, `draws_KIND` and `random_KIND`, shares of the weight and of the allowed images.
     """
     weights = pool.double()
     inside = weights > 0
@@ -149,7 +184,15 @@ def batch_statistics(view: ScoreView, pool: Tensor, relevant: Tensor | None = No
         "hardness": (weights * gap).sum(1) / total,
     }
     filled = size > 0
-    return {name: float(value[filled].nanmean()) for name, value in values.items()} | {"empty": float((~filled).sum())}
+    shares = dict[str, float]()
+    if kinds is not None:
+        shares = named_shares("draws", kind_shares(kinds, relevant, weights))
+        shares |= named_shares("random", kind_shares(kinds, relevant, view.allowed))
+    return (
+        shares
+        | {name: float(value[filled].nanmean()) for name, value in values.items()}
+        | {"empty": float((~filled).sum())}
+    )
 
 
 def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
@@ -164,7 +207,12 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
     if scored.relevant is not None:
         of_pool = torch.where(scored.known, count(pool & scored.relevant) / size, torch.nan)
         of_draws = torch.where(scored.known, scored.relevant.gather(1, drawn).sum(1) / drawn.shape[1], torch.nan)
-    return {
+    kinds = dict[str, Tensor]()
+    if scored.kinds is not None:
+        of_drawn = None if scored.relevant is None else scored.relevant.gather(1, drawn)
+        kinds["kind_draws"] = kind_shares(scored.kinds.gather(1, drawn), of_drawn, torch.ones_like(drawn))
+        kinds["kind_random"] = kind_shares(scored.kinds, scored.relevant, view.allowed)
+    return kinds | {
         "scores": scores,
         "positive": view.positive,
         "pool_size": size,

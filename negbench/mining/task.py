@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -33,6 +33,7 @@ class MiningTask:
         excluded: per query, columns that may never be drawn (known duplicates of the target; the reference on request).
         relevant: per query, columns known to be relevant, the target included; an empty row where nothing is known.
             None: nothing is known of any query beyond its target, and false-negative rates are NaN.
+        kinds: ([b] numbers in `ids`, [n] columns) -> [b, n] int8 codes of judged negatives; None: none are known.
         ids: [Q] int64, the queries' numbers in random streams and in messages; default 0..Q-1. `shard` keeps them.
         temperature: > 0, passed to the strategy.
         planes: further scores, by name, for strategies that declare them (`Strategy.reads`), and for `filters`.
@@ -46,6 +47,7 @@ class MiningTask:
     groups: Sequence[Tensor]
     excluded: Ragged | None = None
     relevant: Ragged | None = None
+    kinds: Callable[[Tensor, Tensor], Tensor] | None = None
     ids: Tensor = None  # type: ignore[assignment]  # resolved below
     temperature: float = DEFAULT_TEMPERATURE
     planes: Mapping[str, Plane] = field(default_factory=dict)
@@ -100,6 +102,7 @@ def mining_task(
         groups=list(dataset.groups.values()),
         excluded=scene.train.excluded(mining),
         relevant=dataset.answers,
+        kinds=dataset.kind_table if dataset.kinds else None,
         temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
         planes={

@@ -135,7 +135,7 @@ class Registry:
             self._classes[key] = _plugin_class(self.find(kind, name))
         return self._classes[key]
 
-    def make(self, kind: str, name: str, **given: Any) -> Any:
+    def make(self, kind: str, name: str, /, **given: Any) -> Any:
         """Make an instance from options, and for a backbone or a data set from what the run sets; see `build`."""
         return build(self.get(kind, name), name, **given)
 

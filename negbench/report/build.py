@@ -20,6 +20,7 @@ from negbench.report.along import budgets_chart, dial_charts, matrix_chart
 from negbench.report.charts import Chart
 from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs
+from negbench.report.kinds_chart import kinds_chart
 from negbench.report.page import Examples, Note, Page, PageSection, Part, chapters, write_page
 from negbench.report.published import rows_beside
 from negbench.report.tables import Table, tables
@@ -191,6 +192,7 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
     """Build a section for each kind of chart, with one chart per data set and backbone."""
     drawn: list[tuple[str, str, Callable[[Runs], Chart | None]]] = [
         ("false-negatives", "False negatives", figures.false_negatives),
+        ("kinds", "Kinds of negatives", kinds_chart),
         ("training", "Training", figures.training),
         ("pool-sizes", "Pool sizes", figures.pool_sizes),
         ("score-curves", "Score curves", figures.score_curves),

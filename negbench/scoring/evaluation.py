@@ -1,6 +1,6 @@
 """Score a model and the one-modality baselines on a split, by the benchmark's own protocol."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from negbench.contracts import Backbone
 from negbench.data.scene import EMBED_BATCH, Features, Split, Tokens, batches
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
 from negbench.metrics.equal_rows import Copies, keys_of
+from negbench.metrics.mistakes import CUT
 from negbench.scoring.tiles import Corpus, tiled_relevance
 
 
@@ -72,6 +73,32 @@ def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
 def rank(split: Split, queries: Tensor, candidates: Tensor) -> QueryRanks:
     """Compute per-query ranks; scores are computed block by block, never as a whole matrix."""
     return split.dataset.rank(block_scorer(queries, candidates))
+
+
+def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: Embeddings) -> QueryRanks:
+    """Compute per-query ranks, mistakes, and where queries have further wordings, `wording_range_at_10`.
+
+    That is the largest minus the smallest precision at 10 over a query's wordings, the usual text being one: the
+    linguistic sensitivity of PinPoint's code. It is nan for a query with one wording.
+    """
+    scores, asked = block_scorer(embeddings.queries, embeddings.candidates), split.dataset.queries
+    ranks = split.dataset.with_mistakes(split.dataset.rank(scores), scores)
+    most = max(len(query.wordings) for query in asked)
+    if not most:
+        return ranks
+    table = [_precision(ranks)]
+    for number in range(most):
+        tokens = backbone.tokenize([[*query.wordings, *[query.text] * most][number] for query in asked])
+        table.append(_precision(rank(split, embed_queries(backbone, scene, split, tokens), embeddings.candidates)))
+    highest, lowest = torch.stack(table).amax(0), torch.stack(table).amin(0)
+    spread = (highest - lowest).masked_fill(torch.tensor([not query.wordings for query in asked]), torch.nan)
+    return replace(ranks, values={**ranks.values, f"wording_range_at_{CUT}": spread})
+
+
+def _precision(ranks: QueryRanks) -> Tensor:
+    """[Q] float64, the relevant share of the first 10."""
+    hits = [int((ranks.relevant_ranks.row(row) <= CUT).sum()) for row in range(len(ranks))]
+    return torch.tensor(hits, dtype=torch.float64) / CUT
 
 
 def top_k(split: Split, queries: Tensor, candidates: Tensor, k: int) -> Top:

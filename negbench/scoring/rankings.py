@@ -53,7 +53,7 @@ def ranks_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking]) -> Quer
         NegbenchError: a query without a ranking; an unknown query or image; an image listed twice, or outside the
             query's gallery.
     """
-    return dataset.rank(_listed(dataset, rankings).worst, block=_BLOCK)
+    return _ranked(dataset, _listed(dataset, rankings).worst)
 
 
 def highest_ranks(dataset: Dataset, rankings: Mapping[str, Ranking]) -> QueryRanks:
@@ -61,7 +61,11 @@ def highest_ranks(dataset: Dataset, rankings: Mapping[str, Ranking]) -> QueryRan
 
     A metric is known if these ranks and those of `ranks_of_rankings` agree on it. Errors are the same.
     """
-    return dataset.rank(_listed(dataset, rankings).best, block=_BLOCK)
+    return _ranked(dataset, _listed(dataset, rankings).best)
+
+
+def _ranked(dataset: Dataset, score_block: ScoreBlock) -> QueryRanks:
+    return dataset.with_mistakes(dataset.rank(score_block, block=_BLOCK), score_block, _BLOCK)
 
 
 def first_columns(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> Tensor:
@@ -110,6 +114,9 @@ class _Listed:
         if relevant is not None:
             line[relevant.row(row)] = _UNLISTED / 2
         line[self.dataset.target_columns[row]] = _UNLISTED / 4
+        if self.dataset.kinds:
+            judged = self.dataset.kind_table(torch.tensor([row]), torch.arange(len(line)))[0] > 0
+            line[judged] = -torch.inf
         line[self.columns[row]] = self.scores[row]
         return line
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from negbench.contracts import Backbone, HoldsFeatures
 from negbench.data.held import with_features
 from negbench.data.scene import (
+    Scene,
     Split,
     Splits,
     batches,
@@ -44,6 +45,8 @@ class Encoded:
 
     run_id: str
     split: Split
+    scene: Scene
+    backbone: Backbone
     embeddings: evaluation.Embeddings
     temperature: float
     remarks: tuple[str, ...]
@@ -54,9 +57,9 @@ class Encoded:
         return self.split.dataset
 
     def ranks(self) -> QueryRanks:
-        """Per-query ranks; DataError where the labels are closed."""
+        """Per-query ranks and mistakes; DataError where the labels are closed."""
         self.dataset.require_labels()
-        return evaluation.rank(self.split, self.embeddings.queries, self.embeddings.candidates)
+        return evaluation.rank_judged(self.backbone, self.scene, self.split, self.embeddings)
 
     def top(self, k: int) -> Top:
         """Return each query's k best images."""
@@ -176,7 +179,8 @@ def encode_run(
         remarks += (
             f"embeddings of {backbone.identity.weights}: by the encoder of the run's own, or scores mean nothing",
         )
-    return Encoded(folder.run_id, scene.val, embeddings, float(backbone.temperature.detach()), remarks)
+    temperature = float(backbone.temperature.detach())
+    return Encoded(folder.run_id, scene.val, scene, backbone, embeddings, temperature, remarks)
 
 
 def trained_on(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -60,7 +61,11 @@ class Scores:
 
 def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Scores:
     """Compute the data set's own metrics from ranks; `what` names their source."""
-    return _scores(dataset, what, dataset.summarise(ranks), ranks.to_frame(), PERCENT, remarks)
+    return _scores(dataset, what, _measured(dataset, ranks), ranks.to_frame(), PERCENT, remarks)
+
+
+def _measured(dataset: Dataset, ranks: QueryRanks) -> dict[str, float]:
+    return dataset.summarise(ranks) | dataset.summarise_mistakes(ranks)
 
 
 def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:
@@ -97,8 +102,8 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     dataset.require_labels()
     rankings = read_rankings(path)
     worst, best = ranks_of_rankings(dataset, rankings), highest_ranks(dataset, rankings)
-    known, possible = dataset.summarise(worst), dataset.summarise(best)
-    unknown = tuple(name for name, value in known.items() if value != possible[name])
+    known, possible = _measured(dataset, worst), _measured(dataset, best)
+    unknown = tuple(name for name, value in known.items() if value != possible[name] and not math.isnan(value))
     scores = benchmark_scores(dataset, worst, str(path))
     if not unknown:
         return scores

@@ -65,6 +65,7 @@ class RunRecord(Closed):
     """
 
     metrics: dict[str, float] = Field(description="on the reported split at the reported epoch; GROUP/NAME for a part")
+    mistakes: Known = Field(description="judged negatives near the top, likewise; empty where none are known")
     main_metric: str = Field(description="name of the main one of `metrics`")
     baselines: dict[str, dict[str, float]] = Field(
         description="metrics of rankings without training or by one side of the query alone, by name"
@@ -382,7 +383,7 @@ def final_values(details: Mapping[str, Any]) -> dict[str, float]:
 
     The baselines' scores stay in result.json, an artifact: in MLflow they would be half of the names, and come first.
     """
-    values = dict(details["metrics"])
+    values = dict(details["metrics"]) | {f"mistakes/{k}": v for k, v in details.get("mistakes", {}).items()}
     values.update({f"mined/{name}": value for name, value in details["behaviour"].items()})
     values.update({f"regime_end/{name}": value for name, value in details.get("regime", {}).items()})
     values.update({f"used/{name}_seconds": value for name, value in details["seconds"].items()})

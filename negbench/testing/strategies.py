@@ -45,6 +45,7 @@ def _of_tables(view: ScoreView, change: Callable[[Tensor], Tensor], target: Tens
         target=target,
         allowed=change(view.allowed),
         relevant=change(view.relevant),
+        kinds=None if view.kinds is None else change(view.kinds),
         planes={name: change(plane) for name, plane in view.planes.items()},
     )
 
@@ -131,7 +132,7 @@ class StrategyTestCase:
         """
         state = global_generators()
         for view in _views(strategy):
-            names = ("scores", "target", "allowed", "relevant")
+            names = ("scores", "target", "allowed", "relevant", "kinds")
             tensors = {name: getattr(view, name) for name in names} | dict(view.planes)
             before = {name: tensor.clone() for name, tensor in tensors.items()}
             pool = strategy.pool(view)
@@ -176,7 +177,7 @@ class StrategyTestCase:
                 strategy.pool(_changed(_shown(strategy, toy_view(8, 8)), relevant=None))
             return
         for view in _views(strategy):
-            _same(strategy.pool(_changed(view, relevant=None)), strategy.pool(view))
+            _same(strategy.pool(_changed(view, relevant=None, kinds=None)), strategy.pool(view))
 
     def test_planes_may_be_partial(self, strategy: Strategy) -> None:
         """A file of scores may lack pairs: their scores are NaN, which must not reach a pool."""

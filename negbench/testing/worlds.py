@@ -27,7 +27,7 @@ def toy_view(
     ties: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> ScoreView:
-    """Make a ScoreView with ground truth, disallowed columns and every plane (also multiples of 1/1024).
+    """Make a ScoreView with ground truth, kinds, disallowed columns and every plane (also multiples of 1/1024).
 
     Scores lie in [-1, 1]. Row 0's target is its best image, row 1's its worst, and row 2 (where there is one) allows
     nothing; elsewhere a fifth of the columns is disallowed and a fifth is relevant, beside the target.
@@ -46,7 +46,7 @@ def toy_view(
     if not 1 <= columns <= _STEPS:
         raise ValueError(f"columns must be in 1..{_STEPS}, got {columns}")
     made = _made(rows, columns, seed, sign, ties, dtype)
-    tables = {name: getattr(made, name).clone() for name in ("scores", "target", "allowed", "relevant")}
+    tables = {name: getattr(made, name).clone() for name in ("scores", "target", "allowed", "relevant", "kinds")}
     return replace(made, **tables, planes={name: plane.clone() for name, plane in made.planes.items()})
 
 
@@ -72,7 +72,8 @@ def _made(rows: int, columns: int, seed: int, sign: Sign, ties: bool, dtype: tor
         name: (torch.randint(-_STEPS, _STEPS + 1, (rows, columns), generator=generator).double() / _STEPS).to(dtype)
         for name in PLANES
     }
-    return ScoreView(scores.to(dtype), target, allowed, relevant=relevant, dim=64, planes=planes)
+    kinds = torch.randint(5, (rows, columns), generator=generator).masked_fill(relevant, 0).to(torch.int8)
+    return ScoreView(scores.to(dtype), target, allowed, relevant=relevant, kinds=kinds, dim=64, planes=planes)
 
 
 def toy_bank_step(

@@ -67,8 +67,8 @@ class TestTrained(_OfAToy):
     pass
 
 
-@pytest.mark.parametrize("case", [("circo", {})], ids=["circo"])
-class TestCirco(_OfAToy):
+@pytest.mark.parametrize("case", [("circo", {}), ("icir", {})], ids=["circo", "icir"])
+class TestEvaluated(_OfAToy):
     splits = ("val",)
 
 
@@ -96,7 +96,7 @@ class TestPlugin(DatasetTestCase):
 
 def test_every_data_set_is_here():
     names = {plugin.name for plugin in registry.plugins("datasets").values() if plugin.origin == "built-in"}
-    assert names == set(toys.TOYS) == {name for name, _ in TRAINED} | {"circo", *JUDGED}
+    assert names == set(toys.TOYS) == {name for name, _ in TRAINED} | {"circo", "icir", *JUDGED}
 
 
 def test_a_data_set_of_your_own_is_short_and_so_is_what_its_author_reads():

@@ -18,6 +18,7 @@ from negbench.datasets._icons import PACKAGES
 from negbench.datasets.emoji import ARTISTS, EmojiPictures
 from negbench.datasets.verify import verify
 from negbench.errors import DataError, OptionError
+from negbench.metrics.mistakes import KINDS
 from negbench.plugins.registry import build
 
 pytest.importorskip("resvg_py")
@@ -120,17 +121,26 @@ def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it
         assert len(same) == 4
         assert query.cluster
         assert query.target_text
-    rows = [0, 57, len(data.queries) - 1]
-    off = data.attributes_off(torch.tensor(rows), torch.arange(len(data.images)))
-    for row, counts in zip(rows, off.tolist(), strict=True):
-        want, near = data.queries[row], [image for image, count in zip(data.images, counts, strict=True) if count == 1]
-        assert {image for image, count in zip(data.images, counts, strict=True) if count == 0} == set(want.relevant)
-        asked = looks[want.target or ""]
-        for image in near:
-            assert looks[image].family == asked.family
-            assert sum(a != b for a, b in zip(looks[image].look, asked.look, strict=True)) == 1
-        family = {image for image in data.images if looks[image].family == asked.family}
-        assert {count for image, count in zip(data.images, counts, strict=True) if image not in family} == {7}
+
+
+@pytest.mark.parametrize("style", ["kept", "fluent"])
+def test_kinds_follow_from_looks_families_and_a_named_artist(root, style, toys):
+    data = load(root, style=style)
+    rows = torch.tensor([0, 57, len(data.queries) - 1])
+    table = data.kind_table(rows, torch.arange(len(data.images)))
+    for row, codes in zip(rows.tolist(), table.tolist(), strict=True):
+        query, kinds = data.queries[row], dict(zip(data.images, codes, strict=True))
+        before, asked = (parse(image.split("icon-")[1]) for image in (query.reference, str(query.target)))
+        told = {n for n in range(6) if asked.look[n] != before.look[n]} | ({8} if style == "fluent" else set())
+        for image, code in kinds.items():
+            artist, shows = image.split("/")[0], parse(image.split("icon-")[1])
+            wrong = {n for n in range(6) if shows.look[n] != asked.look[n]}
+            wrong |= {6, 7} if shows.family != asked.family else set()  # another thing: two attributes of the rest
+            wrong |= {8} if style == "fluent" and artist != "fluent" else set()
+            name = toys.kind_of(wrong, told)
+            assert (name == "relevant") == (image in query.relevant)
+            assert code == (KINDS.index(name) + 1 if name in KINDS else 0)
+    assert {*table.flatten().tolist()} == {0, 1, 2, 3}
 
 
 def test_families_take_turns(root):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from negbench.datasets import _synthesis
@@ -21,6 +22,7 @@ from negbench.datasets._wording import clauses
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.datasets.synthetic import Spec, Synthetic
 from negbench.errors import DataError, OptionError
+from negbench.metrics.mistakes import KINDS
 from negbench.plugins.registry import build
 
 TINY = Spec(train_images=40, train_queries=30, val_images=24, val_queries=20, twins=2.5)
@@ -81,6 +83,19 @@ def test_attributes_file_says_what_was_drawn(folder):
         assert Attributes(**attributes[image]) == part.attributes[index]
     picture = np.asarray(Image.open(folder / "images" / "toptee" / f"{part.images[3]}.png"))
     assert (picture == render(garment(TINY, part, 3))).all()
+
+
+def test_kinds_follow_from_the_attributes_drawn(folder, toys):
+    for split, corpus in (("val", "images"), ("train", "targets")):
+        data = build(Synthetic, root=folder, split=split, corpus=corpus, images=False)
+        table = data.kind_table(torch.arange(len(data.queries)), torch.arange(len(data.images)))
+        assert {*table.flatten().tolist()} == {0, 1, 2, 3}
+        for query, row in zip(data.queries, table, strict=True):
+            asked, before = data.garments[query.target], data.garments[query.reference]
+            told = {*before.changed(asked)}
+            for image in (data.images[column] for column in data.groups[query.group].tolist()):
+                name = toys.kind_of({*asked.changed(data.garments[image])}, told)
+                assert row[data.column_of[image]] == (KINDS.index(name) + 1 if name in KINDS else 0)
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

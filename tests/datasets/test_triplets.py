@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
 from negbench.data.scene import Scenes
+from negbench.datasets._triplet_files import read_triplets
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import build, registry
@@ -100,6 +102,43 @@ def test_cells_with_lines_and_lists(tmp_path):
     assert data.queries[0].relevant == ("b", "c")
     assert data.queries[0].text == "two\nlines"
     assert [q.id for q in data.queries] == ["val-4", "val-5"]
+
+
+def test_judged_negatives_and_wordings(tmp_path):
+    rows = [
+        {"reference": "a", "text": "x", "target": "b", "split": "val", "relevant": ["e"], "wordings": ["y", "z"]}
+        | {"judged_wrong": ["c", "d"], "judged_wrong_visual": ["d"]},
+        {"reference": "c", "text": "x", "target": "d", "split": "val", "judged_wrong_composed": ["b", "lost"]},
+        {"reference": "c", "text": "x", "target": "e", "split": "val"},  # answers the query above, too
+        {"reference": "a", "text": "x", "target": "c", "split": "train"},
+    ]
+    bare = [{k: v for k, v in row.items() if not k.startswith(("judged", "word"))} for row in rows]
+    data, plain = (load(save(tmp_path / f"{n}.jsonl", each)) for n, each in enumerate((rows, bare)))
+    assert (data.identity, data.images) == (plain.identity, plain.images)
+    assert (data.kinds, plain.kinds, plain.wrong_digest) == (("composed", "visual", "unspecified"), (), "")
+    assert data.queries[0].wordings == ("y", "z")
+    assert [f"{kind} {image}" for kind, image in data.queries[0].wrong] == ["unspecified c", "visual d"]
+    table = data.kind_table(torch.arange(3), torch.tensor([data.column_of[image] for image in "abcde"]))
+    assert table.tolist() == [[0, 0, 4, 2, 0], [0, 1, 0, 0, 0], [0] * 5]
+    (remark,) = (each for each in data.remarks if "judged" in each)
+    assert remark.startswith(
+        "val: 4 judged negatives of 2 of 3 queries (2 composed, 1 visual, 1 unspecified); 1 are out"
+    )
+    cells = pd.DataFrame(
+        [{"reference": "a", "text": "x", "target": "b", "judged_wrong": "c; d", "wordings": '["y"]'}] * 2
+    )
+    cells["target"] = ["b", "e"]
+    cells.to_csv(tmp_path / "cells.csv", index=False)
+    row = read_triplets([tmp_path / "cells.csv"]).rows[0]
+    assert (row.wrong, row.wordings) == ((("unspecified", "c"), ("unspecified", "d")), ("y",))
+    for wrong, flaw in (
+        ({"judged_wrong": ["b"]}, "column 'judged_wrong': 'b' is relevant, too"),
+        ({"judged_wrong_visual": ["c"], "judged_wrong_textual": ["c"]}, "_textual': 'c' is visual, too"),
+        ({"judged_wrong": "c"}, "column 'judged_wrong': expected a list"),
+    ):
+        with pytest.raises(DataError, match=flaw) as caught:
+            load(save(tmp_path / "flawed.jsonl", [rows[3] | {"target": "b"} | wrong]))
+        assert "\n" not in str(caught.value)
 
 
 def test_a_gallery_file(file, tmp_path):

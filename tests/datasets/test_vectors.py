@@ -13,6 +13,7 @@ from negbench.datasets._synthesis import Spec, plan
 from negbench.datasets._wording import clauses
 from negbench.datasets.vectors import VectorWorld, attributes_of, look_of
 from negbench.errors import DataError, OptionError
+from negbench.metrics.mistakes import KINDS
 from negbench.plugins.registry import build, registry
 
 SMALL = {"train_images": 160, "train_queries": 120, "val_images": 120, "val_queries": 80}
@@ -64,6 +65,26 @@ def test_relevant_is_who_has_every_attribute(split, options):
 
 
 # --- dials ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("split", "options"), [("train", {}), ("val", {"look": 0.5, "twins": 1.5}), ("val", {"val_images": 16_000})]
+)
+def test_kinds_follow_from_the_attributes(split, options, toys):
+    data = load(split=split, **options)  # 16,000 images are of three categories: a category is an attribute
+    rows, columns = torch.arange(0, len(data.queries), 7), torch.arange(len(data.images) - 1, -1, -11)
+    table = data.kind_table(rows, columns)
+    assert data.kinds == KINDS[:3]
+    for place, row in enumerate(rows.tolist()):
+        query = data.queries[row]
+        asked, before = (dataclasses.astuple(attributes_of(image)) for image in (query.target, query.reference))
+        told = {n for n in range(7) if asked[n] != before[n]}
+        for at, column in enumerate(columns.tolist()):
+            has = dataclasses.astuple(attributes_of(data.images[column]))
+            name = toys.kind_of({n for n in range(7) if has[n] != asked[n]}, told)
+            assert (data.images[column] in query.relevant) == (name == "relevant")
+            assert table[place, at] == (KINDS.index(name) + 1 if name in KINDS else 0)
+    assert {*table.flatten().tolist()} >= {0, 2, 3}
 
 
 def test_lines_are_pairs_three_attributes_apart():

@@ -1,7 +1,9 @@
 """Small copies of all registered data sets, with images."""
 
 import dataclasses
+import io
 import json
+import tarfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -69,6 +71,43 @@ def circo(root: Path) -> dict[str, Any]:
     info = {"images": [{"id": 100 + n} for n in range(12)]}
     put(root / "COCO2017_unlabeled/annotations/image_info_unlabeled2017.json", info)
     write_images(root / "COCO2017_unlabeled/unlabeled2017", [f"{100 + n:012d}" for n in range(12)])
+    return {"root": root}
+
+
+def icir(root: Path) -> dict[str, Any]:
+    """Write three instances of six, five and four images, two texts each; two rows of a database are hard negatives."""
+    database, queries = [], []
+    for instance, right in (("cup", "aab"), ("car", "ab"), ("hat", "a")):
+        names = [f"database/{instance}/{instance}{n}.png" for n in range(len(right))]
+        names += [f"database/{instance}/{name}-{instance}.png" for name in ("hn/x", "hn/y", "other")]
+        texts = [f"text {letter}" for letter in right] + ["", "text z", "text z"]
+        database += [(name, text or "none", instance) for name, text in zip(names, texts, strict=True)]
+        queries += [(f"query/{instance}/q-{instance}.png", f"text {letter}", instance) for letter in sorted({*right})]
+    for name, rows in (("query", queries), ("database", database)):
+        put(root / f"{name}_files.csv", "".join(f"icir/{','.join(row)}\n" for row in rows))
+        for image in {row[0] for row in rows}:
+            write_images((root / image).parent, [Path(image).stem])
+    return {"root": root}
+
+
+def icir_shards(root: Path, folder: Path) -> dict[str, Any]:
+    """Write the folder's data as shards of two pictures each."""
+    for part in ("query", "database"):
+        text = (folder / f"{part}_files.csv").read_text()
+        put(root / f"annotations/{part}_files.csv", text)
+        (root / "webdataset" / part).mkdir(parents=True)
+        images = sorted({line.split(",")[0] for line in text.split() if "/" in line})
+        for shard in range(0, len(images), 2):
+            with tarfile.open(root / f"webdataset/{part}/{part}-{shard:06}.tar", "w") as tar:
+                for number, image in enumerate(images[shard : shard + 2], shard):
+                    entry = {"img_path": image, "instance": image.split("/")[2], "text": "as in the table"}
+                    for ending, raw in (
+                        ("json", json.dumps(entry).encode()),
+                        ("png", (folder / image.removeprefix("icir/")).read_bytes()),
+                    ):
+                        member = tarfile.TarInfo(f"{number:09}.{ending}")
+                        member.size = len(raw)
+                        tar.addfile(member, io.BytesIO(raw))
     return {"root": root}
 
 
@@ -152,6 +191,17 @@ TOYS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "hp-fashioniq": preferences,
     **{
         made.__name__.replace("_", "-"): made
-        for made in (circo, cirr, emoji, fashion200k, fashioniq, mit_states, synthetic, triplets, vectors)
+        for made in (circo, cirr, emoji, fashion200k, fashioniq, icir, mit_states, synthetic, triplets, vectors)
     },
 }
+
+
+def kind_of(wrong: set[int], told: set[int]) -> str:
+    """Tell the kind from the attributes that are wrong and those that the text changes."""
+    if not wrong:
+        return "relevant"
+    if len(wrong) == 1 and (not wrong & told or len(told) > 1):
+        return "composed"
+    if not wrong - told:
+        return "visual"
+    return "textual" if not wrong & told and len(wrong - told) >= 2 else "unrelated"

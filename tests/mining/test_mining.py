@@ -18,12 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from negbench.contracts import BatchStrategy, PlaneName, ScoreView, Strategy
 from negbench.errors import NegbenchError
+from negbench.metrics.mistakes import KINDS
 from negbench.metrics.ragged import Ragged
 from negbench.mining import mine as mining
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
-from negbench.mining.mined import Mined, batch_statistics, distinct
+from negbench.mining.mined import SHARES, Mined, batch_statistics, distinct
 from negbench.mining.planes import EmbeddedPlane
 from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
@@ -106,7 +107,9 @@ def toy_task(*, tokens: int = 1, queries: int = 41, known: bool = True, seed: in
     embeddings = normalize(torch.randn(queries, 8, generator=generator), dim=-1)
     embeddings[:3] = -normalize(candidates[target[:3]].mean(1), dim=-1)  # targets that score (near) the lowest
     lists = {"excluded": Ragged.of(excluded), "relevant": Ragged.of(relevant) if known else None}
-    return MiningTask(embeddings, candidates, target, group, groups, **lists)
+    codes = torch.randint(5, (queries, 40), generator=generator).to(torch.int8)
+    kinds = (lambda ids, columns: codes[ids][:, columns]) if known else None
+    return MiningTask(embeddings, candidates, target, group, groups, kinds=kinds, **lists)
 
 
 def scored_task(scores: list[list[float]], target: list[int], **more: Any) -> MiningTask:
@@ -127,6 +130,8 @@ def assert_same(one: Mined, other: Mined) -> None:
     for field in dataclasses.fields(Mined):
         if field.name not in ("stale", "copies"):
             a, b = getattr(one, field.name), getattr(other, field.name)
+            if a is b is None:
+                continue
             assert a.dtype == b.dtype
             assert torch.equal(a.nan_to_num(nan=-9.0), b.nan_to_num(nan=-9.0)), field.name
 
@@ -276,6 +281,24 @@ def test_shards_put_together_are_the_whole():
             f.name: getattr(whole, f.name)[rows] for f in dataclasses.fields(Mined) if f.name not in ("stale", "copies")
         }
         assert_same(part, Mined(**picked, stale=False))
+
+
+def test_draws_are_counted_by_kind():
+    task = toy_task()
+    mined = run(task, Everything(), draws=9)
+    for row in range(len(task.queries)):
+        columns = task.groups[task.group[row]]
+        codes = dict(zip(columns.tolist(), task.kinds(torch.tensor([row]), columns)[0].tolist(), strict=True))
+        right = set(task.relevant.row(row).tolist())
+        banned = {int(task.target[row]), *task.excluded.row(row).tolist()}
+        free = [column for column in columns.tolist() if column not in banned]
+        for shares, drawn in ((mined.kind_draws, mined.negatives[row].tolist()), (mined.kind_random, free)):
+            names = ["false" if column in right else (*KINDS, "unrelated")[codes[column] - 1] for column in drawn]
+            want = [names.count(name) / len(names) for name in SHARES]
+            assert shares[row].tolist() == pytest.approx(want, abs=1e-6)
+    summary = mined.summary()
+    assert sum(summary[f"draws_{name}"] for name in SHARES) == pytest.approx(1, abs=1e-6)
+    assert not any(name.startswith("draws_") for name in run(toy_task(known=False), Everything()).summary())
 
 
 def test_large_corpora_shrink_the_block(sized):

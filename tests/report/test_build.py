@@ -122,8 +122,8 @@ def text_of(compared: Path) -> str:
 @pytest.mark.slow
 def test_every_section_is_there_and_linked(page):
     want = [
-        "leader", "false-negatives", "training", "pool-sizes", "score-curves", "behaviour", "gallery", "negatives",
-        "tests", "cells",
+        "leader", "false-negatives", "kinds", "training", "pool-sizes", "score-curves", "behaviour", "gallery",
+        "negatives", "tests", "cells",
     ]  # fmt: skip
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]

@@ -78,6 +78,11 @@ def oracle_all(view: ScoreView, row: int, strategy: Any) -> set[int]:
     return {j for j in allowed(view, row) if not view.relevant[row, j]}
 
 
+def oracle_kind(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    names = ("unrelated", "composed", "visual", "textual", "unspecified")
+    return {j for j in oracle_all(view, row, strategy) if names[view.kinds[row, j]] == strategy.kind}
+
+
 def oracle_after_target(view: ScoreView, row: int, strategy: Any) -> set[int]:
     free = oracle_all(view, row, strategy)
     return set([j for j in ranking_below(view, row) if j in free][: strategy.k])
@@ -241,6 +246,7 @@ LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
     ("after-target", after_target, ({"k": 1}, {"k": 4}, {"k": 100})),
     ("cirqrs", cirqrs, ({"n_neg": 1}, {"n_neg": 5}, {"n_neg": 50})),
     ("oracle-all", oracle_all, ({},)),
+    ("oracle-kind", oracle_kind, ({}, {"kind": "visual"}, {"kind": "unspecified"}, {"kind": "unrelated"})),
     ("oracle-after-target", oracle_after_target, ({"k": 1}, {"k": 4}, {"k": 100})),
     ("shifted-top-k", shifted_top_k, (
         {"start": 0, "stop": 3}, {"start": 2, "stop": 7}, {"start": 10, "stop": 210}, {"start": "12.5%", "stop": "50%"},

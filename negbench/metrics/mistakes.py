@@ -1,0 +1,93 @@
+"""Mistakes of a ranking: judged negatives near its top, by kind. Ties count against the model.
+
+A judged negative is known not to answer its query although it looks so: *visual* fits the reference but not the text,
+*textual* fits the text but not the reference, *composed* is one step away from right, *unspecified* is of a kind that
+nobody wrote down. A table of kinds holds codes: 0 for any other image, 1 + the place in `KINDS` for a judged one.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from negbench.metrics.ragged import Ragged
+from negbench.metrics.ranks import among_first, checked_scores, count, less, masked_scores
+
+KINDS = ("composed", "visual", "textual", "unspecified")
+CUT = 10  # images of a ranking that a person looks at
+
+
+def kinds_by_attributes(asked: Tensor, changed: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
+    """Tell the kind of every image from its attributes.
+
+    With c the attributes that the text changes and r the others, an image is composed if exactly one of all is wrong,
+    and that one is in r or not alone in c; visual if r is right, otherwise; textual if c is right and at least two of
+    r are wrong. An image with all attributes right is relevant, any other one unrelated: both have the code 0.
+
+    Args:
+        asked: [B, A] integers, the attributes of a right answer.
+        changed: [B, A] bool, whether the text changes the attribute.
+        shown: [N, A] integers, the images' attributes.
+
+    Returns:
+        [B, N] int8 codes, and [B, N] int8, how many attributes are wrong.
+
+    Example:
+        >>> asked, changed = torch.tensor([[1, 5, 5]]), torch.tensor([[True, False, False]])
+        >>> kinds_by_attributes(asked, changed, torch.tensor([[1, 5, 5], [1, 5, 0], [0, 5, 5], [1, 0, 0], [0, 0, 5]]))
+        (tensor([[0, 1, 2, 3, 0]], dtype=torch.int8), tensor([[0, 1, 1, 2, 2]], dtype=torch.int8))
+    """
+    of_text = torch.zeros(len(asked), len(shown), dtype=torch.int8)
+    of_rest = torch.zeros_like(of_text)
+    for want, told, has in zip(asked.T, changed.T, shown.T, strict=True):
+        wrong = want[:, None] != has
+        of_text += wrong & told[:, None]
+        of_rest += wrong & ~told[:, None]
+    off = of_text + of_rest
+    composed = (off == 1) & ((of_rest == 1) | (changed.sum(1) > 1)[:, None])
+    visual = (of_rest == 0) & (of_text > 0) & ~composed
+    textual = (of_text == 0) & (of_rest > 1)
+    return composed + 2 * visual.to(torch.int8) + 3 * textual.to(torch.int8), off
+
+
+def mistakes(
+    scores: Tensor, kinds: Tensor, right: Ragged, known: Sequence[str], allowed: Tensor | None = None
+) -> dict[str, Tensor]:
+    r"""Measure per query how high judged negatives rank; equal scores put them first.
+
+    - `wrong_at_10`: their share of the first 10; `KIND/wrong_at_10`: that of one kind, where a kind is known.
+    - `any_wrong_at_10`: 1 where one is among the first 10.
+    - `wrong_first`: 1 where the best of them ranks above the best right image.
+    - `neg_recall_at_10`: PinPoint's NegRecall@10 (Mahadev et al., CVPR 2026, as its code computes it),
+      :math:`|W_{10}| / \min(|W|, 10)`, and 0 where a query has none.
+
+    Args:
+        scores: [B, N] float of any sign, compared in float32.
+        kinds: [B, N] int8 codes.
+        right: B rows of ranks, those of the right images (`relevant_ranks`).
+        known: kinds that the data know.
+        allowed: [B, N] bool, the candidates; default: all.
+
+    Returns:
+        Name -> [B] float64; nan where no candidate of the query is judged, but for `neg_recall_at_10`.
+
+    Raises:
+        NegbenchError: a score is NaN.
+    """
+    scores = checked_scores(scores).cpu()
+    allowed = torch.ones_like(kinds, dtype=torch.bool) if allowed is None else allowed
+    wrong = (kinds > 0) & allowed
+    none, size, total = ~wrong.any(1), count(allowed).clamp(max=CUT), count(wrong)
+    first = among_first(scores, wrong, CUT, allowed)
+    found = count(first).double()
+    named = {
+        f"{kind}/wrong_at_{CUT}": count(first & (kinds == KINDS.index(kind) + 1)).double() / size for kind in known
+    }
+    best = masked_scores(scores, wrong).amax(1, keepdim=True)
+    rank = 1 + count(allowed & ~wrong & less(best, scores))
+    row = torch.arange(len(right)).repeat_interleave(right.lengths)
+    above = rank < torch.full_like(rank, torch.iinfo(torch.int64).max).scatter_reduce(0, row, right.values, "amin")
+    values = {f"wrong_at_{CUT}": found / size, **(named if {*known} - {"unspecified"} else {})}
+    values |= {f"any_wrong_at_{CUT}": found > 0, "wrong_first": above}
+    judged = {name: value.double().masked_fill(none, torch.nan) for name, value in values.items()}
+    return judged | {f"neg_recall_at_{CUT}": found / total.clamp(1, CUT)}

@@ -1,0 +1,50 @@
+"""The figure of a rule's draws and of its mistakes, by kind of judged negative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from negbench.analysis.kinds import KindShares, kind_shares
+from negbench.report.charts import GREY, PALETTE, Chart, Panel, tall_enough
+from negbench.report.figures import Runs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Line = tuple[str, Sequence[KindShares]]
+
+
+def kinds_chart(runs: Runs) -> Chart | None:
+    """Draw each strategy's draws and mistakes by kind; None where the data judge no negatives."""
+    lines = [(group.labels["strategy"], shares) for group in runs.groups if (shares := kind_shares(group))]
+    if not lines:
+        return None
+    text = (
+        f"Shares of judged negatives, {runs.size}. Left: of the draws, means over refreshes. Right: of the first ten "
+        "images of the scored split. Each has a 95 % interval of its own over seeds, on the right over queries, too. "
+        "Grey: expected of random draws."
+    )
+    titles, tall = ("drawn", "left among the first ten"), tall_enough(len(lines) * (1 + len(lines[0][1])))
+    panels = tuple(Panel(title, _draw(lines, side), tall) for side, title in enumerate(titles))
+    return Chart(runs.key("kinds"), "Negatives drawn, and mistakes left, by kind", text, panels, 2)
+
+
+def _draw(lines: Sequence[Line], side: int) -> Callable[[Axes], None]:
+    """Draw one side: a row per strategy, in it a mark and an interval per kind."""
+
+    def draw(axes: Axes) -> None:
+        count = len(lines[0][1])
+        for place, kind in enumerate(share.kind for share in lines[0][1]):
+            y = np.arange(len(lines)) + (place + 1) / (count + 1) - 0.5
+            shares = [shares[place] for _, shares in lines]
+            mean, low, high = 100 * np.array([(each.drawn, each.left)[side] for each in shares]).T
+            axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
+            if not side:
+                axes.plot([100 * each.random for each in shares], y, "|", color=GREY)
+        axes.set_yticks(range(len(lines)), [name for name, _ in lines])
+        axes.set(ylim=(len(lines) - 0.5, -0.5), xlabel="%")
+
+    return draw

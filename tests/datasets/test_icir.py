@@ -1,0 +1,129 @@
+"""i-CIR: values by hand on three instances with ties, two layouts of one benchmark, and what may be missing."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from negbench.cli.main import run as negbench
+from negbench.datasets.icir import Icir
+from negbench.datasets.verify import verify
+from negbench.errors import DataError
+from negbench.loop.runs import Bench, run_config
+from negbench.metrics.average_precision import trapezoid_average_precision
+from negbench.metrics.ragged import Ragged
+from negbench.plugins.registry import build
+from negbench.systems.system import load_config
+
+SCORES = {  # of each query, in the order of its instance's database: right images, two of hn/, another text
+    "cup text a": (0.9, 0.5, 0.5, 0.7, 0.1, 0.1),
+    "cup text b": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    "car text a": (0.2, 0.2, -0.1, 0.3, 0.2),
+    "car text b": (0.1, 0.9, 0.1, 0.1, 0.1),
+    "hat text a": (-0.9, 0.1, 0.1, 0.1),
+}
+OWN = {  # by hand, the authors' rule in the order of the database
+    "cup text a": (1 + (1 / 2 + 2 / 3) / 2) / 2.00001,
+    "cup text b": (1 / 3) / 2 / 1.00001,
+    "car text a": (1 / 2) / 2 / 1.00001,
+    "car text b": 1 / 1.00001,
+    "hat text a": (1 / 4) / 2 / 1.00001,
+}
+TIES = {"cup text a": (1 + 2 / 4) / 2, "cup text b": 1 / 6, "car text a": 1 / 4, "car text b": 1, "hat text a": 1 / 4}
+
+
+@pytest.fixture(scope="module", params=["folder", "shards"])
+def root(request, toys, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("icir")
+    toys.icir(folder / "folder")
+    if request.param == "shards":
+        toys.icir_shards(folder / "shards", folder / "folder")
+    return folder / request.param
+
+
+def load(root, **options) -> Icir:
+    return build(Icir, root=root, split="val", **options)
+
+
+def test_values_by_hand(root):
+    data = load(root)
+    names = [f"{query.group} {query.text}" for query in data.queries]
+    table = torch.full((5, len(data.images)), 9.0)  # images of other instances do not count
+    for row, query in enumerate(data.queries):
+        table[row, data.groups[query.group]] = torch.tensor(SCORES[names[row]])
+
+    def score_block(rows, columns):
+        return table[rows][:, columns]
+
+    ranks = data.with_mistakes(data.rank(score_block, block=2), score_block)
+    own, ties = (data.per_query(ranks, [name])[name].values.tolist() for name in ("map", "map_ties"))
+    assert dict(zip(names, own, strict=True)) == pytest.approx(OWN, abs=1e-12)
+    assert dict(zip(names, ties, strict=True)) == pytest.approx(TIES, abs=1e-12)
+    assert data.summarise(ranks) == pytest.approx(
+        {"map": sum(OWN.values()) / 5, "map_ties": sum(TIES.values()) / 5}, abs=1e-12
+    )
+    mistakes = data.summarise_mistakes(ranks)
+    assert mistakes["wrong_first"] == pytest.approx(3 / 5)
+    assert mistakes["visual/wrong_at_10"] == pytest.approx((2 / 6 + 3 / 6 + 2 / 5 + 2 / 5 + 1 / 4) / 5)
+    assert mistakes["unspecified/wrong_at_10"] == pytest.approx((2 / 6 + 2 / 6 + 2 / 5 + 2 / 5 + 2 / 4) / 5)
+    assert "map" not in mistakes
+
+
+def test_trapezoids_by_hand():
+    got = trapezoid_average_precision(Ragged.of([[3, 0], [], [1]]))
+    assert got.tolist() == pytest.approx([(1 + (1 / 3 + 2 / 4) / 2) / 2.00001, 0, 0.25 / 1.00001], abs=1e-12)
+
+
+def test_both_layouts_are_one_benchmark(root, toys, tmp_path):
+    data, folder = load(root), build(Icir, **toys.icir(tmp_path), split="val")
+    assert (data.queries, data.images) == (folder.queries, folder.images)
+    for image in data.all_images:
+        assert data.open_image(image).tobytes() == folder.open_image(image).tobytes()
+    assert not list(root.rglob("*.png")) or (root / "query").is_dir()  # nothing is unpacked
+    report = verify("icir", {"root": root})
+    assert [(each.split, each.queries, sum(each.gallery.values())) for each in report.splits] == [("val", 5, 15)]
+    assert report.images == 18
+    assert report.problems == []
+    assert any("1,883 of 202 are published" in note for note in report.notes)
+
+
+def test_what_is_missing_is_said(root, tmp_path):
+    with pytest.raises(DataError, match=r"webdataset/query/\*.tar"):
+        load(tmp_path)
+    copy = shutil.copytree(root, tmp_path / "copy")
+    tables = copy / "annotations" if (copy / "annotations").is_dir() else copy
+    flawed = {
+        "query_files.csv": (
+            "query/cup/q-cup.png,text c,cup",
+            "line 6: no image of instance 'cup' has the text 'text c'",
+        ),
+        "database_files.csv": ("database/cup/9.png,a, b,cup", "line 16: expected image,text,instance without other"),
+    }
+    for name, (line, message) in flawed.items():
+        text = (tables / name).read_text()
+        (tables / name).write_text(f"{text}{line}\n")
+        with pytest.raises(DataError, match=message):
+            load(copy)
+        (tables / name).write_text(text)
+    last = max(copy.rglob("*.tar"), default=copy / "database/hat/other-hat.png")
+    last.unlink()
+    with pytest.raises(DataError, match="of 18 images are missing"):
+        load(copy)
+    assert load(copy, images=False).kinds == ("visual", "unspecified")
+    if last.suffix == ".tar":
+        last.write_bytes(b"no tar file")
+        with pytest.raises(DataError, match=f"{last.name} is not a readable tar file"):
+            load(copy)
+
+
+def test_a_run_is_evaluated_on_it(root, tmp_path, toy_sets, capsys):
+    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*toy_sets, "train.epochs=1"])
+    folder = run_config(config, Bench.open(tmp_path / "runs", "none")).folder
+    assert negbench(["evaluate", str(folder.path), "--dataset", "icir", "--data-root", str(root), "--json"]) == 0
+    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    assert list(metrics)[:2] == ["map", "map_ties"]
+    assert 0 < metrics["map"] < 1
+    assert 0 <= metrics["visual/wrong_at_10"] <= metrics["wrong_at_10"] <= 1
+    assert negbench(["data", "verify", "icir", "--data-root", str(root)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "clean"

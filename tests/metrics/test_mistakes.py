@@ -1,0 +1,89 @@
+"""Mistakes against loops that sort one row at a time, kinds against the sentences that define them."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from negbench.metrics.metric import Metric, stored
+from negbench.metrics.mistakes import CUT, KINDS, kinds_by_attributes, mistakes
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.ragged import Ragged
+from negbench.metrics.ranks import among_first, relevant_ranks
+
+
+def test_every_image_has_the_kind_that_its_definition_says(toys):
+    images = torch.tensor(list(itertools.product((0, 1), repeat=4)))
+    seen = set()
+    for told in (each for size in (1, 2, 3, 4) for each in itertools.combinations(range(4), size)):
+        changed = torch.tensor([[place in told for place in range(4)]])
+        codes, off = kinds_by_attributes(torch.ones(1, 4, dtype=torch.int64), changed, images)
+        for image, code, count in zip(images.tolist(), codes[0].tolist(), off[0].tolist(), strict=True):
+            wrong = {place for place in range(4) if image[place] == 0}
+            name = toys.kind_of(wrong, set(told))
+            assert code == (KINDS.index(name) + 1 if name in KINDS else 0), (told, image)
+            assert count == len(wrong)
+            seen.add(name)
+    assert seen == {"relevant", "unrelated", *KINDS[:3]}
+
+
+def loop(scores: list[float], kinds: list[int], right: set[int], allowed: list[bool]) -> dict[str, float]:
+    """Measure one row; of equal scores judged negatives come first, and right images last."""
+    columns = [j for j in range(len(scores)) if allowed[j]]
+    order = sorted(columns, key=lambda j: (-scores[j], kinds[j] == 0, j in right, j))
+    first, judged = order[:CUT], [j for j in columns if kinds[j]]
+    found = [kinds[j] for j in first if kinds[j]]
+    values = {f"neg_recall_at_{CUT}": len(found) / max(1, min(len(judged), CUT))}
+    values[f"wrong_at_{CUT}"] = len(found) / len(first) if judged else math.nan
+    for code, kind in enumerate(KINDS, 1):
+        values[f"{kind}/wrong_at_{CUT}"] = found.count(code) / len(first) if judged else math.nan
+    values[f"any_wrong_at_{CUT}"] = float(bool(found)) if judged else math.nan
+    best = next((j for j in order if kinds[j] or j in right), None)
+    values["wrong_first"] = float(best is not None and kinds[best] > 0) if judged else math.nan
+    return values
+
+
+@pytest.mark.parametrize("width", [4, 30, 200])
+@pytest.mark.parametrize("levels", [2, 6, 10_000])
+def test_mistakes_are_those_of_a_loop(width, levels):
+    generator = torch.Generator().manual_seed(width + levels)
+    rows = 40
+    scores = torch.randint(-levels, levels, (rows, width), generator=generator).float() / 7
+    kinds = (torch.rand(rows, width, generator=generator) * 8).to(torch.int8) % 5
+    kinds[torch.rand(rows, width, generator=generator) < 0.5] = 0
+    kinds[0] = 0
+    right = Ragged.of([[row % width, (row + 1) % width] for row in range(rows)])
+    kinds[torch.arange(rows).repeat_interleave(2), right.values] = 0
+    allowed = torch.rand(rows, width, generator=generator) < 0.8
+    allowed[torch.arange(rows).repeat_interleave(2), right.values] = True
+    ranks = relevant_ranks(scores, right, allowed)
+    got = mistakes(scores, kinds, ranks, KINDS, allowed)
+    for row in range(rows):
+        want = loop(scores[row].tolist(), kinds[row].tolist(), {*right.row(row).tolist()}, allowed[row].tolist())
+        assert want.keys() == got.keys()
+        for name, value in want.items():
+            assert float(got[name][row]) == pytest.approx(value, nan_ok=True), (row, name)
+
+
+def test_values_by_hand():
+    scores = torch.tensor([[0.9, 0.5, 0.5, -0.1], [0.9, 0.8, -0.5, -0.6]])
+    kinds = torch.tensor([[0, 4, 0, 4], [0, 0, 0, 0]], dtype=torch.int8)
+    got = mistakes(scores, kinds, Ragged.of([[3], [1]]), ("unspecified",))
+    assert got.keys() == {"wrong_at_10", "any_wrong_at_10", "wrong_first", "neg_recall_at_10"}  # no table by kind
+    assert [float(got[name][0]) for name in got] == [0.5, 1, 1, 1]
+    assert [math.isnan(got[name][1]) for name in got] == [True, True, True, False]
+    which = torch.tensor([[True, False, True, True]])
+    assert among_first(torch.zeros(1, 4), which, 2, torch.ones_like(which)).tolist() == [[True, False, True, False]]
+
+
+def test_stored_values_survive_a_table_and_are_averaged_over_the_queries_that_have_one():
+    value = torch.tensor([0.5, math.nan, 0.25], dtype=torch.float64)
+    rank = torch.tensor([1, 2, 3])
+    ranks = QueryRanks(("a", "b", "c"), ("x",) * 3, rank, rank + 9, Ragged.of([[1], [2], [3]]), values={"v": value})
+    again = QueryRanks.from_frame(QueryRanks.concatenated([ranks, ranks]).to_frame()).select([3, 1, 2])
+    for each in (ranks, again):
+        metric = Metric((stored("v"),))
+        assert metric.mean(each) == pytest.approx(0.375)
+        assert metric.of(each).mean == pytest.approx(0.375)
+    assert again.values["v"].tolist()[::2] == [0.5, 0.25]

@@ -1,0 +1,69 @@
+"""Draws and mistakes by kind: means of what runs stored, in the figure and in the answer's sentence."""
+
+import numpy as np
+import pytest
+
+from negbench.analysis.answer import say
+from negbench.analysis.findings import stored
+from negbench.analysis.kinds import kind_shares, kinds_answer
+from negbench.analysis.leader import ordered
+from negbench.analysis.statistics import over_seeds
+from negbench.metrics.mistakes import KINDS
+from negbench.report.figures import parts_of
+from negbench.report.kinds_chart import kinds_chart
+
+
+def test_an_interval_over_seeds_by_hand():
+    half = 4.302653 * 0.1 / 3**0.5  # Student's 97.5 % quantile with two degrees of freedom
+    assert over_seeds([0.5, 0.6, 0.7]) == pytest.approx((0.6, 0.6 - half, 0.6 + half))
+    assert over_seeds([0.1, 0.5]).low == 0
+    assert np.isnan(over_seeds([0.2])[1:]).all()
+
+
+def test_shares_are_the_means_of_what_the_runs_stored(compared):
+    findings = stored(compared, "small")
+    for group in findings.groups:
+        shares = kind_shares(group)
+        assert [share.kind for share in shares] == list(KINDS[:3])
+        for share in shares:
+            values = np.stack([run.ranks()[f"value:{share.kind}/wrong_at_10"] for run in group.runs])
+            assert share.left.mean == pytest.approx(np.nanmean(values, axis=1).mean())
+            assert share.left.low <= share.left.mean <= share.left.high
+            drawn = [[row[f"draws_{share.kind}"] for row in r["behaviour_by_refresh"]] for r in group.results]
+            assert share.drawn.mean == pytest.approx(np.mean([np.mean(rows) for rows in drawn]))
+            assert 0 < share.random < 1
+        for result in group.results:
+            for row in result["behaviour_by_refresh"]:
+                assert row["draws_false"] == pytest.approx(row["false_negative_rate_draws"], abs=1e-6)
+
+
+def test_the_figure_shows_them(compared):
+    from matplotlib.figure import Figure
+
+    findings = stored(compared, "small")
+    (runs,) = parts_of(ordered(findings.groups, findings.rows), findings.rows)
+    chart = kinds_chart(runs)
+    for side, panel in enumerate(chart.panels):
+        axes = Figure().add_subplot()
+        panel.draw(axes)
+        assert [label.get_text() for label in axes.get_yticklabels()] == [g.labels["strategy"] for g in runs.groups]
+        for place, container in enumerate(axes.containers):
+            shares = [kind_shares(group)[place] for group in runs.groups]
+            assert list(container[0].get_xdata()) == pytest.approx([100 * (s.drawn, s.left)[side].mean for s in shares])
+            assert container.get_label() == KINDS[place]
+        assert len(axes.containers) == 3
+
+
+def test_the_answer_names_the_most_frequent_mistake(compared):
+    findings = stored(compared, "small")
+    groups = ordered(findings.plain, findings.main)
+    (line,) = kinds_answer(groups)
+    assert line in say(findings)
+    group = groups[0]
+    most = max(kind_shares(group), key=lambda share: share.left.mean)
+    assert line.startswith(
+        f"`{group.labels['strategy']}` draws {100 * most.drawn.mean:.1f} % {most.kind} negatives (random"
+    )
+    assert f"), and {100 * most.left.mean:.1f} % of its first ten are such; `" in line
+    assert line.count(" are such") == 3  # a strategy once, whatever the losses
+    assert kinds_answer([]) == []
