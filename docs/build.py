@@ -25,7 +25,7 @@ import negbench
 from negbench.cli.list_ import explained
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.plugins.registry import KINDS, registry
-from negbench.report.charts import PALETTE, Chart, Panel, svg
+from negbench.report.charts import PALETTE, Chart, Panel, picture
 from negbench.report.reproduce import reproduction_page
 from negbench.settings.config import flattened
 from negbench.settings.options import Options
@@ -208,7 +208,7 @@ def pool_picture(name: str, cls: type[Strategy]) -> str:
         axes.set(xlabel="rank", ylabel="score")
 
     chart = Chart(f"pool-{name}", f"Pool of {name}", "", (Panel("", draw),))
-    drawn = base64.b64encode(svg(chart)).decode("ascii")
+    drawn = base64.b64encode(picture(chart)).decode("ascii")
     image = f'<img src="data:image/svg+xml;base64,{drawn}" alt="Pool of {name}">'
     weighted = "; larger dots are drawn more often" if len(pool[inside].unique()) > 1 else ""
     reads = f" {', '.join(cls.reads).capitalize()} scores are the row's own with noise." if cls.reads else ""

@@ -1,0 +1,89 @@
+"""Losses compared: means over shared strategies, against sums by hand; headlines of many tables."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from negbench.analysis.answer import _tally, _turns
+from negbench.analysis.collapse import Ends
+from negbench.analysis.contrasts import CONTRAST, contrast_text, contrasts
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, rows_of
+from negbench.analysis.words import shortened
+from negbench.scoring.stored import Values
+
+LABELS = {"dataset": "d", "backbone": "b"}
+SEEDS = {"x": (0, 1, 2, 3), "y": (3, 2, 1), "z": (0, 1, 2)}  # of three strategies
+
+
+def table(loss: str, lift: float, ends: dict[str, Ends] | None = None) -> VerdictTable:
+    """Return a table whose queries differ; `lift` raises all of them, and y by half as much again."""
+    difficulty = np.random.default_rng(0).uniform(0.2, 0.5, 400)
+    values = {
+        name: Values(
+            np.stack([difficulty + 0.001 * seed + lift * (1.5 if name == "y" else 1) for seed in seeds]), seeds, None
+        )
+        for name, seeds in SEEDS.items()
+    }
+    return VerdictTable({**LABELS, "loss": loss}, "m", {"m": values}, ends=ends or {})
+
+
+def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
+    tables = [table("l1", 0.05), table("l2", 0.0)]
+    (made,) = contrasts(tables)
+    assert (made.labels["loss"], {*made.values["m"]}) == (OVER_ALL, {"l1", "l2"})
+    high, low = sorted(rows_of(made, Rules()), key=lambda row: -row.mean)
+    assert (high.strategy, high.seeds, high.facts) == ("l1", 2, {CONTRAST: "loss", "strategies": 3})  # seeds 1 and 2
+    assert low.gap == pytest.approx((0.05 + 0.075 + 0.05) / 3)
+    assert low.standing == "worse"
+    rows = [list(rows_of(each, Rules())) for each in tables]
+    assert contrast_text([low, high], rows) == (
+        f"m averaged over 3 strategies: l1 beats l2 by 5.83 [{100 * low.gap_low:.2f}, {100 * low.gap_high:.2f}] "
+        "points (higher with 3 of 3)."
+    )
+    text = contrast_text([replace(low, standing="undecided"), high], rows)
+    assert "l1 is undecided against l2, 5.83 [" in text
+    fallen = {"y": Ends(collapsed=frozenset({1}))}
+    (left,) = contrasts([tables[0], table("l2", 0.0, fallen)])
+    assert next(row for row in rows_of(left, Rules()) if row.strategy == "l2").gap == pytest.approx(0.05)
+    assert contrasts([tables[0]]) == []
+    other = replace(tables[1], values={"m": {"w": tables[1].values["m"]["x"]}})
+    assert contrasts([tables[0], other]) == []  # no strategy in common
+
+
+def row(strategy: str, mean: float, **labels: object) -> VerdictRow:
+    columns = {"dataset": "d", "loss": "l", "backbone": "b", "alpha": 0.05, "negatives": 1.0} | labels
+    return VerdictRow(
+        strategy=strategy, metric="m", main=True, mean=mean, sd=0, low=0, high=0, seeds=2, queries=9, baseline="",
+        verdict="not compared", **columns,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
+    tables = [
+        [row("a", 0.2, loss="l1", standing="best"), row("b", 0.1, loss="l1", beaten_by=("a",))],
+        [row("a", 0.1, loss="l2", beaten_by=("b",)), row("b", 0.2, loss="l2", standing="highest")],
+        [row("a", 0.3, loss="l3", standing="highest"), row("b", 0.2, loss="l3")],
+    ]
+    assert _tally(tables) == (
+        "m in 3 blocks of equally many negatives, by loss: highest is a at 2 (ahead of all others at 1), "
+        "b at 1 (ahead of all others at 0)."
+    )
+    (turn,) = _turns([each for members in tables for each in members])
+    assert turn.startswith("The order turns: with l1 a is ahead of b; with l2 it is the other way round")
+    assert "each table alone at 95 %" in turn
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["fashioniq", "cirr"], ["fashioniq", "cirr"]),
+        (["v@twins3-500x300-e5"], ["v@twins3"]),
+        (["v@twins1-500x300-e5", "v@twins3-500x300-f6"], ["v@twins1", "v@twins3"]),
+        (["v@twins1-500-e5", "v@twins1-900-f6"], ["v@500", "v@900"]),
+        (["v@twins1-500-e5", "v@twins1-500-f6"], ["v@twins1-500-e5", "v@twins1-500-f6"]),  # only the digest differs
+        (["v@twins1-e5", "w@twins1-f6", "cirr"], ["v@twins1", "w@twins1", "cirr"]),
+    ],
+)
+def test_names_of_worlds_are_shortened_to_what_differs(names, short):
+    assert list(shortened(names).values()) == short
