@@ -60,7 +60,7 @@ class Rules:
         Raises:
             UnknownNameError: the baseline is none of the strategies, or a data set has no such metric.
         """
-        if self.baseline is not None and _named(self.baseline, plugins) is None:
+        if self.baseline is not None and named(self.baseline, plugins) is None:
             raise UnknownNameError("--baseline", self.baseline, sorted(plugins))
         for names in metrics if self.metric is not None else ():
             self.main(names[0], names)
@@ -81,12 +81,12 @@ class Rules:
     def choose(self, plugins: Mapping[str, str]) -> str | None:
         """Choose the baseline among these strategies (label -> plug-in); None if the requested one is not there."""
         if self.baseline is not None:
-            return _named(self.baseline, plugins)
+            return named(self.baseline, plugins)
         by_default = (label for name in DEFAULT_BASELINES for label, plugin in plugins.items() if plugin == name)
         return next(by_default, next(iter(plugins), None))
 
 
-def _named(name: str, plugins: Mapping[str, str]) -> str | None:
+def named(name: str, plugins: Mapping[str, str]) -> str | None:
     """Return the label of this name, printed or as --strategies takes it, or a plug-in's only label; else None."""
     spelled = {label.replace("(", ":").replace(", ", ":").rstrip(")"): label for label in plugins}
     if name in plugins or name in spelled:
@@ -278,9 +278,14 @@ def negatives_of(group: CellGroup) -> float:
 
 
 def distinct_of(group: CellGroup) -> float:
-    """Return the different images per query and step, averaged over refreshes and runs; of a batch, its members."""
-    numbers = group.values("behaviour", "distinct") or group.values("negatives_per_query")
-    return float(np.mean(numbers)) if numbers else math.nan
+    """Return the different images per query and step, averaged over refreshes and runs; of a batch, its members.
+
+    Runs record those drawn; a union's members come on top.
+    """
+    drawn, config = group.values("behaviour", "distinct"), group.configs[0]
+    members = negatives_of(group) - config.train.draws if drawn and "+" in config.strategy.name else 0.0
+    numbers = drawn or group.values("negatives_per_query")
+    return float(np.mean(numbers)) + members if numbers else math.nan
 
 
 def rounded(negatives: float) -> float:

@@ -1,6 +1,7 @@
-"""Losses compared: means over shared strategies, against sums by hand; headlines of many tables."""
+"""Losses compared, against sums by hand; headlines of many tables; what else an answer says of its rows."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,9 +9,14 @@ import pytest
 from negbench.analysis.answer import _tally, _turns
 from negbench.analysis.collapse import Ends
 from negbench.analysis.contrasts import CONTRAST, contrast_text, contrasts
-from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, rows_of
+from negbench.analysis.deciding import decided_text, rules_of
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, distinct_of, rows_of
 from negbench.analysis.words import shortened
+from negbench.errors import UnknownNameError
+from negbench.grid.compare import over_recipe
 from negbench.scoring.stored import Values
+from negbench.settings.config import build_config
+from negbench.settings.options import Compare
 
 LABELS = {"dataset": "d", "backbone": "b"}
 SEEDS = {"x": (0, 1, 2, 3), "y": (3, 2, 1), "z": (0, 1, 2)}  # of three strategies
@@ -87,3 +93,39 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
 )
 def test_names_of_worlds_are_shortened_to_what_differs(names, short):
     assert list(shortened(names).values()) == short
+
+
+def test_a_union_counts_the_members_that_are_drawn_by_no_rule():
+    """61 negatives, of which the rule draws 2 that are 1 image: 60 different ones."""
+    group = SimpleNamespace(
+        configs=[build_config([{"strategy": "in-batch+qure", "train": {"num_negatives": 2}}])],
+        values=lambda *name: {("behaviour", "distinct"): [1.0, 1.0], ("negatives_per_query",): [61.0]}[name],
+    )
+    assert distinct_of(group) == 60.0  # type: ignore[arg-type]
+    group.configs = [build_config([{"strategy": "qure", "train": {"num_negatives": 2}}])]
+    assert distinct_of(group) == 1.0  # type: ignore[arg-type]
+
+
+def test_looks_say_which_strategies_collapsed():
+    rows = [row("a", 0.3), row("b", 0.1, collapsed=2), row("c", 0.1, collapsed=1)]
+    assert decided_text(rows[:1], "best") == "first place is decided"
+    assert decided_text(rows, "best") == "first place is decided, as b and c collapsed and cannot be first"
+    assert decided_text(rows[1:], "best") == "every strategy collapsed: more seeds decide nothing"
+    assert decided_text(rows, "all") == "all pairs are decided"
+
+
+def test_a_recipes_baseline_that_is_not_compared_is_left_out(tmp_path, capsys):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[compare]\nbaseline = "in-batch"\nstrategies = ["in-batch", "qure"]\n', encoding="utf-8")
+    run = SimpleNamespace(card=SimpleNamespace(metrics=["m"]))
+    cell = SimpleNamespace(labels={"strategy": "qure", "dataset": "d"}, facts={"plugin": "qure"}, run=run)
+
+    def rules(**given: str) -> Rules:
+        asked = over_recipe(Compare(recipe=recipe, strategies="qure", **given))
+        return rules_of(SimpleNamespace(asked=asked, cells=[cell]))  # type: ignore[arg-type]
+
+    assert rules().baseline is None
+    assert "the recipe's baseline 'in-batch' is none of these strategies" in capsys.readouterr().err
+    with pytest.raises(UnknownNameError, match="--baseline 'top-k'"):
+        rules(baseline="top-k")
+    assert rules(baseline="qure").baseline == "qure"
