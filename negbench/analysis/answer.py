@@ -67,9 +67,8 @@ def headlines(findings: Findings) -> list[str]:
     ]
     if len(firsts) > _TABLES:
         firsts = [_tally(list(_tables(findings.main).values()))]
-    contrasted, tables = _tables(findings.contrasts), list(_tables(findings.main).values())
-    between = [_prefix(place, list(contrasted)) + contrast_text(own, tables) for place, own in contrasted.items()]
-    return [*firsts, *between]
+    contrasted = _tables(findings.contrasts)
+    return [*firsts, *(_prefix(place, list(contrasted)) + contrast_text(own) for place, own in contrasted.items())]
 
 
 def _below(findings: Findings) -> list[str]:
@@ -123,9 +122,7 @@ def _turns_along(axis: str, words: str, rows: Sequence[VerdictRow]) -> Iterator[
     for row in (row for row in rows if getattr(row, axis) and OVER_ALL not in row.table_key):
         rest = tuple(label for name, label in zip(TABLE_AXES, row.table_key, strict=True) if name != axis)
         worlds.setdefault(rest, {}).setdefault(getattr(row, axis), []).append(row)
-    named = {
-        key: f"after {key} epochs" if axis == "epochs" else f"with {key}" for own in worlds.values() for key in own
-    }
+    named = "after {} epochs" if axis == "epochs" else "with {}"
     level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - rows[0].alpha):g} %)"
     for tables in worlds.values():
         order = sorted(tables, key=lambda key: int(key) if axis == "epochs" else 0)
@@ -138,7 +135,8 @@ def _turns_along(axis: str, words: str, rows: Sequence[VerdictRow]) -> Iterator[
         for (one, other), pairs in turns.items():
             ahead = ", ".join(f"{a} is ahead of {b}" for a, b in pairs[:_NAMED])
             ahead += f" and {len(pairs) - _NAMED} more pairs" * (len(pairs) > _NAMED)
-            yield f"The order turns: {named[one]} {ahead}; {named[other]} it is the other way round{level}."
+            places = named.format(one), named.format(other)
+            yield f"The order turns: {places[0]} {ahead}; {places[1]} it is the other way round{level}."
         if len(beats) > 1 and not turns:
             yield f"No decided order turns between the {words} {listed(order, 9)}{level}."
 
@@ -165,15 +163,14 @@ def _orders(findings: Findings) -> dict[tuple[str, ...], list[str]]:
 
 def _tally(tables: Sequence[Sequence[VerdictRow]]) -> str:
     """Count in how many tables each strategy is the highest of those with equally many negatives, and the best."""
-    blocks = [block for table in tables for block in equally_many(table).values() if len(block) > 1]
-    first = Counter(max(block, key=lambda row: row.mean).strategy for block in blocks)
+    blocks = [block for table in tables for block in equally_many(table).values()]
+    first = Counter(max(each, key=lambda row: (row.standing != "collapsed", row.mean)).strategy for each in blocks)
     ahead = Counter(row.strategy for block in blocks for row in block if row.standing == "best")
     counts = [f"{name} at {n} (ahead of all others at {ahead[name]})" for name, n in first.most_common(_NAMED)]
-    varied = [axis for index, axis in enumerate(TABLE_AXES) if len({table[0].table_key[index] for table in tables}) > 1]
-    return (
-        f"{label_of(tables[0][0].metric)} in {len(blocks)} blocks of equally many negatives, by {listed(varied)}: "
-        f"highest is {', '.join(counts)}."
+    what = (
+        f"{label_of(tables[0][0].metric)} in {len(tables)} tables with {len(blocks)} blocks of equally many negatives"
     )
+    return f"{what}: highest is {', '.join(counts)}."
 
 
 def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:

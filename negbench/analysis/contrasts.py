@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from negbench.analysis.verdicts import OVER_ALL, TABLE_AXES, VerdictRow, VerdictTable, alike_but, side_by_side
+from negbench.analysis.verdicts import OVER_ALL, VerdictRow, VerdictTable, alike_but, side_by_side
 from negbench.analysis.words import in_points, label_of, signed
 
 CONTRAST = "contrast"  # the fact of a row that names its axis; its `strategy` is a value of that axis
@@ -36,27 +36,15 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     return VerdictTable({**tables[0].labels, axis: OVER_ALL}, main, {main: values}, facts=facts)
 
 
-def contrast_text(rows: Sequence[VerdictRow], tables: Sequence[Sequence[VerdictRow]]) -> str:
-    """Compare the rows of a contrast with the highest of them: verdicts, intervals, and how many strategies agree.
-
-    Args:
-        rows: of one contrast.
-        tables: rows of every table of strategies.
-    """
+def contrast_text(rows: Sequence[VerdictRow]) -> str:
+    """Compare the rows of a contrast with the highest of them: verdicts and intervals."""
     best, *rest = sorted(rows, key=lambda row: -row.mean)
-    axis, count = best.facts[CONTRAST], best.facts["strategies"]
-
-    def means(level: str) -> dict[str, float]:
-        place = tuple(level if name == axis else getattr(best, name) for name in TABLE_AXES)
-        return {row.strategy: row.mean for table in tables for row in table if row.table_key == place}
-
-    parts = []
-    for row in rest:
-        here, there = means(best.strategy), means(row.strategy)
-        shared = {*here} & {*there}
-        gap = f"{signed(row.gap, row.gap_low, row.gap_high, sign=False)} points"
-        words = {"worse": "beats {} by {}", "equal": f"is equal to {{}} within {in_points(row.margin)}, {{}} higher"}
-        text = words.get(row.standing, "is undecided against {}, {} higher").format(row.strategy, gap)
-        parts.append(f"{text} (higher with {sum(here[name] > there[name] for name in shared)} of {len(shared)})")
-    over = f"averaged over {count} strategies" if count > 1 else "with the only shared strategy"
-    return f"{label_of(best.metric)} {over}: {best.strategy} {'; '.join(parts)}."
+    words = {"worse": "beats {} by {}", "equal": f"is equal to {{}} within {in_points(best.margin)}, {{}} higher"}
+    parts = [
+        words.get(row.standing, "is undecided against {}, {} higher").format(
+            row.strategy, f"{signed(row.gap, row.gap_low, row.gap_high, sign=False)} points"
+        )
+        for row in rest
+    ]
+    over = f"averaged over {best.facts['strategies']} strategies" * (best.facts["strategies"] > 1)
+    return f"{label_of(best.metric)} {over or 'with the only shared strategy'}: {best.strategy} {'; '.join(parts)}."

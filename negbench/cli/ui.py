@@ -52,6 +52,7 @@ def ui(given: Mapping[str, Any]) -> None:
     if asked.tracking_uri is None and not any((*root.glob("*/config.json"), *root.glob("*/study.json"))):
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
     tracker = Tracker.open(root, asked.tracking_uri)
+    typer.echo(f"reading {root}, and copying to MLflow what its store lacks ...")
 
     def mend() -> Iterator[str]:
         yield from restore(tracker)

@@ -130,9 +130,8 @@ def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Ch
             reach = {steps[row.epochs] for row in members}
             for number, (strategy, style) in enumerate(styles.items()):
                 own = sorted((row for row in members if row.strategy == strategy), key=lambda row: steps[row.epochs])
-                beside = (max(reach) / min(reach)) ** (
-                    0.015 * (number - (len(styles) - 1) / 2)
-                )  # so that bars are apart
+                # so that bars are apart
+                beside = (max(reach) / min(reach)) ** (0.015 * (number - (len(styles) - 1) / 2))
                 lines.append((strategy, [steps[row.epochs] * beside for row in own], own, style | _MARKED))
             _draw_means(axes, lines)
             log_axis(axes)

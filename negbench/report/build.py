@@ -247,10 +247,8 @@ def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
     """Return the data sets, seeds, epochs, the last run's date, and negbench's version."""
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]
-    sizes, epochs = (
-        sorted({len(group.runs) for group in groups}),
-        sorted({config.train.epochs or 0 for config in configs}),
-    )
+    sizes = sorted({len(group.runs) for group in groups})
+    epochs = sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
     return (
         _joined(shortened(group.labels["dataset"] for group in groups).values()),  # without the world of each seed

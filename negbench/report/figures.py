@@ -88,10 +88,8 @@ def parts_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> li
     for group in groups:
         labels = group.labels
         parts.setdefault((labels["dataset"], labels["backbone"], int(labels.get("epochs", 0))), []).append(group)
-    short, varied = (
-        shortened(dataset for dataset, _, _ in parts),
-        [len({*each}) > 1 for each in zip(*parts, strict=True)],
-    )
+    short = shortened(dataset for dataset, _, _ in parts)
+    varied = [len({*each}) > 1 for each in zip(*parts, strict=True)]
 
     def where(place: tuple[str, str, int]) -> str:
         words = (short[place[0]], place[1], f"{place[2]} epochs")

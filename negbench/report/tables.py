@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal
+from typing import Literal, get_args
 
 import pandas as pd
 
@@ -207,9 +207,10 @@ _LATEX = str.maketrans(
 )
 
 
-def printed(
-    table: Table, form: Literal["latex", "markdown"], columns: Sequence[str] = (), epochs: Sequence[int] = ()
-) -> str:
+Paper = Literal["latex", "markdown"]
+
+
+def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequence[int] = ()) -> str:
     """Write a leader table for a paper: what differs between rows, and these columns, in blocks; the best is bold.
 
     Args:
@@ -222,10 +223,10 @@ def printed(
         UnknownNameError: a column or a budget that the table lacks.
     """
     frame = table.frame
-    for flag, given, known in (("--columns", columns, [*frame]), ("--epochs", epochs, _budgets(frame))):
+    for flag, given, known in (("--columns", columns, [*frame]), ("--epochs", epochs, [*frame.get("epochs", [])])):
         for name in given:
             if str(name) not in known:
-                raise UnknownNameError(flag, str(name), known)
+                raise UnknownNameError(flag, str(name), list(dict.fromkeys(known)))
     if epochs:
         frame = frame[frame["epochs"].isin([str(each) for each in epochs])]
     apart = [name for name in (*AXES, NEGATIVES.title) if name in frame and frame[name].nunique() > 1]
@@ -262,14 +263,10 @@ def printed(
 
 def leader_text(findings: Findings, asked: Report) -> str:
     """Write the leader tables of a comparison as LaTeX or Markdown, with the columns and budgets asked for."""
-    form: Literal["latex", "markdown"] = "latex" if asked.latex else "markdown"
+    forms = [form for form in get_args(Paper) if getattr(asked, form)]
     columns = [name.strip() for name in asked.columns.split(",") if name.strip()]
     leaders = [table for table in tables(findings) if table.name == "table"]
-    return "\n".join(printed(table, form, columns, parse_epochs(asked.epochs)) for table in leaders)
-
-
-def _budgets(frame: pd.DataFrame) -> list[str]:
-    return list(dict.fromkeys(frame["epochs"])) if "epochs" in frame else []
+    return "\n".join(printed(each, form, columns, parse_epochs(asked.epochs)) for form in forms for each in leaders)
 
 
 def _latex(text: object) -> str:

@@ -415,13 +415,12 @@ class Report(RunsOptions, PluginOptions):
     @model_validator(mode="after")
     def _page_or_table(self) -> Self:
         """Refuse options of the page beside a printed table, and of a table that is not printed."""
-        given, forms = self.model_fields_set, [f"--{name}" for name in ("latex", "markdown") if getattr(self, name)]
-        idle = {"card", "figures", "galleries"} if forms else {"columns", "epochs"}
-        for name in sorted(idle & given):
-            need = f"has no effect beside {forms[0]}" if forms else "needs --latex or --markdown"
+        printing = self.latex or self.markdown
+        need = "has no effect beside --latex and --markdown" if printing else "needs --latex or --markdown"
+        for name in sorted(
+            self.model_fields_set & ({"card", "figures", "galleries"} if printing else {"columns", "epochs"})
+        ):
             raise OptionError(f"--{name} {need}")
-        if len(forms) > 1:
-            raise OptionError("--latex and --markdown print one table: leave one of them out")
         return self
 
 

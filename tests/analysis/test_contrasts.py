@@ -42,13 +42,11 @@ def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
     assert (high.strategy, high.seeds, high.facts) == ("l1", 2, {CONTRAST: "loss", "strategies": 3})  # seeds 1 and 2
     assert low.gap == pytest.approx((0.05 + 0.075 + 0.05) / 3)
     assert low.standing == "worse"
-    rows = [list(rows_of(each, Rules())) for each in tables]
-    assert contrast_text([low, high], rows) == (
-        f"m averaged over 3 strategies: l1 beats l2 by 5.83 [{100 * low.gap_low:.2f}, {100 * low.gap_high:.2f}] "
-        "points (higher with 3 of 3)."
-    )
-    text = contrast_text([replace(low, standing="undecided"), high], rows)
-    assert "l1 is undecided against l2, 5.83 [" in text
+    interval = f"[{100 * low.gap_low:.2f}, {100 * low.gap_high:.2f}]"
+    text = f"m averaged over 3 strategies: l1 beats l2 by 5.83 {interval} points."
+    assert contrast_text([low, high]) == text
+    open_row = replace(low, standing="undecided")
+    assert f"l1 is undecided against l2, 5.83 {interval} points higher" in contrast_text([open_row, high])
     fallen = {"y": Ends(collapsed=frozenset({1}))}
     (left,) = contrasts([tables[0], table("l2", 0.0, fallen)])
     assert next(row for row in rows_of(left, Rules()) if row.strategy == "l2").gap == pytest.approx(0.05)
@@ -72,7 +70,7 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
         [row("a", 0.3, loss="l3", standing="highest"), row("b", 0.2, loss="l3")],
     ]
     assert _tally(tables) == (
-        "m in 3 blocks of equally many negatives, by loss: highest is a at 2 (ahead of all others at 1), "
+        "m in 3 tables with 3 blocks of equally many negatives: highest is a at 2 (ahead of all others at 1), "
         "b at 1 (ahead of all others at 0)."
     )
     (turn,) = _turns([each for members in tables for each in members])

@@ -69,8 +69,7 @@ def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path
     assert (tmp_path / "t.tex").read_text(encoding="utf-8") == text.removesuffix("\n")
     for given, problem in (
         (["--columns", "R@10"], "--columns needs --latex or --markdown"),
-        (["--latex", "--card"], "--card has no effect beside --latex"),
-        (["--latex", "--markdown"], "leave one of them out"),
+        (["--latex", "--card"], "--card has no effect beside --latex and --markdown"),
         (["--figures", "gif"], "--figures 'gif'"),
     ):
         refused(["report", "small", *given, *where], problem)
