@@ -143,7 +143,7 @@ def _card_row(name: str, shared: Mapping[str, Any], row: Mapping[str, Any]) -> t
     values = row["metrics"].get(metric) or [math.nan]
     gap = [math.nan if test.get(key) is None else test[key] for key in ("gap", "gap_low", "gap_high")]
     return (
-        f"[{name}]({name}.md)",
+        f"[{name}]({name}.json)",
         f"{row['strategy']} ({row['loss']})",
         next(iter(shortened([row["dataset"]]).values())),
         "-" if row["negatives"] is None else f"{row['negatives']:.3g}",

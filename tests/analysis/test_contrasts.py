@@ -116,12 +116,13 @@ def test_a_recipes_baseline_that_is_not_compared_is_left_out(tmp_path, capsys):
     recipe = tmp_path / "r.toml"
     recipe.write_text('[compare]\nbaseline = "in-batch"\nstrategies = ["in-batch", "qure"]\n', encoding="utf-8")
     run = SimpleNamespace(card=SimpleNamespace(metrics=["m"]))
-    cell = SimpleNamespace(labels={"strategy": "qure", "dataset": "d"}, facts={"plugin": "qure"}, run=run)
 
-    def rules(**given: str) -> Rules:
+    def rules(name: str = "qure", **given: str) -> Rules:
+        cell = SimpleNamespace(labels={"strategy": name, "dataset": "d"}, facts={"plugin": name}, run=run)
         asked = over_recipe(Compare(recipe=recipe, strategies="qure", **given))
         return rules_of(SimpleNamespace(asked=asked, cells=[cell]))  # type: ignore[arg-type]
 
+    assert rules("in-batch").baseline == "in-batch"
     assert rules().baseline is None
     assert "the recipe's baseline 'in-batch' is none of these strategies" in capsys.readouterr().err
     with pytest.raises(UnknownNameError, match="--baseline 'top-k'"):
