@@ -41,6 +41,12 @@ pictures: $(VENV)/.pictures ## real pictures: fetch four icon packages with npm,
 	$(BIN)/negbench data fetch emoji --out data/emoji
 	$(BIN)/negbench compare --recipe emoji --data-root data/emoji --workers 2 --name emoji
 
+CARD ?= demo
+card: $(VENV)/.full ## a result card for docs/cards: make card CARD=demo, or another recipe of a comparison (emoji after `make pictures`)
+	$(BIN)/negbench compare --recipe $(CARD) --workers 2 --name $(CARD) $(if $(wildcard data/$(CARD)),--data-root data/$(CARD))
+	$(BIN)/negbench report $(CARD) --card --galleries 0
+	cp runs/$(CARD)/card.json docs/cards/$(CARD).json
+
 test faults attack: export PYTHONDONTWRITEBYTECODE = # keep bytecode: tests start many interpreters, and pytest rewrites their files
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
@@ -84,4 +90,4 @@ system: ## install Debian packages for the browser tests (as root); without them
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium
 
-.PHONY: help install demo pictures test gpu faults attack fuzz mutants pinned lint docs bench system
+.PHONY: help install demo pictures card test gpu faults attack fuzz mutants pinned lint docs bench system

@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import importlib
 import inspect
+import json
+import math
 import re
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import negbench
+from negbench.analysis.words import label_of, percent, shortened, signed
 from negbench.cli.list_ import explained
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.plugins.registry import KINDS, registry
-from negbench.report.charts import PALETTE, Chart, Panel, svg
+from negbench.report.charts import PALETTE, Chart, Panel, picture
 from negbench.report.reproduce import reproduction_page
 from negbench.settings.config import flattened
 from negbench.settings.options import Options
@@ -41,7 +44,7 @@ SOURCES = {
 TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbones", "datasets": "Data sets"}
 CONCEPTS = ("concepts", "regimes", "statistics", "field")
 API = ("commands", "options", "mining", "strategies", "models", "data", "testing", "statistics")
-COMPARE = ("ten_minutes", "emoji", "own_data", "reading_a_comparison")
+COMPARE = ("ten_minutes", "emoji", "own_data", "reading_a_comparison", "share")
 MINE = ("other_trainers", "own_encoder", "false_negatives", "judged_negatives")
 PLUG_IN = ("own_strategy", "own_loss", "own_backbone")
 RESULTS = ("findings", "claims", "reproduce", "cards/index")
@@ -108,6 +111,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "contributing.md", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
     yield "api/options.md", options_page()
     yield "reproduce.md", reproduction_page()
+    yield "cards/index.md", cards_page()
     for kind in KINDS:
         yield f"{kind}/index.md", index(kind)
         for name in names(kind):
@@ -120,6 +124,35 @@ def pages() -> Iterator[tuple[str, str]]:
         script = ROOT / "docs" / "howto" / f"{name}.py"
         if script.exists():
             yield f"howto/{name}.md", notebook(script.read_text(encoding="utf-8"), script.name)
+
+
+def cards_page() -> str:
+    """Return how to contribute result cards, and a table of all of them, a row for each strategy."""
+    folder = ROOT / "docs" / "cards"
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        rows += [_card_row(path.stem, card["settings"], row) for row in card.get("rows", ())]
+    head = ("card", "rule", "data", "negatives", "epochs", "temperature", "metric", "mean %", "points behind the best")
+    return (folder / "index.md").read_text(encoding="utf-8") + "\n" + table(head, rows)
+
+
+def _card_row(name: str, shared: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
+    settings, test = {**shared, **row["settings"]}, row["test"] or {}
+    metric = test.get("metric") or next(iter(row["metrics"]))
+    values = row["metrics"].get(metric) or [math.nan]
+    gap = [math.nan if test.get(key) is None else test[key] for key in ("gap", "gap_low", "gap_high")]
+    return (
+        f"[{name}]({name}.json)",
+        f"{row['strategy']} ({row['loss']})",
+        next(iter(shortened([row["dataset"]]).values())),
+        "-" if row["negatives"] is None else f"{row['negatives']:.3g}",
+        str(settings.get("train.epochs", "-")),
+        str(settings.get("loss.tau") or "the backbone's"),
+        label_of(metric),
+        percent(sum(values) / len(values)),
+        signed(*gap),
+    )
 
 
 def names(kind: str) -> list[str]:
@@ -209,7 +242,7 @@ def pool_picture(name: str, cls: type[Strategy]) -> str:
         axes.set(xlabel="rank", ylabel="score")
 
     chart = Chart(f"pool-{name}", f"Pool of {name}", "", (Panel("", draw),))
-    drawn = base64.b64encode(svg(chart)).decode("ascii")
+    drawn = base64.b64encode(picture(chart)).decode("ascii")
     image = f'<img src="data:image/svg+xml;base64,{drawn}" alt="Pool of {name}">'
     weighted = "; larger dots are drawn more often" if len(pool[inside].unique()) > 1 else ""
     reads = f" {', '.join(cls.reads).capitalize()} scores are the row's own with noise." if cls.reads else ""

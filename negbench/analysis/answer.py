@@ -1,18 +1,20 @@
 """A comparison's answer in words: who is best, who loses and by how much, what is undecided, and where it holds."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
+from negbench.analysis.contrasts import contrast_text
 from negbench.analysis.findings import Findings
 from negbench.analysis.kinds import kinds_answer
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, ordered
 from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
 from negbench.analysis.plateau import rates_answer, trained_out
-from negbench.analysis.regime_card import in_words, last_regime_card
+from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, TABLE_AXES, VerdictRow, rounded
-from negbench.analysis.words import bracket, in_points, label_of, listed, percent, signed
+from negbench.analysis.words import bracket, in_points, label_of, listed, percent, shortened, signed
 from negbench.display import duration
 from negbench.grid.comparison import CellGroup, group_key
 from negbench.grid.dials import Dials
@@ -20,6 +22,7 @@ from negbench.grid.dials import Dials
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 3
 _NAMED = 4  # most strategies named in a list
+_TABLES = 6  # most tables with a headline each
 WORDS = {  # of a verdict; {} is the strategy that others are compared with
     "better": "better than {}",
     "worse": "worse than {}",
@@ -31,23 +34,16 @@ WORDS = {  # of a verdict; {} is the strategy that others are compared with
 def say(findings: Findings) -> list[str]:
     """Write the answer, a line per entry; none where nothing was judged.
 
-    First each table's order (over all first), or along dials the points at which each strategy is best; then what is
-    undecided, what the intervals cover, the regime, learning rates, unfinished training, and what tuning gained.
+    First the `headlines`; then what else tables say, what is undecided, what the intervals cover, the regime, learning
+    rates, unfinished training, and what tuning gained.
     """
     if not findings.rows:
         return []
     rows = findings.main
-    epochs = {group.labels.get("epochs", ""): group.configs[0].train.epochs or 0 for group in findings.groups}
-    passes = {
-        budget: f"{count} pass{'es' * (count != 1)}" for budget, count in epochs.items()
-    }  # over the train queries
-    lengths = {budget: f"{n:,} steps ({passes[budget]})" for budget, n in steps_of(findings.groups).items()}
-    lines = _points(findings.dials, rows) if findings.dials.axes else [*_orders(rows, lengths), *_turns(rows)]
-    if findings.dials.axes and unequal_steps(findings.groups):
-        lines.append("Points of equally many epochs differ in their numbers of steps: the table of points has them.")
+    lines = [*headlines(findings), *_below(findings)]
     price = open_pairs(findings.groups, [row for row in rows if OVER_ALL not in row.table_key])
     return [
-        *lines,
+        *dict.fromkeys(lines),
         *([f"{price[0].upper()}{price[1:]}."] if price else []),
         *filter(None, [warm_ups(findings.groups)]),
         *_covers(rows),
@@ -58,6 +54,33 @@ def say(findings: Findings) -> list[str]:
         *tuned_answer(tunings_of(findings.document), findings.gains),
         *kinds_answer(ordered(findings.plain, rows)),
     ]
+
+
+def headlines(findings: Findings) -> list[str]:
+    """Return what stands on top: a line for every table, or one that holds for all; and losses, backbones compared.
+
+    Along dials, the count of points; of several data sets or backbones, the tables over all.
+    """
+    if findings.dials.axes or not findings.rows:
+        return _points(findings.dials, findings.main)[:1] if findings.rows else []
+    orders = _orders(findings)
+    firsts = [lines[0] for place, lines in orders.items() if OVER_ALL in place] or [
+        line for line, *_ in orders.values()
+    ]
+    if len(firsts) > _TABLES:
+        firsts = [_tally(list(_tables(findings.main).values()))]
+    contrasted = _tables(findings.contrasts)
+    return [*firsts, *(_prefix(place, list(contrasted)) + contrast_text(own) for place, own in contrasted.items())]
+
+
+def _below(findings: Findings) -> list[str]:
+    """Return what the tables say besides the headlines."""
+    rows = findings.main
+    if findings.dials.axes:
+        unequal = "Points of equally many epochs differ in their numbers of steps: the table of points has them."
+        return [*_points(findings.dials, rows)[1:], *[unequal] * bool(unequal_steps(findings.groups))]
+    orders = list(_orders(findings).values())
+    return [*(line for line, *_ in orders), *(line for lines in orders for line in lines[1:]), *_turns(rows)]
 
 
 # --- a table -----------------------------------------------------------------------------------------------------
@@ -85,46 +108,78 @@ def warm_ups(groups: Sequence[CellGroup]) -> str:
     return "" if alike else f"Epochs of warm-up on the whole corpus: {', '.join(parts)}."
 
 
+_AMONG = {"epochs": "training budgets", "loss": "losses", "backbone": "backbones", "dataset": "data sets"}
+
+
 def _turns(rows: Sequence[VerdictRow]) -> list[str]:
-    """Say which orders turn between two training budgets: A beats B, decided, at one, and B beats A at the other."""
-    worlds: dict[tuple[str, ...], dict[int, Sequence[VerdictRow]]] = {}
-    for row in (row for row in rows if row.epochs):
-        rest = tuple(label for axis, label in zip(TABLE_AXES, row.table_key, strict=True) if axis != "epochs")
-        table = worlds.setdefault(rest, {})
-        table[int(row.epochs)] = [*table.get(int(row.epochs), ()), row]
-    lines = []
+    """Say which orders turn between budgets, losses, backbones or data sets.
+
+    A beats B, decided, in one table, and B beats A in another.
+    """
+    return list(dict.fromkeys(line for axis, words in _AMONG.items() for line in _turns_along(axis, words, rows)))
+
+
+def _turns_along(axis: str, words: str, rows: Sequence[VerdictRow]) -> Iterator[str]:
+    worlds: dict[tuple[str, ...], dict[str, list[VerdictRow]]] = {}
+    for row in (row for row in rows if getattr(row, axis) and OVER_ALL not in row.table_key):
+        rest = tuple(label for name, label in zip(TABLE_AXES, row.table_key, strict=True) if name != axis)
+        worlds.setdefault(rest, {}).setdefault(getattr(row, axis), []).append(row)
+    named = "after {} epochs" if axis == "epochs" else "with {}"
+    level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - rows[0].alpha):g} %)"
     for tables in worlds.values():
-        beats = {n: {(a, row.strategy) for row in tables[n] for a in row.beaten_by} for n in sorted(tables)}
-        turns: dict[tuple[int, int], list[tuple[str, str]]] = {}
-        for short, long in combinations(beats, 2):
-            for pair in sorted(beats[short]):
-                if pair[::-1] in beats[long] and not any(pair in pairs for pairs in turns.values()):
-                    turns.setdefault((short, long), []).append(pair)
-        for (short, long), pairs in turns.items():
+        order = sorted(tables, key=lambda key: int(key) if axis == "epochs" else 0)
+        beats = {key: {(a, row.strategy) for row in tables[key] for a in row.beaten_by} for key in order}
+        turns: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for one, other in combinations(beats, 2):
+            for pair in sorted(beats[one]):
+                if pair[::-1] in beats[other] and not any(pair in pairs for pairs in turns.values()):
+                    turns.setdefault((one, other), []).append(pair)
+        for (one, other), pairs in turns.items():
             ahead = ", ".join(f"{a} is ahead of {b}" for a, b in pairs[:_NAMED])
             ahead += f" and {len(pairs) - _NAMED} more pairs" * (len(pairs) > _NAMED)
-            lines.append(f"The order turns: after {short} epochs {ahead}; after {long} it is the other way round.")
+            places = named.format(one), named.format(other)
+            yield f"The order turns: {places[0]} {ahead}; {places[1]} it is the other way round{level}."
         if len(beats) > 1 and not turns:
-            lines.append(f"No decided order turns between {min(beats)} and {max(beats)} epochs.")
-    return list(dict.fromkeys(lines))
+            yield f"No decided order turns between the {words} {listed(order, 9)}{level}."
 
 
-def _orders(rows: Sequence[VerdictRow], lengths: Mapping[str, str]) -> list[str]:
-    """Describe every table: the first lines of all tables, then the others."""
+def _tables(rows: Sequence[VerdictRow]) -> dict[tuple[str, ...], list[VerdictRow]]:
+    """Group rows by their tables: over all first, then by training budget."""
     tables: dict[tuple[str, ...], list[VerdictRow]] = {}
     for row in sorted(rows, key=lambda row: (OVER_ALL not in row.table_key, int(row.epochs or 0))):
         tables.setdefault(row.table_key, []).append(row)
-    orders = [
-        [_prefix(place, list(tables)) + line for line in _order(table, lengths.get(table[0].epochs))]
+    return tables
+
+
+def _orders(findings: Findings) -> dict[tuple[str, ...], list[str]]:
+    """Describe every table."""
+    tables = _tables(findings.main)
+    epochs = {group.labels.get("epochs", ""): group.configs[0].train.epochs or 0 for group in findings.groups}
+    passes = {budget: f"{n} pass{'es' * (n != 1)}" for budget, n in epochs.items()}  # over the train queries
+    lengths = {budget: f"{n:,} steps ({passes[budget]})" for budget, n in steps_of(findings.groups).items()}
+    return {
+        place: [_prefix(place, list(tables)) + line for line in _order(table, lengths.get(table[0].epochs))]
         for place, table in tables.items()
-    ]
-    return [line for lines in (*(each[:1] for each in orders), *(each[1:] for each in orders)) for line in lines]
+    }
+
+
+def _tally(tables: Sequence[Sequence[VerdictRow]]) -> str:
+    """Count in how many tables each strategy is the highest of those with equally many negatives, and the best."""
+    blocks = [block for table in tables for block in equally_many(table).values()]
+    first = Counter(max(each, key=lambda row: (row.standing != "collapsed", row.mean)).strategy for each in blocks)
+    ahead = Counter(row.strategy for block in blocks for row in block if row.standing == "best")
+    counts = [f"{name} at {n} (ahead of all others at {ahead[name]})" for name, n in first.most_common(_NAMED)]
+    what = (
+        f"{label_of(tables[0][0].metric)} in {len(tables)} tables with {len(blocks)} blocks of equally many negatives"
+    )
+    return f"{what}: highest is {', '.join(counts)}."
 
 
 def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
     """Return the labels that distinguish this table: 'cirr, info-nce: '; '' for the only one."""
     varied = [index for index in range(len(TABLE_AXES)) if len({each[index] for each in places}) > 1]
-    words = [place[index] + " epochs" * (TABLE_AXES[index] == "epochs") for index in varied if place[index]]
+    short = shortened([each[TABLE_AXES.index("dataset")] for each in places])
+    words = [short.get(place[i], place[i]) + " epochs" * (TABLE_AXES[i] == "epochs") for i in varied if place[i]]
     return ", ".join(dict.fromkeys(words)) + ": " * bool(varied)
 
 
@@ -336,13 +391,11 @@ def _saturated(rows: Sequence[VerdictRow]) -> list[str]:
 
 
 def _regime(groups: Sequence[CellGroup]) -> list[str]:
-    """Describe the regime at the last refresh, per data set; nothing for more than three data sets."""
-    names = sorted({group.labels["dataset"] for group in groups})
-    lines = []
-    for name in names if len(names) <= 3 else ():
-        results = [result for group in groups if group.labels["dataset"] == name for result in group.results]
-        cards = [last_regime_card(result) for result in results if result.get("regime_by_refresh")]
-        if cards:
-            where = f" on {name}" * (len(names) > 1)
-            lines.append(f"Regime{where}: {in_words(cards)}. The answer holds for this regime.")
-    return lines
+    """Say for which models the answer holds, per data set; nothing for more than three data sets."""
+    of_dataset = last_cards(groups)
+    several = len(of_dataset) > 1
+    return [
+        f"Valid for models that rank {first_share(cards)} % of their training targets first{f' on {name}' * several}."
+        for name, cards in of_dataset.items()
+        if len(of_dataset) <= 3
+    ]

@@ -11,13 +11,14 @@ from negbench.analysis.differences import differences
 from negbench.analysis.findings import judge_so_far
 from negbench.analysis.prices import floor_of, seeds_for
 from negbench.analysis.statistics import Difference
-from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, tables_of
-from negbench.analysis.words import label_of, percent
-from negbench.display import duration
+from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, label_for, tables_of
+from negbench.analysis.words import label_of, listed, percent
+from negbench.display import duration, notes
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import CellGroup, ComparisonFolder, GroupKey, group_key
 from negbench.grid.looks import Looks
-from negbench.settings.options import Compare, parse_seeds
+from negbench.settings.layers import read_recipe
+from negbench.settings.options import Compare, PairsToDecide, parse_seeds
 from negbench.store.runfolder import RunFolder
 
 _DECIDED = {"baseline": "each difference from the baseline is", "all": "all pairs are", "best": "first place is"}
@@ -31,9 +32,14 @@ def rules_of(asked: Compare, cells: Sequence[Cell]) -> Rules:
     """
     alone = not asked.dials and asked.systems is None and asked.tuned is None
     looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=asked.pairs or ("best" if alone else "baseline"))
-    rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
+    plugins = {cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in cells}
+    baseline, recipe = asked.baseline, {} if asked.recipe is None else read_recipe(asked.recipe).get("compare", {})
+    if baseline is not None and label_for(baseline, plugins) is None and baseline == recipe.get("baseline"):
+        notes([f"the recipe's baseline '{baseline}' is none of these strategies and is left out"])
+        baseline = None
+    rules = Rules(baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
     metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in cells}
-    rules.check({cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in cells}, metrics.values())
+    rules.check(plugins, metrics.values())
     return rules
 
 
@@ -51,9 +57,17 @@ def open_strategies(
         ]
         left = {_place(row) for row in rows if row.undecided}
         family = "baseline" if rules.looks is None else rules.looks.pairs
-        return left, open_pairs(findings.groups, rows) or f"{_DECIDED[family]} decided"
+        return left, open_pairs(findings.groups, rows) or decided_text(rows, family)
 
     return undecided
+
+
+def decided_text(rows: Sequence[VerdictRow], family: PairsToDecide) -> str:
+    """Say what is decided, and which strategies collapsed, so that they get no more seeds and can be first nowhere."""
+    fallen = sorted({row.strategy for row in rows if row.collapsed and family == "best"})
+    if fallen and all(row.collapsed for row in rows):
+        return "every strategy collapsed: more seeds decide nothing"
+    return f"{_DECIDED[family]} decided" + f", as {listed(fallen)} collapsed and cannot be first" * bool(fallen)
 
 
 def _place(row: VerdictRow, **other: str) -> tuple[str, ...]:

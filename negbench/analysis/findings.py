@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from negbench.analysis.contrasts import CONTRAST, contrasts
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
@@ -25,12 +26,14 @@ class Findings:
         document: comparison.json.
         rows: verdicts.
         gains: verdicts on tuned strategies against their own defaults.
+        contrasts: verdicts on losses and backbones, whose names are their `strategy`.
     """
 
     groups: tuple[CellGroup, ...]
     document: Mapping[str, Any]
     rows: tuple[VerdictRow, ...] = ()
     gains: tuple[VerdictRow, ...] = ()
+    contrasts: tuple[VerdictRow, ...] = ()
 
     @cached_property
     def dials(self) -> Dials:
@@ -87,7 +90,7 @@ class Findings:
 
     def write(self, folder: Path) -> Path:
         """Write statistics.json; returns its path."""
-        write_json(folder / FILE, {"rows": [row.plain() for row in (*self.rows, *self.gains)]})
+        write_json(folder / FILE, {"rows": [row.plain() for row in (*self.rows, *self.gains, *self.contrasts)]})
         return folder / FILE
 
 
@@ -100,8 +103,8 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     """
     groups, document = _stored(runs, name)
     tables, rules = tables_of(groups, rules), _jointly(groups, rules)
-    joined = [] if document.get("dials") else over_all(tables)
-    rows = [row for table in [*joined, *tables] for row in rows_of(table, rules)]
+    joined, between = ([], []) if document.get("dials") else (over_all(tables), contrasts(tables))
+    rows = [row for table in [*joined, *tables, *between] for row in rows_of(table, rules)]
     return _parted(groups, document, [row.plain() for row in (*rows, *gains_of(tables, tunings_of(document), rules))])
 
 
@@ -110,8 +113,10 @@ def _parted(groups: tuple[CellGroup, ...], document: Mapping[str, Any], kept: Se
     rows = [VerdictRow.read(row) for row in kept]
     there = {group_key(group.labels) for group in groups}  # not those whose runs were deleted since
     rows = [row for row in rows if group_key(vars(row)) in there or OVER_ALL in row.table_key]
-    gains = tuple(row for row in rows if row.baseline == BASELINE)
-    return Findings(groups, document, tuple(row for row in rows if row.baseline != BASELINE), gains)
+    kinds: dict[str, list[VerdictRow]] = {"rows": [], "gains": [], "contrasts": []}
+    for row in rows:
+        kinds["gains" if row.baseline == BASELINE else "contrasts" if CONTRAST in row.facts else "rows"].append(row)
+    return Findings(groups, document, **{kind: tuple(members) for kind, members in kinds.items()})
 
 
 def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:

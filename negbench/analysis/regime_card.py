@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from negbench.analysis.words import number
+from negbench.grid.comparison import CellGroup
 
 RegimeCard = Mapping[str, Any]  # numbers by the names of `negbench.mining.regime.Regime`, None where unknown
 
@@ -26,12 +27,24 @@ def last_regime_card(result: Mapping[str, Any]) -> RegimeCard:
     return card
 
 
+def last_cards(groups: Sequence[CellGroup]) -> dict[str, list[RegimeCard]]:
+    """Return data set -> the cards of all runs that have one, at their last refresh."""
+    found: dict[str, list[RegimeCard]] = {}
+    for group in sorted(groups, key=lambda group: group.labels["dataset"]):
+        cards = [last_regime_card(result) for result in group.results if result.get("regime_by_refresh")]
+        found.setdefault(group.labels["dataset"], []).extend(cards)
+    return {name: cards for name, cards in found.items() if cards}
+
+
+def first_share(cards: Sequence[RegimeCard]) -> str:
+    """Return the share of training targets that rank first, in percent: '10.0 to 90.0'."""
+    return _range(cards, "target_first")
+
+
 def in_words(cards: Sequence[RegimeCard]) -> str:
     """Describe cards in one line; of several cards, the lowest to the highest value."""
     rank, images = _range(cards, "target_rank_median", 1, 0), _range(cards, "images", 1, 0)
-    parts = [
-        f"the training target's median rank is {rank} of {images}, and {_range(cards, 'target_first')} % rank first"
-    ]
+    parts = [f"the training target's median rank is {rank} of {images}, and {first_share(cards)} % rank first"]
     start = f"in the top 5 % of the ranking for {_range(cards, 'band_start_top')} % of the queries"
     parts.append(f"QuRe's negatives (between the two steepest score drops below the target) would start {start}")
     if _known(cards, "false_negatives"):

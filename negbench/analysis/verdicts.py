@@ -8,7 +8,7 @@ statistics. All results depend on the cells and the rules alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -297,9 +297,14 @@ def negatives_of(group: CellGroup) -> float:
 
 
 def distinct_of(group: CellGroup) -> float:
-    """Return the different images per query and step, averaged over refreshes and runs; of a batch, its members."""
-    numbers = group.values("behaviour", "distinct") or group.values("negatives_per_query")
-    return float(np.mean(numbers)) if numbers else math.nan
+    """Return the different images per query and step, averaged over refreshes and runs; of a batch, its members.
+
+    Runs record those drawn; a union's members come on top.
+    """
+    drawn, config = group.values("behaviour", "distinct"), group.configs[0]
+    members = negatives_of(group) - config.train.draws if drawn and "+" in config.strategy.name else 0.0
+    numbers = drawn or group.values("negatives_per_query")
+    return float(np.mean(numbers)) + members if numbers else math.nan
 
 
 def rounded(negatives: float) -> float:
@@ -346,12 +351,16 @@ def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 
     It has the strategies and seeds that all of them share; a row of values is one seed on all queries of all data sets.
     """
+    joined = [_joined(members) for members in alike_but(("dataset", "backbone"), tables) if len(members) > 1]
+    return [table for table in joined if table is not None]
+
+
+def alike_but(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[list[VerdictTable]]:
+    """Group tables that differ in these axes only."""
     by_rest: dict[tuple[str, ...], list[VerdictTable]] = {}
     for table in tables:
-        rest = tuple(table.labels.get(axis, "") for axis in TABLE_AXES if axis not in ("dataset", "backbone"))
-        by_rest.setdefault(rest, []).append(table)
-    joined = [_joined(members) for members in by_rest.values() if len(members) > 1]
-    return [table for table in joined if table is not None]
+        by_rest.setdefault(tuple(table.labels.get(a, "") for a in TABLE_AXES if a not in axes), []).append(table)
+    return list(by_rest.values())
 
 
 def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
@@ -361,7 +370,7 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         by_part = [part[name] for part in parts if name in part]
         seeds = sorted(set.intersection(*(set(each.seeds) for each in by_part)))
         if len(by_part) == len(parts) and seeds:
-            values[name] = _side_by_side(by_part, seeds, [table.labels["dataset"] for table in tables])
+            values[name] = side_by_side(by_part, seeds, [table.labels["dataset"] for table in tables])
     if not values:
         return None
     labels = {
@@ -392,7 +401,7 @@ def _joined_ends(tables: Sequence[VerdictTable], values: Mapping[str, Values]) -
     return joined
 
 
-def _side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Sequence[str]) -> Values:
+def side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Sequence[str]) -> Values:
     """Concatenate data sets, each (data set, stratum) a stratum of its own, scaled so that all tables weigh the same.
 
     Tables of one data set (other backbones) have the same queries, which vary together: each query's values are summed.

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,23 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     if len(names) > most:
         return f"{len(names)} strategies"
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def shortened(names: Iterable[str]) -> dict[str, str]:
+    """Return each name without the parts of a generated world that all names of the same kind share.
+
+    'vectors@twins1-500x300-a1' and 'vectors@twins3-500x300-b2' -> 'vectors@twins1' and 'vectors@twins3'; names that
+    would be alike keep all parts.
+    """
+    whole, short = list(dict.fromkeys(names)), dict[str, str]()
+    for name in whole:
+        base, _, world = name.partition("@")
+        parts, others = world.split("-"), [n.partition("@")[2].split("-") for n in whole if n.partition("@")[0] == base]
+        differ = [
+            part for place, part in enumerate(parts[:-1]) if any(each[place : place + 1] != [part] for each in others)
+        ]
+        short[name] = f"{base}@{'-'.join(differ or parts[:1])}" if world else name
+    return short if len({*short.values()}) == len(whole) else dict(zip(whole, whole, strict=True))
 
 
 def markdown(frame: pd.DataFrame) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import typer
+
 from negbench.cli import command, output
 from negbench.settings.options import Report
 
@@ -11,27 +13,41 @@ from negbench.settings.options import Report
     Report,
     "negbench report demo",
     "negbench report demo --galleries 5",
-    "negbench report demo --card",
+    "negbench report demo --card --figures pdf",
+    "negbench report demo --latex --columns R@1,R@10",
     help="Write one HTML file with the tables and figures of a comparison or of claims.",
 )
 def report(given: Mapping[str, Any]) -> dict[str, Any]:
     """Build the page and print its path."""
+    from negbench.analysis.findings import stored
     from negbench.machine import files
     from negbench.report.build import write_report
+    from negbench.report.page import write_text
+    from negbench.report.tables import leader_text
     from negbench.settings.layers import plugin_layer
 
     asked, shown = Report.parsed(given), output.console()
     plugin_layer(asked.plugin)
     runs = files.runs_dir(asked.runs_dir)
+    if asked.latex or asked.markdown:
+        text = leader_text(stored(runs, asked.name), asked)
+        typer.echo(text)
+        if asked.out:
+            write_text(asked.out, text)
+        return {"table": text}
     if asked.card:
         from negbench.report.result_card import write_result_card
 
         for path in write_result_card(runs, asked.name):
             shown.print(str(path), highlight=False, soft_wrap=True)
-    page, *others = write_report(runs, asked.name, asked.galleries)
-    shown.print(str(page), highlight=False, soft_wrap=True)
-    for folder, what in (("tables", "md, tex, csv"), ("figures", "svg")):
-        count = sum(path.parent.name == folder for path in others)
-        if count:
-            shown.print(f"{page.parent / folder}: {count} files ({what})", highlight=False, soft_wrap=True)
+    page, *others = write_report(runs, asked.name, asked.galleries, asked.figures)
+    if asked.out:
+        write_text(asked.out, page.read_text(encoding="utf-8"))
+    for path in filter(None, (page, asked.out)):
+        shown.print(str(path), highlight=False, soft_wrap=True)
+    for folder in ("tables", "figures"):
+        kinds = [path.suffix.removeprefix(".") for path in others if path.parent.name == folder]
+        if kinds:
+            what = ", ".join(dict.fromkeys(kinds))
+            shown.print(f"{page.parent / folder}: {len(kinds)} files ({what})", highlight=False, soft_wrap=True)
     return {"page": page, "files": others}

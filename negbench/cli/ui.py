@@ -51,6 +51,7 @@ def ui(given: Mapping[str, Any]) -> None:
     if asked.tracking_uri is None and not any((*root.glob("*/config.json"), *root.glob("*/study.json"))):
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
     tracker = Tracker.open(root, asked.tracking_uri)
+    typer.echo(f"reading {root}, and copying to MLflow what its store lacks ...")
 
     if tracker.uri.startswith("http"):  # a server, which has pages of its own
         for line in (*restore(tracker), tracker.shown.rstrip("/") + tracker.address(asked.name)):

@@ -138,7 +138,7 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
         subject = open_subject(config, asked.split, every, display, folder, reads=reads)
         notes(subject.remarks)
         queries, images = subject.dataset.queries, subject.dataset.images
-        with threads(config.compute.threads), display.stage("mine", total=len(queries)) as advance:
+        with threads(config.compute.threads), display.stage("draw", total=len(queries)) as advance:
             mined = mine(
                 subject.task_of(strategy),
                 strategy,
@@ -191,7 +191,7 @@ def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     if most:
         queries, known = queries[:most], {name: values[:most] for name, values in known.items()}
     target = known.pop("target")
-    with stages("mine") as display, display.stage("mine", total=len(target)) as advance:
+    with stages("mine") as display, display.stage("draw", total=len(target)) as advance:
         mined = miner.refresh(
             queries, images, target, **known, exclude_relevant=mining.exclude_relevant, progress=advance
         )

@@ -126,10 +126,13 @@ def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Ch
 
     def drawn(members: Sequence[VerdictRow]) -> Callable[[Axes], None]:
         def draw(axes: Axes) -> None:
-            lines = []
-            for strategy, style in _styles(members).items():
+            lines, styles = [], _styles(members)
+            reach = {steps[row.epochs] for row in members}
+            for number, (strategy, style) in enumerate(styles.items()):
                 own = sorted((row for row in members if row.strategy == strategy), key=lambda row: steps[row.epochs])
-                lines.append((strategy, [steps[row.epochs] for row in own], own, style | _MARKED))
+                # so that bars are apart
+                beside = (max(reach) / min(reach)) ** (0.015 * (number - (len(styles) - 1) / 2))
+                lines.append((strategy, [steps[row.epochs] * beside for row in own], own, style | _MARKED))
             _draw_means(axes, lines)
             log_axis(axes)
             axes.minorticks_off()

@@ -8,16 +8,17 @@ from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.answer import say
+from negbench.analysis.answer import headlines, say
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, ordered
+from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, percent
+from negbench.analysis.words import in_points, label_of, percent, shortened
 from negbench.grid.comparison import AXES, CellGroup, grouped
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
-from negbench.report.charts import Chart
+from negbench.report.charts import Chart, Form
 from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs
 from negbench.report.kinds_chart import kinds_chart
@@ -30,13 +31,14 @@ from negbench.store.runfolder import RunFolder
 GALLERIES = 2
 
 
-def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path]:
+def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form = "svg") -> list[Path]:
     """Write the report of a comparison, or of claims, into its folder.
 
     Args:
         runs: runs folder.
         name: of the comparison.
         galleries: number of best, of worst and of random queries shown; 0 leaves galleries out.
+        form: of figures, beside SVG.
 
     Returns:
         Paths written, `report/index.html` first.
@@ -46,9 +48,9 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
     """
     folder = runs / name
     if is_of_claims(folder):
-        return write_page(folder / "report", claims_page(folder))
+        return write_page(folder / "report", claims_page(folder), form)
     findings = stored(runs, name)
-    return write_page(folder / "report", comparison_page(folder, findings, tables(findings), galleries))
+    return write_page(folder / "report", comparison_page(folder, findings, tables(findings), galleries), form)
 
 
 def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], galleries: int = GALLERIES) -> Page:
@@ -73,7 +75,6 @@ def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], g
     zone, budgets = zone_chart(findings.groups, findings.main), budgets_chart(findings.groups, findings.main)
     val, train, missing = _galleries(parts, galleries)
     runs = {run.run_id: run for group in grouped(folder.parent, cells) for run in group.runs}
-    budget_of = {row.table_key: row.epochs for row in findings.main}
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
@@ -81,7 +82,7 @@ def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], g
         header=header_of(groups),
         answer=tuple(say(findings)),
         facts=_facts(findings),
-        lead=len(budget_of) if len(budget_of) == len({*budget_of.values()}) else 1,  # a line for each training budget
+        lead=len(headlines(findings)),
         chapters=chapters(
             result=[
                 section("best", "Best strategy at each point", *points[:1]),
@@ -197,18 +198,17 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
         ("pool-sizes", "Pool sizes", figures.pool_sizes),
         ("score-curves", "Score curves", figures.score_curves),
     ]
-    several = len(parts) > 1
     sections = []
     for key, title, draw in drawn:
         charts = [(runs, draw(runs)) for runs in parts]
-        shown = tuple(_named(chart, runs, several) for runs, chart in charts if chart is not None)
+        shown = tuple(_named(chart, runs) for runs, chart in charts if chart is not None)
         sections.append(PageSection(key, title, "", shown))
     return sections
 
 
-def _named(chart: Chart, runs: Runs, several: bool) -> Chart:
-    """Add the data set and the backbone to a chart's title if a page has several."""
-    return replace(chart, title=f"{chart.title} ({runs.dataset}, {runs.backbone})") if several else chart
+def _named(chart: Chart, runs: Runs) -> Chart:
+    """Add what differs between the page's parts to a chart's title."""
+    return replace(chart, title=f"{chart.title} ({runs.where})") if runs.where else chart
 
 
 # --- galleries ---------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
             missing += examples.missing
             for shown, some in ((val, examples.val), (train, examples.train)):
                 if some:
-                    shown += [Note(f"{runs.dataset}, {runs.backbone}")] * (len(parts) > 1)
+                    shown += [Note(runs.where)] * bool(runs.where)
                     shown.append(Examples(some, examples.pictures))
     first = "Models: each strategy's first seed, with the first loss of the table."
     legend = "Solid outline: the target. Dashed outline: also known to be relevant."
@@ -249,11 +249,12 @@ def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
     """Return the data sets, seeds, epochs, the last run's date, and negbench's version."""
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]
-    seeds, epochs = len({config.seed for config in configs}), sorted({config.train.epochs or 0 for config in configs})
+    sizes = sorted({len(group.runs) for group in groups})
+    epochs = sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
     return (
-        _joined({group.labels["dataset"]: 0 for group in groups}),  # without the world of each seed
-        f"{seeds} seed{'s' * (seeds > 1)}",
+        _joined(shortened(group.labels["dataset"] for group in groups).values()),  # without the world of each seed
+        f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} seed{'s' * (sizes[-1] > 1)}",
         f"{' or '.join(map(str, epochs))} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
         f"negbench {runs[0].manifest['versions']['negbench']}",
@@ -280,6 +281,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
         ("text", _joined({d["text_template"]: 0 for d in datasets.values()})),
         ("backbone", _joined(f"{name}, initial weights {', '.join(sorted(h))}" for name, h in backbones.items())),
         ("epochs", _joined({config.train.epochs: 0 for config in configs})),
+        ("regime", _joined(f"{name}: {in_words(cards)}" for name, cards in last_cards(groups).items())),
         ("reported epoch", _joined({_selection(config.eval.select): 0 for config in configs})),
         ("code", _joined({m["code"]: 0 for m in manifests})),
         ("versions", ", ".join(f"{name} {' and '.join(each)}" for name, each in findings.versions().items())),

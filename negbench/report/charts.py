@@ -1,4 +1,4 @@
-"""Charts: a few panels drawn with matplotlib into one SVG picture, for the page and as a file."""
+"""Charts: a few panels drawn with matplotlib into one picture, for the page and as a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,7 +22,8 @@ GREY = "#66717c"  # for undecided results, and for anything but series
 _DASHES = ("-", "--", ":", "-.")
 _TEXT, _GRID = "#1d2329", "#dfe4e8"
 _RC: Any = {  # matplotlib's own type names every key
-    "svg.fonttype": "none", "svg.hashsalt": "negbench", "text.parse_math": False, "path.simplify_threshold": 0.5,
+    "svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "negbench",
+    "text.parse_math": False, "path.simplify_threshold": 0.5,
     "font.family": "sans-serif", "font.size": 8.5, "axes.titlesize": 9, "axes.labelsize": 8.5, "xtick.labelsize": 8,
     "ytick.labelsize": 8, "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.titlecolor": _TEXT,
     "axes.spines.top": False,
@@ -33,6 +34,7 @@ _RC: Any = {  # matplotlib's own type names every key
     "figure.constrained_layout.w_pad": 0.1,
 }  # fmt: skip
 _WIDE, _FULL = 3.9, 9.4  # inches of a panel with its labels, and of one as wide as the page
+Form = Literal["svg", "pdf", "png"]
 _AROUND = 0.8  # inches above and below a panel's axes
 
 
@@ -71,13 +73,14 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)  # charts of a page: drawn once for page and file
-def svg(chart: Chart, *, narrow: bool = False) -> bytes:
-    """Render the chart as an SVG file, without its title; the same chart gives the same bytes."""
+def picture(chart: Chart, form: Form = "svg", *, narrow: bool = False) -> bytes:
+    """Render the chart as a file, without its title; the same chart gives the same bytes."""
     import matplotlib as mpl
 
     file = io.BytesIO()
+    undated = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {}}[form]
     with mpl.rc_context(_RC):
-        _figure(chart, narrow).savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+        _figure(chart, narrow).savefig(file, format=form, metadata=undated, dpi=200)
     return file.getvalue()
 
 
@@ -104,7 +107,9 @@ def _figure(chart: Chart, narrow: bool) -> Figure:
             handles.setdefault(name, handle)
     tall = sum(heights)
     beside = [len(text.get_text()) for axes in figure.axes for text in axes.texts if chart.direct]
-    wide += across * 0.07 * max(0, max(beside, default=0) - 16)  # room for long names beside the panels
+    ticks = [len(text.get_text()) for axes in figure.axes for text in axes.get_yticklabels()]
+    longest = max(max(beside, default=0) - 16, max(ticks, default=0) - 24, 0)
+    wide += across * 0.08 * longest  # room for long names beside the panels
     if len(handles) > 1 and not chart.direct:
         columns = max(1, int(wide / (0.6 + 0.07 * max(map(len, handles)))))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)

@@ -13,7 +13,7 @@ import numpy as np
 
 from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, listed, number, percent, signed
+from negbench.analysis.words import in_points, label_of, listed, number, percent, shortened, signed
 from negbench.grid.comparison import CellGroup
 from negbench.mining.curves import Curves, file_name, spaced
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
@@ -33,16 +33,15 @@ VERDICTS = {  # colour and marker, distinguishable without colours too
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Groups of one (data set, backbone), with the words and styles that all its charts share.
+    """Groups of one (data set, backbone, training budget), with the words and styles that all its charts share.
 
     `groups` are in the order of the leader table, `rows` their statistics.
     """
 
     groups: tuple[CellGroup, ...]
     rows: tuple[VerdictRow, ...]
-    dataset: str
-    backbone: str
-    suffix: str  # of the charts' keys where a page holds several data sets or backbones
+    where: str  # what distinguishes it from the page's other parts
+    suffix: str  # of the charts' keys where a page has several parts
 
     @cached_property
     def strategies(self) -> list[str]:
@@ -89,12 +88,18 @@ def parts_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> li
     for group in groups:
         labels = group.labels
         parts.setdefault((labels["dataset"], labels["backbone"], int(labels.get("epochs", 0))), []).append(group)
+    short = shortened(dataset for dataset, _, _ in parts)
+    varied = [len({*each}) > 1 for each in zip(*parts, strict=True)]
+
+    def where(place: tuple[str, str, int]) -> str:
+        words = (short[place[0]], place[1], f"{place[2]} epochs")
+        return ", ".join(word for word, differs in zip(words, varied, strict=True) if differs)
+
     return [
         Runs(
             tuple(members),
             tuple(row for row in rows if (row.dataset, row.backbone, int(row.epochs or 0)) == place),
-            place[0],
-            place[1] + f", {place[2]} epochs" * bool(place[2]),
+            where(place),
             f"-{number}" if len(parts) > 1 else "",
         )
         for number, (place, members) in enumerate(sorted(parts.items()), 1)
@@ -109,13 +114,15 @@ class _Question:
     """What a forest shows of a row: its verdict, and its difference with the ends of the interval; NaN for none."""
 
     title: str
+    axis: str
     verdict: Callable[[VerdictRow], str]
     ends: Callable[[VerdictRow], tuple[float, float, float]]
     column: str
 
 
 _BEST = _Question(
-    "behind the best with as many negatives",
+    "points behind the best strategy that uses the same number of negatives",
+    "points behind the best with as many negatives",
     lambda row: row.standing,
     lambda row: (row.gap, row.gap_low, row.gap_high),
     "behind",
@@ -131,7 +138,8 @@ def forests(runs: Runs) -> list[Chart]:
     best = _forest_chart(runs, rows, runs.key("forest"), _BEST)
     asked = sorted({row.baseline for row in rows if row.compared and (row.against or best is None)})
     baseline = _Question(
-        f"against {listed(asked)}",
+        f"points against {listed(asked)}",
+        f"points against {listed(asked)}",
         lambda row: row.verdict,
         lambda row: (row.difference, row.diff_low, row.diff_high),
         "difference",
@@ -153,14 +161,22 @@ def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], key: str, question: _Q
     words = [question.verdict(row) for row in rows]
     counts = {word: words.count(word) for word in VERDICTS if word in words}
     text = (
-        f"{name}, points {question.title}, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) are "
+        f"{name}, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) are "
         f"simultaneous over the rows of a loss; the shaded range is the margin of {in_points(first.margin)}. "
         "Negatives: per query and step. FN: share of false negatives among the draws. "
         f"{', '.join(f'{count} {word}' for word, count in counts.items())}."
     )
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
     panel = Panel("", _forest(lines, question, _forest_columns(runs, question)), 0.2 * len(lines) + 0.3)
-    return Chart(key, f"{name} {question.title}", text, (panel,), 1, legend, full=True)
+    epochs = sorted({group.configs[0].train.epochs or 0 for group in runs.groups})
+    trained = f" after {' or '.join(map(str, epochs))} epochs"
+    where = f" ({runs.where})" * bool(runs.where.removesuffix(f"{epochs[0]} epochs"))
+    return Chart(key, f"{name}{trained}: {question.title}{where}", text, (panel,), 1, legend, full=True)
+
+
+def _block(row: VerdictRow) -> tuple[str, str]:
+    """Return what rows must share to be compared: the loss and the number of negatives."""
+    return row.loss, negatives_text(row.negatives)
 
 
 _Column = tuple[str, int, int, Callable[[VerdictRow], str]]  # title, its right edge in wide, in narrow figures, text
@@ -184,12 +200,12 @@ def _forest_columns(runs: Runs, question: _Question) -> list[_Column]:
 def _forest(
     lines: Sequence[VerdictRow | str], question: _Question, columns: Sequence[_Column]
 ) -> Callable[[Axes], None]:
-    """Draw lines from the top: each loss's name, if given, above its rows. The best mean under a loss is bold."""
+    """Draw lines from the top: each loss's name, if given, above its rows. The best of a block is bold."""
     rows = [line for line in lines if not isinstance(line, str)]
     margin = 100 * rows[0].margin
     ends = [100 * end for row in rows for end in question.ends(row)[1:] if not math.isnan(end)] + [margin, -margin]
     room = 0.05 * (max(ends) - min(ends))
-    best = {loss: max(row.mean for row in rows if row.loss == loss) for loss in {row.loss for row in rows}}
+    best = {_block(one): max(row.mean for row in rows if _block(row) == _block(one)) for one in rows}
 
     def draw(axes: Axes) -> None:
         whole = axes.get_figure(root=True)
@@ -209,11 +225,11 @@ def _forest(
                 axes.text(-0.01, y, row, transform=beside, ha="right", va="center", color=GREY, fontstyle="italic")
                 continue
             before = lines[y - 1] if y else ""
-            if not isinstance(before, str) and negatives_text(before.negatives) != negatives_text(row.negatives):
+            if not isinstance(before, str) and _block(before) != _block(row):
                 axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
             color, marker = VERDICTS.get(question.verdict(row), (GREY, "o"))
             for title, end, text in shown:
-                weight = "bold" if title == columns[0][0] and row.mean == best[row.loss] else "normal"
+                weight = "bold" if title == columns[0][0] and row.mean == best[_block(row)] else "normal"
                 write(
                     text(row), y, end, fontsize=8, weight=weight, color=color if title == question.column else "black"
                 )
@@ -229,7 +245,7 @@ def _forest(
             list(named), [row.marked_label + more for row, more in zip(named.values(), baseline, strict=True)]
         )
         axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room))
-        axes.set_xlabel(f"points {question.title}")
+        axes.set_xlabel(question.axis)
         axes.xaxis.set_inverted(question is _BEST)  # the better, the further to the right
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
@@ -256,6 +272,7 @@ def _lines(lines: Sequence[Line], ylabel: str, xlabel: str = "epochs trained") -
             if len(values) > 1:
                 axes.fill_between(x, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
         axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.locator_params(axis="x", integer=True)
         label_ends(
             axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines]
         )
@@ -297,10 +314,9 @@ def training(runs: Runs) -> Chart | None:
                 line = (group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked)
                 lines.setdefault(loss, []).append(line)
     seen = sorted({int(x) for each in lines.values() for _, _, epochs, _, _ in each for x in epochs})
-    text = (
-        f"{name} of the {split} {_at(seen)}, {runs.size}: {_seeds(runs)}. 0 is the untrained model; a "
-        "marker shows where pools had just been refreshed from the model's scores."
-    )
+    text = f"{name} of the {split} {_at(seen)}, {runs.size}: {_seeds(runs)}. 0 is the untrained model"
+    drawn = any(epoch in marked for each in lines.values() for _, _, epochs, _, marked in each for epoch in epochs)
+    text += "; a marker shows where pools had just been refreshed from the model's scores." if drawn else "."
     return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, lines, f"{name} (%)")
 
 
@@ -340,27 +356,30 @@ def score_curves(runs: Runs) -> Chart | None:
     """Draw sorted scores before training and after the warm-up (QuRe fig. 7-8); None if no run mined pools."""
     panels = []
     for loss, groups in runs.by_loss():
+        warm = [group for group in groups if (group.runs[0].path / file_name("warm")).exists()]
+        untrained = {run.config.seed: run for group in warm for run in group.runs}  # the same model for all strategies
+        curves = {("before training", "start"): [*untrained.values()]} if warm else {}
+        curves |= {(group.labels["strategy"], "warm"): [*group.runs] for group in warm}
         lines: dict[bytes, Line] = {}
-        for moment, name in (("start", "before training"), ("warm", "")):
-            for group in groups:
-                files = [run.path / file_name(moment) for run in group.runs]
-                curves = [Curves.load(file) for file in files if file.exists()]
-                size = min((len(curve.scores) for curve in curves), default=0)
-                if not size or not (group.runs[0].path / file_name("warm")).exists():
-                    continue
-                values = np.stack([curve.scores[:size] for curve in curves])
-                x = [float(place + 1) for place in spaced(int(min(c.length.min() for c in curves)))]
-                drops = np.concatenate([curve.drops[(curve.drops >= 0).all(1)] for curve in curves]) + 1
-                marked = [x[int(np.abs(np.array(x) - drop).argmin())] for drop in np.median(drops, axis=0)]
-                before = lines.get(values.tobytes())
-                title = name or ", ".join([*([before[0]] if before else []), group.labels["strategy"]])
-                lines[values.tobytes()] = (title, before[1] if before else len(lines), x, values, marked)
+        for (name, moment), folders in curves.items():
+            files = [run.path / file_name(moment) for run in folders]
+            read = [Curves.load(file) for file in files if file.exists()]
+            size = min((len(curve.scores) for curve in read), default=0)
+            if not size:
+                continue
+            values = np.stack([curve.scores[:size] for curve in read])
+            x = [float(place + 1) for place in spaced(int(min(c.length.min() for c in read)))]
+            drops = np.concatenate([curve.drops[(curve.drops >= 0).all(1)] for curve in read]) + 1
+            marked = [x[int(np.abs(np.array(x) - drop).argmin())] for drop in np.median(drops, axis=0)]
+            before = lines.get(values.tobytes())
+            title = ", ".join([*([before[0]] if before else []), name])
+            lines[values.tobytes()] = (title, before[1] if before else len(lines), x, values, marked)
         if lines:
             panels.append(Panel(loss, _lines([*lines.values()], "score", "rank"), tall_enough(len(lines))))
     text = (
         "Mean score of the images at each rank over a sample of the train queries, before training and after the "
         f"warm-up of the strategies named: {_seeds(runs)}. Markers: the median ranks of the two steepest drops below "
-        "the target, between which QuRe's pool lies."
+        "the target, between which QuRe's pool lies; one marker where both fall on one point of the curve."
     )
     title = "Scores by rank before and after the warm-up"
     return Chart(runs.key("score-curves"), title, text, tuple(panels), direct=True) if panels else None

@@ -103,13 +103,13 @@ def _summary(group: CellGroup, rows: Sequence[VerdictRow], axes: Sequence[str]) 
     """Build a summary run: means of final values, deviations of final metrics, shared parameters, the verdict.
 
     Its name joins the labels on these axes. MLflow draws a section of charts for each prefix of metric names, in
-    alphabetical order, such as average, mined, regime_end, sd, used, verdict.
+    alphabetical order: answer or average, mined, regime_end, sd, used, verdict.
     """
     finals = [final_values(result) for result in group.results]
     metrics: dict[str, float] = {"verdict/seeds": float(len(finals))}
     for key in dict.fromkeys(name for values in finals for name in values):
         values = [v[key] for v in finals if key in v]
-        metrics[key] = float(np.mean(values))
+        metrics[key if "/" in key else f"answer/{key}"] = float(np.mean(values))
         if len(values) > 1 and key in group.results[0]["metrics"]:
             metrics[f"sd/{key}"] = float(np.std(values, ddof=1))
     flats = [run.config.flat() for run in group.runs]

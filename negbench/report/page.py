@@ -19,11 +19,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench.display import NUMBER, is_number
+from negbench.display import is_number
 from negbench.machine.files import atomic_write, check_links, sweep
 from negbench.report.cards import Example, Pictures
-from negbench.report.charts import Chart, svg
-from negbench.report.tables import Table
+from negbench.report.charts import Chart, Form, picture
+from negbench.report.tables import Table, sort_key
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -86,8 +86,8 @@ class Page:
     lead: int = 1
 
 
-def write_page(folder: Path, page: Page) -> list[Path]:
-    """Write `index.html`, `tables/*` and `figures/*.svg` into `folder`; returns their paths, the page first.
+def write_page(folder: Path, page: Page, form: Form = "svg") -> list[Path]:
+    """Write `index.html`, `tables/*` and `figures/*`, as SVG and in this form; returns their paths, the page first.
 
     Raises:
         NegbenchError: the folder cannot be written.
@@ -99,9 +99,10 @@ def write_page(folder: Path, page: Page) -> list[Path]:
     for table in _all(page, Table):
         written.append(write_text(folder / "tables" / f"{table.key}.csv", table.frame.to_csv(index=False)))
     for chart in _all(page, Chart):
-        written.append(folder / "figures" / f"{chart.key}.svg")
-        with atomic_write(written[-1], "wb") as file:
-            file.write(svg(chart))
+        for each in dict.fromkeys(("svg", form)):
+            written.append(folder / "figures" / f"{chart.key}.{each}")
+            with atomic_write(written[-1], "wb") as file:
+                file.write(picture(chart, each))
     write_text(folder / "index.html", html(page))
     return written
 
@@ -114,7 +115,7 @@ def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(sort_key=sort_key, is_number=is_number, is_best=_is_best, drawn=_drawn)
+    environment.globals.update(sort_key=sort_key, is_number=is_number, drawn=_drawn)
     environment.globals["kind"] = lambda part: type(part).__name__.lower()
     environment.filters["prose"] = lambda text: Markup(_prose(text))
     return environment.get_template("page.html.j2")
@@ -167,22 +168,7 @@ def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
 
 def _drawn(chart: Chart, narrow: bool = False) -> str:
     """Return the chart as a data URI."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg(chart, narrow=narrow)).decode("ascii")
-
-
-def _is_best(table: Table, column: str, cell: object) -> bool:
-    """Whether a cell has the highest number of a column of `best`, whose numbers differ."""
-    keys = {sort_key(value) for value in table.frame[column]} - {""} if column in table.best else set()
-    return len(keys) > 1 and sort_key(cell) == max(keys, key=float)
-
-
-def sort_key(value: object) -> str:
-    """Return a cell's sort key: its leading number (without '<'), '' for a gap ('-'), else its text."""
-    text = str(value).strip()
-    if text in ("-", "", "nan"):
-        return ""
-    match = NUMBER.match(text)
-    return match.group(1).replace(",", "") if match else text.lower()
+    return "data:image/svg+xml;base64," + base64.b64encode(picture(chart, narrow=narrow)).decode("ascii")
 
 
 # kept on one line: a hyphenated name (a longer one would not fit a phone), a number and its interval

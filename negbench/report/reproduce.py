@@ -19,7 +19,9 @@ For every table of the four papers that a recipe reproduces: the command, what i
 counts weights, gradients and Adam's moments in 32 bits; a batch's activations come on top. Features of frozen image
 towers are stored once. A run checks that memory and disk suffice before it computes anything; `--dry-run` of a
 comparison prints its plan. An epoch of Fashion200K or MIT-States draws one pair for each training image of HyCoLe-HNM's
-table 5. `negbench list recipes NAME` prints the same for one recipe. Numbers are in percent where nothing else is said.
+table 5. Weight files come from the repositories that each backbone's page names; a relative path such as `weights/`
+counts from the current folder. `negbench list recipes NAME` prints the same for one recipe. Numbers are in percent
+where nothing else is said.
 """
 
 
@@ -38,6 +40,8 @@ def reproduction(name: str) -> str:
     if (queries := book["train_queries"].get(dataset)) is not None:
         steps = train["epochs"] * math.ceil(queries / train["batch_size"])
         size += f": {steps:,} steps over {queries:,} training queries" + ", for each row and seed" * (verb == "compare")
+        if rate := book["backbones"][backbone].get("queries_per_second"):
+            size += f"; about {train['epochs'] * queries / rate / 3600:.1g} hours of training on one H200"
     lines = [
         f"## {name}\n",
         f"- `negbench {verb} --recipe {name} --data-root DIR`",

@@ -3,19 +3,24 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from typing import Literal, get_args
 
 import pandas as pd
 
 from negbench.analysis.answer import warm_ups
-from negbench.analysis.columns import constant, metric_column
+from negbench.analysis.columns import GAP, NEGATIVES, constant, metric_column
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
 from negbench.analysis.plateau import READ_PLATEAU
 from negbench.analysis.regime_card import READ
-from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of, markdown
+from negbench.display import NUMBER, is_number
+from negbench.errors import UnknownNameError
+from negbench.grid.comparison import AXES
+from negbench.settings.options import Report, parse_epochs
 
 _FORMS = {"table": ("csv", "md", "tex"), "behaviour": ("csv", "md")}  # of files; the others are CSV alone
 
@@ -30,7 +35,7 @@ class Table:
         frame: the table.
         text: how to read it, on the page.
         folded: columns that are shown beside the table instead where all rows have the same value.
-        best: columns whose highest number is bold on the page.
+        best: columns whose highest number is bold, among rows that differ in the strategy alone.
         wrapped: columns of sentences, which the page breaks into lines.
         where: distinguishes tables of one name, such as a data set's name.
         section: of the comparison's page.
@@ -54,6 +59,23 @@ class Table:
     def key(self) -> str:
         """Identify it on the page and among the page's files."""
         return self.name + re.sub(r"[^\w.@-]+", "-", f"-{self.where}") * bool(self.where)
+
+    @cached_property
+    def blocks(self) -> pd.Series:
+        """Number the rows' blocks in their order; rows of one have the same values of all axes, and negatives."""
+        keys = [name for name in (*TABLE_AXES, NEGATIVES.title) if name in self.frame]
+        places = self.frame[keys].apply(lambda values: pd.factorize(values)[0])
+        return places.groupby(keys).ngroup() if keys else pd.Series(0, self.frame.index)
+
+    @cached_property
+    def bold(self) -> frozenset[tuple[int, str]]:
+        """Rows and columns of the highest numbers of each block, where its numbers differ."""
+        shown = set[tuple[int, str]]()
+        for column in (name for name in self.best if name in self.frame):
+            keys = self.frame[column].map(sort_key)
+            for _, block in keys[keys != ""].astype(float).groupby(self.blocks):
+                shown |= {(int(row), column) for row in block.index[(block == block.max()) & (block.nunique() > 1)]}
+        return frozenset(shown)
 
     @property
     def constant(self) -> dict[str, str]:
@@ -165,6 +187,87 @@ def _written(parts: Sequence[Table], form: str) -> str:
         return (pd.concat([part.frame for part in parts]) if numbers is None else numbers).to_csv(index=False)
     if form == "md":
         return "\n".join(f"### {part.where}\n\n" * bool(part.where) + markdown(part.frame) for part in parts)
-    return "\n".join(
-        f"% {part.where}\n" * bool(part.where) + part.frame.to_latex(index=False, escape=True) for part in parts
+    return "\n".join(printed(part, "latex") for part in parts)
+
+
+def sort_key(value: object) -> str:
+    """Return a cell's sort key: its leading number (without '<'), '' for a gap ('-'), else its text."""
+    text = str(value).strip()
+    if text in ("-", "", "nan"):
+        return ""
+    match = NUMBER.match(text)
+    return match.group(1).replace(",", "") if match else text.lower()
+
+
+# --- for papers --------------------------------------------------------------------------------------------------
+
+_LATEX = str.maketrans(
+    {c: "\\" + c for c in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+)
+
+
+Paper = Literal["latex", "markdown"]
+
+
+def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequence[int] = ()) -> str:
+    """Write a leader table for a paper: what differs between rows, and these columns, in blocks; the best is bold.
+
+    Args:
+        table: a leader table.
+        form: LaTeX needs booktabs.
+        columns: besides the axes that differ [default: the tested metric and what is behind the best].
+        epochs: training budgets to keep [default: all].
+
+    Raises:
+        UnknownNameError: a column or a budget that the table lacks.
+    """
+    frame = table.frame
+    for flag, given, known in (("--columns", columns, [*frame]), ("--epochs", epochs, [*frame.get("epochs", [])])):
+        for name in given:
+            if str(name) not in known:
+                raise UnknownNameError(flag, str(name), list(dict.fromkeys(known)))
+    if epochs:
+        frame = frame[frame["epochs"].isin([str(each) for each in epochs])]
+    apart = [name for name in (*AXES, NEGATIVES.title) if name in frame and frame[name].nunique() > 1]
+    apart = [*(name for name in apart if name != "strategy"), "strategy"]
+    metric = next((name for name in frame if name in table.best), "strategy")
+    values = [name for name in columns or (metric, GAP.title) if name in frame and name not in apart]
+    rows = table.blocks[frame.index].sort_values(kind="stable").index
+    strong, plain = (r"\textbf{%s}", _latex) if form == "latex" else ("**%s**", str)
+    shown = frame.loc[rows, [*apart, *values]].map(plain)
+    for row, name in table.bold & {(row, name) for row in rows for name in values}:
+        shown.loc[row, name] = strong % shown.loc[row, name]
+    same = [f"{name} {value}" for name, value in constant(frame, [*FOLDED, NEGATIVES.title]).items()]
+    about = [
+        part for part in table.title.partition(": ")[2].split("; ") if GAP.title in values or GAP.title not in part
+    ]
+    text = "; ".join([*about, "the highest of a block is bold", *[f"all rows: {', '.join(same)}"] * bool(same)]) + "."
+    text = text[0].upper() + text[1:]
+    if form == "markdown":
+        return f"{text}\n\n{markdown(shown)}"
+    written = shown.rename(columns=_latex).to_latex(
+        index=False,
+        escape=False,
+        column_format="".join("r" if is_number(frame[name].tolist()) else "l" for name in shown),
+        caption=_latex(text),
+        label=f"tab:{table.key}",
     )
+    lines, blocks = written.splitlines(), table.blocks[rows].tolist()
+    first = lines.index(r"\midrule") + 1
+    for place in reversed(range(1, len(rows))):
+        if blocks[place] != blocks[place - 1]:
+            lines.insert(first + place, r"\midrule")
+    return "\n".join(lines) + "\n"
+
+
+def leader_text(findings: Findings, asked: Report) -> str:
+    """Write the leader tables of a comparison as LaTeX or Markdown, with the columns and budgets asked for."""
+    forms = [form for form in get_args(Paper) if getattr(asked, form)]
+    columns = [name.strip() for name in asked.columns.split(",") if name.strip()]
+    leaders = [table for table in tables(findings) if table.name == "table"]
+    return "\n".join(printed(each, form, columns, parse_epochs(asked.epochs)) for form in forms for each in leaders)
+
+
+def _latex(text: object) -> str:
+    return str(text).translate(_LATEX)

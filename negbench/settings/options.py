@@ -414,6 +414,23 @@ class Report(RunsOptions, PluginOptions):
     name: str = option(..., "Name of a comparison or of claims.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
     card: bool = option(False, "Also write card.json and card.md, with which others can repeat it and compare.")
+    figures: Literal["svg", "pdf", "png"] = option("svg", "Also write the figures in this form, for a paper.")
+    latex: bool = option(False, "Only print the leader table as LaTeX, the best of each block in bold.")
+    markdown: bool = option(False, "Only print it as Markdown.")
+    columns: str = option("", "Its columns, such as R@1,R@10 [default: the tested metric, and behind the best].")
+    epochs: Epochs = option((), "Its training budgets [default: all].", cli=str)
+    out: Path | None = option(None, "Write the page, or the printed table, to this file, too.", metavar="FILE")
+
+    @model_validator(mode="after")
+    def _page_or_table(self) -> Self:
+        """Refuse options of the page beside a printed table, and of a table that is not printed."""
+        printing = self.latex or self.markdown
+        need = "has no effect beside --latex and --markdown" if printing else "needs --latex or --markdown"
+        for name in sorted(
+            self.model_fields_set & ({"card", "figures", "galleries"} if printing else {"columns", "epochs"})
+        ):
+            raise OptionError(f"--{name} {need}")
+        return self
 
 
 Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]

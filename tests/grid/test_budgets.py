@@ -84,9 +84,11 @@ def test_turns_are_decided_at_both_budgets(runs):
     beaten = {("2", "in-batch"): ("qure",), ("4", "qure"): ("in-batch",)}
     rows = [replace(r, beaten_by=beaten.get((r.epochs, r.strategy), ())) for r in stored(runs, "budgets").main]
     assert _turns(rows) == [
-        "The order turns: after 2 epochs qure is ahead of in-batch; after 4 it is the other way round."
+        "The order turns: after 2 epochs qure is ahead of in-batch; after 4 epochs it is the other way round."
     ]
-    assert _turns([replace(row, beaten_by=()) for row in rows]) == ["No decided order turns between 2 and 4 epochs."]
+    assert _turns([replace(row, beaten_by=()) for row in rows]) == [
+        "No decided order turns between the training budgets 2 and 4."
+    ]
     assert _turns([replace(row, epochs="") for row in rows]) == []
 
 

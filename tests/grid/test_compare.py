@@ -276,7 +276,7 @@ def test_the_command_ends_with_tables_and_summary_runs(both, capsys, monkeypatch
             if r.data.tags["negbench.kind"] == "cell" and r.data.tags["strategy"] == summary.data.tags["strategy"]
         ]
         assert summary.info.run_name == summary.data.tags["strategy"]
-        assert summary.data.metrics["recall_at_10"] == pytest.approx(np.mean(cells))
+        assert summary.data.metrics["answer/recall_at_10"] == pytest.approx(np.mean(cells))
         assert summary.data.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
     rows = {row["strategy"]: row for row in read_json(runs_dir / "both" / "statistics.json")["rows"] if row["main"]}
     tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
@@ -288,7 +288,7 @@ def test_the_command_ends_with_tables_and_summary_runs(both, capsys, monkeypatch
     assert "verdict/difference" not in tested["in-batch"].metrics
     tex = (runs_dir / "both" / "table.tex").read_text(encoding="utf-8")
     assert r"\toprule" in tex
-    assert r"FN draws \% &" in tex
+    assert r"R@10 & behind the best \\" in tex
     (answer, *_) = (runs_dir / "both" / "answer.md").read_text(encoding="utf-8").splitlines()
     assert experiment.tags["mlflow.note.content"].splitlines()[0] == answer
     assert f"/experiments/{experiment.experiment_id}/runs" in Tracker.open(runs_dir).address("both")

@@ -137,9 +137,13 @@ def test_every_section_is_there_and_linked(page):
 def test_the_answer_comes_first_and_detail_is_folded(page, compared, words_of):
     text, lines = text_of(compared), say(stored(compared, "small"))
     before, after = words_of(compared / "small" / "report" / "index.html").split('id="leader"')
-    for line, part in zip(lines, [before, *[after] * len(lines)], strict=False):
+    assert [line.split(":")[0] for line in lines[:3]] == [
+        "bradley-terry",
+        "info-nce",
+        "average recall averaged over 3 strategies",
+    ]
+    for line, part in zip(lines, [*[before] * 3, *[after] * len(lines)], strict=False):
         assert line in part
-    assert [line.split(":")[0] for line in lines[:2]] == ["bradley-terry", "info-nce"]
     assert all("average recall with 1 negative per query and step, after " in line for line in lines[:2])
     assert text.index('id="figure-forest"') < text.index('id="table-table"') < text.index("<details")
     assert text.index("<details") > text.index('id="gallery"')
@@ -169,12 +173,9 @@ def test_the_best_numbers_are_bold(page, compared):
     bold = re.findall("<b>([^<]*)</b>", table[: table.index("</table>")])
     frame = pd.read_csv(compared / "small" / "report" / "tables" / "table.csv", dtype=str)
     means = frame[["recall", "R@10", "R@50", "mAP@10"]].map(lambda cell: float(cell.split()[0]))
-    want = [
-        frame[name][row]
-        for row in frame.index
-        for name in means
-        if means[name][row] == means[name].max() != means[name].min()
-    ]
+    blocks = means.groupby([frame["loss"], frame["negatives"]])
+    best = (means == blocks.transform("max")) & (blocks.transform("nunique") > 1)
+    want = [frame[name][row] for row in frame.index for name in means if best[name][row]]
     assert bold == want
     assert page.tables["table-table"][0][:4] == ["strategy", "loss", "against the best", "behind the best"]
 
@@ -212,6 +213,16 @@ def test_tables_are_those_of_the_terminal(page, compared):
     counts = [float(text) for text in want.quality["negatives"]]
     assert counts == sorted(counts)
     assert set(want.quality["strategy"][:4]) == {"qure", "top-k"}
+
+
+def test_parts_of_a_page_are_named_by_what_differs(drawn_runs):
+    pair = drawn_runs.groups[:2]
+    world = [{**group.labels, "dataset": f"v@twins{n}-50-{n}"} for n, group in enumerate(pair)]
+    budget = [{**group.labels, "epochs": str(n + 1)} for n, group in enumerate(pair)]
+    for labels, names in ((world, ["v@twins0", "v@twins1"]), (budget, ["1 epochs", "2 epochs"])):
+        groups = [replace(group, labels=each) for group, each in zip(pair, labels, strict=True)]
+        assert [part.where for part in figures.parts_of(groups)] == names
+    assert drawn_runs.where == ""
 
 
 def test_every_chart_is_drawn_with_its_words_and_written(page, compared):
@@ -258,6 +269,10 @@ def test_training_lines_are_the_points_of_the_runs(drawn_runs):
     assert axes.get_ylabel() == "average recall (%)"
     assert "2 seeds" in chart.text
     assert "of the reported split after each epoch, " in chart.text
+    assert "a marker shows" in chart.text
+    for each in drawn_runs.groups:
+        each.__dict__["results"] = [{**result, "refresh_epochs": []} for result in each.results]
+    assert "marker" not in figures.training(drawn_runs).text  # a caption promises only what is drawn
 
 
 def test_a_caption_says_at_which_epochs_points_lie():
@@ -341,6 +356,14 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
         apart = np.abs(marked[:, None] / ranks - 1)  # one marker where both ranks fall on one place
         assert (apart.min(0) < 0.06).all()
         assert (apart.min(1) < 0.06).all()
+
+
+def test_the_untrained_model_has_one_curve_though_a_strategy_has_fewer_seeds(drawn_runs):
+    first, *others = drawn_runs.groups
+    fewer = replace(drawn_runs, groups=(replace(first, runs=first.runs[:1]), *others))
+    for panel in figures.score_curves(fewer).panels:
+        names = [str(line.get_label()) for line in drawn(panel).lines]
+        assert names.count("before training") == 1
 
 
 def test_galleries_show_what_was_drawn(page, compared, words_of):

@@ -19,8 +19,8 @@ from negbench.report.charts import (
     heat,
     label_ends,
     line_style,
+    picture,
     shade,
-    svg,
     tall_enough,
 )
 
@@ -38,7 +38,7 @@ CHART = Chart(
 
 
 def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
-    text = svg(CHART).decode()
+    text = picture(CHART).decode()
     root = ElementTree.fromstring(text)
     words = [e.text for e in root.iter() if e.tag.endswith("text")]
     assert {"one", "two", "x", "y (%)"} <= set(words)  # text stays text
@@ -47,7 +47,7 @@ def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
     assert root.get("width") == f"{2 * 3.9 * 72:g}pt"  # two panels of 3.9 inches
     assert {f"stroke: {PALETTE[0]}", f"fill: {PALETTE[1]}", "fill: #123456"} <= set(re.findall(r"\w+: #\w+", text))
     full = Chart("f", "", "", (Panel("one", lines),), full=True)
-    wide, narrow = (ElementTree.fromstring(svg(full, narrow=narrow)).get("width") for narrow in (False, True))
+    wide, narrow = (ElementTree.fromstring(picture(full, narrow=narrow)).get("width") for narrow in (False, True))
     assert (wide, narrow) == (f"{9.4 * 72:g}pt", f"{3.9 * 72:g}pt")
 
 
@@ -71,7 +71,7 @@ def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was():
     import matplotlib as mpl
 
     before = dict(mpl.rcParams)
-    assert svg(CHART) == svg.__wrapped__(CHART)
+    assert picture(CHART) == picture.__wrapped__(CHART)
     assert dict(mpl.rcParams) == before
 
 
@@ -118,3 +118,10 @@ def test_a_chart_is_as_wide_as_the_names_beside_it_need():
         return float(_figure(Chart("c", "", "", (panel,), direct=True), narrow=False).get_figwidth())
 
     assert wide("x" * 16) == wide("x") < wide("x" * 40)
+
+
+@pytest.mark.filterwarnings("error")  # matplotlib's layout warns where no room is left
+def test_a_forest_of_very_long_names_has_room_for_its_axes():
+    panel = Panel("", lambda axes: axes.set_yticks([0], ["x" * 120]))
+    figure = _figure(Chart("c", "", "", (panel,), full=True), narrow=True)
+    assert figure.axes[0].get_position().width > 0.1

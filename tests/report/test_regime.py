@@ -109,11 +109,9 @@ def test_in_words():
     assert two.endswith("is -1.0 to 7.0 points")
 
 
-def test_the_answer_ends_with_the_regime_of_the_last_refresh(group_of):
-    groups = [group_of("qure", 4, 8), group_of("in-batch", 3)]
-    (line,) = _regime(groups)
-    assert line.startswith("Regime: the training target's median rank is 3 to 8 of 1,000, ")
-    assert line.endswith(". The answer holds for this regime.")
+def test_the_answer_names_the_regime_of_the_last_refresh(group_of):
+    groups = [group_of("qure", 4, 8), group_of("in-batch", 3, target_first=0.5)]
+    assert _regime(groups) == ["Valid for models that rank 6.0 to 50.0 % of their training targets first."]
     for run in groups[1].runs:
         run.write_result({k: v for k, v in run.result.items() if "regime" not in k})  # of an earlier version
     earlier = CellGroup(groups[1].labels, groups[1].runs)

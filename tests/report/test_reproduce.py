@@ -44,7 +44,9 @@ def test_the_page_has_every_printed_row_of_the_papers():
 def test_steps_are_those_of_the_recipe(capsys):
     config = load_config(recipe=recipes()["qure-cirr"], sets=["dataset.root='x'"])
     steps = config.train.epochs * math.ceil(28225 / config.train.batch_size)
-    assert f": {steps:,} steps over 28,225 training queries" in reproduction("qure-cirr")
+    hours = config.train.epochs * 28225 / 239 / 3600
+    text = f": {steps:,} steps over 28,225 training queries; about {hours:.1g} hours of training on one H200"
+    assert text in reproduction("qure-cirr")
     assert reproduction("demo") == ""
     assert negbench(["list", "recipes", "cirqrs-table7"]) == 0
     printed = capsys.readouterr().out

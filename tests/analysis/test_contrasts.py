@@ -1,0 +1,130 @@
+"""Losses compared, against sums by hand; headlines of many tables; what else an answer says of its rows."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from negbench.analysis.answer import _tally, _turns
+from negbench.analysis.collapse import Ends
+from negbench.analysis.contrasts import CONTRAST, contrast_text, contrasts
+from negbench.analysis.deciding import decided_text, rules_of
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, distinct_of, rows_of
+from negbench.analysis.words import shortened
+from negbench.errors import UnknownNameError
+from negbench.grid.compare import over_recipe
+from negbench.scoring.stored import Values
+from negbench.settings.config import build_config
+from negbench.settings.options import Compare
+
+LABELS = {"dataset": "d", "backbone": "b"}
+SEEDS = {"x": (0, 1, 2, 3), "y": (3, 2, 1), "z": (0, 1, 2)}  # of three strategies
+
+
+def table(loss: str, lift: float, ends: dict[str, Ends] | None = None) -> VerdictTable:
+    """Return a table whose queries differ; `lift` raises all of them, and y by half as much again."""
+    difficulty = np.random.default_rng(0).uniform(0.2, 0.5, 400)
+    values = {
+        name: Values(
+            np.stack([difficulty + 0.001 * seed + lift * (1.5 if name == "y" else 1) for seed in seeds]), seeds, None
+        )
+        for name, seeds in SEEDS.items()
+    }
+    return VerdictTable({**LABELS, "loss": loss}, "m", {"m": values}, ends=ends or {})
+
+
+def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
+    tables = [table("l1", 0.05), table("l2", 0.0)]
+    (made,) = contrasts(tables)
+    assert (made.labels["loss"], {*made.values["m"]}) == (OVER_ALL, {"l1", "l2"})
+    high, low = sorted(rows_of(made, Rules()), key=lambda row: -row.mean)
+    assert (high.strategy, high.seeds, high.facts) == ("l1", 2, {CONTRAST: "loss", "strategies": 3})  # seeds 1 and 2
+    assert low.gap == pytest.approx((0.05 + 0.075 + 0.05) / 3)
+    assert low.standing == "worse"
+    interval = f"[{100 * low.gap_low:.2f}, {100 * low.gap_high:.2f}]"
+    text = f"m averaged over 3 strategies: l1 beats l2 by 5.83 {interval} points."
+    assert contrast_text([low, high]) == text
+    open_row = replace(low, standing="undecided")
+    assert f"l1 is undecided against l2, 5.83 {interval} points higher" in contrast_text([open_row, high])
+    fallen = {"y": Ends(collapsed=frozenset({1}))}
+    (left,) = contrasts([tables[0], table("l2", 0.0, fallen)])
+    assert next(row for row in rows_of(left, Rules()) if row.strategy == "l2").gap == pytest.approx(0.05)
+    assert contrasts([tables[0]]) == []
+    other = replace(tables[1], values={"m": {"w": tables[1].values["m"]["x"]}})
+    assert contrasts([tables[0], other]) == []  # no strategy in common
+
+
+def row(strategy: str, mean: float, **labels: object) -> VerdictRow:
+    columns = {"dataset": "d", "loss": "l", "backbone": "b", "alpha": 0.05, "negatives": 1.0} | labels
+    return VerdictRow(
+        strategy=strategy, metric="m", main=True, mean=mean, sd=0, low=0, high=0, seeds=2, queries=9, baseline="",
+        verdict="not compared", **columns,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
+    tables = [
+        [row("a", 0.2, loss="l1", standing="best"), row("b", 0.1, loss="l1", beaten_by=("a",))],
+        [row("a", 0.1, loss="l2", beaten_by=("b",)), row("b", 0.2, loss="l2", standing="highest")],
+        [row("a", 0.3, loss="l3", standing="highest"), row("b", 0.2, loss="l3")],
+    ]
+    assert _tally(tables) == (
+        "m in 3 tables with 3 blocks of equally many negatives: highest is a at 2 (ahead of all others at 1), "
+        "b at 1 (ahead of all others at 0)."
+    )
+    (turn,) = _turns([each for members in tables for each in members])
+    assert turn.startswith("The order turns: with l1 a is ahead of b; with l2 it is the other way round")
+    assert "each table alone at 95 %" in turn
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["fashioniq", "cirr"], ["fashioniq", "cirr"]),
+        (["v@twins3-500x300-e5"], ["v@twins3"]),
+        (["v@twins1-500x300-e5", "v@twins3-500x300-f6"], ["v@twins1", "v@twins3"]),
+        (["v@twins1-500-e5", "v@twins1-900-f6"], ["v@500", "v@900"]),
+        (["v@twins1-500-e5", "v@twins1-500-f6"], ["v@twins1-500-e5", "v@twins1-500-f6"]),  # only the digest differs
+        (["v@twins1-e5", "w@twins1-f6", "cirr"], ["v@twins1", "w@twins1", "cirr"]),
+    ],
+)
+def test_names_of_worlds_are_shortened_to_what_differs(names, short):
+    assert list(shortened(names).values()) == short
+
+
+def test_a_union_counts_the_members_that_are_drawn_by_no_rule():
+    """61 negatives, of which the rule draws 2 that are 1 image: 60 different ones."""
+    group = SimpleNamespace(
+        configs=[build_config([{"strategy": "in-batch+qure", "train": {"num_negatives": 2}}])],
+        values=lambda *name: {("behaviour", "distinct"): [1.0, 1.0], ("negatives_per_query",): [61.0]}[name],
+    )
+    assert distinct_of(group) == 60.0  # type: ignore[arg-type]
+    group.configs = [build_config([{"strategy": "qure", "train": {"num_negatives": 2}}])]
+    assert distinct_of(group) == 1.0  # type: ignore[arg-type]
+
+
+def test_looks_say_which_strategies_collapsed():
+    rows = [row("a", 0.3), row("b", 0.1, collapsed=2), row("c", 0.1, collapsed=1)]
+    assert decided_text(rows[:1], "best") == "first place is decided"
+    assert decided_text(rows, "best") == "first place is decided, as b and c collapsed and cannot be first"
+    assert decided_text(rows[1:], "best") == "every strategy collapsed: more seeds decide nothing"
+    assert decided_text(rows, "all") == "all pairs are decided"
+
+
+def test_a_recipes_baseline_that_is_not_compared_is_left_out(tmp_path, capsys):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[compare]\nbaseline = "in-batch"\nstrategies = ["in-batch", "qure"]\n', encoding="utf-8")
+    run = SimpleNamespace(card=SimpleNamespace(metrics=["m"]))
+
+    def rules(name: str = "qure", **given: str) -> Rules:
+        cell = SimpleNamespace(labels={"strategy": name, "dataset": "d"}, facts={"plugin": name}, run=run)
+        asked = over_recipe(Compare(recipe=recipe, strategies="qure", **given))
+        return rules_of(SimpleNamespace(asked=asked, cells=[cell]))  # type: ignore[arg-type]
+
+    assert rules("in-batch").baseline == "in-batch"
+    assert rules().baseline is None
+    assert "the recipe's baseline 'in-batch' is none of these strategies" in capsys.readouterr().err
+    with pytest.raises(UnknownNameError, match="--baseline 'top-k'"):
+        rules(baseline="top-k")
+    assert rules(baseline="qure").baseline == "qure"

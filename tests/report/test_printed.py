@@ -1,0 +1,75 @@
+"""A leader table for a paper: what it holds, what is bold, and that TeX reads it."""
+
+import re
+import shutil
+import subprocess
+
+import pandas as pd
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.errors import UnknownNameError
+from negbench.report.tables import Table, printed
+
+ROWS = [
+    ("20", "top-k", "info-nce", "worse", "50.1 ± 0.2", "9.10 ± 0.10"),
+    ("20", "qure_x", "info-nce", "best", "52.0 ± 0.3", "8.00 ± 0.10"),
+    ("20", "top-k", "triplet", "equal", "9.9 ± 0.2", "7.00 ± 0.10"),
+    ("20", "qure_x", "triplet", "highest", "10.0 ± 0.3", "7.00 ± 0.10"),
+    ("120", "top-k", "triplet", "highest", "61.0 ± 0.2", "-"),
+    ("120", "qure_x", "triplet", "worse", "60.0 ± 0.2", "6.00 ± 0.10"),
+]
+FRAME = pd.DataFrame(ROWS, columns=["epochs", "strategy", "loss", "against the best", "R@10", "R@1"])
+FRAME = FRAME.assign(backbone="b_1", negatives="16", **{"behind the best": "+1.00 [0.10, 1.90]"})
+TABLE = Table("table", "Leader table: percent; R@10 behind the best, 95 %", FRAME, best=("R@1", "R@10"))
+
+
+def test_the_best_of_each_block_is_bold_and_what_is_constant_is_in_the_caption():
+    text = printed(TABLE, "latex")
+    body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
+    rows = [line.removesuffix(r" \\").split(" & ") for line in body.strip().splitlines() if "&" in line]
+    assert [row[:3] for row in rows] == [[r[0], r[2], r[1].replace("_", r"\_")] for r in ROWS]
+    assert re.findall(r"\\textbf{([\d.]+)", body) == ["52.0", "10.0", "61.0"]
+    assert body.count(r"\midrule") == 2
+    assert r"epochs & loss & strategy & R@10 & behind the best \\" in text
+    (caption,) = re.findall(r"\\caption{(.*)}", text)
+    assert caption == (
+        r"Percent; R@10 behind the best, 95 \%; the highest of a block is bold; all rows: backbone b\_1, negatives 16."
+    )
+
+
+def test_columns_and_budgets_are_chosen():
+    text = printed(TABLE, "markdown", ["R@1", "R@10"], [20])
+    assert text.startswith("Percent; the highest of a block is bold; all rows: backbone b_1, epochs 20, negatives 16.")
+    assert "| loss | strategy | R@1 | R@10 |" in text
+    assert "| info-nce | top-k | **9.10 ± 0.10** | 50.1 ± 0.2 |" in text
+    assert "| triplet | top-k | 7.00 ± 0.10 |" in text  # all alike: none is bold
+    with pytest.raises(UnknownNameError, match="--columns 'R@100': did you mean 'R@10'"):
+        printed(TABLE, "latex", ["R@100"])
+    with pytest.raises(UnknownNameError, match="--epochs '30': did you mean '20'"):
+        printed(TABLE, "latex", (), [30])
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
+def test_tex_reads_it(tmp_path):
+    odd = FRAME.assign(strategy=[r"a\b", "50 % & more", "~^", "$x$ #1", "{q}", "a_b"])
+    text = printed(Table("table", "Leader: it's 5 %", odd, best=("R@10",)), "latex")
+    document = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + text + r"\end{document}"
+    (tmp_path / "d.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "d.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path, capsys, refused):
+    where = ["--runs-dir", str(compared)]
+    assert negbench(["report", "small", "--latex", "--columns", "R@10", "--out", str(tmp_path / "t.tex"), *where]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(r"\begin{table}")
+    assert (tmp_path / "t.tex").read_text(encoding="utf-8") == text.removesuffix("\n")
+    for given, problem in (
+        (["--columns", "R@10"], "--columns needs --latex or --markdown"),
+        (["--latex", "--card"], "--card has no effect beside --latex and --markdown"),
+        (["--figures", "gif"], "--figures 'gif'"),
+    ):
+        refused(["report", "small", *given, *where], problem)
