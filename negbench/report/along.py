@@ -143,7 +143,7 @@ def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Ch
 
     made = tuple(Panel(title, drawn(own), tall_enough(len(_styles(own)))) for title, own in panels.items())
     text = f"{name} after each training budget, in steps; every budget has its own schedule and learning rates. "
-    text += "Bars are the intervals of the means."
+    text += "Bars are the intervals of the means, moved aside where they would lie on each other."
     return Chart("budgets", f"{name} after how many steps", text, made, 2, direct=True)
 
 

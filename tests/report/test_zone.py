@@ -53,6 +53,22 @@ def test_panels_name_their_budgets_shortest_first(windows):
     assert [panel.title.partition(", ")[2] for panel in chart.panels] == ["20 epochs", "120 epochs"]
 
 
+def test_panels_share_a_scale_and_say_over_what(windows):
+    from matplotlib.figure import Figure
+
+    findings = stored(windows, "zone")
+    half = [replace(r, epochs="120", difference=r.difference / 2, diff_high=r.diff_high / 9) for r in findings.main]
+    rows = [*(replace(row, epochs="20") for row in findings.main), *half]
+    groups = [replace(each, labels={**each.labels, "epochs": n}) for each in findings.groups for n in ("20", "120")]
+    limits = set()
+    for panel in zone_chart(groups, rows).panels:
+        axes = Figure().add_subplot()
+        panel.draw(axes)
+        assert axes.get_ylabel() == "R@10, points over all-corpus"
+        limits.add(axes.get_ylim())
+    assert len(limits) == 1
+
+
 def test_there_is_no_zone_without_two_windows(windows):
     findings = stored(windows, "zone")
     few = [row for row in findings.main if "start=3" not in row.strategy and "start=6" not in row.strategy]
