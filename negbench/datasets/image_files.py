@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -43,7 +43,7 @@ class ImageFiles:
     """
 
     root: Path
-    paths: dict[str, tuple[Path, ...]]
+    paths: Mapping[str, tuple[Path, ...]]
     tree: str = ""
 
     @classmethod

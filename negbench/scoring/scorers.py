@@ -12,7 +12,7 @@ from torch import Tensor
 from negbench.contracts import Backbone, HoldsFeatures
 from negbench.data.held import with_features
 from negbench.data.scene import (
-    Scene,
+    EncodedSplits,
     Split,
     Splits,
     batches,
@@ -45,7 +45,7 @@ class Encoded:
 
     run_id: str
     split: Split
-    scene: Scene
+    scene: EncodedSplits
     backbone: Backbone
     embeddings: evaluation.Embeddings
     temperature: float
