@@ -278,12 +278,9 @@ def open_scene(
 
 
 def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> Split:
-    return Split(
-        dataset=dataset,
-        images=torch.tensor([row[image] for image in dataset.images], dtype=torch.int64),
-        references=torch.tensor([row[query.reference] for query in dataset.queries], dtype=torch.int64),
-        tokens=backbone.tokenize([query.text for query in dataset.queries]),
-    )
+    galleries = dataset.images, [query.reference for query in dataset.queries]
+    images, references = (torch.tensor([row[image] for image in ids], dtype=torch.int64) for ids in galleries)
+    return Split(dataset, images, references, backbone.tokenize([query.text for query in dataset.queries]))
 
 
 def _source(

@@ -228,7 +228,7 @@ def test_candidates_beside_mixed_negatives(opened, over):
         given.append(objective._batch_scores(Batch(ROWS, None, tokens, seed=ROWS)))
     plain, beside = given
     assert beside.slots["bank"].scores.shape[1] == plain.slots["bank"].scores.shape[1] + 18
-    assert torch.equal(plain.beside.mask, beside.beside.mask)
+    assert torch.equal(plain.extras.mask, beside.extras.mask)
 
 
 def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened):
