@@ -16,6 +16,7 @@ def label_of(metric: str) -> str:
     *group, name = metric.split("/")
     for long, short in (
         ("subset_recall_at_", "Rs@"),
+        ("neg_recall_at_", "NegRecall@"),
         ("recall_at_", "R@"),
         ("map_at_", "mAP@"),
         ("hit_at_", "hit@"),

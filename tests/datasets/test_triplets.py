@@ -14,8 +14,10 @@ from negbench.data.scene import Scenes
 from negbench.datasets._triplet_files import read_triplets
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, OptionError
+from negbench.loop.runs import plan_run
 from negbench.plugins.registry import build, registry
 from negbench.settings.config import PluginConfig
+from negbench.systems.system import load_config
 
 Rows = list[dict[str, Any]]
 KINDS = ("jsonl", "csv")
@@ -303,3 +305,19 @@ def test_which_file(tmp_path):
     assert scenes.dataset(section, "val", images=False) is first
     save(path, toy_rows()[:-1])
     assert len(scenes.dataset(section, "val", images=False).queries) == len(first.queries) - 1  # changed: read again
+
+
+def test_a_run_depends_on_judgements_only_if_its_rule_reads_them(tmp_path, standin):
+    rows = toy_rows()
+    standin.write_images(tmp_path, {Path(image).stem for row in rows for image in (row["reference"], row["target"])})
+    standin.write_images(tmp_path, ["t3", "v3"])
+    judged = [{**row, "judged_wrong": ["t5.png"]} if row["reference"] == "t1.png" else row for row in rows]
+    files = [save(tmp_path / f"{name}.jsonl", each) for name, each in (("plain", rows), ("judged", judged))]
+
+    def planned(strategy: str, file: Path) -> str:
+        flags = {"strategy": {"name": strategy}, "dataset": {"name": "triplets", "file": str(file)}}
+        return plan_run(load_config(flags=flags, sets=["backbone.name=tiny", "backbone.weights=random"]), Scenes()).hash
+
+    for strategy, reads in (("qure", False), ("oracle-kind", True)):
+        plain, other = (planned(strategy, file) for file in files)
+        assert (plain != other) == reads
