@@ -1,4 +1,4 @@
-"""Observe the model during training: the regime card now and then, and score curves."""
+"""Observe the model during training: the regime card at refreshes and at the end, and score curves."""
 
 import math
 from collections.abc import Iterable
@@ -16,18 +16,22 @@ from negbench.store.runfolder import RunFolder
 MOVES_SCORES = False  # only observes
 
 
+_CARDS = 7  # of a run before its end: a card and the ranks it needs cost more than a refresh
+
+
 def card_epochs(config: ResolvedConfig, stages: Iterable[Stage]) -> set[int]:
     """Return the epochs before which the regime card is taken; it is also taken at the end.
 
-    These are the start, the end of the warm-up and the last refresh: a card and the ranks it needs cost more than a
-    refresh. A run that never redefines its pools (batch strategies, the whole corpus) uses the refreshes of the default
-    schedule, so that runs can be compared. A trial, which is not reported, has one at the start.
+    These are the start and every refresh, or evenly spaced ones of more than _CARDS. A run that never redefines its
+    pools (batch strategies, the whole corpus) uses the refreshes of the default schedule, so that runs can be compared.
+    A trial, which is not reported, has one at the start.
     """
     if not config.eval.reported:
         return {0}
-    own = {*config.schedule.refresh_epochs}.union(*(stage.refreshes for stage in stages)) - {0}
-    due = own or {*refresh_epochs(config.train.epochs, Strategy.n_def)} - {0}
-    return {0, min(due, default=0), max(due, default=0)}
+    own = {*config.schedule.refresh_epochs}.union(*(stage.refreshes for stage in stages))
+    taken = sorted({0, *(own if any(own) else refresh_epochs(config.train.epochs, Strategy.n_def))})
+    last, cards = len(taken) - 1, min(len(taken), _CARDS)
+    return {taken[round(last * card / max(1, cards - 1))] for card in range(cards)}
 
 
 def note_regime(now: ModelCache, log: Log) -> None:
