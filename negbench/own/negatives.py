@@ -161,7 +161,7 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     frame = pd.DataFrame(names).join(mined.frame().drop(columns="negatives"))
     source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
     total = len(SCENES.dataset(config.dataset, asked.split, images=False).queries) if most else len(queries)
-    return MinedNegatives(frame, mined.summary(), len(images), display.seconds["mine"], source), total
+    return MinedNegatives(frame, mined.summary(), len(images), display.seconds["draw"], source), total
 
 
 # --- embeddings in files -------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     if names:
         frame["target"] = [names[row] for row in frame["target"]]
         frame["negatives"] = [[names[column] for column in row] for row in frame["negatives"]]
-    return MinedNegatives(frame, mined.summary(), len(images), display.seconds["mine"]), total
+    return MinedNegatives(frame, mined.summary(), len(images), display.seconds["draw"]), total
 
 
 _SETTINGS = ("mining.exclude_relevant", "mining.margin", "mining.relative_margin", "mining.max_target")
