@@ -262,6 +262,7 @@ def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(tmp_
     class Row:
         strategy: str
         undecided: tuple[str, ...]
+        collapsed: bool = False
 
     rows = [Row("a", ("c", "d")), Row("b", ("c",)), Row("c", ("a", "b")), Row("d", ("a",)), Row("e", ())]
     monkeypatch.setattr(deciding, "judge_so_far", lambda *_: SimpleNamespace(rows=rows, groups=()))
