@@ -143,7 +143,7 @@ def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
 
 # negbench's own recipes on drawn vectors
 DRAWN = [name for name in RECIPES if name.startswith(("map-", "premise-", "world"))]
-WORLDS = ("claims-world", "definitions-world", "demo", "dqe-margins", "warm-up-world", *DRAWN)
+WORLDS = ("claims-world", "claims-world-few", "definitions-world", "demo", "dqe-margins", "warm-up-world", *DRAWN)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -216,7 +216,7 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
 
 
 def test_there_is_a_check_for_every_recipe():
-    zones = ["kinds-1", *(f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16"))]
+    zones = ["kinds-1", "practice", *(f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16"))]
     assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *zones]) == RECIPES
 
 
@@ -226,6 +226,12 @@ def test_a_recipe_resolves_to_the_published_numbers(name, root_of):
     assert {key: flat[key] for key in PUBLISHED[name]} == {
         key: pytest.approx(value) if isinstance(value, float) else value for key, value in PUBLISHED[name].items()
     }
+
+
+def test_practice_uses_the_whole_batch_and_one_draw():
+    configs = [resolved(config) for config in axes_of("practice", [], seeds=3).configs()]
+    assert len(configs) == 264
+    assert {(config.train.num_negatives, config.train.draws) for config in configs} == {(None, 1)}
 
 
 def test_every_value_says_where_it_is_from():

@@ -46,7 +46,7 @@ def kinds_answer(groups: Iterable[CellGroup]) -> list[str]:
     for group in groups:
         if (name := group.labels["strategy"]) not in parts and (shares := kind_shares(group)):
             most = max(shares, key=lambda share: share.left.mean)
-            drawn = f"`{name}` draws {percent(most.drawn.mean)} % {most.kind} negatives"
+            drawn = f"{name} draws {percent(most.drawn.mean)} % {most.kind} negatives"
             left = f"{percent(most.left.mean)} % of its first ten are such"
             parts[name] = f"{drawn} (random draws: {percent(most.random)} %), and {left}"
     return [f"{'; '.join([*parts.values()][:_NAMED])}."] if parts else []

@@ -177,15 +177,15 @@ def _progress(
     runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], execution: Execution, advance: Advance
 ) -> Callable[[Outcome, int], None]:
     """Return a callback for every cell: it moves the bar or logs a line, and estimates the rest now and then."""
-    drawn, started, executor = progress_console().is_terminal, time.monotonic(), execution.executor
+    console, started, executor = progress_console(), time.monotonic(), execution.executor
     total, left = len({cell.hash for cell in cells}), {cell.hash: cell for cell in todo}
 
     def progress(outcome: Outcome, done: int) -> None:
-        if drawn:
+        if console.is_terminal or console.is_jupyter:
             advance(1)
         if outcome.reused:
             return
-        if not drawn:
+        if not console.is_terminal:
             what = title_of(outcome.cell, cells) + (f" FAILED: {outcome.error}" if outcome.error else "")
             log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
         cell, estimate = left.pop(outcome.cell.hash), execution.estimate

@@ -216,7 +216,7 @@ def among_first(scores: Tensor, which: Tensor, k: int, allowed: Tensor) -> Tenso
         allowed: [B, N] bool, the candidates.
     """
     which = which & allowed
-    last = masked_scores(scores, window(scores, allowed, 0, k), low=False).amin(1, keepdim=True)
+    last = masked_scores(scores, allowed).topk(min(k, scores.shape[1])).values[:, -1:]
     above, tied = allowed & less(last, scores), which & (scores == last)
     left = k - count(above)
     if len(crowded := (count(tied) > left).nonzero().squeeze(1)):

@@ -12,8 +12,8 @@ from negbench.analysis.contrasts import CONTRAST, contrast_text, contrasts
 from negbench.analysis.deciding import decided_text, rules_of
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, distinct_of, rows_of
 from negbench.analysis.words import shortened
+from negbench.campaign.plan import over_recipe
 from negbench.errors import UnknownNameError
-from negbench.grid.compare import over_recipe
 from negbench.scoring.stored import Values
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare

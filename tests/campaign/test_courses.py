@@ -29,6 +29,8 @@ from negbench.grid.looks import Looks
 from negbench.machine import files
 from negbench.machine.signals import Stopped
 from negbench.settings.options import Compare
+from negbench.store.parents import Parent
+from negbench.store.tracking import Tracker
 from negbench.tuning import tuned
 from negbench.tuning.trials import TrialSearch
 
@@ -231,7 +233,7 @@ def test_a_search_ends_early_where_its_default_fails_or_all_its_workers_die(even
         counts = {"finished": 2, "pruned": 1, "failed": 0, "running": 9, "waiting": 9}
         (folder := tmp_path / name).mkdir()
         spec = SimpleNamespace(base={"strategy": {"name": name}})
-        job = SimpleNamespace(name=name, uri="none", trials=5)
+        job = SimpleNamespace(name=name, trials=5, parent=Parent(Tracker.open(tmp_path, "none"), folder))
         return SimpleNamespace(folder=folder, spec=spec, counts=lambda: counts), job
 
     executor: Any = SimpleNamespace(workers=4, elsewhere=False, run=run)

@@ -18,6 +18,7 @@ from negbench.systems.system import load_config
 
 PARTS = {
     (evaluation, "rank"): "scoring",
+    (evaluation, "rank_judged"): "scoring",
     (evaluation, "measure"): "scoring",
     (observe, "regime"): "card",
     (curves, "score_curves"): "card",

@@ -228,7 +228,7 @@ def test_parts_of_a_page_are_named_by_what_differs(drawn_runs):
 def test_every_chart_is_drawn_with_its_words_and_written(page, compared):
     written = {path.stem for path in (compared / "small" / "report" / "figures").glob("*.svg")}
     shown = {i.removeprefix("figure-") for i in page.ids if i.startswith("figure-")}
-    assert shown == written == {"forest", "false-negatives", "training", "pool-sizes", "score-curves"}
+    assert shown == written == {"forest", "false-negatives", "kinds", "training", "pool-sizes", "score-curves"}
     assert page.unnamed == 0
     for name in written:
         picture = (compared / "small" / "report" / "figures" / f"{name}.svg").read_text(encoding="utf-8")

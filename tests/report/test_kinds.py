@@ -62,7 +62,7 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
     group = groups[0]
     most = max(kind_shares(group), key=lambda share: share.left.mean)
     assert line.startswith(
-        f"`{group.labels['strategy']}` draws {100 * most.drawn.mean:.1f} % {most.kind} negatives (random"
+        f"{group.labels['strategy']} draws {100 * most.drawn.mean:.1f} % {most.kind} negatives (random"
     )
     assert f"), and {100 * most.left.mean:.1f} % of its first ten are such; `" in line
     assert line.count(" are such") == 3  # a strategy once, whatever the losses
