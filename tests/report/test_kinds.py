@@ -64,6 +64,6 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
     assert line.startswith(
         f"{group.labels['strategy']} draws {100 * most.drawn.mean:.1f} % {most.kind} negatives (random"
     )
-    assert f"), and {100 * most.left.mean:.1f} % of its first ten are such; `" in line
+    assert f"), and {100 * most.left.mean:.1f} % of its first ten are such; " in line
     assert line.count(" are such") == 3  # a strategy once, whatever the losses
     assert kinds_answer([]) == []
