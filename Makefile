@@ -55,7 +55,7 @@ gpu: $(STAMP) ## run the tests that need a GPU
 	$(BIN)/python -m pytest -q -m gpu
 
 faults: $(STAMP) ## the tests of docs/reliability.md at length: a kill at every write, 50 damaged files of each kind, a Ray node killed
-	NEGBENCH_FAULTS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/reliability tests/test_executors.py tests/test_cluster.py
+	NEGBENCH_FAULTS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/reliability tests/test_executors.py tests/test_cluster.py tests/grid/test_jobs.py
 
 mutants: $(STAMP) ## mutation tests: the tests must fail on single faults in the code (SAMPLE=40 of each GROUP, SEED=0)
 	$(BIN)/python tests/mutants.py $(GROUP) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),0)

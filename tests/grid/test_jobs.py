@@ -85,6 +85,7 @@ def test_what_cannot_be_handed_out(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("NEGBENCH_FAULTS" not in os.environ, reason="takes half a minute: `make faults`")
 def test_the_shell_loop_gives_the_runs_of_one_process_although_a_job_is_killed(vector_flags, tmp_path):
     """The first job is killed while it trains; the second one resumes its run."""
     flags = [*vector_flags, "--set", "train.epochs=150"]
