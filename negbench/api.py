@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from negbench.campaign.plan import ComparisonPlan
     from negbench.checks.audit import AuditResult
     from negbench.datasets.dataset import Dataset
-    from negbench.loop.types import RunResult
+    from negbench.loop.types import PlannedRun, RunResult
     from negbench.own.embed import EmbeddedFolder
     from negbench.own.negatives import MinedNegatives
     from negbench.papers.planning import JudgedClaims
     from negbench.report.loaded import Comparison, StudyResult
     from negbench.settings.command_options import Audit, Claims, Embed
-    from negbench.settings.config import RunConfig
     from negbench.settings.options import Study
 
 
@@ -104,28 +103,28 @@ def run(
         NegbenchError: a user's mistake, raised before anything is computed if possible.
     """
     from negbench.display import Display, progress_console
-    from negbench.loop.runs import SCENES, Bench, plan_run, run_config
+    from negbench.loop.runs import SCENES, Bench, run_config
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
     asked = (options or Run()).replace(**{key: value for key, value in given.items() if value is not None})
     display, named = Display(progress_console()), {"system": asked.system} if asked.system else {}
     with display.live():
-        bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_run(configured_run(asked), SCENES)
+        bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_of(asked)
         return run_config(planned, replace(bench, scenes=SCENES, display=display, tags=named))
 
 
-def configured_run(asked: Run) -> RunConfig:
-    """Return the configuration of a run, and note what of its settings does nothing."""
+def plan_of(asked: Run) -> PlannedRun:
+    """Plan a run, which says what its data lack, and note what of its settings does nothing."""
     from negbench.loop.remarks import check_idle
-    from negbench.loop.runs import SCENES
-    from negbench.settings.config import resolved
+    from negbench.loop.runs import SCENES, plan_run
     from negbench.systems.system import load_config
 
     flags, remarks = flag_layer(asked) | ({"system": asked.system} if asked.system else {}), list[str]()
     config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
-    notes([*remarks, *check_idle([("this run", config, resolved(config))], asked.sets, SCENES)])
-    return config
+    planned = plan_run(config, SCENES)
+    notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, SCENES)])
+    return planned
 
 
 def compare(asked: Compare | None = None, *, console: Console | None = None, **options: Any) -> Comparison:

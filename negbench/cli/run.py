@@ -23,7 +23,7 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     from negbench.machine import files
 
     asked = Run.parsed(given)
-    runs, config = files.runs_dir(asked.runs_dir), api.configured_run(asked)
+    runs, config = files.runs_dir(asked.runs_dir), api.plan_of(asked).config
     return Round(ComparisonFolder(runs / "run"), plan([config], runs, Display(), SCENES)), []
 
 

@@ -122,7 +122,8 @@ def _idle(given: RunConfig, config: ResolvedConfig, scenes: Scenes, asked: set[s
         yield from ((key, "") for key in keys & asked)  # defined once, as `ScheduleConfig` says: no reason to mention
         return
     if not schedule.refresh_epochs:
-        why = f"a warm-up of {schedule.warmup} epochs leaves none of {epochs} to the pools: give more, or warm up less"
+        why = f"a warm-up of {schedule.warmup} epochs leaves none of {epochs} to the pools: "
+        why += "train longer, or take it out with schedule.warmup=0"
         one = "the one definition is the whole corpus, as of all-corpus"
         yield "schedule.warmup" if "schedule.warmup" in asked else "strategy", one if schedule.n_def == 1 else why
     elif "schedule.refresh_epochs" in keys:

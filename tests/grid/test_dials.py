@@ -56,7 +56,7 @@ def test_cells_lie_at_their_points(vector_sets, tmp_path):
         "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],
         "remarks": [
             "strategy does nothing for top-k lr=0.003, epochs=1, top-k lr=0.03, epochs=1: a warm-up of 1 epochs leaves "
-            "none of 1 to the pools: give more, or warm up less"
+            "none of 1 to the pools: train longer, or take it out with schedule.warmup=0"
         ],
     }
     assert plan.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 already finished"

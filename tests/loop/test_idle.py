@@ -56,7 +56,8 @@ def test_what_no_row_can_use_is_refused(setting, rules, message):
 def test_a_comparison_names_the_rows_in_one_remark():
     rules = "qure,top-k,all-corpus"
     assert idle("train.epochs=1", rules=rules) == [
-        f"strategy does nothing for qure, top-k: {NONE_LEFT.format(1, 1)}: give more, or warm up less"
+        f"strategy does nothing for qure, top-k: {NONE_LEFT.format(1, 1)}: train longer, or take it out with "
+        "schedule.warmup=0"
     ]
     assert idle(schedule={"n_def": 50}) == [  # a recipe's, which may fit other lengths
         "schedule.n_def does nothing for qure: 8 epochs have room for 8 definitions, not for 50"
