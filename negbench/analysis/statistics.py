@@ -136,8 +136,9 @@ class Share(NamedTuple):
 
 def over_seeds(values: Sequence[float]) -> Share:
     """Return the mean over seeds of a share in [0, 1], with Student's interval."""
-    error = float(scipy.stats.sem(values)) if len(values) > 1 else math.nan
-    mean, half = float(np.mean(values)), float(scipy.stats.t.ppf(0.975, max(1, len(values) - 1))) * error
+    count = len(values)
+    error = float(np.std(values, ddof=1)) / count**0.5 if count > 1 else math.nan
+    mean, half = float(np.mean(values)), float(scipy.special.stdtrit(max(1, count - 1), 0.975)) * error
     return Share(mean, *np.clip((mean - half, mean + half), 0.0, 1.0).tolist())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from negbench import api, audit
 from negbench.data.scene import Scenes
-from negbench.errors import OptionError
+from negbench.errors import DataError, OptionError
 from negbench.loop.remarks import check_idle, idle_exclusions
 from negbench.settings.config import resolved
 from negbench.settings.options import Run, Study
@@ -92,6 +92,18 @@ def test_only_what_excludes_a_further_image_counts(tmp_path, vector_sets):
         assert [setting for setting, _ in found] == ["mining.exclude_relevant"] * refused
     with pytest.raises(OptionError, match="exclude_subset: no query of triplets train has a group"):
         audit(dataset=f"{own}", strategies="all-corpus", sets=(*vector_sets[2:], "mining.exclude_subset=true"))
+
+
+def test_a_run_says_what_its_data_lack_before_what_does_nothing(monkeypatch):
+    def lacking(*_: Any) -> Any:
+        raise DataError("images are missing")
+
+    run = Run(strategy="qure", sets=(*SMALL, "train.epochs=1"))
+    with pytest.raises(OptionError, match=r"schedule\.warmup=0"):
+        api.plan_of(run)
+    monkeypatch.setattr("negbench.loop.runs.plan_run", lacking)
+    with pytest.raises(DataError, match="missing"):
+        api.plan_of(run)
 
 
 @pytest.mark.parametrize(("excluded", "effect"), [("true", "left out of the ranking"), ("false", "a right answer")])
