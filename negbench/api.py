@@ -103,7 +103,7 @@ def run(
         NegbenchError: a user's mistake, raised before anything is computed if possible.
     """
     from negbench.display import Display, progress_console
-    from negbench.loop.runs import SCENES, Bench, run_config
+    from negbench.loop.runs import DATA, Bench, run_config
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
@@ -111,19 +111,19 @@ def run(
     display, named = Display(progress_console()), {"system": asked.system} if asked.system else {}
     with display.live():
         bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_of(asked)
-        return run_config(planned, replace(bench, scenes=SCENES, display=display, tags=named))
+        return run_config(planned, replace(bench, cache=DATA, display=display, tags=named))
 
 
 def plan_of(asked: Run) -> PlannedRun:
     """Plan a run, which says what its data lack, and note what of its settings does nothing."""
     from negbench.loop.remarks import check_idle
-    from negbench.loop.runs import SCENES, plan_run
+    from negbench.loop.runs import DATA, plan_run
     from negbench.systems.system import load_config
 
     flags, remarks = flag_layer(asked) | ({"system": asked.system} if asked.system else {}), list[str]()
     config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
-    planned = plan_run(config, SCENES)
-    notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, SCENES)])
+    planned = plan_run(config, DATA)
+    notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, DATA)])
     return planned
 
 

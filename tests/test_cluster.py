@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes
@@ -127,7 +127,7 @@ def test_as_many_at_a_time_as_is_said(two_nodes, tmp_path):
 
 def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
     asked = Compare(strategies="qure,in-batch", seeds=2, sets=(*vector_sets, "train.epochs=40"))
-    return plan(Axes.of(asked).configs(), runs, Display(), Scenes())
+    return plan(Axes.of(asked).configs(), runs, Display(), DataCache())
 
 
 def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:

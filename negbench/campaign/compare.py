@@ -12,7 +12,7 @@ from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import epochs_of_looks, looked
 from negbench.grid.cells import Outcome
 from negbench.grid.rates import FACTORS, MORE
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 
 
 def compared(planned: ComparisonPlan, rules: Rules, later: float = 0.0) -> Course:
@@ -41,5 +41,5 @@ def _at_own_rates(
     while new := [cell for cell in rates.cells if cell.hash not in {each.cell.hash for each in outcomes}]:
         further = [(len(FACTORS) + MORE - len(each)) * each[0].config.train.epochs for each in rates.trials.values()]
         outcomes += yield Round(planned.trials, new, [*outcomes], planned.cells, later + sum(further))
-        rates = rates.grown(planned.folder.path.parent, SCENES)
+        rates = rates.grown(planned.folder.path.parent, DATA)
     return replace(planned, rates=rates).at_best_rates(), outcomes

@@ -19,7 +19,7 @@ from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log, failed
 from negbench.grid.estimate import MANY, Estimate
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 from negbench.machine.signals import Stopped
 
 
@@ -121,7 +121,7 @@ def foreseen(first: Round) -> list[str]:
     cells = list({cell.hash: cell for cell in (*first.ahead, *first.cells)}.values())
     lines = dict.fromkeys(first.words)
     for cell in {(cell.labels["dataset"], cell.labels["backbone"]): cell for cell in reversed(cells)}.values():
-        splits = SCENES.splits(cell.config)
+        splits = DATA.splits(cell.config)
         counts = f"{len(splits.train.queries):,} train and {len(splits.val.queries):,} scored queries"
         counts += f", {len({*splits.train.all_images, *splits.val.all_images}):,} images"
         lines[f"reads {cell.labels['dataset']} ({counts}), backbone {cell.labels['backbone']}"] = None

@@ -18,7 +18,7 @@ from negbench.grid.dials import Dials, dial_choices, parse_dial
 from negbench.grid.rates import Rates, at_rates
 from negbench.grid.systems import system_choices
 from negbench.loop.remarks import check_idle
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 from negbench.settings.layers import merged, read_recipe
 from negbench.settings.options import Compare
 from negbench.systems.system import system, systems
@@ -72,7 +72,7 @@ class ComparisonPlan:
         runs = self.folder.path.parent
         chosen = self.rates.chosen(runs)
         about = {**self.folder.about, "rates": [asdict(each) for each in chosen.values()]}
-        cells = at_rates(self.cells, chosen, runs, SCENES)
+        cells = at_rates(self.cells, chosen, runs, DATA)
         return replace(self, cells=cells, folder=replace(self.folder, about=about))
 
 
@@ -108,7 +108,7 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     notes(remarks)
     if asked.lr not in (None, "grid") or _searches_rates(asked):
         return planned
-    planned = replace(planned, rates=Rates.of(planned.cells, runs, SCENES))
+    planned = replace(planned, rates=Rates.of(planned.cells, runs, DATA))
     check_name(planned.trials.path, "comparison")
     return planned.at_best_rates()
 
@@ -124,7 +124,7 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
         for whole in wholes:
             choices = [joined([*each, whole]) for each in product(*others)]
             try:
-                planned = plan(axes.configs(choices, SCENES, remarks.append), runs, display, SCENES, choices)
+                planned = plan(axes.configs(choices, DATA, remarks.append), runs, display, DATA, choices)
             except NegbenchError as error:
                 if whole.required:
                     raise
@@ -137,7 +137,7 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
         raise failed[-1][1]
     named = [" ".join(filter(None, map(cell.labels.get, ("strategy", "point")))) for cell in cells]
     rows = [(name, cell.given, cell.config) for name, cell in zip(named, cells, strict=True)]
-    remarks += check_idle(rows, (*asked.sets, *asked.dials), SCENES)
+    remarks += check_idle(rows, (*asked.sets, *asked.dials), DATA)
     left_out = [_left_out(*each) for each in failed]
     about = {"dials": Dials.parsed(asked.dials).plain(), "left_out": left_out, "remarks": list(dict.fromkeys(remarks))}
     folder = _folder(asked, runs, cells, {key: value for key, value in about.items() if value})
@@ -163,7 +163,7 @@ def _choices(asked: Compare, axes: Axes) -> tuple[list[AxisValue], Sequence[list
         for name in chosen:
             system(name, "--systems")  # raises
         base = [*axes.base, {"dataset": axes.datasets[0], "backbone": axes.backbones[0]}]
-        return system_choices(chosen, axes.strategies, base, SCENES), replace(axes, losses=(), strategies=()).choices()
+        return system_choices(chosen, axes.strategies, base, DATA), replace(axes, losses=(), strategies=()).choices()
     if asked.dials:
         _single(axes, "--dial", "losses", "backbones", "datasets")
     settings = [AxisValue(labels={"settings": "default"})] if asked.tuned else [AxisValue()]

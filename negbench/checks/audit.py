@@ -16,7 +16,7 @@ from torch import Tensor
 
 from negbench.checks.subject import Subject, generator_of, open_subject
 from negbench.contracts import Strategy
-from negbench.data.scene import Scenes, threads
+from negbench.data.scene import DataCache, threads
 from negbench.display import notes, stages
 from negbench.errors import OptionError
 from negbench.grid.axes import axis_of, label
@@ -109,8 +109,8 @@ def configured(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, 
         given = [{"strategy": section} for section in axis_of("strategy", strategies or "all", [recipe, *flags])]
     if strategies is None and folder is None:
         given = [layer for layer in given if registry.make("strategies", layer["strategy"]["name"]).scope == "corpus"]
-    scenes = Scenes()
-    wholes = [with_system([*base, recipe, *flags, layer], scenes) for layer in given]
+    cache = DataCache()
+    wholes = [with_system([*base, recipe, *flags, layer], cache) for layer in given]
     notes(dict.fromkeys(remark for _, remarks in wholes for remark in remarks))
     configs = [resolved(build_config([whole])) for whole, _ in wholes]
     by_label: dict[str, Strategy] = {}

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from negbench.analysis.words import in_points, label_of
-from negbench.data.scene import Scenes, threads
+from negbench.data.scene import DataCache, threads
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.overlap import overlap
 from negbench.display import Display, notes, stages
 from negbench.grid.cells import Cell
-from negbench.loop.runs import SCENES, open_run
+from negbench.loop.runs import DATA, open_run
 from negbench.loop.types import OpenRun
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig
@@ -34,12 +34,12 @@ def forewarn(cells: Sequence[Cell], runs: Path, margin: float) -> None:
     todo = [cell for cell in cells if cell.step(runs) in ("resume", "anew")]
     first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
     with stages("prepare") as display:
-        reasons = forewarnings(list(first.values()), margin, display, SCENES)
+        reasons = forewarnings(list(first.values()), margin, display, DATA)
     notes(reasons)
 
 
 def forewarnings(
-    configs: Sequence[RunConfig], margin: float, display: Display, scenes: Scenes, stored: int = 0
+    configs: Sequence[RunConfig], margin: float, display: Display, cache: DataCache, stored: int = 0
 ) -> list[str]:
     """Return a line for each reason why comparisons on these data will say little, with the weights as loaded.
 
@@ -49,13 +49,13 @@ def forewarnings(
         configs: one for each backbone and data set.
         margin: differences within it count as equal, as a share (0.01 is one point).
         display: shows the stages.
-        scenes: shares loaded data and backbones.
+        cache: shares loaded data and backbones.
         stored: number of images in the user's own files, if known.
     """
     reasons = list[str]()
     for config in configs:
         try:
-            run = open_run(config, display, scenes)
+            run = open_run(config, display, cache)
             with threads(run.config.compute.threads), display.stage("evaluate", note="before training"):
                 splits, options = run.splits, run.config.dataset.options
                 reasons += of_data(splits.train, splits.val, margin, options, stored)

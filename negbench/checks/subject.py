@@ -8,7 +8,7 @@ from torch import Tensor
 
 from negbench.contracts import HoldsFeatures, PlaneName, Strategy
 from negbench.data.held import unfamiliar, with_features
-from negbench.data.scene import EncodedSplits, Scenes, Splits, device_of, open_scene, threads
+from negbench.data.scene import DataCache, EncodedSplits, Splits, device_of, open_scene, threads
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError, OptionError
@@ -84,12 +84,12 @@ def open_subject(
         OptionError: an exclusion of `mining` leaves out no image.
         NegbenchError: the weights do not fit.
     """
-    scenes = Scenes()
+    cache = DataCache()
     with threads(config.compute.threads):
         device = device_of(config)
-        backbone = scenes.backbone(config)
+        backbone = cache.backbone(config)
         backbone.to(device)
-        whole = scenes.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
+        whole = cache.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
         dataset = with_features(whole, backbone, config)
         if any(query.target is None for query in dataset.queries):
             raise DataError(f"{dataset.identity}: split {split} has queries without a target: choose another --split")

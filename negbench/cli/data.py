@@ -92,7 +92,7 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
 def encode(given: Mapping[str, Any]) -> None:
     """Store the features of train and val, as a run would, and print how many."""
     from negbench.contracts import HoldsFeatures
-    from negbench.data.scene import Scenes
+    from negbench.data.scene import DataCache
     from negbench.display import notes, stages
     from negbench.errors import OptionError
     from negbench.loop.runs import open_run
@@ -100,12 +100,12 @@ def encode(given: Mapping[str, Any]) -> None:
     from negbench.settings.layers import layers_of
     from negbench.systems.system import with_system
 
-    asked, scenes = EncodeData.parsed(given), Scenes()
+    asked, cache = EncodeData.parsed(given), DataCache()
     # a configuration must name a strategy; it is not used here
-    whole, remarks = with_system([*layers_of(asked), {"strategy": {"name": "all-corpus"}}], scenes)
+    whole, remarks = with_system([*layers_of(asked), {"strategy": {"name": "all-corpus"}}], cache)
     notes(remarks)
     with stages("encode") as display:
-        run = open_run(build_config([whole]), display, scenes)
+        run = open_run(build_config([whole]), display, cache)
     if not run.scene.frozen or isinstance(run.backbone, HoldsFeatures):
         raise OptionError(f"backbone '{run.config.backbone.name}' with these options stores no features")
     count, encoded = len(run.scene.row_of), run.scene.encoded

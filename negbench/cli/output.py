@@ -113,14 +113,14 @@ def show_plan(outlook: Outlook, given: Mapping[str, Any]) -> dict[str, Any]:
         Each cell, whether it is reused, resumed or computed anew, and the lines.
     """
     from negbench.campaign.driver import foreseen
-    from negbench.loop.runs import SCENES
+    from negbench.loop.runs import DATA
 
     shown = console()
 
     def say(line: str) -> None:
         shown.print(line, highlight=False, soft_wrap=True)
 
-    with SCENES.lenient() as lacking:
+    with DATA.lenient() as lacking:
         first, more = outlook(given, say)
         lines = [*([] if first is None else foreseen(first)), *more]
     if lacking:

@@ -19,12 +19,12 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     from negbench.display import Display
     from negbench.grid.cells import plan
     from negbench.grid.comparison import ComparisonFolder
-    from negbench.loop.runs import SCENES
+    from negbench.loop.runs import DATA
     from negbench.machine import files
 
     asked = Run.parsed(given)
     runs, config = files.runs_dir(asked.runs_dir), api.plan_of(asked).config
-    return Round(ComparisonFolder(runs / "run"), plan([config], runs, Display(), SCENES)), []
+    return Round(ComparisonFolder(runs / "run"), plan([config], runs, Display(), DATA)), []
 
 
 @command.of(

@@ -250,7 +250,7 @@ def open_scene(
 
     Args:
         config: `compute` says how to encode.
-        splits: from `Scenes.splits`, or one split in all roles.
+        splits: from `DataCache.splits`, or one split in all roles.
         backbone: any instance with the configured frozen part, on `device`.
         device: holds the features if they fit.
         display: shows the stage.
@@ -325,8 +325,8 @@ def _source(
 # --- what a process loads once -------------------------------------------------------------------------------------
 
 
-class Scenes:
-    """Data sets, backbones and scenes of this process: each loaded once, however many runs use it.
+class DataCache:
+    """Data sets, backbones and encoded splits of this process: each loaded once, however many runs use it.
 
     It keeps the last 64 splits, the backbones that fit into a gibibyte (always the last one), and the last scene. Runs
     with the same backbone and seed share one object: `backbone` resets it to its initial weights, so the previous run

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.errors import OptionError, quoted
 from negbench.mining.planes import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
@@ -131,18 +131,18 @@ class Axes:
         )
 
     def configs(
-        self, choices: Iterable[AxisValue] | None = None, scenes: Scenes | None = None, note: Note = warnings.warn
+        self, choices: Iterable[AxisValue] | None = None, cache: DataCache | None = None, note: Note = warnings.warn
     ) -> list[RunConfig]:
         """Return the configuration of each of these choices, or of all combinations of the axes.
 
         Args:
             choices: joined choices of all axes.
-            scenes: caches data sets, whose texts decide which parts of a system are supported.
+            cache: caches data sets, whose texts decide which parts of a system are supported.
             note: called once per part of a system that the backbone or data set does not support.
         """
-        scenes, remarks, configs = scenes or Scenes(), dict[str, None](), list[RunConfig]()
+        cache, remarks, configs = cache or DataCache(), dict[str, None](), list[RunConfig]()
         for choice in map(joined, product(*self.choices())) if choices is None else choices:
-            whole, missing = with_system([*self.base, *choice.layers], scenes)
+            whole, missing = with_system([*self.base, *choice.layers], cache)
             configs.append(build_config([whole]))
             remarks |= dict.fromkeys(missing)
         for remark in remarks:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.grid.axes import AxisValue, Fact, labels_of, short
 from negbench.grid.executors import Notify
-from negbench.loop.runs import SCENES, Bench, plan_run, run_config
+from negbench.loop.runs import DATA, Bench, plan_run, run_config
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig
 from negbench.store.runfolder import RunFolder, Step, best_of, step_of
@@ -62,9 +62,9 @@ class Cell:
         """Return what is left to do: reuse, resume or compute anew."""
         return step_of(RunFolder(runs / self.folder) if self.folder else None)
 
-    def with_config(self, config: RunConfig, runs: Path, scenes: Scenes, **labels: str) -> Cell:
+    def with_config(self, config: RunConfig, runs: Path, cache: DataCache, **labels: str) -> Cell:
         """Return a cell of another configuration in this place of the grid, apart from the given labels."""
-        return _cell(plan_run(config, scenes), config, {**self.labels, **labels}, self.facts, runs)
+        return _cell(plan_run(config, cache), config, {**self.labels, **labels}, self.facts, runs)
 
 
 def _cell(run: PlannedRun, given: RunConfig, labels: dict[str, str], facts: Mapping[str, Fact], runs: Path) -> Cell:
@@ -73,7 +73,7 @@ def _cell(run: PlannedRun, given: RunConfig, labels: dict[str, str], facts: Mapp
 
 
 def plan(
-    configs: Sequence[RunConfig], runs: Path, display: Display, scenes: Scenes, choices: Sequence[AxisValue] = ()
+    configs: Sequence[RunConfig], runs: Path, display: Display, cache: DataCache, choices: Sequence[AxisValue] = ()
 ) -> list[Cell]:
     """Resolve every cell and look for it among the finished runs; nothing is encoded yet.
 
@@ -81,7 +81,7 @@ def plan(
         configs: configurations as read, ordered so that those with the same data set and backbone are adjacent.
         runs: runs folder.
         display: shows the progress.
-        scenes: caches loaded data and backbones.
+        cache: caches loaded data and backbones.
         choices: labels and facts of each cell. Labels are added to or replace those that follow from its configuration;
             cells that differ only in them are one run with two places in the grid.
 
@@ -92,7 +92,7 @@ def plan(
     cells, seen = list[Cell](), set[tuple[str, str]]()
     with display.stage("prepare", total=len(configs)) as advance:
         for config, choice in zip(configs, choices or [AxisValue()] * len(configs), strict=True):
-            run = plan_run(config, scenes)
+            run = plan_run(config, cache)
             labels = {**_labels(run.config, choice.facts), **choice.labels, "dataset": run.dataset}
             place = (run.hash, str(sorted(choice.labels.items())))
             if place in seen:
@@ -163,6 +163,6 @@ def compute_task(task: Task, notify: Notify) -> tuple[str, bool]:
     Raises:
         RunError: this process would compute a different run than planned.
     """
-    result = run_config(task.planned, replace(Bench.open(task.runs, task.uri), scenes=SCENES, tags=task.tags))
+    result = run_config(task.planned, replace(Bench.open(task.runs, task.uri), cache=DATA, tags=task.tags))
     torch.cuda.empty_cache()  # an idle worker returns the memory that torch only caches
     return result.run_id, result.reused

@@ -19,7 +19,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.estimate import Estimate
 from negbench.grid.executors import Executor, Here, Processes
 from negbench.grid.jobs import Jobs
-from negbench.loop.runs import SCENES, open_run
+from negbench.loop.runs import DATA, open_run
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Claims
@@ -90,7 +90,7 @@ def compute_and_log(
         with stages("prepare") as display:
             encode_cells(todo, display)
     if executor.elsewhere or executor.workers > 1:
-        SCENES.clear()  # free a large backbone here, as the workers load their own
+        DATA.clear()  # free a large backbone here, as the workers load their own
     with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
         outcomes = compute_silently(folder, cells, execution, _progress(runs, cells, todo, execution, advance), before)
     for outcome in failed(outcomes):
@@ -165,7 +165,7 @@ def encode_cells(cells: Sequence[Cell], display: Display) -> None:
         brings = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
         first.setdefault(f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.run.data, cell)
     for cell in first.values():
-        open_run(cell.run, display, SCENES)
+        open_run(cell.run, display, DATA)
 
 
 def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:

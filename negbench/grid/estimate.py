@@ -11,7 +11,7 @@ from negbench.grid.cells import Cell
 from negbench.grid.comparison import GroupKey, group_key
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.rehearsal import Rehearsals
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 from negbench.machine.room import size
 from negbench.store.runfolder import RunFolder
 
@@ -96,7 +96,7 @@ class Estimate:
         for cell in distinct:
             if cell.step(runs) == "reuse":
                 self.add(cell, runs / str(cell.folder))
-        rehearsals = Rehearsals(SCENES)
+        rehearsals = Rehearsals(DATA)
         for cell in left:
             if _place(cell) not in {**self.known, **self.rehearsed}:
                 self.rehearsed[_place(cell)] = rehearsals.seconds(cell.run)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from negbench.errors import NegbenchError, OptionError, PendingError, RunError, without_secrets
 from negbench.grid.cells import Task, compute_task
 from negbench.grid.executors import Event, Function, Notify, death, outcome_of
-from negbench.loop.runs import SCENES, plan_run
+from negbench.loop.runs import DATA, plan_run
 from negbench.machine import files
 from negbench.machine.signals import stop_on_signals
 from negbench.settings.config import ResolvedConfig
@@ -103,7 +103,7 @@ def compute_line(folder: Path, number: int) -> Event:
 
 
 def _compute(row: dict[str, Any], notify: Notify) -> str:
-    planned = plan_run(ResolvedConfig.model_validate(row["config"]), SCENES)
+    planned = plan_run(ResolvedConfig.model_validate(row["config"]), DATA)
     if planned.hash != row["hash"]:
         raise RunError("this machine has different code, data or weights than the planning one: sync them")
     return compute_task(Task(planned, Path(row["runs"]), row["uri"], row["tags"]), notify)[0]

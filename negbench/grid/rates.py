@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.datasets.dataset import DEV_QUERIES
 from negbench.grid.cells import Cell
 from negbench.grid.comparison import GroupKey, group_key
@@ -75,18 +75,18 @@ class Rates:
     trials: Mapping[GroupKey, tuple[Cell, ...]]
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], runs: Path, scenes: Scenes) -> Rates:
+    def of(cls, cells: Sequence[Cell], runs: Path, cache: DataCache) -> Rates:
         """Plan each group's trials from its first cell, with those that finished ones ask for."""
         first = dict[GroupKey, Cell]()
         for cell in cells:
             first.setdefault(group_key(cell.labels), cell)
         trials = {
-            place: tuple(_trial(cell, cell.config.train.lr * by, runs, scenes) for by in FACTORS)
+            place: tuple(_trial(cell, cell.config.train.lr * by, runs, cache) for by in FACTORS)
             for place, cell in first.items()
         }
-        return cls(trials).grown(runs, scenes)
+        return cls(trials).grown(runs, cache)
 
-    def grown(self, runs: Path, scenes: Scenes) -> Rates:
+    def grown(self, runs: Path, cache: DataCache) -> Rates:
         """Add the next trial of each group whose trials are finished and whose best rate is the lowest or highest."""
         trials = dict(self.trials)
         for place, cells in self.trials.items():
@@ -95,7 +95,7 @@ class Rates:
                 beyond = chosen.beyond if all(value is not None for _, value in chosen.tried) else None
                 if beyond is None:
                     break
-                cells = (*cells, replace(_trial(cells[0], beyond, runs, scenes), remarks=()))  # told before
+                cells = (*cells, replace(_trial(cells[0], beyond, runs, cache), remarks=()))  # told before
             trials[place] = cells
         return Rates(trials)
 
@@ -147,18 +147,18 @@ def paired_error(first: Values, second: Values) -> float:
     return float(np.sqrt((sums**2).sum() * len(sums) / max(1, len(sums) - 1)))
 
 
-def at_rates(cells: Sequence[Cell], chosen: Mapping[GroupKey, PickedRate], runs: Path, scenes: Scenes) -> list[Cell]:
+def at_rates(cells: Sequence[Cell], chosen: Mapping[GroupKey, PickedRate], runs: Path, cache: DataCache) -> list[Cell]:
     """Return the cells, each at its group's rate."""
     with_rates = []
     for cell in cells:
         lr = chosen[group_key(cell.labels)].lr
         if lr != cell.config.train.lr:
-            cell = cell.with_config(_with_rate(cell.config, lr), runs, scenes)
+            cell = cell.with_config(_with_rate(cell.config, lr), runs, cache)
         with_rates.append(replace(cell, remarks=()))  # the trials have the same remarks
     return with_rates
 
 
-def _trial(cell: Cell, rate: float, runs: Path, scenes: Scenes) -> Cell:
+def _trial(cell: Cell, rate: float, runs: Path, cache: DataCache) -> Cell:
     """Return a cell at another rate, scored on generated queries of the same world, or else on a part of train."""
     rate = float(f"{rate:.6g}")  # so that 0.3 x 0.003 is the same run as 0.0009
     chosen = cell.config.eval
@@ -166,12 +166,12 @@ def _trial(cell: Cell, rate: float, runs: Path, scenes: Scenes) -> Cell:
     closed |= generated_dev(cell.config)
     if "dev" not in closed and chosen.reported:
         plain = cell.config.model_copy(update={"eval": chosen.model_copy(update={"select": "last"})})
-        enough = DEV_QUERIES / len(scenes.splits(plain).train.queries)
+        enough = DEV_QUERIES / len(cache.splits(plain).train.queries)
         closed["dev_fraction"] = max(chosen.dev_fraction, DEV_FRACTION, min(_MOST, float(f"{enough:.3g}")))
     if closed["select"] == "last":
         closed["every"] = cell.config.train.epochs  # only the last epoch is compared
     config = _with_rate(cell.config, rate).model_copy(update={"eval": chosen.model_copy(update=closed)})
-    return cell.with_config(config, runs, scenes, settings=f"lr={rate:g}")
+    return cell.with_config(config, runs, cache, settings=f"lr={rate:g}")
 
 
 def generated_dev(config: RunConfig) -> dict[str, str]:

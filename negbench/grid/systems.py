@@ -8,7 +8,7 @@ many members as the system draws.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.grid.axes import AxisValue, Layer
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig, build_config, resolved
@@ -16,7 +16,7 @@ from negbench.systems.system import system, with_system
 
 
 def system_choices(
-    names: Sequence[str], strategies: Sequence[Mapping[str, Any]], base: Sequence[Layer], scenes: Scenes
+    names: Sequence[str], strategies: Sequence[Mapping[str, Any]], base: Sequence[Layer], cache: DataCache
 ) -> list[AxisValue]:
     """Return the axis of systems and strategies, each system with its own strategy first: the table's baseline.
 
@@ -24,11 +24,11 @@ def system_choices(
         names: names of the systems.
         strategies: plug-in sections.
         base: layers above a system's own (backbone, data set, `--set`); a `system` that they name is ignored.
-        scenes: loads the data set's texts where a part of a system reads them.
+        cache: loads the data set's texts where a part of a system reads them.
     """
     choices = []
     for name in names:
-        before = resolved(build_config([with_system([*base, {"system": name}], scenes)[0]]))
+        before = resolved(build_config([with_system([*base, {"system": name}], cache)[0]]))
         own = system(name).negatives["strategy"]
         if before.strategy.name == own["name"]:
             own = before.strategy.model_dump()  # with what `--set` gives it

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from negbench.contracts import HoldsFeatures, Strategy
-from negbench.data.scene import Scenes, threads
+from negbench.data.scene import DataCache, threads
 from negbench.display import Display, log
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import TrainingParts, own_randomness
@@ -40,8 +40,8 @@ _WORLDS = {"dataset": {"world"}, "backbone": {"world"}}
 class Rehearsals:
     """Seconds that runs take; what several runs have in common is timed once."""
 
-    def __init__(self, scenes: Scenes) -> None:
-        self._scenes, self._known = scenes, dict[Hashable, float]()
+    def __init__(self, cache: DataCache) -> None:
+        self._scenes, self._known = cache, dict[Hashable, float]()
 
     def seconds(self, planned: PlannedRun) -> float:
         """Return what a run takes on an idle core; 0 if it cannot be rehearsed."""
@@ -89,8 +89,8 @@ class Rehearsals:
 class _Parts:
     """Times parts of a run, which is opened for the first of them."""
 
-    def __init__(self, planned: PlannedRun, scenes: Scenes) -> None:
-        self._planned, self._scenes, named = planned, scenes, planned.config.strategy
+    def __init__(self, planned: PlannedRun, cache: DataCache) -> None:
+        self._planned, self._scenes, named = planned, cache, planned.config.strategy
         self.strategy: Strategy = registry.make("strategies", named.name, **named.options)
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from negbench.contracts import Loss
-from negbench.data.scene import Scenes, Split
+from negbench.data.scene import DataCache, Split
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
 from negbench.loop.types import State
@@ -84,21 +84,21 @@ _EXCLUDED = {  # settings of `mining`, and why they leave out nothing
 _OVERRIDDEN = {"schedule.rule", "schedule.n_def", "schedule.warmup", "schedule.refresh_every"}
 
 
-def check_idle(rows: Sequence[Row], sets: Sequence[str], scenes: Scenes) -> list[str]:
+def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache) -> list[str]:
     """Return a remark on each setting that does nothing in some rows, naming them.
 
     Args:
         rows: of a comparison; a run is one row.
         sets: texts of `--set` and `--dial`, 'key=...'. What a recipe or a system sets of the schedule is never refused:
             it may fit other rules and lengths.
-        scenes: loads annotations.
+        cache: loads annotations.
 
     Raises:
         OptionError: a setting does nothing in any row that has it.
     """
     asked, found = {text.partition("=")[0].strip() for text in sets}, dict[str, dict[str, list[str]]]()
     for name, given, config in rows:
-        for setting, why in _idle(given, config, scenes, asked):
+        for setting, why in _idle(given, config, cache, asked):
             found.setdefault(setting, {}).setdefault(why, []).append(name)
     remarks = list[str]()
     for setting, whys in ((setting, whys) for setting, whys in found.items() if any(whys)):
@@ -111,10 +111,10 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], scenes: Scenes) -> list
     return remarks
 
 
-def _idle(given: RunConfig, config: ResolvedConfig, scenes: Scenes, asked: set[str]) -> Iterator[tuple[str, str]]:
+def _idle(given: RunConfig, config: ResolvedConfig, cache: DataCache, asked: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the settings of one run that do nothing, and why."""
     if any(getattr(config.mining, name) for name in _EXCLUDED):
-        yield from idle_exclusions(config.mining, scenes.dataset(config.dataset, "train", images=False))
+        yield from idle_exclusions(config.mining, cache.dataset(config.dataset, "train", images=False))
     epochs, schedule = config.train.epochs, config.schedule
     strategy: Any = registry.get("strategies", config.strategy.name)
     keys = {f"schedule.{key}" for key, value in given.schedule if value is not None}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.data.held import unfamiliar
-from negbench.data.scene import Scenes, threads
+from negbench.data.scene import DataCache, threads
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import record
@@ -35,20 +35,20 @@ from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, r
 from negbench.store.runfolder import RunFolder, claimed
 from negbench.store.tracking import RunLog, Tracker
 
-SCENES = Scenes()  # one per process: its runs share what the first one loaded
+DATA = DataCache()  # one per process: its runs share what the first one loaded
 
 # --- a run before it is computed -----------------------------------------------------------------------------------
 
 
-def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
+def plan_run(config: RunConfig, cache: DataCache) -> PlannedRun:
     """Resolve a configuration into a planned run, without loading the weights of a large backbone.
 
     Raises:
         NegbenchError: the configuration cannot run here, or data are missing.
     """
     full = resolved(config)
-    splits = scenes.splits(full)  # first: data are sooner put right than weights
-    backbone = scenes.outline(full)
+    splits = cache.splits(full)  # first: data are sooner put right than weights
+    backbone = cache.outline(full)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
@@ -57,13 +57,13 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     val = splits.val
     dataset = val.kind if config.dataset.options.get("world") is None else val.identity
     remarks = tuple(unfamiliar(full, backbone))
-    return PlannedRun(full, dataset, val.card, _contents(full, scenes), remarks, socket.gethostname())
+    return PlannedRun(full, dataset, val.card, _contents(full, cache), remarks, socket.gethostname())
 
 
-def _contents(config: ResolvedConfig, scenes: Scenes) -> str:
+def _contents(config: ResolvedConfig, cache: DataCache) -> str:
     """Identify what a run reads, by the contents of its files as they are now."""
-    splits = scenes.splits(config)
-    own, *others = [scenes.outline(each) for each in (config, *_beside(config))]
+    splits = cache.splits(config)
+    own, *others = [cache.outline(each) for each in (config, *_beside(config))]
     named = [f"{other.key} {other.weights}" for other in others]
     rule: Any = registry.get("strategies", config.strategy.name)
     truth = rule.reads_truth and splits.train.wrong_digest
@@ -90,34 +90,34 @@ def _digest(path: Path) -> str:
         raise NegbenchError(f"mining: file {path}: {error.strerror or error}") from error
 
 
-def open_run(run: RunConfig | PlannedRun, display: Display, scenes: Scenes) -> OpenRun:
+def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) -> OpenRun:
     """Plan a run unless it is planned, put its backbone on the device, prepare or share its scene."""
     display.seconds.clear()  # count this run's seconds only
     keep_memory()
     with display.stage("prepare"):
-        planned = plan_run(run.config if isinstance(run, PlannedRun) else run, scenes)
+        planned = plan_run(run.config if isinstance(run, PlannedRun) else run, cache)
         if isinstance(run, PlannedRun) and planned.hash != run.hash:
-            raise _differs(run, scenes)
+            raise _differs(run, cache)
 
         def check() -> None:
-            if _contents(planned.config, scenes) != planned.data:
-                raise _differs(planned, scenes)
+            if _contents(planned.config, cache) != planned.data:
+                raise _differs(planned, cache)
 
         precision = Precision.of(planned.config)
-        backbone = scenes.backbone(planned.config).to(precision.device)
-        splits = scenes.splits(planned.config)
-        scene = scenes.scene(planned.config, splits, backbone, precision.device, display)
+        backbone = cache.backbone(planned.config).to(precision.device)
+        splits = cache.splits(planned.config)
+        scene = cache.scene(planned.config, splits, backbone, precision.device, display)
         opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "precision": precision, "display": display}
         known = {each.name: getattr(planned, each.name) for each in fields(planned)}
         return OpenRun(**known, splits=splits, check=check, **opened)
 
 
-def _differs(run: PlannedRun, scenes: Scenes) -> RunError:
+def _differs(run: PlannedRun, cache: DataCache) -> RunError:
     """Say why this run is not the one that was planned."""
     host, config = socket.gethostname(), run.config
     if host != run.host:
         return RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
-    read = [path for each in (config, *_beside(config)) for path in scenes.files(each)]
+    read = [path for each in (config, *_beside(config)) for path in cache.files(each)]
     every = {*read, *_mining_files(config), *read_files(config).values(), *modules_of(config).values()}
     last = max(every, key=lambda path: stamp(path)[2:3])  # the time of the inode's change
     return RunError(f"{last} changed after the run was planned: nothing of it is stored; rerun the command")
@@ -133,7 +133,7 @@ class Bench:
     Args:
         runs: folder of the runs.
         tracker: MLflow store.
-        scenes: shares data, backbone and features with earlier runs.
+        cache: shares data, backbone and features with earlier runs.
         display: progress; default none.
         tags: put on the MLflow run (a comparison's or a study's name).
         watch: callbacks of every run's training.
@@ -141,7 +141,7 @@ class Bench:
 
     runs: Path
     tracker: Tracker
-    scenes: Scenes = field(default_factory=Scenes)
+    cache: DataCache = field(default_factory=DataCache)
     display: Display = field(default_factory=Display)
     tags: Mapping[str, str] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
@@ -163,7 +163,7 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
     Raises:
         NegbenchError: a user's mistake, where possible before anything is computed.
     """
-    run = replace(open_run(config, bench.display, bench.scenes), watch=bench.watch)
+    run = replace(open_run(config, bench.display, bench.cache), watch=bench.watch)
     check_room(run, bench.runs)
     with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, step):
         if step == "reuse":

@@ -20,7 +20,7 @@ from negbench.checks.audit import audit
 from negbench.checks.forewarn import forewarnings, of_data
 from negbench.checks.subject import open_subject
 from negbench.data.held import with_features
-from negbench.data.scene import Scenes, load_backbone
+from negbench.data.scene import DataCache, load_backbone
 from negbench.datasets._read import Reader, list_files
 from negbench.datasets._row_files import ENDINGS, read_rows
 from negbench.datasets._triplet_files import TripletTable, read_triplets, split_word
@@ -302,7 +302,7 @@ def _check(scan: Scan) -> None:
             scan.window = audit(open_subject(resolved(config), "train", asked, Display()), {}, asked).window
     scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
     if scan.vectors:
-        scan.warnings += forewarnings([config], margin, Display(), Scenes(), stored)
+        scan.warnings += forewarnings([config], margin, Display(), DataCache(), stored)
     else:
         scan.warnings += of_data(train, val, margin, {"gallery": None}, stored)
         columns = f" --columns {shlex.quote(scan.columns)}" * bool(scan.columns)

@@ -17,7 +17,7 @@ from negbench.datasets._row_files import CELLS, ENDINGS, FileRow, check_one, lis
 from negbench.display import duration, notes, stages
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.loop.record import peak_memory_mib
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 from negbench.machine.files import atomic_write
 from negbench.machine.room import device_named
 from negbench.machine.vector_files import read_vectors
@@ -160,7 +160,7 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     }
     frame = pd.DataFrame(names).join(mined.frame().drop(columns="negatives"))
     source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
-    total = len(SCENES.dataset(config.dataset, asked.split, images=False).queries) if most else len(queries)
+    total = len(DATA.dataset(config.dataset, asked.split, images=False).queries) if most else len(queries)
     return MinedNegatives(frame, mined.summary(), len(images), display.seconds["draw"], source), total
 
 

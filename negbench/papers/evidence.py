@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from negbench.data.scene import Scenes, load_split
+from negbench.data.scene import DataCache, load_split
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.query_ranks import QueryRanks
@@ -129,32 +129,32 @@ def judgements_of(dataset: str, options: Mapping[str, Any]) -> dict[str, Any] | 
 # --- what the data must have -------------------------------------------------------------------------------------
 
 
-def _relevant(config: ResolvedConfig, scenes: Scenes) -> str | None:
+def _relevant(config: ResolvedConfig, cache: DataCache) -> str | None:
     for split in ("train", "val"):
-        if scenes.dataset(config.dataset, split, images=False).relevant is None:
+        if cache.dataset(config.dataset, split, images=False).relevant is None:
             return f"needs several relevant images per query; {config.dataset.name} {split} labels only the target"
     return None
 
 
-def _told_apart(config: ResolvedConfig, scenes: Scenes) -> str | None:
-    if scenes.dataset(config.dataset, "val", images=False).exchangeable:
+def _told_apart(config: ResolvedConfig, cache: DataCache) -> str | None:
+    if cache.dataset(config.dataset, "val", images=False).exchangeable:
         return "the target is a random one of several relevant images here, so no model can rank it above the others"
     return None
 
 
-def _composed(config: ResolvedConfig, scenes: Scenes) -> str | None:
+def _composed(config: ResolvedConfig, cache: DataCache) -> str | None:
     """Decline generated worlds, where a relevant image is the sum of reference and text plus noise."""
     return "a query is the sum of its parts here by construction" if config.backbone.name == "vectors" else None
 
 
-def _people(config: ResolvedConfig, scenes: Scenes) -> str | None:
+def _people(config: ResolvedConfig, cache: DataCache) -> str | None:
     if judgements_of(config.dataset.name, config.dataset.options) is not None:
         return None
     return f"needs people's choices between sets of images: --dataset fashioniq, with the {PEOPLE} file beside it"
 
 
 # name -> a line on what the data set lacks, or None
-NEEDS: dict[str, Callable[[ResolvedConfig, Scenes], str | None]] = {
+NEEDS: dict[str, Callable[[ResolvedConfig, DataCache], str | None]] = {
     "relevant": _relevant,
     "told-apart": _told_apart,
     "composed": _composed,
@@ -162,6 +162,6 @@ NEEDS: dict[str, Callable[[ResolvedConfig, Scenes], str | None]] = {
 }
 
 
-def lacking(needs: Sequence[str], config: ResolvedConfig, scenes: Scenes) -> str | None:
+def lacking(needs: Sequence[str], config: ResolvedConfig, cache: DataCache) -> str | None:
     """Return a line on the first need that the configured data set does not meet; None if it meets all."""
-    return next((why for need in needs if (why := NEEDS[need](config, scenes)) is not None), None)
+    return next((why for need in needs if (why := NEEDS[need](config, cache)) is not None), None)

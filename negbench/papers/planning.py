@@ -10,14 +10,14 @@ from typing import Any
 
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.seeds import looked
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display, duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder, GroupKey, check_name, default_name, group_key
 from negbench.grid.looks import Looks
-from negbench.loop.runs import SCENES, plan_run
+from negbench.loop.runs import DATA, plan_run
 from negbench.machine.files import read_json, runs_dir
 from negbench.papers.claim import Claim, selected_claims, settings
 from negbench.papers.evidence import Evidence, lacking
@@ -218,9 +218,7 @@ class ClaimsWork:
 def _planned(asked: Claims, runs: Path, seeds: Sequence[int]) -> ClaimsPlan:
     own = str(recipe_settings(asked.recipe).get("system", PLAIN))
     with stages("plan") as display:
-        return plan_claims(
-            selected_claims(asked.only), base_layers(asked), seeds, runs, display, SCENES, asked.long, own
-        )
+        return plan_claims(selected_claims(asked.only), base_layers(asked), seeds, runs, display, DATA, asked.long, own)
 
 
 def base_layers(asked: Claims) -> list[Layer]:
@@ -250,7 +248,7 @@ def plan_claims(
     seeds: Sequence[int],
     runs: Path,
     display: Display,
-    scenes: Scenes,
+    cache: DataCache,
     long: int | None = None,
     shared: str = PLAIN,
 ) -> ClaimsPlan:
@@ -262,17 +260,17 @@ def plan_claims(
         seeds: seeds of every setting.
         runs: runs folder.
         display: shows the progress.
-        scenes: caches loaded data and backbones.
+        cache: caches loaded data and backbones.
         long: epochs of the second length, if any.
         shared: the system with which backbone, data set and training must run: the recipe's.
 
     Raises:
         NegbenchError: a backbone, data set or training that cannot run at all.
     """
-    own, _ = with_system([*base, {"system": shared}], scenes)
-    claims_plan = ClaimsPlan(tuple(claims), plan_run(build_config([own, *base]), scenes).config)
+    own, _ = with_system([*base, {"system": shared}], cache)
+    claims_plan = ClaimsPlan(tuple(claims), plan_run(build_config([own, *base]), cache).config)
     for claim in claims:
-        why = lacking(claim.needs, claims_plan.config, scenes)
+        why = lacking(claim.needs, claims_plan.config, cache)
         if why is not None:
             claims_plan.lacking[claim.number] = why
     ends: dict[str, Layer] = {"": {}}
@@ -283,11 +281,11 @@ def plan_claims(
     wanted = [name for claim in claims if claim.number not in claims_plan.lacking for name in claim.settings]
     for name, end in itertools.product(dict.fromkeys(wanted), ends):
         try:
-            own, remarks = with_system([*base, {"system": settings()[name]["system"]}], scenes)
+            own, remarks = with_system([*base, {"system": settings()[name]["system"]}], cache)
             changes = {key: value for key, value in settings()[name].items() if key != "system"}
             configs = [build_config([own, *base, changes, ends[end], {"seed": seed}]) for seed in seeds]
             choices = [AxisValue(labels={"system": name + end})] * len(configs)
-            claims_plan.cells.extend(plan(configs, runs, display, scenes, choices))
+            claims_plan.cells.extend(plan(configs, runs, display, cache, choices))
         except NegbenchError as error:
             claims_plan.undefined[name + end] = str(error)
             continue

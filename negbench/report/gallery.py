@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone
-from negbench.data.scene import EncodedSplits, Scenes, Split, device_of
+from negbench.data.scene import DataCache, EncodedSplits, Split, device_of
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -74,14 +74,14 @@ def gallery(runs: Runs, count: int) -> Gallery:
     mined = {label: frame for label, frame in drawn.items() if frame is not None}
     last = {label: frame.groupby("query")["target_rank"].last() for label, frame in mined.items()}
     train = _pick(pd.DataFrame(last), count) if mined else None
-    views, scenes = [], Scenes()
+    views, cache = [], DataCache()
     split: Split | None = None
     for label, folder in folders.items():
         if not folder.has_weights:
             examples.missing.append(f"{label}: no weights")
             continue
         try:
-            view, scene = _view(label, folder, scenes, picked, train)
+            view, scene = _view(label, folder, cache, picked, train)
         except NegbenchError as error:
             examples.missing.append(f"{label}: {error}")
             continue
@@ -132,13 +132,13 @@ def _mined(folder: RunFolder) -> pd.DataFrame | None:
 # --- models ------------------------------------------------------------------------------------------------------
 
 
-def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick | None) -> tuple[View, EncodedSplits]:
+def _view(label: str, folder: RunFolder, cache: DataCache, val: Pick, train: Pick | None) -> tuple[View, EncodedSplits]:
     """Rebuild the run's model and rank the picked queries' images; also returns its scene."""
     folder.check_plugins()
     config = resolved(folder.config)
     device = device_of(config)
-    backbone = scenes.backbone(config).to(device)
-    scene = scenes.scene(config, scenes.splits(config), backbone, device, Display())
+    backbone = cache.backbone(config).to(device)
+    scene = cache.scene(config, cache.splits(config), backbone, device, Display())
     load_weights(backbone, folder)
     best = _top(backbone, scene, scene.val, val.rows)
     on_train = None if train is None else _top(backbone, scene, scene.train, train.rows)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from negbench.settings.config import Note, RunConfig, build_config, resolved_dat
 from negbench.settings.layers import merged, recipe_settings, set_layer
 
 if TYPE_CHECKING:
-    from negbench.data.scene import Scenes
+    from negbench.data.scene import DataCache
 
 PLAIN = "plain"  # the baseline from which a system's gain is measured
 FACTORS = ("negatives", "objective", "architecture")
@@ -47,7 +47,7 @@ class Component:
     composes: bool = False
     stored: bool = False
 
-    def lacking(self, config: RunConfig, scenes: Scenes) -> str | None:
+    def lacking(self, config: RunConfig, cache: DataCache) -> str | None:
         """Return what the configured backbone or data set lacks; None if it supports the component."""
         from negbench.contracts import ComposesTexts
 
@@ -61,7 +61,7 @@ class Component:
         if self.composes and not issubclass(cls, ComposesTexts):
             return f"backbone '{config.backbone.name}' does not compose texts"
         if self.texts:
-            train = scenes.dataset(resolved_dataset(config), "train", images=False)
+            train = cache.dataset(resolved_dataset(config), "train", images=False)
             if not any(query.reference_text and query.target_text for query in train.queries):
                 return f"{train.card.name} has no texts of references and targets"
         return None
@@ -90,7 +90,7 @@ class System:
     parts: tuple[Component, ...]
 
     def carried(
-        self, base: Sequence[Layer], scenes: Scenes, factors: Sequence[str] = FACTORS
+        self, base: Sequence[Layer], cache: DataCache, factors: Sequence[str] = FACTORS
     ) -> tuple[tuple[Component, ...], tuple[str, ...]]:
         """Return the base and the parts of these factors that `base`'s backbone and data set support, and what not.
 
@@ -103,7 +103,7 @@ class System:
         head = {"name": config.backbone.name} | {name: value for name, value in HEAD.items() if name in known}
         components, remarks = [Component("base head", BASE, {"backbone": head})], list[str]()
         for part in (part for part in self.parts if part.factor in factors):
-            why = part.lacking(config, scenes)
+            why = part.lacking(config, cache)
             if why is None and "backbone" in part.layer:
                 options = {"name": config.backbone.name, **part.layer["backbone"]}
                 components.append(replace(part, layer={**part.layer, "backbone": options}))
@@ -114,7 +114,7 @@ class System:
         return tuple(components), tuple(remarks)
 
 
-def with_system(layers: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
+def with_system(layers: Sequence[Layer], cache: DataCache) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Merge the layers on top of the system that their key `system` names, if any.
 
     `system` is a name, or a table of factors: `system.negatives = "hycole"` takes HyCoLe's negatives alone. A factor
@@ -141,7 +141,7 @@ def with_system(layers: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any]
     parts, remarks = list[Component](), list[str]()
     for own in dict.fromkeys(each.name for each in chosen.values()):
         own_parts, missing = systems()[own].carried(
-            given, scenes, [name for name in FACTORS if chosen[name].name == own]
+            given, cache, [name for name in FACTORS if chosen[name].name == own]
         )
         parts.extend(own_parts)
         remarks.extend(missing)
@@ -171,9 +171,9 @@ def load_config(
     layers = [recipe_settings(recipe), flags or {}, *map(set_layer, sets)]
     if not any("system" in layer for layer in layers):
         return build_config(layers)
-    from negbench.data.scene import Scenes
+    from negbench.data.scene import DataCache
 
-    whole, remarks = with_system(layers, Scenes())
+    whole, remarks = with_system(layers, DataCache())
     for remark in remarks:
         note(remark)
     return build_config([whole])
@@ -185,7 +185,7 @@ def system_files() -> dict[str, Path]:
     return {PLAIN: files[PLAIN], **files}
 
 
-@cache
+@functools.cache
 def systems() -> dict[str, System]:
     """Return all systems by name, the plain one first."""
     return {name: _read(path) for name, path in system_files().items()}

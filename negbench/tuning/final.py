@@ -19,7 +19,7 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.looks import Looks
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 from negbench.settings.config import resolved
 from negbench.tuning.book import StudyStore
 from negbench.tuning.spec import StudySpec
@@ -123,7 +123,7 @@ def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Pat
     """Plan the runs of points, name -> values of knobs, on the whole train split."""
     configs = [spec.space.config(spec.config, point, seed, closed=False) for point in points.values() for seed in seeds]
     names = [f"{spec.config.strategy.name} {name}" for name in points for _ in seeds]
-    planned = plan(configs, runs, Display(), SCENES)
+    planned = plan(configs, runs, Display(), DATA)
     return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
 
 

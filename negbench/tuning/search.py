@@ -6,7 +6,7 @@ from pathlib import Path
 from negbench.analysis.verdicts import Rules
 from negbench.campaign.driver import Course, Done, Round
 from negbench.campaign.seeds import epochs_of_looks
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.cells import plan
@@ -14,7 +14,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION, generated_dev
 from negbench.loop.remarks import check_idle
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 from negbench.machine import files
 from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import layers_of, read_recipe
@@ -61,7 +61,7 @@ class StudyPlan:
         """Return the round of the trials, without their search: which runs follow, and what is searched."""
         spec, folder = self.spec, self.runs / self.name
         configs = [spec.space.config(spec.config, {}, seed) for seed in spec.seeds]
-        trial = plan(configs, folder / "cells", Display(), SCENES)
+        trial = plan(configs, folder / "cells", Display(), DATA)
         trial = [replace(cell, folder=cell.folder and f"{self.name}/cells/{cell.folder}") for cell in trial]
         final = final_cells(spec, {"default": {}}, self.runs, self.fresh) if self.fresh else []
         ended = 0
@@ -99,13 +99,13 @@ def plan_study(asked: Study) -> StudyPlan:
         NegbenchError: an unknown key, a value of the wrong type, or invalid settings.
     """
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
-    layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(asked)], Scenes())
+    layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(asked)], DataCache())
     base, grid = build_config([layer]), asked.sampler == "grid"
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
     if asked.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
         raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
     rows = [("a trial", each, resolved(each)) for each in space.corners(base)]
-    remarks = (*remarks, *check_idle(rows, asked.sets, SCENES))
+    remarks = (*remarks, *check_idle(rows, asked.sets, DATA))
     spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)
     first = max(spec.seeds) + 1
     fresh = tuple(range(first, first + asked.final_seeds))

@@ -18,7 +18,7 @@ from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
 from negbench.grid.rates import generated_dev
 from negbench.loop.objective import smallest_gallery
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolved
 from negbench.settings.layers import parse_value
 
@@ -222,7 +222,7 @@ def _from_zero(knob: Knob) -> Knob:
 
 def _in_gallery(knob: Knob, full: ResolvedConfig) -> Knob:
     """Cap the start of a window of ranks at the last rank of the smallest gallery of the train queries."""
-    size = smallest_gallery(SCENES.splits(full).train)
+    size = smallest_gallery(DATA.splits(full).train)
     return replace(knob, high=min(knob.high, size - (knob.key == knob.sets)))
 
 

@@ -17,7 +17,7 @@ import optuna
 from negbench.display import log
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Notify, outcome_of
-from negbench.loop.runs import SCENES, Bench, plan_run, run_config
+from negbench.loop.runs import DATA, Bench, plan_run, run_config
 from negbench.loop.types import Log, PlannedRun, RunResult, Watch
 from negbench.machine import files
 from negbench.plugins.registry import registry
@@ -71,7 +71,7 @@ class Trials:
         self._job, self._spec = job, job.spec
         self._tracker = Tracker.open(job.folder.parent, job.uri)
         cells = job.folder / "cells"
-        self._bench = Bench(cells, Tracker.open(cells, "none"), SCENES)  # MLflow shows the trial, not its cells
+        self._bench = Bench(cells, Tracker.open(cells, "none"), DATA)  # MLflow shows the trial, not its cells
 
     def __call__(self, trial: optuna.Trial) -> float:
         """Return a trial's mean recall on the dev part.
@@ -108,7 +108,7 @@ class Trials:
             files.write_json(folder.path / TRIAL, {**kept, "lost": live and live.error})
 
     def _cell(self, config: RunConfig, trial: optuna.Trial, before: Sequence[float]) -> RunResult:
-        planned = plan_run(config, self._bench.scenes)
+        planned = plan_run(config, self._bench.cache)
         try:
             result = run_config(planned, replace(self._bench, watch=Watch(point=_watch(trial, planned, before))))
         except Pruned:
@@ -224,7 +224,7 @@ class TrialSearch:
                 for index, job in enumerate(jobs):
                     take(outcome_of(serve, index, job, take))
             else:
-                SCENES.clear()  # the workers load their own
+                DATA.clear()  # the workers load their own
                 for event in executor.run(serve, jobs):
                     take(event)
                     if len(self.errors) == count:

@@ -23,7 +23,7 @@ from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import KEY
 from negbench.grid.rates import DEV_FRACTION
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 from negbench.machine.files import checked_name
 from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import StudyStore
@@ -114,7 +114,7 @@ def compared_and_tuned(
         configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
         choices = [_choice(tuning) for tuning, _ in tuned for _ in seeds]
         with stages("plan") as display:
-            return plan(configs, runs, display, SCENES, choices)
+            return plan(configs, runs, display, DATA, choices)
 
     about = {"tuned": {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}}
     folder = replace(planned.folder, about={**planned.folder.about, **about})

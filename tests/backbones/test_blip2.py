@@ -23,7 +23,7 @@ from negbench.backbones._weights import fetch
 from negbench.backbones.blip import Blip
 from negbench.backbones.blip2 import Blip2
 from negbench.contracts import ComposesTexts, Outline, paired_relevance, relevance
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 from negbench.plugins.registry import build
 from negbench.settings.config import build_config
@@ -358,7 +358,7 @@ def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis, sizes):
 def outline(weights: str | None, **options: Any) -> Outline:
     """Return the outline of BLIP-2 that planning uses."""
     given = {name: value for name, value in {"weights": weights, **options}.items() if value is not None}
-    return Scenes().outline(build_config([{"strategy": "qure", "backbone": {"name": "blip2", **given}}]))
+    return DataCache().outline(build_config([{"strategy": "qure", "backbone": {"name": "blip2", **given}}]))
 
 
 def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from negbench.backbones import _open_clip, lite
 from negbench.contracts import HoldsFeatures
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.plugins.registry import option_defaults, registry
 from negbench.settings.config import build_config
 
@@ -66,7 +66,7 @@ def seen(name: str, options: dict[str, Any], seed: int = 0) -> tuple[bytes, str,
             features = made.features_of(IDS)
         else:
             features = made.image_features(torch.stack([made.preprocess(picture) for picture in PICTURES]))
-    return features.numpy().tobytes(), made.feature_key, Scenes().outline(config).key
+    return features.numpy().tobytes(), made.feature_key, DataCache().outline(config).key
 
 
 def check(rows: list[tuple[bytes, str, str]]) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, paired_relevance
-from negbench.data.scene import EncodedSplits, Scenes, Split
+from negbench.data.scene import DataCache, EncodedSplits, Split
 from negbench.datasets._synthesis import Spec, ensure
 from negbench.display import Display
 from negbench.loop.batches import epoch_batches
@@ -131,7 +131,7 @@ def training(rounds: int, folder: Path) -> None:
     for name, (loss, step) in FLOORS.items():
         flags = {"strategy": {"name": name}, "loss": {"name": loss}}
         config = load_config(flags=flags, sets=[f"dataset.root='{root}'", "compute.device='cpu'"])
-        cell = open_run(config, Display(), Scenes())
+        cell = open_run(config, Display(), DataCache())
         negatives = None
         if make_strategy(name).scope == "corpus":
             size = (len(cell.scene.train.dataset.queries), 1)

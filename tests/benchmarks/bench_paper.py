@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from negbench.contracts import Strategy
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
@@ -60,7 +60,7 @@ def main() -> None:
     named = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
     config = load_config(flags=named, sets=[*sets, "backbone.dim=512", "backbone.tokens=1"])
     torch.set_num_threads(1)
-    run = open_run(config, Display(), Scenes())
+    run = open_run(config, Display(), DataCache())
     backbone, scene = run.backbone, run.scene
     with torch.inference_mode():
         val = embed(backbone, scene, scene.val)

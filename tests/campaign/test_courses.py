@@ -158,7 +158,7 @@ class MadeRates:
     def cells(self) -> list[Any]:
         return [each for trials in self.trials.values() for each in trials]
 
-    def grown(self, runs: Path, scenes: Any) -> "MadeRates":
+    def grown(self, runs: Path, cache: Any) -> "MadeRates":
         return MadeRates({**self.trials, "a": cells("t", (0, 1, 2))})
 
 

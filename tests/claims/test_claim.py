@@ -3,7 +3,7 @@
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.papers.claim import Condition, all_claims, read_claims, selected_claims, settings
 from negbench.papers.evidence import NEEDS, lacking
@@ -32,7 +32,7 @@ def test_all_34_claims_are_there_and_fit_together():
 
 def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root, tmp_path):
     base = [set_layer(f"dataset.root='{toy_root}'"), set_layer("train.epochs=12")]
-    plan = plan_claims(all_claims(), base, (0,), tmp_path, Display(), Scenes())
+    plan = plan_claims(all_claims(), base, (0,), tmp_path, Display(), DataCache())
     assert set(plan.undefined) == {"hycole-slow", "hycole-still", "hycole-fast"}
     assert all("unknown option 'frozen' in backbone 'tiny'" in why for why in plan.undefined.values())
     assert set(plan.lacking) == {20, 21, 23, 30, 31, 33, 34}
@@ -57,7 +57,7 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root, 
 
 def test_clip_can_move_slowly(toy_root, tmp_path):
     sets = ["backbone.name=clip", "backbone.init=random", "backbone.size=toy", f"dataset.root='{toy_root}'"]
-    plan = plan_claims(selected_claims("26,28,29"), list(map(set_layer, sets)), (0,), tmp_path, Display(), Scenes())
+    plan = plan_claims(selected_claims("26,28,29"), list(map(set_layer, sets)), (0,), tmp_path, Display(), DataCache())
     assert plan.undefined == {}
     assert plan.remarks == []
     config = {cell.labels["system"]: cell.config.backbone.options for cell in plan.cells}
@@ -115,5 +115,5 @@ def test_claims_on_cirqrs_sets_suppose_that_what_lies_below_the_target_is_wrong(
 def test_a_sum_by_construction_says_nothing_about_gated_fusion():
     for name, said in (("vectors", True), ("tiny", False)):
         config = build_config([{"strategy": {"name": "hycole"}, "backbone": {"name": name}}])
-        why = lacking(all_claims()[27].needs, resolved(config), Scenes())
+        why = lacking(all_claims()[27].needs, resolved(config), DataCache())
         assert (why is not None and "by construction" in why) == said

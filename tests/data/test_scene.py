@@ -15,7 +15,7 @@ from negbench.backbones.precomputed import Precomputed
 from negbench.backbones.vectors import Vectors
 from negbench.data import scene
 from negbench.data.held import unfamiliar
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import RunError
 from negbench.grid.cells import plan
@@ -23,7 +23,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_silently
 from negbench.grid.executors import Here
 from negbench.loop import record
-from negbench.loop.runs import SCENES, Bench, compute_run, open_run, plan_run, run_config
+from negbench.loop.runs import DATA, Bench, compute_run, open_run, plan_run, run_config
 from negbench.loop.types import Watch
 from negbench.plugins.registry import build, registry
 from negbench.scoring import evaluation
@@ -51,7 +51,7 @@ def test_the_plan_finds_the_runs_that_were_computed(vector_sets, tmp_path, sets)
     """Regression: a repeated `compare` recomputed every cell, as the plan drew its own dev part and hashed it."""
     grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
     for reused in (False, True):
-        cells = plan(grid, tmp_path, Display(), Scenes())
+        cells = plan(grid, tmp_path, Display(), DataCache())
         outcomes = compute_silently(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
         assert [outcome.error for outcome in outcomes] == [None, None]
         assert [outcome.reused for outcome in outcomes] == [reused, reused]
@@ -69,10 +69,10 @@ def test_a_comparison_loads_data_and_backbone_once(vector_sets, tmp_path, monkey
             return _real(*arguments, **options)
 
         monkeypatch.setattr(scene, name, counted)
-    SCENES.clear()
-    cells = plan(configs(vector_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), SCENES)
+    DATA.clear()
+    cells = plan(configs(vector_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), DATA)
     compute_silently(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
-    SCENES.clear()
+    DATA.clear()
     assert counts == {"load_split": 2, "load_backbone": 2}  # train and val; the initial weights of two seeds
 
 
@@ -89,28 +89,28 @@ def test_a_shared_backbone_starts_every_run_anew(vector_sets, tmp_path):
 
 def test_a_scene_is_that_of_its_backbone(vector_sets, tmp_path):
     """Runs on the same data set with different frozen features never share features."""
-    scenes, images = Scenes(), write_vectors(tmp_path, seed=1)[3]  # the same ids, different vectors
+    cache, images = DataCache(), write_vectors(tmp_path, seed=1)[3]  # the same ids, different vectors
     assert images.startswith("backbone.images=")
     (first,), (second,) = configs(vector_sets, "in-batch"), configs([*vector_sets, images], "in-batch")
     rows = torch.arange(5)
     for config in (first, second, first):
-        opened = open_run(config, Display(), scenes)
+        opened = open_run(config, Display(), cache)
         want = opened.backbone.features_of(opened.scene.train.dataset.images[:5])
         torch.testing.assert_close(opened.scene.features(opened.backbone, opened.scene.train.images[rows]), want)
 
 
 def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(vector_sets, tmp_path, monkeypatch):
-    """Scenes differ if an option changes how texts are read, even with equal features, or a dev part shrinks train."""
+    """They differ if an option changes how texts are read, even with equal features, or a dev part shrinks train."""
     monkeypatch.setattr(Precomputed, "feature_key", property(lambda self: "the same"))
     (texts,) = (text for text in vector_sets if text.startswith("backbone.texts="))
     vectors = np.load(texts.partition("=")[2].strip("'"))
     turned = {name: vectors[name][::-1] for name in vectors.files}  # the same vectors in another order
     np.savez(tmp_path / "texts.npz", **turned)
     options = (), ("eval.select=dev",), (), (f"backbone.texts='{tmp_path / 'texts.npz'}'",)
-    scenes, rows = Scenes(), []
+    cache, rows = DataCache(), []
     for more in options:
         (config,) = configs([*vector_sets, *more], "in-batch")
-        opened = open_run(config, Display(), scenes)
+        opened = open_run(config, Display(), cache)
         assert opened.scene.train.dataset is opened.splits.train
         rows.append(opened.scene.train.tokens["row"])
         assert torch.equal(rows[-1], opened.backbone.tokenize([q.text for q in opened.splits.train.queries])["row"])
@@ -121,11 +121,11 @@ def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(vector_sets,
 def test_other_features_in_the_same_file_are_another_run(tmp_path):
     first, other = write_vectors(tmp_path / "first"), write_vectors(tmp_path / "other", seed=1)
     (config,) = configs(first, "in-batch")
-    before = plan_run(config, Scenes()).hash
-    assert plan_run(config, Scenes()).hash == before
+    before = plan_run(config, DataCache()).hash
+    assert plan_run(config, DataCache()).hash == before
     images, others = (Path(sets[3].partition("=")[2].strip("'")) for sets in (first, other))
     images.write_bytes(others.read_bytes())
-    assert plan_run(config, Scenes()).hash != before
+    assert plan_run(config, DataCache()).hash != before
 
 
 def changing(folder: Path, *more: str) -> tuple[RunConfig, dict[str, Path]]:
@@ -166,7 +166,7 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
     files[name].touch()  # the same content
     assert run_config(config, bench).reused
     other = config.model_copy(update={"seed": 1})
-    (cell,) = plan([other], tmp_path / "runs", Display(), SCENES)
+    (cell,) = plan([other], tmp_path / "runs", Display(), DATA)
     replaced(files[name])  # after the plan
     (outcome,) = compute_silently(ComparisonFolder(tmp_path / "runs" / "c"), [cell], Execution(Here(), "none"))
     assert f"{files[name]} changed after the run was planned" in str(outcome.error)
@@ -177,11 +177,11 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
 
 
 def test_a_plugin_that_was_imported_again_is_loaded_again(vector_sets, own_registry):
-    (config,), scenes = configs(vector_sets, "in-batch"), Scenes()
+    (config,), cache = configs(vector_sets, "in-batch"), DataCache()
     for renewed in (False, True):
         for kind, name in (("backbones", "precomputed"), ("datasets", "triplets")) if renewed else ():
             registry._classes[kind, name] = type("New", (registry.get(kind, name),), {})
-        loaded = scenes.backbone(config), scenes.dataset(config.dataset, "val", images=False)
+        loaded = cache.backbone(config), cache.dataset(config.dataset, "val", images=False)
         assert [type(each).__name__ == "New" for each in loaded] == [renewed] * 2
 
 
@@ -191,7 +191,7 @@ def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path
     kept = files["guide.trec"].read_bytes()
     bench = Bench.open(tmp_path / "runs", "none")
     bench = replace(bench, watch=Watch(refreshed=lambda *_: files["guide.trec"].write_bytes(kept)))
-    opened = replace(open_run(config, Display(), bench.scenes), watch=bench.watch)
+    opened = replace(open_run(config, Display(), bench.cache), watch=bench.watch)
     replaced(files["guide.trec"])
     with (
         claimed(bench.runs, opened.name, opened.hash, lambda: record.manifest(opened)) as (folder, _),
@@ -204,20 +204,20 @@ def test_a_picture_that_changes_while_a_comparison_computes_is_refused(toy_root,
     """Whoever encodes it: the store keeps features by content, so the new picture has features of its own."""
     shutil.copytree(toy_root, tmp_path / "toy")
     sets = [f"dataset.root='{tmp_path / 'toy'}'", "backbone.weights='random'", *FAST]
-    (cell,) = plan(configs(sets, "in-batch"), tmp_path, Display(), SCENES)
+    (cell,) = plan(configs(sets, "in-batch"), tmp_path, Display(), DATA)
     (picture, *_), other = sorted((tmp_path / "toy").rglob("*.png")), Image.new("RGB", (32, 32))
     other.save(picture)
     with pytest.raises(RunError, match=f"{picture.name} changed after the run was planned"):
-        open_run(cell.run, Display(), SCENES)
+        open_run(cell.run, Display(), DATA)
 
 
 def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets):
     """Runs in one process share a dev part only if fraction and seed agree."""
-    scenes, parts = Scenes(), list[list[str]]()
+    cache, parts = DataCache(), list[list[str]]()
     for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
         (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
         full = resolved(config)
-        shared, alone = (each.splits(full).dev for each in (scenes, Scenes()))
+        shared, alone = (each.splits(full).dev for each in (cache, DataCache()))
         parts.append([query.id for query in shared.queries])
         assert parts[-1] == [query.id for query in alone.queries]
     assert len({tuple(ids) for ids in parts}) == 3
@@ -247,7 +247,7 @@ def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(aspects, tmp_path
 
 def test_texts_that_an_evaluation_asked_for_first_can_be_trained_with():
     sets = ["dataset='vectors'", "dataset.train_images=60", "dataset.train_queries=70", "backbone='vectors'"]
-    opened = open_run(configs(sets, "in-batch")[0], Display(), Scenes())
+    opened = open_run(configs(sets, "in-batch")[0], Display(), DataCache())
     evaluation.embed_queries(opened.backbone, opened.scene, opened.scene.train)
     assert not any(value.is_inference() for value in opened.scene.train.texts(opened.backbone).values())
 
@@ -266,11 +266,11 @@ def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(monke
 
 def test_large_backbones_do_not_pile_up(vector_sets, monkeypatch):
     monkeypatch.setattr(scene, "_KEPT_BYTES", 0)
-    scenes = Scenes()
+    cache = DataCache()
     first, second = configs(vector_sets, "in-batch", seeds=2)
-    kept = scenes.backbone(first)
-    scenes.backbone(second)
-    assert scenes.backbone(first) is not kept
+    kept = cache.backbone(first)
+    cache.backbone(second)
+    assert cache.backbone(first) is not kept
 
 
 @pytest.mark.parametrize("option", ["exclude_relevant", "exclude_reference"])
@@ -290,11 +290,11 @@ def test_other_annotations_are_another_run(vector_sets, tmp_path, toys, split):
     root = toys.TOYS["fashioniq"](tmp_path)["root"]
     sets = [text for text in vector_sets if not text.startswith("dataset")]
     (config,) = configs([*sets, "dataset.name=fashioniq", f"dataset.root='{root}'"], "in-batch")
-    before = plan_run(config, Scenes()).hash
-    assert plan_run(config, Scenes()).hash == before
+    before = plan_run(config, DataCache()).hash
+    assert plan_run(config, DataCache()).hash == before
     captions = root / f"captions/cap.dress.{split}.json"
     captions.write_text(captions.read_text(encoding="utf-8").replace("sleeves", "collar", 1), encoding="utf-8")
-    assert plan_run(config, Scenes()).hash != before
+    assert plan_run(config, DataCache()).hash != before
 
 
 def test_other_pictures_are_another_run_unless_no_backbone_reads_them(vector_sets, tmp_path, toys):
@@ -303,7 +303,7 @@ def test_other_pictures_are_another_run_unless_no_backbone_reads_them(vector_set
     data = ["dataset.name=triplets", f"dataset.file='{tmp_path / 'pairs.jsonl'}'"]
     pixels = ["backbone.name=tiny", "backbone.weights=random"]
     given = [text for text in vector_sets if not text.startswith("dataset")]
-    scenes, seen = Scenes(), list[tuple[str, str]]()
+    cache, seen = DataCache(), list[tuple[str, str]]()
     for edit in ("none", "touch", "unused", "swap"):
         if edit == "touch":
             (images / "train0.png").touch()
@@ -313,7 +313,7 @@ def test_other_pictures_are_another_run_unless_no_backbone_reads_them(vector_set
             (images / "train0.png").rename(tmp_path / "kept.png")
             (images / "train1.png").rename(images / "train0.png")
             (tmp_path / "kept.png").rename(images / "train1.png")
-        seen.append(tuple(plan_run(configs([*data, *more], "in-batch")[0], scenes).hash for more in (pixels, given)))
+        seen.append(tuple(plan_run(configs([*data, *more], "in-batch")[0], cache).hash for more in (pixels, given)))
     assert len(set(seen[:3])) == 1
     assert seen[3][0] != seen[2][0]
     assert seen[3][1] == seen[2][1]

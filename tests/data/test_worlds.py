@@ -7,7 +7,7 @@ import torch
 
 from negbench.backbones.vectors import Vectors
 from negbench.data import scene
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.datasets.synthetic import Synthetic
 from negbench.display import Display
 from negbench.grid.cells import plan
@@ -50,7 +50,7 @@ def test_a_folder_holds_a_world_of_its_own(toy_root):
 
 def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_path):
     configs = [config_of(seed, strategy=name) for seed in (0, 1) for name in ("in-batch", "top-k")]
-    cells = plan(configs, tmp_path, Display(), Scenes())
+    cells = plan(configs, tmp_path, Display(), DataCache())
     assert [cell.run.data == cells[0].run.data for cell in cells] == [True, True, False, False]
     assert cells[2].run.data == cells[3].run.data
     assert {cell.labels["backbone"] for cell in cells} == {"vectors(dim=16, tokens=2)"}
@@ -60,7 +60,7 @@ def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_pa
 
 def test_two_pinned_worlds_are_told_apart(tmp_path):
     configs = [config_of(seed, f"dataset.world={world}") for world in (3, 4) for seed in (0, 1)]
-    cells = plan(configs, tmp_path, Display(), Scenes())
+    cells = plan(configs, tmp_path, Display(), DataCache())
     assert len({cell.labels["dataset"] for cell in cells[:2]}) == 1
     assert len({cell.labels["dataset"] for cell in cells}) == 2
     assert len({cell.hash for cell in cells}) == 4
@@ -78,7 +78,7 @@ def test_a_runs_manifest_names_its_world(tmp_path):
 
 
 def test_the_encoder_is_that_of_the_world():
-    opened = open_run(config_of(3), Display(), Scenes())
+    opened = open_run(config_of(3), Display(), DataCache())
     ids = opened.scene.val.dataset.images
     own, other = (build(Vectors, dim=16, tokens=2, world=world).features_of(ids) for world in (3, 0))
     held = opened.scene.features(opened.backbone, opened.scene.val.images)
@@ -87,7 +87,7 @@ def test_the_encoder_is_that_of_the_world():
 
 
 def test_a_guide_is_of_the_runs_world():
-    opened = open_run(config_of(3, "mining.guide=vectors:dim=16:tokens=2"), Display(), Scenes())
+    opened = open_run(config_of(3, "mining.guide=vectors:dim=16:tokens=2"), Display(), DataCache())
     plane = offline_planes(("guide",), opened.config, opened.scene, Display())["guide"]
     assert isinstance(plane, EmbeddedPlane)
     want = evaluation.embed(build(Vectors, dim=16, tokens=2, world=3, seed=3).eval(), opened.scene, opened.scene.train)
@@ -97,8 +97,8 @@ def test_a_guide_is_of_the_runs_world():
 
 def test_what_a_process_keeps_of_data_sets_is_bounded(monkeypatch):
     monkeypatch.setattr(scene, "_KEPT_SPLITS", 4)
-    scenes = Scenes()
+    cache = DataCache()
     for seed in range(4):
-        scenes.splits(resolved(config_of(seed, "eval.select=dev")))
-    assert (len(scenes._datasets), len(scenes._carved)) == (4, 4)
-    assert scenes.splits(resolved(config_of(0, "eval.select=dev"))).val.card.world == "0"
+        cache.splits(resolved(config_of(seed, "eval.select=dev")))
+    assert (len(cache._datasets), len(cache._carved)) == (4, 4)
+    assert cache.splits(resolved(config_of(0, "eval.select=dev"))).val.card.world == "0"

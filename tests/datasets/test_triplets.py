@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.datasets._triplet_files import read_triplets
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, OptionError
@@ -300,11 +300,11 @@ def test_which_file(tmp_path):
         load(tmp_path / "a.csv")
     path = save(tmp_path / "a.jsonl", toy_rows())
     assert registry.make("datasets", "triplets", file=str(path), images=False).identity == load(path).identity
-    scenes, section = Scenes(), PluginConfig(name="triplets", file=str(path))
-    first = scenes.dataset(section, "val", images=False)
-    assert scenes.dataset(section, "val", images=False) is first
+    cache, section = DataCache(), PluginConfig(name="triplets", file=str(path))
+    first = cache.dataset(section, "val", images=False)
+    assert cache.dataset(section, "val", images=False) is first
     save(path, toy_rows()[:-1])
-    assert len(scenes.dataset(section, "val", images=False).queries) == len(first.queries) - 1  # changed: read again
+    assert len(cache.dataset(section, "val", images=False).queries) == len(first.queries) - 1  # changed: read again
 
 
 def test_a_run_depends_on_judgements_only_if_its_rule_reads_them(tmp_path, standin):
@@ -316,7 +316,9 @@ def test_a_run_depends_on_judgements_only_if_its_rule_reads_them(tmp_path, stand
 
     def planned(strategy: str, file: Path) -> str:
         flags = {"strategy": {"name": strategy}, "dataset": {"name": "triplets", "file": str(file)}}
-        return plan_run(load_config(flags=flags, sets=["backbone.name=tiny", "backbone.weights=random"]), Scenes()).hash
+        return plan_run(
+            load_config(flags=flags, sets=["backbone.name=tiny", "backbone.weights=random"]), DataCache()
+        ).hash
 
     for strategy, reads in (("qure", False), ("oracle-kind", True)):
         plain, other = (planned(strategy, file) for file in files)

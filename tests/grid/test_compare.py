@@ -21,7 +21,7 @@ from negbench.analysis.leader import leader_table
 from negbench.analysis.words import markdown, spread
 from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.cli.main import run as negbench
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display, duration
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid import compute as grid_compute
@@ -52,7 +52,7 @@ def axes_of(vector_sets: list[str], strategies: str, **given: Any) -> Axes:
 
 
 def planned(axes: Axes, runs: Path) -> list[Cell]:
-    return plan(axes.configs(), runs, Display(), Scenes())
+    return plan(axes.configs(), runs, Display(), DataCache())
 
 
 def compute(axes: Axes, runs: Path) -> list[Outcome]:

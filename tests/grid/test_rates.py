@@ -12,7 +12,7 @@ import pytest
 
 from negbench import api
 from negbench.campaign.plan import plan_comparison
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.grid.executors import Here
 from negbench.grid.rates import choose, paired_error
@@ -51,7 +51,7 @@ def trials_by_hand(vector_sets: list[str], strategy: str, rates: list[float], ru
     for rate in rates:
         texts = [*vector_sets, f"train.lr={rate}", "eval.reported=false", "eval.dev_fraction=0.3", "eval.every=2"]
         config = build_config([*map(set_layer, texts), {"strategy": {"name": strategy}, "seed": 3}])
-        (folder,) = runs.glob(f"*-{plan_run(config, Scenes()).hash[:8]}")
+        (folder,) = runs.glob(f"*-{plan_run(config, DataCache()).hash[:8]}")
         by_rate[resolved(config).train.lr] = RunFolder(folder)
     return by_rate
 
@@ -107,11 +107,11 @@ def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_p
     planned = plan_comparison(asked, tmp_path).rates
     ((place, (own, *others)),) = planned.trials.items()
     low, high, higher, _ = others
-    again = replace(planned, trials={place: (own, low, high, higher)}).grown(tmp_path, Scenes())
+    again = replace(planned, trials={place: (own, low, high, higher)}).grown(tmp_path, DataCache())
     assert [cell.hash for cell in again.cells] == [cell.hash for cell in planned.cells]
     full = replace(planned, trials={place: (own, low, low, high, higher)})  # five trials, the best of which is the last
     assert full.chosen(tmp_path)[place].beyond == pytest.approx(0.54)
-    assert full.grown(tmp_path, Scenes()) == full
+    assert full.grown(tmp_path, DataCache()) == full
 
 
 def test_the_error_is_paired_within_strata_and_by_cluster():
@@ -138,9 +138,9 @@ def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
     sets = ("dataset.train_images=90", "dataset.train_queries=60", "dataset.val_images=90")
     asked = Compare(recipe=Path("world-small"), strategies="top-k", seeds=[2], lr="grid", sets=sets, runs_dir=tmp_path)
     plan = plan_comparison(asked, tmp_path)
-    scenes, config = Scenes(), plan.rates.cells[0].config
-    splits = scenes.splits(config)
-    reported = scenes.splits(plan.cells[0].config)
+    cache, config = DataCache(), plan.rates.cells[0].config
+    splits = cache.splits(config)
+    reported = cache.splits(plan.cells[0].config)
     assert splits.val is splits.dev
     assert splits.train.identity == reported.train.identity
     assert len(splits.val.queries) >= 1000

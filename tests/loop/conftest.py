@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
@@ -26,7 +26,7 @@ def checkpoints(every_epoch: None) -> None:
 def cell(toy_root: Path) -> OpenRun:
     """Return an open run with its backbone in evaluation mode."""
     sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'"]
-    opened = open_run(load_config(flags={"strategy": {"name": "hycole"}}, sets=sets), Display(), Scenes())
+    opened = open_run(load_config(flags={"strategy": {"name": "hycole"}}, sets=sets), Display(), DataCache())
     opened.backbone.eval()
     return opened
 

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import BankStep, relevance
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
@@ -37,7 +37,7 @@ def config_of(sets: list[str], strategy: str, *more: str, loss: str = "info-nce"
 @pytest.fixture
 def opened(vector_sets: list[str]) -> OpenRun:
     """Return an open run with its backbone in evaluation mode."""
-    run = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
+    run = open_run(config_of(vector_sets, "in-batch"), Display(), DataCache())
     run.backbone.eval()
     return run
 

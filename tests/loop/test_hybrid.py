@@ -14,7 +14,7 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, BackboneIdentity, Query, Slot, TextBatch
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import columns_of
 from negbench.datasets.triplets import Triplets
@@ -282,7 +282,7 @@ def test_texts_are_missed_before_anything_is_encoded(toy_root, tmp_path, monkeyp
     sets = [f"dataset.root='{tmp_path}'", "hybrid.beta=0.1"]
     config = load_config(flags={"strategy": {"name": "hycole"}, "dataset": {"name": "fashioniq"}}, sets=sets)
     with pytest.raises(DataError, match="fashioniq train has none"):
-        open_run(config, Display(), Scenes())
+        open_run(config, Display(), DataCache())
     assert not (tmp_path / "cache" / "features").exists()
 
 

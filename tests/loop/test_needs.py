@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from negbench.cli.main import run as negbench
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import needs
@@ -20,7 +20,7 @@ from negbench.systems.system import load_config
 
 
 def opened(sets: list[str], *more: str, strategy: str = "qure") -> OpenRun:
-    return open_run(load_config(flags={"strategy": {"name": strategy}}, sets=[*sets, *more]), Display(), Scenes())
+    return open_run(load_config(flags={"strategy": {"name": strategy}}, sets=[*sets, *more]), Display(), DataCache())
 
 
 def by_name(needed: list[Need]) -> dict[str, Need]:
@@ -123,14 +123,14 @@ def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tm
 
 def test_features_and_batches_of_images_count_too(toy_sets, limited):
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
-    splits = Scenes().splits(resolved(config))
+    splits = DataCache().splits(resolved(config))
     count = min(128, sum(len(part.all_images) for part in splits.parts))
     message = rf"\(a batch of images to encode: {count} images x .*\): --set compute.encode_batch_size={count // 4}$"
     limited(1000 * 2**10)  # enough for the features
     with pytest.raises(OptionError, match=message):
-        open_run(config, Display(), Scenes())
+        open_run(config, Display(), DataCache())
     limited(1000)
     with pytest.raises(
         OptionError, match=r"\(features held in memory: .*\): --set compute.feature_memory_gib=4.3e-06$"
     ):
-        open_run(config, Display(), Scenes())
+        open_run(config, Display(), DataCache())

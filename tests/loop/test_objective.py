@@ -11,7 +11,7 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, LossInput
-from negbench.data.scene import EncodedSplits, Scenes
+from negbench.data.scene import DataCache, EncodedSplits
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective, _rows_of, check_objective
@@ -26,7 +26,7 @@ from negbench.systems.system import load_config
 def weighted(toy_root: Path) -> OpenRun:
     """Return an open run with colour and shape sub-queries."""
     sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'", "backbone.attribute_weights=true"]
-    return open_run(load_config(flags={"strategy": {"name": "dqe"}}, sets=sets), Display(), Scenes())
+    return open_run(load_config(flags={"strategy": {"name": "dqe"}}, sets=sets), Display(), DataCache())
 
 
 def query(backbone: Backbone, scene: EncodedSplits, reference: int, text: int) -> Tensor:
@@ -152,7 +152,7 @@ def test_a_corpus_embedded_in_parts_has_the_gradient_of_all_its_images():
     """700 images take two parts; the softmax of eq. 5 runs over all of them."""
     world = {"name": "vectors", "train_images": 700, "train_queries": 20, "val_images": 40, "val_queries": 20}
     flags = {"dataset": world, "backbone": {"name": "vectors", "dim": 16}, "strategy": {"name": "in-batch"}}
-    run = open_run(load_config(flags=flags), Display(), Scenes())
+    run = open_run(load_config(flags=flags), Display(), DataCache())
     rows, split = torch.tensor([3, 11]), run.scene.train
     loss = make_loss("margin-kl", kl_over="corpus", lambda_rank=0.0)
     objective = Objective(run.backbone, make_strategy("in-batch"), loss, run.scene, MiningConfig())

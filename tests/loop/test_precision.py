@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from negbench.contracts import BatchStrategy
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.errors import NegbenchError
 from negbench.loop.precision import Precision, automatic
 from negbench.loop.runs import Bench, run_config
@@ -27,12 +27,12 @@ BOUNDS = {"bf16": 0.03, "fp16": 0.01}
 
 
 @pytest.fixture(scope="module")
-def scenes() -> Scenes:
-    return Scenes()
+def cache() -> DataCache:
+    return DataCache()
 
 
 def outcomes(
-    strategy: str, loss: str, sets: list[str], place: Path, scenes: Scenes, half: Iterable[str]
+    strategy: str, loss: str, sets: list[str], place: Path, cache: DataCache, half: Iterable[str]
 ) -> dict[str, RunResult]:
     """Return the run in float32 and in half precision: two epochs of two steps each, with a refresh between them."""
     flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
@@ -43,7 +43,7 @@ def outcomes(
                 patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
             setting = precision if precision == "bf16" else "fp32"
             config = load_config(flags=flags, sets=[*sets, f"train.precision={setting}"])
-            by_precision[precision] = run_config(config, replace(Bench.open(place / precision, "none"), scenes=scenes))
+            by_precision[precision] = run_config(config, replace(Bench.open(place / precision, "none"), cache=cache))
     return by_precision
 
 
@@ -76,20 +76,20 @@ def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize(("strategy", "loss", "half"), [*cases()])
-def test_every_strategy_and_loss(strategy, loss, half, sets, scenes, tmp_path):
+def test_every_strategy_and_loss(strategy, loss, half, sets, cache, tmp_path):
     """Each is a trial's run, without baselines and curves; the test below has those.
 
     At other seeds of the dev part `in-batch-semi-hard` may pass the bound in bf16, as a score or two cross its margin:
     with the pools of float32 the loss differs by 0.2 % (seeds 0 to 4).
     """
-    check(outcomes(strategy, loss, [*sets, "eval.reported=false", "eval.dev_seed=3"], tmp_path, scenes, half))
+    check(outcomes(strategy, loss, [*sets, "eval.reported=false", "eval.dev_seed=3"], tmp_path, cache, half))
 
 
 @pytest.mark.parametrize(("slots", "half"), [("sum", ["bf16"]), ("joint", BOUNDS)])
 def test_the_terms_on_privileged_texts(slots, half, toy_sets, tmp_path):
     """HyCoLe's terms with their own temperatures stay within the bounds."""
     terms = ["hybrid.alpha=0.4", "hybrid.beta=0.1", f"hybrid.slots={slots}", "train.epochs=1"]
-    by_precision = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes(), half)
+    by_precision = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, DataCache(), half)
     assert any("train/temperature_tcm" in point for point in by_precision["bf16"].folder.metrics())
     check(by_precision)
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from negbench.backbones.precomputed import Precomputed
 from negbench.contracts import Backbone, LossInput, ScoreView, Strategy, TextBatch
-from negbench.data.scene import Scenes, load_backbone, load_split
+from negbench.data.scene import DataCache, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
@@ -531,7 +531,7 @@ def test_of_equal_epochs_the_first_is_chosen(vector_sets, tmp_path):
 
 def test_dev_is_taken_from_train(vector_sets, tmp_path):
     config = config_of(vector_sets, "eval.select=dev", "eval.dev_fraction=0.25", "train.epochs=2")
-    opened = open_run(config, Display(), Scenes())
+    opened = open_run(config, Display(), DataCache())
     train, dev = opened.scene.train.dataset, opened.splits.dev
     assert opened.scene.dev.dataset is dev
     assert opened.scene.val.dataset.split == "val"

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.loop import observe, pools, rehearsal, train
 from negbench.loop.rehearsal import Rehearsals, _Parts
 from negbench.loop.runs import Bench, plan_run, run_config
@@ -36,8 +36,8 @@ RUNS = [
 
 @pytest.mark.parametrize(("strategy", "sets"), RUNS, ids=[name for name, _ in RUNS])
 def test_each_part_is_counted_as_often_as_a_run_does_it(strategy, sets, vector_sets, tmp_path, monkeypatch):
-    counted, scenes = Counter[str](), Scenes()
-    planned = plan_run(load_config(flags={"strategy": {"name": strategy}}, sets=[*vector_sets, *sets]), scenes)
+    counted, cache = Counter[str](), DataCache()
+    planned = plan_run(load_config(flags={"strategy": {"name": strategy}}, sets=[*vector_sets, *sets]), cache)
 
     def spied(part, made, *args, **options):
         counted[part] += 1
@@ -45,11 +45,11 @@ def test_each_part_is_counted_as_often_as_a_run_does_it(strategy, sets, vector_s
 
     for (module, name), part in PARTS.items():
         monkeypatch.setattr(module, name, partial(spied, part, getattr(module, name)))
-    run_config(planned, Bench(tmp_path, Bench.open(tmp_path, "none").tracker, scenes=scenes))
+    run_config(planned, Bench(tmp_path, Bench.open(tmp_path, "none").tracker, cache=cache))
     for part in {*PARTS.values()}:
         for other in PARTS.values():
             monkeypatch.setattr(_Parts, other, lambda *_, is_it=other == part: float(is_it))
-        assert Rehearsals(scenes).seconds(planned) == pytest.approx(counted[part] + rehearsal._STORED), part
+        assert Rehearsals(cache).seconds(planned) == pytest.approx(counted[part] + rehearsal._STORED), part
 
 
 def test_some_queries_and_steps_stand_for_all(monkeypatch):
@@ -62,21 +62,21 @@ def test_some_queries_and_steps_stand_for_all(monkeypatch):
     sizes = ("train_images=60", "train_queries=48", "val_images=60", "val_queries=20")
     sets = [*(f"dataset.{size}" for size in sizes), "backbone.dim=8", "train.epochs=4", "train.batch_size=16"]
     flags = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
-    config, scenes, before = load_config(flags=flags, sets=sets), Scenes(), torch.get_rng_state()
-    rehearsals = Rehearsals(scenes)
-    first = rehearsals.seconds(plan_run(config, scenes))
+    config, cache, before = load_config(flags=flags, sets=sets), DataCache(), torch.get_rng_state()
+    rehearsals = Rehearsals(cache)
+    first = rehearsals.seconds(plan_run(config, cache))
     known = sorted((key[0], value) for key, value in rehearsals._known.items())
     # the corpus before the first refresh is mined once too
     assert known == [("card", 1), ("epoch", 2.5), ("refresh", 3), ("refresh", 3), ("scoring", 1)]
     assert torch.equal(torch.get_rng_state(), before)
     taken = next(ticks)
-    assert rehearsals.seconds(plan_run(config.model_copy(update={"seed": 1}), scenes)) == first
+    assert rehearsals.seconds(plan_run(config.model_copy(update={"seed": 1}), cache)) == first
     assert next(ticks) == taken + 1  # another world of the same kind is not timed again
 
 
 def test_what_must_be_encoded_is_not_rehearsed(vector_sets, monkeypatch):
     monkeypatch.setattr(Rehearsals, "_seconds", lambda self, planned: 5.0)
-    scenes = Scenes()
-    planned = plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets), scenes)
+    cache = DataCache()
+    planned = plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets), cache)
     encoder = planned.config.model_copy(update={"backbone": PluginConfig(name="tiny")})
-    assert [Rehearsals(scenes).seconds(each) for each in (planned, replace(planned, config=encoder))] == [5.0, 0.0]
+    assert [Rehearsals(cache).seconds(each) for each in (planned, replace(planned, config=encoder))] == [5.0, 0.0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -77,7 +77,7 @@ def test_own_temperatures_are_trained_and_written_down(tmp_path, toy_sets):
 
 def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
     config = resolved(config_of("hycole", toy_sets, *OWN))
-    opened = runs.open_run(config, Display(), Scenes())
+    opened = runs.open_run(config, Display(), DataCache())
     strategy, loss = make_strategy("hycole"), make_loss("info-nce")
     objective = Objective(opened.backbone, strategy, loss, opened.scene, config.mining, config.hybrid)
     (group,) = torch.optim.AdamW(objective.parameter_groups(0.25), weight_decay=0.5).param_groups
@@ -209,7 +209,7 @@ def test_progress_reaches_its_total(tmp_path, vector_sets):
     config = config_of("qure", vector_sets, "train.epochs=2", "train.batch_size=20", "schedule.refresh_epochs=[0,1]")
     display = Shown()
     runs.run_config(config, dataclasses.replace(Bench.open(tmp_path, "none"), display=display))
-    queries = len(Scenes().dataset(config.dataset, "train", images=False).queries)
+    queries = len(DataCache().dataset(config.dataset, "train", images=False).queries)
     assert queries == 48
     trained = [("train", 3, 3, f"epoch {epoch}/2") for epoch in (1, 2)]  # two batches of 20 and one of 8
     assert [each for each in display.shown if each[0] == "train"] == trained

@@ -9,7 +9,7 @@ import torch
 from negbench.api import make_loss, make_strategy
 from negbench.cli.explain import options_of
 from negbench.contracts import Strategy, relevance, tunable_ranges
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.axes import expand, labels_of
@@ -111,7 +111,7 @@ def step_of(
     sets: list[str], name: str, loss: str, rows: torch.Tensor, drawn: torch.Tensor, **options: Any
 ) -> tuple[float, int, torch.Tensor, torch.Tensor]:
     """Return loss and negatives of a step, all scores [Q, N] over the temperature, and the target columns."""
-    opened = open_run(config_of(sets, name), Display(), Scenes())
+    opened = open_run(config_of(sets, name), Display(), DataCache())
     opened.backbone.eval()
     train = opened.scene.train
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_a_union_with_three_slots_adds_the_other_slots(vector_sets):
 def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(vector_sets):
     """margin-kl over the corpus leaves out images that already are negatives, by loops."""
     rows = torch.tensor([0, 7])
-    targets = open_run(config_of(vector_sets, "qure"), Display(), Scenes()).scene.train.dataset.target_columns[rows]
+    targets = open_run(config_of(vector_sets, "qure"), Display(), DataCache()).scene.train.dataset.target_columns[rows]
     free = [column for column in range(20) if column not in targets.tolist()]
     drawn = torch.tensor([free[:2], free[3:5]])
     loss, _, scores, _ = step_of(vector_sets, "in-batch+qure", "margin-kl", rows, drawn, kl_over="corpus")

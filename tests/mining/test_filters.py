@@ -7,7 +7,7 @@ import torch
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import ScoreView
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective
@@ -102,7 +102,7 @@ def test_fallbacks_take_what_the_filters_leave():
 
 
 def test_a_batch_is_filtered_by_its_own_scores(vector_sets):
-    opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
+    opened = open_run(config_of(vector_sets, "in-batch"), Display(), DataCache())
     opened.backbone.eval()
     rows, settings = torch.arange(0, 48, 4), {"margin": 0.1, "max_target": 0.6}
     mining = MiningConfig.model_validate(settings)
@@ -139,14 +139,14 @@ def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets):
     assert resolved(config_of(vector_sets, "qure")).identity()["mining"] == {}
     assert resolved(config_of(vector_sets, "qure", "mining.margin=0")).identity()["mining"] == {"margin": 0.0}
     with pytest.raises(OptionError, match="a mining filter reads the plane 'guide', but the run has none"):
-        plan_run(config_of(vector_sets, "qure", "mining.guide_margin=0"), Scenes())
+        plan_run(config_of(vector_sets, "qure", "mining.guide_margin=0"), DataCache())
     with pytest.raises(OptionError, match=r"mining\.relative_margin = -1"):
         config_of(vector_sets, "qure", "mining.relative_margin=-1")
 
 
 def test_known_groups_are_left_out(vector_sets):
     """`exclude_subset` removes the query's own image group (CIRR) from the negatives, in the corpus and in a batch."""
-    train = open_run(config_of(vector_sets, "qure"), Display(), Scenes()).scene.train
+    train = open_run(config_of(vector_sets, "qure"), Display(), DataCache()).scene.train
     data, mining = train.dataset, MiningConfig(exclude_subset=True)
     assert train.excluded(MiningConfig()) is None
     object.__setattr__(data.queries[0], "subset", (data.images[3], data.images[8], "an image of another gallery"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from negbench.api import make_strategy
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError
 from negbench.grid.axes import expand
@@ -139,7 +139,9 @@ def test_the_file_is_part_of_what_a_run_is(vector_sets, tmp_path):
     content = (tmp_path / "n.jsonl").read_text()
 
     def hash_of(file: str) -> str:
-        return plan_run(config_of(["dataset=vectors", *vector_sets], f"listed:file={tmp_path / file}"), Scenes()).hash
+        return plan_run(
+            config_of(["dataset=vectors", *vector_sets], f"listed:file={tmp_path / file}"), DataCache()
+        ).hash
 
     before = hash_of("n.jsonl")
     (tmp_path / "copy.jsonl").write_text(content)

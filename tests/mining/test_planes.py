@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from negbench.api import make_loss
 from negbench.contracts import PLANES as EVERY_PLANE
 from negbench.contracts import Backbone, BatchStrategy, PlaneName, ScoreView, Slot, Strategy
-from negbench.data.scene import Scenes, load_backbone, load_split
+from negbench.data.scene import DataCache, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -100,7 +100,7 @@ def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) 
 
 
 def test_planes_of_a_task_are_those_of_loops(sets):
-    opened = open_run(config_of(sets, "watching"), Display(), Scenes())
+    opened = open_run(config_of(sets, "watching"), Display(), DataCache())
     offline = offline_planes(PLANES, opened.config, opened.scene, Display())
     guide, data = load_backbone(opened.config.mining.backbones[0], 0).eval(), opened.scene.train.dataset
     for parameter in opened.backbone.parameters():
@@ -124,7 +124,7 @@ def test_planes_of_a_task_are_those_of_loops(sets):
 
 def test_planes_of_a_batch_are_those_of_the_corpus(sets):
     """Row i, column j of the target slot is query i and target j; the query slot is its transpose."""
-    opened = open_run(config_of(sets, "watchingbatch"), Display(), Scenes())
+    opened = open_run(config_of(sets, "watchingbatch"), Display(), DataCache())
     opened.backbone.eval()
     offline = offline_planes(PLANES, opened.config, opened.scene, Display())
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline)
@@ -143,13 +143,13 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets):
 
 
 def test_a_fixed_tau_is_what_the_strategy_is_told(sets):
-    opened = open_run(config_of(sets, "plain"), Display(), Scenes())
+    opened = open_run(config_of(sets, "plain"), Display(), DataCache())
     loss = make_loss("info-nce", tau=0.5)
     assert Objective(opened.backbone, Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
 
 
 def test_only_what_is_declared_is_computed_and_shown(sets):
-    opened = open_run(config_of(sets, "plain"), Display(), Scenes())
+    opened = open_run(config_of(sets, "plain"), Display(), DataCache())
     assert offline_planes((), opened.config, opened.scene, Display()) == {}
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=("text",))
     assert list(task.planes) == ["text"]
@@ -177,14 +177,14 @@ def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(vector_sets, tmp_path
 
 def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets, sets, tmp_path):
     with pytest.raises(OptionError, match=r"Watching reads the plane 'guide', but the run has none: --set mining.gu"):
-        plan_run(config_of(vector_sets, "watching"), Scenes())
+        plan_run(config_of(vector_sets, "watching"), DataCache())
     with pytest.raises(NegbenchError, match="did you mean 'tiny'"):
-        plan_run(config_of(sets, "watching", "mining.guide=tinny"), Scenes())
+        plan_run(config_of(sets, "watching", "mining.guide=tinny"), DataCache())
     with pytest.raises(NegbenchError, match=r"file .*none.trec: No such file"):
-        plan_run(config_of(sets, "watching", f"mining.judge='{tmp_path / 'none.trec'}'"), Scenes())
+        plan_run(config_of(sets, "watching", f"mining.judge='{tmp_path / 'none.trec'}'"), DataCache())
     other = tmp_path / "other.trec"
     for query, message in (("q", "scores no query of"), ("{}", "does not have, such as 'i'")):
-        opened = open_run(config_of(sets, "watching"), Display(), Scenes())
+        opened = open_run(config_of(sets, "watching"), Display(), DataCache())
         other.write_text(f"{query} Q0 i 1 0.5 me\n".format(opened.scene.train.dataset.queries[0].id))
         mining = opened.config.mining.model_copy(update={"judge": str(other)})
         with pytest.raises(DataError, match=message):
@@ -208,7 +208,7 @@ def test_files_that_are_no_scores(tmp_path):
 
 
 def test_pairs_that_change_have_no_plane_that_stays(sets, monkeypatch):
-    opened = open_run(config_of(sets, "watching"), Display(), Scenes())
+    opened = open_run(config_of(sets, "watching"), Display(), DataCache())
     monkeypatch.setattr(type(opened.scene.train.dataset), "redraws", True)
     with pytest.raises(DataError, match="draws new pairs in each epoch, but plane 'guide' is computed once"):
         offline_planes(PLANES, opened.config, opened.scene, Display())
@@ -216,7 +216,7 @@ def test_pairs_that_change_have_no_plane_that_stays(sets, monkeypatch):
 
 def test_guide_and_judge_are_part_of_what_a_run_is(sets, tmp_path):
     def hash_of(*more: str) -> str:
-        return plan_run(config_of(sets, "watching", *more), Scenes()).hash
+        return plan_run(config_of(sets, "watching", *more), DataCache()).hash
 
     before, file = hash_of(), tmp_path / "judge.trec"
     (tmp_path / "copy.trec").write_text(file.read_text())

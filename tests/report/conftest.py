@@ -9,7 +9,7 @@ import pytest
 
 from negbench.analysis.findings import judged, stored
 from negbench.analysis.verdicts import Rules
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
@@ -38,7 +38,7 @@ def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.
     with locked(shared_folder / "compared.lock"):
         if not (runs / "small" / "statistics.json").exists():
             axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=sets))
-            cells = plan(axes.configs(), runs, Display(), Scenes())
+            cells = plan(axes.configs(), runs, Display(), DataCache())
             compute_silently(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
             judged(runs, "small", Rules()).write(runs / "small")
     return Path(shutil.copytree(runs, tmp_path_factory.mktemp("compared") / "runs"))

@@ -26,7 +26,7 @@ from negbench.analysis.findings import stored
 from negbench.analysis.leader import leader_tables, ordered
 from negbench.analysis.words import percent
 from negbench.cli.main import run as negbench
-from negbench.data.scene import Scenes, load_split
+from negbench.data.scene import DataCache, load_split
 from negbench.errors import NegbenchError
 from negbench.machine.files import write_json
 from negbench.mining.curves import Curves
@@ -386,7 +386,7 @@ def test_galleries_show_what_the_trained_model_ranked(compared):
     folder = RunFolder(next(f for f in sorted(compared.glob("qure-bradley-terry*-s0-*")) if f.is_dir()))
     ranks = folder.ranks()["target_rank"].tolist()
     dataset = load_split(folder.config.dataset, "val", images=False)
-    columns, _ = _view("qure", folder, Scenes(), Pick(tuple(range(len(ranks))), ("all",) * len(ranks)), None)[0].val
+    columns, _ = _view("qure", folder, DataCache(), Pick(tuple(range(len(ranks))), ("all",) * len(ranks)), None)[0].val
     for rank, target, top in zip(ranks, dataset.target_columns.tolist(), columns.tolist(), strict=True):
         assert top.index(target) + 1 == rank if rank <= TOP else target not in top
 

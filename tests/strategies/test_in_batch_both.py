@@ -5,7 +5,7 @@ import torch
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import relevance
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import open_run
@@ -17,7 +17,9 @@ from negbench.systems.system import load_config
 @torch.no_grad()
 @pytest.mark.parametrize("slots", ["sum", "joint"])
 def test_a_step_goes_both_ways(slots, vector_sets):
-    opened = open_run(load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets), Display(), Scenes())
+    opened = open_run(
+        load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets), Display(), DataCache()
+    )
     opened.backbone.eval()
     train = opened.scene.train
     embeddings = evaluation.embed(opened.backbone, opened.scene, train)
@@ -44,7 +46,7 @@ def test_a_step_goes_both_ways(slots, vector_sets):
 
 def test_a_query_of_the_same_target_is_no_negative_either_way(vector_sets):
     config = load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets)
-    train = open_run(config, Display(), Scenes()).scene.train
+    train = open_run(config, Display(), DataCache()).scene.train
     rows, mining = torch.arange(48), MiningConfig(exclude_relevant=True)
     there, back = (train.batch_allowed(slot, rows, mining) for slot in ("target", "query"))
     assert torch.equal(back, there.T)

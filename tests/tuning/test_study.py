@@ -24,7 +24,7 @@ from negbench.datasets.synthetic import Synthetic
 from negbench.errors import NegbenchError
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here
-from negbench.loop.runs import SCENES
+from negbench.loop.runs import DATA
 from negbench.report.loaded import StudyResult
 from negbench.report.study import importance_frame, trials_frame
 from negbench.settings.config import resolved
@@ -68,7 +68,7 @@ def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touch
         return load_split(config, split, **options)
 
     monkeypatch.setattr(scene, "load_split", watched)
-    SCENES.clear()
+    DATA.clear()
     short = [*toy_sets, "train.epochs=1", "schedule.n_def=1"]
     book = small_study(short, tmp_path, trials=1 + generated, seeds=2)
     assert asked == ["train", *["dev"] * generated]  # once for all trials, and no other split

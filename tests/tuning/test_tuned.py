@@ -12,7 +12,7 @@ from optuna.trial import create_trial
 from negbench.analysis.findings import stored
 from negbench.analysis.tuned_gain import Tuning
 from negbench.cli.main import run as negbench
-from negbench.data.scene import Scenes
+from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
@@ -27,7 +27,7 @@ from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, combinations
 
 def combined(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str = 2) -> list[Combination]:
     configs = Axes.of(Compare(strategies=strategies, seeds=seeds, sets=tuple(sets))).configs()
-    return combinations(plan(configs, tmp_path, Display(), Scenes()))
+    return combinations(plan(configs, tmp_path, Display(), DataCache()))
 
 
 OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # the knobs of top-k's search
