@@ -224,15 +224,13 @@ def _planned(asked: Claims, runs: Path, seeds: Sequence[int]) -> ClaimsPlan:
 def base_layers(asked: Claims) -> list[Layer]:
     """Return the layers of backbone, data set and training, which claims leave open.
 
-    Of a recipe, `system`, `seed` and `train.num_negatives` are read elsewhere or are its comparison's own.
+    A recipe's `system` and `seed` are read elsewhere.
 
     Raises:
         OptionError: the recipe or `--set` sets anything else.
     """
     recipe, *flags = layers_of(asked)
     kept = {key: value for key, value in recipe.items() if key not in ("system", "seed")}
-    if "train" in kept:
-        kept["train"] = {key: value for key, value in kept["train"].items() if key != "num_negatives"}
     for layer in (kept, *flags):
         others = [key for key in layer if key not in HELD]
         others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []

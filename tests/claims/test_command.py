@@ -124,7 +124,7 @@ def test_settings_of_undecided_tests_run_on(computed, world, capsys):
 
 def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world, capsys):
     recipe = tmp_path / "r.toml"
-    recipe.write_text("[train]\nepochs = 3\nnum_negatives = 2\n")
+    recipe.write_text("[train]\nepochs = 3\n")
     sets = [part for text in world[1::2] if "epochs" not in text for part in ("--set", text)]
     common = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none", "--recipe", str(recipe), *sets]
     assert negbench(["claims", "--only", "24", "--seeds", "1", *common]) == 0
@@ -169,6 +169,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     (["--recipe", "cirqrs-cirr"], "claims fix strategy; a recipe for them may set only"),
     (["--recipe", "dqe-cirr"], "claims fix schedule; a recipe"),
     (["--recipe", "emoji"], "claims fix mining; a recipe"),
+    (["--recipe", "world-small"], "claims fix train.num_negatives; a recipe"),
     (["--set", "train.num_negatives=3"], "claims fix train.num_negatives; set only"),
     (["--backbone", "tinny"], "did you mean 'tiny'"),
     (["--seeds", "none"], "expected a count"),
