@@ -13,7 +13,7 @@ from torch import Tensor
 from negbench.datasets.dataset import Dataset, ScoreBlock
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric
-from negbench.metrics.preference import agreement, preference_rate, set_scores, spearman
+from negbench.metrics.preference import agreement, normality_p, preference_rate, set_scores, spearman_test
 from negbench.metrics.query_ranks import QueryRanks
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ MEASURES = (
     "chance",
     "accuracy",
     "spearman",
+    "spearman_p",
+    "normality_p",
 )
 
 _BLOCK = 256  # queries scored at once
@@ -134,7 +136,9 @@ class PreferenceFormat(Dataset):
             eq. 8; preference_rate_equal_recall: given S1 > S2 where both sets hold the target or neither does, CIRQRS
             eq. 9.
             chance: share of judgements for set 1, the value of these three rates for a scorer that knows nothing.
-            accuracy: symmetric, a tie counts one half. spearman: of the scores of all sets with their Likert scores.
+            accuracy: symmetric, a tie counts one half. spearman, spearman_p: of the scores of all sets with their
+            Likert scores, and the p of no correlation; normality_p: of the Shapiro-Wilk test that the scores are normal
+            (CIRQRS tables 2 and 3; scipy's p is inexact above 5,000 scores).
         """
         first, hits = self.first, self.hits
         values = (
@@ -143,7 +147,8 @@ class PreferenceFormat(Dataset):
             preference_rate(sets, first, among=hits[:, 0] == hits[:, 1]),
             float(first.double().mean()),
             float(agreement(sets, first).mean()),
-            spearman(sets, self.ratings),
+            *spearman_test(sets, self.ratings),
+            normality_p(sets),
         )
         return dict(zip(MEASURES, values, strict=True))
 

@@ -3,6 +3,8 @@
 One row is one judgement: a query, two sets, the set that the participant chose, and a Likert score of each set.
 """
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -84,22 +86,40 @@ def agreement(scores: Tensor, first: Tensor) -> Tensor:
 
 
 def spearman(scores: Tensor, ratings: Tensor) -> float:
-    """Spearman's rank correlation in [-1, 1], ties at their mean rank; nan where either side is constant.
+    """Spearman's rank correlation in [-1, 1], ties at their mean rank; nan where either side is constant."""
+    return spearman_test(scores, ratings)[0]
+
+
+def spearman_test(scores: Tensor, ratings: Tensor) -> tuple[float, float]:
+    """Spearman's rank correlation in [-1, 1], ties at their mean rank, and its p; nan where either side is constant.
 
     Args:
         scores: any shape, any sign, at least three values.
         ratings: the same shape.
 
     Example:
-        >>> round(spearman(torch.tensor([-3.0, -1.0, 0.0, 2.0]), torch.tensor([1, 2, 4, 3])), 6)
-        0.8
+        >>> [round(value, 6) for value in spearman_test(torch.tensor([-3, -1, 0, 2]), torch.tensor([1, 2, 4, 3]))]
+        [0.8, 0.2]
     """
     from scipy.stats import spearmanr
 
     x, y = scores.flatten().double().numpy(), ratings.flatten().double().numpy()
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan"), float("nan")
+    found = spearmanr(x, y)
+    return float(found.statistic), float(found.pvalue)
+
+
+def normality_p(scores: Tensor) -> float:
+    """Return the p of the Shapiro-Wilk test that the scores (any shape) are normal; nan below 3 or if all are equal."""
+    from scipy.stats import shapiro
+
+    x = scores.flatten().double().numpy()
+    if len(x) < 3 or np.ptp(x) == 0:
         return float("nan")
-    return float(spearmanr(x, y).statistic)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*N > 5000")  # said in `PreferenceFormat.judge`
+        return float(shapiro(x).pvalue)
 
 
 def cirqrs_at_k(scores: Tensor, k: int) -> Tensor:

@@ -5,10 +5,19 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from negbench.errors import NegbenchError, OptionError
-from negbench.metrics.preference import agreement, cirqrs_at_k, preference_rate, set_scores, spearman
+from negbench.metrics.preference import (
+    agreement,
+    cirqrs_at_k,
+    normality_p,
+    preference_rate,
+    set_scores,
+    spearman,
+    spearman_test,
+)
 
 
 def draw(seed: int, count: int = 60) -> tuple[Tensor, Tensor]:
@@ -107,7 +116,18 @@ def test_spearman_is_pearson_of_mean_ranks():
         mx, my = sum(x) / 80, sum(y) / 80
         covariance = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
         r = covariance / math.sqrt(sum((a - mx) ** 2 for a in x) * sum((b - my) ** 2 for b in y))
-        assert spearman(scores, ratings) == pytest.approx(r)
+        assert spearman_test(scores, ratings) == pytest.approx(
+            (r, 2 * stats.t.sf(abs(r) * math.sqrt(78 / (1 - r**2)), 78))
+        )
+
+
+def test_normality_of_a_published_example():
+    """Shapiro and Wilk, Biometrika 52, 1965: weights of eleven men, W = 0.79, 0.01 > p > 0.005; draws of many."""
+    weights = torch.tensor([148, 154, 158, 160, 161, 162, 166, 170, 182, 195, 236])
+    assert 0.005 < normality_p(weights) < 0.01
+    many = torch.randn(6000, generator=torch.Generator().manual_seed(0))
+    assert normality_p(many) > 0.05 > normality_p(many.exp())
+    assert math.isnan(normality_p(torch.ones(9)))
 
 
 def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan():
