@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     "negbench evaluate --ranks rankings.json --dataset circo",
     "negbench evaluate --dataset hp-fashioniq --data-root DIR --scorer recall-at-5",
     "negbench evaluate --ranks rankings.json --dataset fashioniq --data-root DIR --metric cirqrs --scorer RUN",
-    help="Score a finished run on any data set, or ready-made rankings without any model.",
+    help="Score a finished run on any data set, or ready-made rankings without any model; with R@10 by what the texts "
+    "change: colour, quantity, appearance, form.",
 )
 def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
     """Score and print."""

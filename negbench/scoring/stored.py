@@ -18,6 +18,7 @@ from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError, RunError
+from negbench.metrics.changes import recall_by_change
 from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.plugins.registry import registry
@@ -65,7 +66,9 @@ def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tu
 
 
 def _measured(dataset: Dataset, ranks: QueryRanks) -> dict[str, float]:
-    return dataset.summarise(ranks) | dataset.summarise_mistakes(ranks)
+    texts = {query.id: query.text for query in dataset.queries}
+    by_change = recall_by_change(ranks, [texts[query] for query in ranks.query])
+    return dataset.summarise(ranks) | dataset.summarise_mistakes(ranks) | by_change
 
 
 def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:

@@ -90,7 +90,7 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
 
 def test_a_run_scored_again_gives_its_own_ranks(run, call, tmp_path):
     printed = call(run.run_id, "--out", tmp_path / "again.parquet")
-    assert metrics_in(printed) == shown(run.result["metrics"] | run.result["mistakes"])
+    assert metrics_in(printed).items() >= shown(run.result["metrics"] | run.result["mistakes"]).items()
     assert run.manifest["dataset"]["val"] in printed
     assert run.manifest["dataset"]["split"] == "val"
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "again.parquet"), run.ranks())
