@@ -24,7 +24,7 @@ from negbench.machine.files import runs_dir
 from negbench.mining.mine import mine
 from negbench.mining.planes import Plane, images_of, planes_read
 from negbench.mining.regime import regime
-from negbench.mining.window import window
+from negbench.mining.window import unjudged, window
 from negbench.plugins.registry import option_defaults, registry
 from negbench.settings.command_options import Audit, SubjectOptions
 from negbench.settings.config import ResolvedConfig, build_config, resolved
@@ -52,7 +52,7 @@ class AuditResult:
     truth: bool  # whether the data set lists more relevant images than the target
     options: dict[str, int]  # queries, draws, refresh, seed
     regime: dict[str, float]  # the sampled queries' card: `negbench.mining.regime.Regime.summary`
-    window: str  # strategy that draws from the likely best place in the ranking; '' for a trained model
+    window: str  # strategy that draws from the likely best place in the ranking; '' where none was judged
     rows: list[dict[str, Any]]
     remarks: list[str]
 
@@ -154,6 +154,12 @@ def audit(
             judged = likeness(subject.task.planes.get("judge"), mined.negatives)
             rows.append({"strategy": name, **mined.summary(), "diversity": spread, **judged})
         card = regime(subject.task, subject.val, sample=len(subject.rows))
+    loss, best = subject.config.loss, ""
+    if subject.model == "untrained":
+        if why := unjudged(loss.name, loss.options, negatives):
+            remarks.append(f"no window of ranks is named: {why}")
+        else:
+            best = window(card.target_rank_median, negatives, card.images)
     return AuditResult(
         backbone=subject.config.backbone.name,
         dataset=subject.dataset.identity,
@@ -161,7 +167,7 @@ def audit(
         truth=truth,
         options=options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(subject.rows)},
         regime=card.summary(),
-        window=window(card.target_rank_median, negatives, card.images) if subject.model == "untrained" else "",
+        window=best,
         rows=rows,
         remarks=remarks,
     )

@@ -5,11 +5,15 @@ and 16, and on emoji with 1 and 16 (`examples/zone_formula.py`; docs/findings.md
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 MOVES_SCORES = False  # only recommends
 
 WINDOW = "shifted-top-k"
 FACTOR, POWER = 1.6, 0.24
+LOSSES = ("bradley-terry", "info-nce")
+MOST = 63  # negatives
 
 
 def middle(target: float, negatives: int) -> float:
@@ -20,6 +24,15 @@ def middle(target: float, negatives: int) -> float:
         negatives: number per query and step.
     """
     return float(FACTOR * negatives**POWER * target)
+
+
+def unjudged(loss: str, options: Mapping[str, Any], negatives: int) -> str:
+    """Return why no window is known for this loss, its options and number of negatives; "" where one was judged."""
+    if loss not in LOSSES:
+        return f"it was judged with {' and '.join(LOSSES)}, not with {loss}"
+    if options.get("tau") is not None:
+        return f"it was judged at a learned temperature, and at loss.tau={options['tau']:g} the best ranks are others"
+    return "" if negatives <= MOST else f"it was judged with 1 to {MOST} negatives, not with {negatives}"
 
 
 def window(target: float, negatives: int, images: float) -> str:

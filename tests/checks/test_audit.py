@@ -156,6 +156,14 @@ def test_the_command_prints_every_corpus_strategy(toy_sets, capsys):
     assert [(row["strategy"], row["pool_size"] == 5) for row in rows] == [("top-k(k=5)", True), ("all-corpus", False)]
     sixteen = document(command(toy_sets, "--set", "train.num_negatives=16"), capsys)
     assert sixteen["window"] == window(card["target_rank_median"], 16, card["images"])
+    for setting, why in (
+        ("loss.tau=0.01", "temperature"),
+        ("loss.name=triplet", "triplet"),
+        ("train.num_negatives=64", "64"),
+    ):
+        audited = document(command(toy_sets, "--set", setting, "--strategy", "all-corpus"), capsys)
+        assert audited["window"] == ""
+        assert [why in remark for remark in audited["remarks"] if remark.startswith("no window")] == [True]
     every = {row["strategy"] for row in sixteen["rows"]}
     assert {"qure", "cirqrs", "oracle-all"} <= every
     assert not {"in-batch", "hycole"} & every
