@@ -11,7 +11,7 @@ from typing import Self
 import torch
 
 from negbench.contracts import HoldsFeatures
-from negbench.display import Advance, Display, log, notes, progress_console, stages
+from negbench.display import Advance, Display, log, notes, progress, progress_console
 from negbench.errors import OptionError, UnknownNameError
 from negbench.grid.cells import Cell, Outcome, Task, compute_task, title_of
 from negbench.grid.cluster import Ray
@@ -94,7 +94,7 @@ def compute_and_log(
     if todo and isinstance(executor, Processes):
         executor.prepare(compute_task)  # takes as long as everything before the first cell
     if not executor.elsewhere:  # else the first worker that asks encodes; the others wait for the store's lock
-        with stages("prepare") as display:
+        with progress("prepare") as display:
             encode_cells(todo, display)
     if executor.elsewhere or executor.workers > 1:
         DATA.clear()  # free a large backbone here, as the workers load their own
@@ -104,8 +104,8 @@ def compute_and_log(
     folder.write([*before, *outcomes()])
     tags = {"experiment": folder.path.name, "negbench.kind": "cell", "comparison": folder.path.name}
     tasks = [Task(cell.run, runs, execution.tracking_uri, tags | cell.labels) for cell in todo]
-    with stages("compute") as display, display.stage("cells", total=len(first)) as advance, parent.working():
-        progress = _progress(runs, cells, todo, execution, advance)
+    with progress("compute") as display, display.stage("cells", total=len(first)) as advance, parent.working():
+        tell = _progress(runs, cells, todo, execution, advance)
         for event in executor.run(compute_task, tasks):
             cell = todo[event.index]
             if event.kind == "note":
@@ -117,7 +117,7 @@ def compute_and_log(
                 with files.atomic_write(folder.path / f"fault-{cell.hash[:8]}.txt") as file:
                     file.write(event.detail)
             folder.write([*before, *outcomes()])
-            progress(outcome, len(by_hash))
+            tell(outcome, len(by_hash))
     for outcome in failed(by_hash.values()):
         log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
     return outcomes()
@@ -152,7 +152,7 @@ def _progress(
     if bar:
         advance(total - len(todo))
 
-    def progress(outcome: Outcome, done: int) -> None:
+    def tell(outcome: Outcome, done: int) -> None:
         cell, estimate = left.pop(outcome.cell.hash), execution.estimate
         if bar:
             advance(1)
@@ -165,7 +165,7 @@ def _progress(
         if told and (left or estimate.later[1]):
             log.info(estimate.text(left.values(), executor.workers, elsewhere=executor.elsewhere))
 
-    return progress
+    return tell
 
 
 def gpus() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.seeds import looked
-from negbench.display import duration, notes, stages
+from negbench.display import duration, notes, progress
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, Outcome, plan
@@ -139,7 +139,7 @@ class ClaimsPlan:
         """Plan the cells of these seeds: all settings of one seed, then the next."""
         cells, base = list[Cell](), base_layers(self.asked)
         wanted = [name for claim in self.claims if claim.number not in self.lacking for name in claim.settings]
-        with stages("plan") as display:
+        with progress("plan") as display:
             for name, (end, length) in itertools.product(dict.fromkeys(wanted), self.ends.items()):
                 changes = dict(settings()[name])
                 try:
@@ -211,7 +211,7 @@ class ClaimsPlan:
         undefined = {**self.undefined, **failed}
         worlds = {run.manifest["dataset"].get("world") for runs_of in finished.values() for run in runs_of.values()}
         found, count = dict[str, list[JudgedClaim]](), len(self.ends)
-        with stages("judge") as display:
+        with progress("judge") as display:
             for end in self.ends:
                 runs = {name.removesuffix(LONG): r for name, r in finished.items() if name.endswith(LONG) == bool(end)}
                 evidence = Evidence(runs, display, len(worlds) > 1, self.known.setdefault(end, {}))

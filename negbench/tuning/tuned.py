@@ -18,7 +18,7 @@ from negbench.campaign.compare import compared
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import looked
-from negbench.display import stages
+from negbench.display import progress
 from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import KEY
@@ -113,7 +113,7 @@ def compared_and_tuned(
     def more(seeds: Sequence[int]) -> list[Cell]:
         configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
         choices = [_choice(tuning) for tuning, _ in tuned for _ in seeds]
-        with stages("plan") as display:
+        with progress("plan") as display:
             return plan(configs, runs, display, DATA, choices)
 
     about = {"tuned": {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}}
