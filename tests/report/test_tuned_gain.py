@@ -1,5 +1,6 @@
 """Gains of equal tuning, in words: rows chosen by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 from negbench.analysis.tuned_gain import Tuning, tuned_answer
@@ -19,5 +20,12 @@ def test_what_tuning_found_gained_and_cost(golden: Any) -> None:
     ends = {"mean": 0.4, "sd": 0.0, "low": 0.4, "high": 0.4, "difference": 0.3, "diff_low": 0.2, "diff_high": 0.4}
     gain = VerdictRow(**LABELS, **known, **ends, strategy="x", verdict="better")
     elsewhere = Tuning({**LABELS, "dataset": "e", "strategy": "x"}, "s", found={})
-    cases = {"gains": (tunings, [gain]), "two data sets": ([*tunings, elsewhere], [gain]), "nothing": ([], [])}
+    half = Tuning({**LABELS, "strategy": "x"}, "s", found={}, trials=8, failed=6)
+    assert replace(gain, facts={"failed_trials": "6 of 8"}).marked_label == "x (6 of 8 trials failed)"
+    cases = {
+        "gains": (tunings, [gain]),
+        "two data sets": ([*tunings, elsewhere], [gain]),
+        "failed trials": ([half], []),
+    }
+    cases["nothing"] = [], []
     golden("tuning", {case: tuned_answer(*given) for case, given in cases.items()})
