@@ -201,17 +201,15 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     from negbench.report.study import finish
     from negbench.settings.options import Study
     from negbench.tuning.search import plan_study, studied
-    from negbench.tuning.trials import open_study
 
     asked, console = (asked or Study()).replace(**options), console or _silent()
-    execution, plan, uri = Execution.of(asked), plan_study(asked), asked.tracking_uri
-    notes(plan.remarks)
-    opened = open_study(plan.runs, plan.name, plan.spec, trials=plan.trials, storage=plan.storage, tracking_uri=uri)
-    with carried_out(studied(plan, *opened), execution, _say(console)) as done:
+    execution, plan = Execution.of(asked), plan_study(asked)
+    book = plan.job.open()
+    with carried_out(studied(plan, book), execution, _say(console)) as done:
         finished = {outcome.cell.labels["strategy"] for outcome in done.outcomes if outcome.run_id}
         if len(finished) == 2 or not done.outcomes:  # else there is nothing to compare the best with
-            finish(console, opened[0], plan.rules if finished else None, uri)
-    return StudyResult(plan.runs / plan.name, plan.storage)
+            finish(console, book, plan.rules if finished else None, asked.tracking_uri)
+    return StudyResult(book.folder, asked.storage)
 
 
 def claims(asked: Claims | None = None, *, console: Console | None = None, **options: Any) -> JudgedClaims:
@@ -228,16 +226,16 @@ def claims(asked: Claims | None = None, *, console: Console | None = None, **opt
     from negbench.campaign.driver import carried_out
     from negbench.grid.compute import Execution
     from negbench.papers import table
-    from negbench.papers.planning import ClaimsWork
+    from negbench.papers.planning import plan_claims
     from negbench.report.build import write_report
     from negbench.settings.command_options import Claims
 
     asked, console = (asked or Claims()).replace(**options), console or _silent()
-    say, execution = _say(console), Execution.of(asked)
-    work = ClaimsWork.of(asked, say)
-    with carried_out(work.course(), execution, say) as done:
-        work.folder.parent(asked.tracking_uri).complete()
-        judged, path = work.written(done.outcomes), work.folder.path
+    say, execution, plan = _say(console), Execution.of(asked), plan_claims(asked)
+    say(plan.line())
+    with carried_out(plan.course(), execution, say) as done:
+        plan.folder.parent(asked.tracking_uri).complete()
+        judged, path = plan.written(done.outcomes), plan.folder.path
         console.print(table.shown(judged.claims))
         say(f"{table.counts(judged.claims)} ({judged.about})")
         for written in (path / "claims.md", path / "claims.json", write_report(path.parent, path.name)[0]):

@@ -89,7 +89,7 @@ def _line_of(cell: int) -> Any:
 
 
 @contextmanager
-def stages(title: str) -> Iterator[Display]:
+def progress(title: str) -> Iterator[Display]:
     """Show a live line for the stages of one part of a command."""
     display = Display(progress_console())
     with display.live(title):

@@ -19,7 +19,7 @@ import sqlite3
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -484,6 +484,20 @@ def before_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Open
         monkeypatch.setattr(runs, "train", lambda run, *given: (check(run), real(run, *given))[1])
 
     return start
+
+
+@pytest.fixture
+def golden() -> Callable[[str, Mapping[str, Sequence[str]]], None]:
+    """Return a check of the lines of answers, by case, against tests/golden/KIND.txt; NEGBENCH_GOLDEN=1 writes it."""
+
+    def check(kind: str, answers: Mapping[str, Sequence[str]]) -> None:
+        path = Path(__file__).with_name("golden") / f"{kind}.txt"
+        text = "\n".join("\n".join([f"# {case}", *lines, ""]) for case, lines in answers.items())
+        if "NEGBENCH_GOLDEN" in os.environ:
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return check
 
 
 @pytest.fixture(scope="module")

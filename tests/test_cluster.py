@@ -23,7 +23,7 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.compute import Execution, compute_silently
+from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Executor, Here
 from negbench.machine.files import SUMS
 from negbench.settings.options import Compare
@@ -132,7 +132,7 @@ def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
 
 def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:
     folders = {}
-    for outcome in compute_silently(
+    for outcome in compute_and_log(
         ComparisonFolder(runs / "c"), planned(vector_sets, runs), Execution(executor, "none")
     ):
         assert outcome.error is None
@@ -186,7 +186,7 @@ def test_a_node_that_would_compute_another_run_says_so(two_nodes, vector_sets, t
 
     (cell, *_) = planned(vector_sets, tmp_path)
     cells = [replace(cell, run=replace(cell.run, host="other", data="other"))]
-    (outcome,) = compute_silently(
+    (outcome,) = compute_and_log(
         ComparisonFolder(tmp_path / "c"), cells, Execution(opened(two_nodes, tmp_path), "none")
     )
     assert "has different code, data or weights than the planning machine" in str(outcome.error)

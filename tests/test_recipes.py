@@ -293,18 +293,19 @@ def test_recipes_on_worlds_redefine_as_often_as_they_say():
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_lists_the_published_value_first(name, toy_root):
+def test_a_study_lists_the_published_value_first(name, toy_root, logged):
     system, key, values = STUDIES[name]
     plan = plan_study(Study(recipe=path_of(name), sets=(f"dataset.root='{toy_root}'",)))
-    base = plan.spec.config
+    spec = plan.job.spec
+    base = spec.config
     assert base.strategy.name == system
     assert base.mining.replacement
-    assert plan.remarks == ()
+    assert not logged
     assert base.loss.name == {"qure": "bradley-terry", "dqe": "margin-kl"}[system]
-    assert list(dict.fromkeys(point[key] for point in plan.spec.listed)) == values
-    assert plan.trials == len(plan.spec.listed) == (9 if name == "band-table" else len(values))
-    for point in plan.spec.listed:
-        resolved(plan.spec.space.config(base, point, 0))
+    assert list(dict.fromkeys(point[key] for point in spec.listed)) == values
+    assert plan.job.trials == len(spec.listed) == (9 if name == "band-table" else len(values))
+    for point in spec.listed:
+        resolved(spec.space.config(base, point, 0))
 
 
 # --- systems and recipes below recipes -------------------------------------------------------------------------------
@@ -364,7 +365,7 @@ def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path):
         load_config(recipe=write(tmp_path, "s", 'system = "cirqr"'))
 
 
-def test_what_cannot_be_carried_is_a_remark_of_every_command(vector_sets, tmp_path, toy_root):
+def test_what_cannot_be_carried_is_a_remark_of_every_command(vector_sets, tmp_path, toy_root, logged):
     recipe = write(tmp_path, "r", 'system = "dqe"')
     line = "DQE-CIR without its attribute weights (eq. 1, 7): backbone 'precomputed' has no option attribute_weights"
     with pytest.warns(UserWarning, match=re.escape(line)) as warned:
@@ -373,7 +374,8 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(vector_sets, tmp_pa
     remarks = list[str]()
     axes_of(recipe, vector_sets, strategies="dqe,top-k", seeds=1).configs(note=remarks.append)
     assert remarks == [line]  # one remark for all cells
-    assert plan_study(Study(recipe=recipe, sets=tuple(vector_sets))).remarks == (line,)
+    plan_study(Study(recipe=recipe, sets=tuple(vector_sets)))
+    assert [record.getMessage() for record in logged] == [f"note: {line}"]
     # each cell gets the parts that its backbone supports
     configs = axes_of(recipe, [f"dataset.root='{toy_root}'"], backbones="tiny,blip2").configs()
     assert {c.backbone.name: c.backbone.options for c in configs} == {
@@ -398,7 +400,7 @@ def test_encode_and_audit_take_recipes(vector_flags, toy_root, tmp_path, capsys)
 def test_a_comparisons_world_serves_one_run_and_a_study():
     """Their own flags replace the table [compare]."""
     run = load_config(recipe=Path("world"), flags={"strategy": {"name": "top-k"}})
-    study = plan_study(Study(strategy="top-k", recipe=Path("map-twins-fit"))).spec.config
+    study = plan_study(Study(strategy="top-k", recipe=Path("map-twins-fit"))).job.spec.config
     for config, train_images in ((run, 4000), (study, 500)):
         assert (config.dataset.model_dump()["train_images"], config.strategy.name) == (train_images, "top-k")
 

@@ -206,7 +206,7 @@ def _block(rows: Sequence[VerdictRow], where: str) -> list[str]:
     text = f"{label_of(best.metric)} with {where}: {_mean(best)} is "
     if not rest:
         return [f"{text}the only strategy."]
-    lines = [f"{text}{'; '.join([best.standing, *_beside(best, rest, losers)])}."]
+    lines = [f"{text}{'; '.join([best.standing, *_others(best, rest, losers)])}."]
     if losers:
         behind = ", ".join(_loss(row, best) for row in losers[:_NAMED])
         behind += f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
@@ -256,7 +256,7 @@ def _ends(rows: Sequence[VerdictRow]) -> list[str]:
     return lines
 
 
-def _beside(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[VerdictRow]) -> list[str]:
+def _others(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[VerdictRow]) -> list[str]:
     """Say which strategies score like the best, are equal to it, are undecided against it, and lose."""
     alike = [row for row in rest if row.strategy in best.identical]
     near = [row for row in rest if row not in [*alike, *losers]]

@@ -22,7 +22,7 @@ from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, CellGroup
 from negbench.grid.looks import Looks
-from negbench.scoring.stored import Seen, Values, values_of
+from negbench.scoring.stored import KnownQueries, Values, values_of
 from negbench.settings.options import PairsToDecide
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy
@@ -328,7 +328,7 @@ def tables_of(groups: Sequence[CellGroup], rules: Rules = Rules(), *, main_only:
     for group in groups:
         by_place.setdefault(tuple(group.labels.get(axis, "") for axis in TABLE_AXES), []).append(group)
     tables = []
-    seen: dict[str, Seen] = {}
+    seen: dict[str, KnownQueries] = {}
     for place, members in sorted(by_place.items()):
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
         result, dataset = members[0].results[0], labels["dataset"]

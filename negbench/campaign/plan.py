@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from negbench.display import notes, stages
+from negbench.display import notes, progress
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes, AxisValue, joined, listed
 from negbench.grid.cells import Cell, plan
@@ -120,7 +120,7 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
     wholes, others = _choices(asked, axes)
     cells, seen = list[Cell](), set[tuple[str, str]]()
     remarks, failed = list[str](), list[tuple[AxisValue, NegbenchError]]()
-    with stages("plan") as display:
+    with progress("plan") as display:
         for whole in wholes:
             choices = [joined([*each, whole]) for each in product(*others)]
             try:

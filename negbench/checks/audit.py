@@ -17,7 +17,7 @@ from torch import Tensor
 from negbench.checks.subject import Subject, generator_of, open_subject
 from negbench.contracts import Strategy
 from negbench.data.scene import DataCache, threads
-from negbench.display import notes, stages
+from negbench.display import notes, progress
 from negbench.errors import OptionError
 from negbench.grid.axes import axis_of, label
 from negbench.machine.files import runs_dir
@@ -77,7 +77,7 @@ def run_audit(asked: Audit) -> AuditResult:
     config, strategies, folder = configured(asked, asked.strategies)
     reads = {name for strategy in strategies.values() for name in planes_read(strategy, config.mining)}
     reads |= set() if config.mining.judge is None else {"judge"}
-    with stages("audit") as display:
+    with progress("audit") as display:
         subject = open_subject(config, asked.split, asked, display, folder, reads=reads)
         with display.stage("mine"):
             audited = audit(subject, strategies, asked, skip_oracles=asked.strategies is None)

@@ -9,7 +9,7 @@ from negbench.analysis.words import in_points, label_of
 from negbench.data.scene import DataCache, threads
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.overlap import overlap
-from negbench.display import Display, notes, stages
+from negbench.display import Display, notes, progress
 from negbench.grid.cells import Cell
 from negbench.loop.runs import DATA, open_run
 from negbench.loop.types import OpenRun
@@ -33,7 +33,7 @@ def forewarn(cells: Sequence[Cell], runs: Path, margin: float) -> None:
     """
     todo = [cell for cell in cells if cell.step(runs) in ("resume", "anew")]
     first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
-    with stages("prepare") as display:
+    with progress("prepare") as display:
         reasons = forewarnings(list(first.values()), margin, display, DATA)
     notes(reasons)
 

@@ -17,10 +17,11 @@ class _Asked(Claims):
 
 def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     """Return the first round, and how many seeds would decide each claim."""
-    from negbench.papers.planning import ClaimsWork
+    from negbench.papers.planning import plan_claims
 
-    work = ClaimsWork.of(_Asked.parsed(given), say)
-    return next(work.course()), work.outlook()
+    plan = plan_claims(_Asked.parsed(given))
+    say(plan.line())
+    return next(plan.course()), plan.outlook()
 
 
 @command.of(

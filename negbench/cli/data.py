@@ -93,7 +93,7 @@ def encode(given: Mapping[str, Any]) -> None:
     """Store the features of train and val, as a run would, and print how many."""
     from negbench.contracts import HoldsFeatures
     from negbench.data.scene import DataCache
-    from negbench.display import notes, stages
+    from negbench.display import notes, progress
     from negbench.errors import OptionError
     from negbench.loop.runs import open_run
     from negbench.settings.config import build_config
@@ -104,7 +104,7 @@ def encode(given: Mapping[str, Any]) -> None:
     # a configuration must name a strategy; it is not used here
     whole, remarks = with_system([*layers_of(asked), {"strategy": {"name": "all-corpus"}}], cache)
     notes(remarks)
-    with stages("encode") as display:
+    with progress("encode") as display:
         run = open_run(build_config([whole]), display, cache)
     if not run.scene.frozen or isinstance(run.backbone, HoldsFeatures):
         raise OptionError(f"backbone '{run.config.backbone.name}' with these options stores no features")

@@ -9,12 +9,9 @@ from negbench.settings.options import Study
 
 def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     """Return the round of the trials."""
-    from negbench.display import notes
     from negbench.tuning.search import plan_study
 
-    plan = plan_study(Study.parsed(given))
-    notes(plan.remarks)
-    return plan.first(), []
+    return plan_study(Study.parsed(given)).first(), []
 
 
 @command.of(

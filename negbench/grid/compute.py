@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Self
 import torch
 
 from negbench.contracts import HoldsFeatures
-from negbench.display import Advance, Display, log, notes, progress_console, stages
+from negbench.display import Advance, Display, log, notes, progress, progress_console
 from negbench.errors import OptionError, UnknownNameError
 from negbench.grid.cells import Cell, Outcome, Task, compute_task, title_of
 from negbench.grid.cluster import Ray
@@ -66,91 +66,60 @@ class Execution:
 def compute_and_log(
     folder: ComparisonFolder, cells: Sequence[Cell], execution: Execution, before: Sequence[Outcome] = ()
 ) -> list[Outcome]:
-    """Compute the cells that are not finished; log progress and failures.
+    """Compute the cells that are not finished, and write comparison.json after every one; log progress and failures.
 
     Args:
-        folder: folder of the comparison.
+        folder: folder of the comparison. In MLflow, the cells are children of one run of the comparison's experiment.
         cells: cells from `plan`.
         execution: how they are computed.
-        before: outcomes of other cells of the comparison.
-
-    Returns:
-        One outcome per cell.
-    """
-    runs, executor = folder.path.parent, execution.executor
-    distinct = {cell.hash: cell for cell in cells}.values()
-    notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
-    finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs) == "reuse"]
-    if len(finished) == len(cells) and folder.holds([*before, *finished]):
-        return finished  # nothing to compute, and nothing to write
-    todo = [cell for cell in distinct if cell.step(runs) in ("resume", "anew")]
-    if todo and isinstance(executor, Processes):
-        executor.prepare(compute_task)  # takes as long as everything before the first cell
-    if not executor.elsewhere:  # else the first worker that asks encodes; the others wait for the store's lock
-        with stages("prepare") as display:
-            encode_cells(todo, display)
-    if executor.elsewhere or executor.workers > 1:
-        DATA.clear()  # free a large backbone here, as the workers load their own
-    with stages("compute") as display, display.stage("cells", total=len(distinct)) as advance:
-        outcomes = compute_silently(folder, cells, execution, _progress(runs, cells, todo, execution, advance), before)
-    for outcome in failed(outcomes):
-        log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
-    return outcomes
-
-
-def compute_silently(
-    folder: ComparisonFolder,
-    cells: Sequence[Cell],
-    execution: Execution,
-    progress: Callable[[Outcome, int], None] = lambda outcome, done: None,
-    before: Sequence[Outcome] = (),
-) -> list[Outcome]:
-    """Compute the cells that are not finished, and write comparison.json after every cell; prints nothing.
-
-    Args:
-        folder, cells, execution, before: as for `compute_and_log`; `before` stays in comparison.json. In MLflow, the
-            cells are children of one run of the comparison's experiment.
-        progress: called after every cell with its outcome and how many are done.
+        before: outcomes of other cells, which stay in comparison.json.
 
     Returns:
         One outcome per cell, in order. A failing cell does not stop the others.
     """
-    runs, name = folder.path.parent, folder.path.name
-    parent = folder.parent(execution.tracking_uri)
-    parent.open()
-    tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
+    runs, executor = folder.path.parent, execution.executor
     first: dict[str, Cell] = {}  # each run is computed once, and labelled as its first cell
     for cell in cells:
         first.setdefault(cell.hash, cell)
-    by_hash: dict[str, Outcome] = {}
-    files.seal(folder.path)
-    folder.write(before)
+    notes(dict.fromkeys(line for cell in first.values() for line in cell.remarks))
+    left = {key: cell for key, cell in first.items() if cell.step(runs) != "reuse"}
+    todo = [*left.values()]
+    by_hash = {key: Outcome(cell, cell.folder, None, True) for key, cell in first.items() if key not in left}
 
     def outcomes() -> list[Outcome]:
         return [replace(by_hash[cell.hash], cell=cell) for cell in cells if cell.hash in by_hash]
 
-    def ended(outcome: Outcome, fault: str = "") -> None:
-        by_hash[outcome.cell.hash] = outcome
-        if fault:  # the traceback, for a bug report
-            with files.atomic_write(folder.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
-                file.write(fault)
-        folder.write([*before, *outcomes()])
-        progress(outcome, len(by_hash))
-
-    with parent.working():
-        todo = [cell for cell in first.values() if cell.step(runs) != "reuse"]
-        for cell in first.values():
-            if cell.step(runs) == "reuse":
-                ended(Outcome(cell, cell.folder, None, True))
-        tasks = [Task(cell.run, runs, execution.tracking_uri, tags | cell.labels) for cell in todo]
-        for event in execution.executor.run(compute_task, tasks):
+    if not todo and folder.holds([*before, *outcomes()]):
+        return outcomes()  # nothing to compute, and nothing to write
+    if todo and isinstance(executor, Processes):
+        executor.prepare(compute_task)  # takes as long as everything before the first cell
+    if not executor.elsewhere:  # else the first worker that asks encodes; the others wait for the store's lock
+        with progress("prepare") as display:
+            encode_cells(todo, display)
+    if executor.elsewhere or executor.workers > 1:
+        DATA.clear()  # free a large backbone here, as the workers load their own
+    parent = folder.parent(execution.tracking_uri)
+    parent.open()
+    files.seal(folder.path)
+    folder.write([*before, *outcomes()])
+    tags = {"experiment": folder.path.name, "negbench.kind": "cell", "comparison": folder.path.name}
+    tasks = [Task(cell.run, runs, execution.tracking_uri, tags | cell.labels) for cell in todo]
+    with progress("compute") as display, display.stage("cells", total=len(first)) as advance, parent.working():
+        tell = _progress(runs, cells, todo, execution, advance)
+        for event in executor.run(compute_task, tasks):
             cell = todo[event.index]
-            if event.kind == "done":
-                ended(Outcome(cell, event.value[0], None, event.value[1]))
-            elif event.kind == "note":
+            if event.kind == "note":
                 log.warning("%s: %s", title_of(cell, cells), event.value)
-            else:
-                ended(Outcome(cell, None, event.value, False), event.detail)
+                continue
+            run_id, reused = event.value if event.kind == "done" else (None, False)
+            by_hash[cell.hash] = outcome = Outcome(cell, run_id, event.value if run_id is None else None, reused)
+            if event.detail:  # the traceback, for a bug report
+                with files.atomic_write(folder.path / f"fault-{cell.hash[:8]}.txt") as file:
+                    file.write(event.detail)
+            folder.write([*before, *outcomes()])
+            tell(outcome, len(by_hash))
+    for outcome in failed(by_hash.values()):
+        log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
     return outcomes()
 
 
@@ -168,7 +137,7 @@ def encode_cells(cells: Sequence[Cell], display: Display) -> None:
         open_run(cell.run, display, DATA)
 
 
-def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def failed(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return one outcome of each failed run."""
     return list({outcome.cell.hash: outcome for outcome in outcomes if outcome.error}.values())
 
@@ -179,24 +148,24 @@ def _progress(
     """Return a callback for every cell: it moves the bar or logs a line, and estimates the rest now and then."""
     console, started, executor = progress_console(), time.monotonic(), execution.executor
     total, left = len({cell.hash for cell in cells}), {cell.hash: cell for cell in todo}
+    bar = console.is_terminal or console.is_jupyter
+    if bar:
+        advance(total - len(todo))
 
-    def progress(outcome: Outcome, done: int) -> None:
-        if console.is_terminal or console.is_jupyter:
+    def tell(outcome: Outcome, done: int) -> None:
+        cell, estimate = left.pop(outcome.cell.hash), execution.estimate
+        if bar:
             advance(1)
         if outcome.reused:
             return
         if not console.is_terminal:
             what = title_of(outcome.cell, cells) + (f" FAILED: {outcome.error}" if outcome.error else "")
             log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
-        cell, estimate = left.pop(outcome.cell.hash), execution.estimate
-        if (
-            outcome.run_id is not None
-            and estimate.add_computed(cell, runs / outcome.run_id)
-            and (left or estimate.later[1])
-        ):
+        told = outcome.run_id is not None and estimate.add_computed(cell, runs / outcome.run_id)
+        if told and (left or estimate.later[1]):
             log.info(estimate.text(left.values(), executor.workers, elsewhere=executor.elsewhere))
 
-    return progress
+    return tell
 
 
 def gpus() -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
     contents, first = _distinct(files)
     row = {content: index for index, content in enumerate(first)}
     _check_room(scan, asked.overwrite)
-    with display.stages("embed") as shown:
+    with display.progress("embed") as shown:
         encoded, words = _encoded(asked, {name: files[name] for name in first.values()}, texts, shown)
     images = encoded[[row[contents[name]] for name in files]]
     (scan.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders

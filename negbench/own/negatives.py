@@ -14,7 +14,7 @@ from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
 from negbench.datasets._read import Reader
 from negbench.datasets._row_files import CELLS, ENDINGS, FileRow, check_one, listed, names_of, read_rows
-from negbench.display import duration, notes, stages
+from negbench.display import duration, notes, progress
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.runs import DATA
@@ -133,7 +133,7 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
         raise OptionError(f"--strategy {asked.strategy}: name one strategy")
     (strategy,) = strategies.values()
     every = Audit(queries=most, seed=asked.seed)
-    with stages("mine") as display:
+    with progress("mine") as display:
         reads = planes_read(strategy, config.mining)
         subject = open_subject(config, asked.split, every, display, folder, reads=reads)
         notes(subject.remarks)
@@ -191,7 +191,7 @@ def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     if most:
         queries, known = queries[:most], {name: values[:most] for name, values in known.items()}
     target = known.pop("target")
-    with stages("mine") as display, display.stage("draw", total=len(target)) as advance:
+    with progress("mine") as display, display.stage("draw", total=len(target)) as advance:
         mined = miner.refresh(
             queries, images, target, **known, exclude_relevant=mining.exclude_relevant, progress=advance
         )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.seeds import looked
-from negbench.data.scene import DataCache
-from negbench.display import Display, duration, notes, stages
+from negbench.display import duration, notes, progress
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, Outcome, plan
@@ -34,27 +34,6 @@ Layer = Mapping[str, Any]
 
 LONG = ", long"  # ends the label of a setting's runs at the second length
 HELD = ("backbone", "dataset", "train", "eval", "compute", "plugins")  # the claims fix all else
-
-
-@dataclass(frozen=True)
-class ClaimsPlan:
-    """The runs that claims need.
-
-    Attributes:
-        claims: claims to judge.
-        config: configuration of one run, for what all share: backbone and data set.
-        cells: seed by seed; the label `system` names the setting, with `LONG` at the end at the second length.
-        lacking: number of a claim -> what the data lack for it; its settings have no cells.
-        undefined: settings that this backbone or data set does not support -> why.
-        remarks: components of the systems that the backbone or data set does not support, one line each.
-    """
-
-    claims: tuple[Claim, ...]
-    config: ResolvedConfig
-    cells: list[Cell] = field(default_factory=list)
-    lacking: dict[int, str] = field(default_factory=dict)
-    undefined: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -83,61 +62,96 @@ class JudgedClaims:
 
 
 @dataclass(frozen=True)
-class ClaimsWork:
-    """Judges claims look by look; without `--until` there is one look.
+class ClaimsPlan:
+    """The runs that claims need, look by look; without `--until` there is one look.
 
     Attributes:
         asked: options.
-        plan: plan for the first look's seeds.
+        claims: to judge.
         looks: after which seeds the claims are judged.
-        folder: lists the runs; claims.md and claims.json are written there.
+        config: configuration of one run, for what all share: backbone and data set.
+        lacking: number of a claim -> what the data lack for it; its settings have no cells.
+        undefined: settings that this backbone or data set does not support -> why.
+        remarks: components of the systems that the backbone or data set does not support, one line each.
         known: values measured at earlier looks.
     """
 
     asked: Claims
-    plan: ClaimsPlan
+    claims: tuple[Claim, ...]
     looks: Looks
-    folder: ComparisonFolder
+    config: ResolvedConfig
+    lacking: Mapping[int, str]
+    undefined: dict[str, str] = field(default_factory=dict)
+    remarks: dict[str, None] = field(default_factory=dict)
     known: dict[Any, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, asked: Claims, say: Callable[[str], None]) -> ClaimsWork:
-        """Plan the first look, and say how many runs it needs."""
-        runs, first = runs_dir(asked.runs_dir), parse_seeds(asked.seeds)
-        looks = Looks.of(asked, first) or Looks(first, len(first))
-        plan = _planned(asked, runs, first)
-        notes(plan.remarks)
-        distinct = {cell.hash: cell for cell in plan.cells}.values()
-        done = sum(cell.step(runs) == "reuse" for cell in distinct)
-        need = "s need" if len(plan.claims) > 1 else " needs"
-        say(f"{len(plan.claims)} claim{need} {len(distinct)} runs ({len(first)} seeds), {done} already finished")
-        kind = "claims-" if asked.until is None else "claims-decided-"
-        path = runs / (asked.name or default_name(plan.cells).replace("compare-", kind))
-        check_name(path, "claims")
-        return cls(asked, plan, looks, ComparisonFolder(path, {"kind": "claims"}))
 
     @property
     def runs(self) -> Path:
         """The runs folder."""
-        return self.folder.path.parent
+        return runs_dir(self.asked.runs_dir)
+
+    @property
+    def ends(self) -> dict[str, Layer]:
+        """End of the labels of a length's runs -> its layer."""
+        return {"": {}} | ({LONG: {"train": {"epochs": self.asked.long}}} if self.asked.long else {})
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """Cells of the first look; the label `system` names the setting, with `LONG` at the end at the second length.
+
+        They fill `undefined` and `remarks`.
+        """
+        return self.more(self.looks.first)
+
+    @cached_property
+    def folder(self) -> ComparisonFolder:
+        """Lists the runs; claims.md and claims.json are written there."""
+        kind = "claims-" if self.asked.until is None else "claims-decided-"
+        path = self.runs / (self.asked.name or default_name(self.cells).replace("compare-", kind))
+        check_name(path, "claims")
+        return ComparisonFolder(path, {"kind": "claims"})
+
+    def line(self) -> str:
+        """Return a line that says how many runs the first look needs and how many are finished."""
+        distinct = {cell.hash: cell for cell in self.cells}.values()
+        done = sum(cell.step(self.runs) == "reuse" for cell in distinct)
+        need = "s need" if len(self.claims) > 1 else " needs"
+        seeds = len(self.looks.first)
+        return f"{len(self.claims)} claim{need} {len(distinct)} runs ({seeds} seeds), {done} already finished"
 
     def course(self) -> Course:
-        """Ask for the runs that the claims need, look by look."""
+        """Note what the systems lack here, and ask for the runs that the claims need, look by look."""
+        first = Round(self.folder, self.cells)
+        notes(self.remarks)
         looks = self.looks if self.asked.until else None
-        return looked(Round(self.folder, self.plan.cells), looks, self.more, self.undecided)
+        return looked(first, looks, self.more, self.open_settings)
 
     def outlook(self) -> list[str]:
         """Say what is undecided after the first look, and what deciding it costs, if its runs are finished."""
-        finished = [cell for cell in self.plan.cells if cell.step(self.runs) == "reuse"]
-        if len(finished) < len(self.plan.cells):
+        finished = [cell for cell in self.cells if cell.step(self.runs) == "reuse"]
+        if len(finished) < len(self.cells):
             return []
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
         places = {group_key(cell.labels) for cell in finished}
-        return [f"after {len(self.looks.first)} seeds {self.undecided(outcomes, places)[1]}"]
+        return [f"after {len(self.looks.first)} seeds {self.open_settings(outcomes, places)[1]}"]
 
     def more(self, seeds: Sequence[int]) -> list[Cell]:
-        """Return the cells of other seeds."""
-        return _planned(self.asked, self.runs, seeds).cells
+        """Plan the cells of these seeds: all settings of one seed, then the next."""
+        cells, base = list[Cell](), base_layers(self.asked)
+        wanted = [name for claim in self.claims if claim.number not in self.lacking for name in claim.settings]
+        with progress("plan") as display:
+            for name, (end, length) in itertools.product(dict.fromkeys(wanted), self.ends.items()):
+                changes = dict(settings()[name])
+                try:
+                    own, remarks = with_system([*base, {"system": changes.pop("system")}], DATA)
+                    configs = [build_config([own, *base, changes, length, {"seed": seed}]) for seed in seeds]
+                    choices = [AxisValue(labels={"system": name + end})] * len(configs)
+                    cells += plan(configs, self.runs, display, DATA, choices)
+                except NegbenchError as error:
+                    self.undefined[name + end] = str(error)
+                    continue
+                self.remarks.update(dict.fromkeys(remarks))
+        return sorted(cells, key=lambda cell: seeds.index(cell.seed))
 
     def written(self, outcomes: Sequence[Outcome]) -> JudgedClaims:
         """Judge the claims by all outcomes, and write claims.md and claims.json."""
@@ -152,12 +166,12 @@ class ClaimsWork:
         """Data set, backbone, epochs and seeds."""
         seeds = ", ".join(map(str, self.looks.first))
         seeds += f" and more until decided, {self.looks.most} at most" * (len(self.looks.counts) > 1)
-        epochs = f", {self.plan.config.train.epochs} and {self.asked.long} epochs" if self.asked.long else ""
-        return f"{self.plan.config.dataset.name}, {self.plan.config.backbone.name}{epochs}, seeds {seeds}"
+        epochs = f", {self.config.train.epochs} and {self.asked.long} epochs" if self.asked.long else ""
+        return f"{self.config.dataset.name}, {self.config.backbone.name}{epochs}, seeds {seeds}"
 
-    def undecided(self, outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
+    def open_settings(self, outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
         """Return, for `looked`, the settings of undecided claims' undecided tests, and a line on their cost."""
-        place = {cell.labels["system"]: group_key(cell.labels) for cell in self.plan.cells}
+        place = {cell.labels["system"]: group_key(cell.labels) for cell in self.cells}
         by_length = self._by_length(outcomes)
         left_open = [(end, f) for end, judged in by_length.items() for f in judged if f.verdict == "undecided"]
         claims = list({one.claim.number: one for _, one in left_open}.values())
@@ -170,9 +184,7 @@ class ClaimsWork:
         left = set[tuple[str, ...]]().union(*(places for places in needed if places <= {*running}))
         if not claims:
             return left, "all claims are decided"
-        done = [
-            outcome for outcome in outcomes if outcome.run_id is not None and group_key(outcome.cell.labels) in left
-        ]
+        done = [each for each in outcomes if each.run_id is not None and group_key(each.cell.labels) in left]
         took = sum(sum(RunFolder(self.runs / str(o.run_id)).result["seconds"].values()) for o in done)
         numbers = ", ".join(str(one.claim.number) for one in claims)
         text = f"{len(claims)} claim{'s are' if len(claims) > 1 else ' is'} undecided ({numbers})"
@@ -196,29 +208,36 @@ class ClaimsWork:
                 finished.setdefault(setting, {})[seed] = RunFolder(self.runs / outcome.run_id)
             elif seed in self.looks.first:
                 failed[setting] = f"seed {seed} failed: {outcome.error}"
-        undefined = {**self.plan.undefined, **failed}
+        undefined = {**self.undefined, **failed}
         worlds = {run.manifest["dataset"].get("world") for runs_of in finished.values() for run in runs_of.values()}
-        lacking = self.plan.lacking
-        with stages("judge") as display:
-            ends = ("", LONG) if self.asked.long else ("",)
-            found = {}
-            for end in ends:
-                runs = {
-                    name.removesuffix(LONG): of for name, of in finished.items() if name.endswith(LONG) == bool(end)
-                }
+        found, count = dict[str, list[JudgedClaim]](), len(self.ends)
+        with progress("judge") as display:
+            for end in self.ends:
+                runs = {name.removesuffix(LONG): r for name, r in finished.items() if name.endswith(LONG) == bool(end)}
                 evidence = Evidence(runs, display, len(worlds) > 1, self.known.setdefault(end, {}))
                 why = {name.removesuffix(end): text for name, text in undefined.items() if name.endswith(end)}
-                found[end] = [
-                    judge(c, evidence, self.looks, lacking=lacking.get(c.number), undefined=why, lengths=len(ends))
-                    for c in self.plan.claims
-                ]
-            return found
+                for claim in self.claims:
+                    missing = self.lacking.get(claim.number)
+                    one = judge(claim, evidence, self.looks, lacking=missing, undefined=why, lengths=count)
+                    found.setdefault(end, []).append(one)
+        return found
 
 
-def _planned(asked: Claims, runs: Path, seeds: Sequence[int]) -> ClaimsPlan:
-    own = str(recipe_settings(asked.recipe).get("system", PLAIN))
-    with stages("plan") as display:
-        return plan_claims(selected_claims(asked.only), base_layers(asked), seeds, runs, display, DATA, asked.long, own)
+def plan_claims(asked: Claims) -> ClaimsPlan:
+    """Look up which claims the data can test, and when they are judged.
+
+    Raises:
+        NegbenchError: a backbone, data set or training that cannot run at all.
+    """
+    first, claims, base = parse_seeds(asked.seeds), selected_claims(asked.only), base_layers(asked)
+    looks = Looks.of(asked, first) or Looks(first, len(first))
+    system = recipe_settings(asked.recipe).get("system", PLAIN)  # all else must run with the recipe's
+    own, _ = with_system([*base, {"system": system}], DATA)
+    config = plan_run(build_config([own, *base]), DATA).config
+    if asked.long is not None and asked.long <= config.train.epochs:
+        raise OptionError(f"--long {asked.long} must be more than train.epochs={config.train.epochs}")
+    missing = {claim.number: why for claim in claims if (why := lacking(claim.needs, config, DATA)) is not None}
+    return ClaimsPlan(asked, claims, looks, config, missing)
 
 
 def base_layers(asked: Claims) -> list[Layer]:
@@ -238,55 +257,3 @@ def base_layers(asked: Claims) -> list[Layer]:
             may = f"{'a recipe for them may ' * (layer is kept)}set only {', '.join(HELD[:-1])}"
             raise OptionError(f"claims fix {others[0]}; {may}")
     return [kept, *flags]
-
-
-def plan_claims(
-    claims: Sequence[Claim],
-    base: Sequence[Layer],
-    seeds: Sequence[int],
-    runs: Path,
-    display: Display,
-    cache: DataCache,
-    long: int | None = None,
-    shared: str = PLAIN,
-) -> ClaimsPlan:
-    """Resolve every setting that the claims need.
-
-    Args:
-        claims: claims to judge.
-        base: layers from `base_layers`.
-        seeds: seeds of every setting.
-        runs: runs folder.
-        display: shows the progress.
-        cache: caches loaded data and backbones.
-        long: epochs of the second length, if any.
-        shared: the system with which backbone, data set and training must run: the recipe's.
-
-    Raises:
-        NegbenchError: a backbone, data set or training that cannot run at all.
-    """
-    own, _ = with_system([*base, {"system": shared}], cache)
-    claims_plan = ClaimsPlan(tuple(claims), plan_run(build_config([own, *base]), cache).config)
-    for claim in claims:
-        why = lacking(claim.needs, claims_plan.config, cache)
-        if why is not None:
-            claims_plan.lacking[claim.number] = why
-    ends: dict[str, Layer] = {"": {}}
-    if long is not None:
-        if long <= claims_plan.config.train.epochs:
-            raise OptionError(f"--long {long} must be more than train.epochs={claims_plan.config.train.epochs}")
-        ends[LONG] = {"train": {"epochs": long}}
-    wanted = [name for claim in claims if claim.number not in claims_plan.lacking for name in claim.settings]
-    for name, end in itertools.product(dict.fromkeys(wanted), ends):
-        try:
-            own, remarks = with_system([*base, {"system": settings()[name]["system"]}], cache)
-            changes = {key: value for key, value in settings()[name].items() if key != "system"}
-            configs = [build_config([own, *base, changes, ends[end], {"seed": seed}]) for seed in seeds]
-            choices = [AxisValue(labels={"system": name + end})] * len(configs)
-            claims_plan.cells.extend(plan(configs, runs, display, cache, choices))
-        except NegbenchError as error:
-            claims_plan.undefined[name + end] = str(error)
-            continue
-        claims_plan.remarks.extend(remark for remark in remarks if remark not in claims_plan.remarks)
-    claims_plan.cells.sort(key=lambda cell: seeds.index(cell.seed))  # all settings of one seed, then the next
-    return claims_plan

@@ -6,7 +6,7 @@ from pathlib import Path
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset
-from negbench.display import stages
+from negbench.display import progress
 from negbench.machine.files import atomic_write, runs_dir
 from negbench.scoring.scorers import Encoded, cirqrs_of_file, encode_run
 from negbench.scoring.stored import Scores, benchmark_scores, judged, named_dataset, preferences_of, score_file
@@ -40,7 +40,7 @@ def evaluate(asked: Evaluate) -> Evaluation:
         scores = judged(dataset, dataset.hits.double(), RECALL_AT_5)
     else:
         folder = find_run(runs_dir(asked.runs_dir), str(asked.run or asked.scorer))
-        with stages("evaluate") as display:
+        with progress("evaluate") as display:
             encoded = encode_run(folder, layers, asked.split, display, check=lambda data: _check(asked, data))
         scores = _of_run(encoded) if asked.ranks is None else cirqrs_of_file(asked.ranks, encoded)
         written += [] if asked.submission is None else encoded.write_submission(asked.submission)

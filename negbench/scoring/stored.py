@@ -165,10 +165,10 @@ class Values:
         return replace(self, values=self.values[rows], seeds=tuple(self.seeds[row] for row in rows))
 
 
-Seen = dict[int, tuple[str, tuple[str, ...]]]  # seed -> world and query ids; real data have the "seed" -1
+KnownQueries = dict[int, tuple[str, tuple[str, ...]]]  # seed -> world and query ids; real data have the "seed" -1
 
 
-def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: Seen | None = None) -> dict[str, Values]:
+def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: KnownQueries | None = None) -> dict[str, Values]:
     """Read metric -> per-query values of finished runs on one data set, one row per run.
 
     Args:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.display import log
-from negbench.errors import NegbenchError, RunError
+from negbench.errors import NegbenchError, PendingError, RunError
 from negbench.machine.files import check_links, locked, read_json, sha256_of, write_json
 from negbench.machine.signals import Stopped
 from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, SummaryRun, announced, noted, run_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TRIAL = "trial.json"  # in a trial's folder: what its copy holds, and why the store lacks it
 _HELD = "mlflow-summary.json"  # in the folder: what the parent run holds besides its runs
+_PENDING = "SCHEDULED"  # status of a run whose cells wait for jobs
 _TAG_LIMIT = 5000  # characters of a tag's value
 _DESCRIPTION = "mlflow.note.content"  # Markdown, of a run and of an experiment
 
@@ -57,7 +58,8 @@ class Parent:
     def working(self) -> Iterator[None]:
         """Hold the run while its runs are computed, then end it.
 
-        Several processes may hold it. `end_abandoned` ends one that a kill -9 leaves running.
+        Several processes may hold it. `end_abandoned` ends one that a kill -9 leaves running; one whose runs are handed
+        out to jobs is scheduled.
         """
         with locked(self.folder / ALIVE, shared=True):
             status = "FAILED"
@@ -66,6 +68,9 @@ class Parent:
                 status = "FINISHED"
             except (KeyboardInterrupt, Stopped):
                 status = "KILLED"
+                raise
+            except PendingError:
+                status = _PENDING
                 raise
             finally:
                 if kept := self._kept():
@@ -100,7 +105,7 @@ class Parent:
     def held(self) -> bool:
         """Whether the store has all but the runs, or had the parent, which somebody deleted; asks the store."""
         state = self.tracker.state(self.folder / NOTE)
-        whole = state == "FINISHED" and self._whole()
+        whole = state in ("FINISHED", _PENDING) and self._whole()
         return state == "deleted" or (whole and not any(self._lacks(*each) for each in self._trials().items()))
 
     def copy(self) -> int:
@@ -115,7 +120,7 @@ class Parent:
         check_links(self.folder)
         with self._lock():
             self.tracker.end_abandoned()
-            client = self.tracker.client()
+            client, pending = self.tracker.client(), self.tracker.state(self.folder / NOTE) == _PENDING
             parent, digest, trials = self._run(client), self._digest(), self._trials()
             for folder in set(self._lacking()) - trials.keys():
                 self.tracker.ensure(RunFolder(folder))
@@ -127,7 +132,7 @@ class Parent:
                     client.set_tag(kept["run_id"], PARENT, parent)  # it was copied while there was no parent
                     write_json(note, kept | {"tags": tags | {PARENT: parent}})
             self._send(client, parent)
-            client.set_terminated(parent)
+            client.set_terminated(parent, _PENDING if pending else "FINISHED")
             write_json(self.folder / NOTE, {**self._kept(), "whole": digest})
         return copied
 

@@ -1,13 +1,12 @@
 """Run a study: compute its trials, then compare the best with the default."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from negbench.analysis.verdicts import Rules
 from negbench.campaign.driver import Course, Done, Round
 from negbench.campaign.seeds import epochs_of_looks
 from negbench.data.scene import DataCache
-from negbench.display import Display
+from negbench.display import Display, notes
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
@@ -34,55 +33,47 @@ class StudyPlan:
     """A study before it is computed.
 
     Attributes:
-        runs, name: its runs folder, and its folder there.
-        spec: what is searched, and how.
-        trials: number of trials.
+        job: what is searched, how, and where.
         fresh: seeds of the final runs, above those of the trials.
         looks: of the final runs.
-        storage: as for `StudyStore`.
-        remarks: what of the settings or of the system does nothing here.
     """
 
-    runs: Path
-    name: str
-    spec: StudySpec
-    trials: int
+    job: Job
     fresh: tuple[int, ...]
     looks: Looks | None = None
-    storage: str | None = None
-    remarks: tuple[str, ...] = ()
 
     @property
     def rules(self) -> Rules:
         """How the best is compared with the default."""
-        return final_rules(self.spec, self.looks)
+        return final_rules(self.job.spec, self.looks)
 
     def first(self) -> Round:
         """Return the round of the trials, without their search: which runs follow, and what is searched."""
-        spec, folder = self.spec, self.runs / self.name
+        spec, folder, trials = self.job.spec, self.job.folder, self.job.trials
+        runs, name = folder.parent, folder.name
         configs = [spec.space.config(spec.config, {}, seed) for seed in spec.seeds]
         trial = plan(configs, folder / "cells", Display(), DATA)
-        trial = [replace(cell, folder=cell.folder and f"{self.name}/cells/{cell.folder}") for cell in trial]
-        final = final_cells(spec, {"default": {}}, self.runs, self.fresh) if self.fresh else []
+        trial = [replace(cell, folder=cell.folder and f"{name}/cells/{cell.folder}") for cell in trial]
+        final = final_cells(spec, {"default": {}}, runs, self.fresh) if self.fresh else []
         ended = 0
         if (folder / "study.json").exists():
-            counts = open_book(self.runs, self.name, self.storage).counts()
+            counts = open_book(runs, name, self.job.storage).counts()
             ended = counts["finished"] + counts["pruned"] + counts["failed"]
         epochs = trial[0].config.train.epochs
-        later = float(epochs * (max(0, self.trials - max(1, ended)) * len(spec.seeds) + len(final)))
+        later = float(epochs * (max(0, trials - max(1, ended)) * len(spec.seeds) + len(final)))
         if self.looks is not None:
             later += 2 * epochs_of_looks(final, self.looks, len(self.fresh))
         return Round(ComparisonFolder(folder), ahead=[*final, *trial], later=later, words=self._header(ended))
 
     def _header(self, ended: int) -> list[str]:
         """Return lines that say what is searched, and how."""
-        spec, trials = self.spec, self.trials
+        spec, trials, name = self.job.spec, self.job.trials, self.job.folder.name
         size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
         size += f", {ended} already ended" * bool(ended)
         dev = f"a dev part of train ({100 * spec.config.eval.dev_fraction:.0f} %)"
         dev = "fresh queries generated for it" if generated_dev(spec.config) else dev
         strategy, dataset = spec.base["strategy"]["name"], spec.base["dataset"]["name"]
-        lines = [f"{self.name}: {strategy} on {dataset}, {size}, scored on {dev}; no trial reads val"]
+        lines = [f"{name}: {strategy} on {dataset}, {size}, scored on {dev}; no trial reads val"]
         lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
         if clipped := spec.space.clipped:
             lines.append(f"  trial 0 differs from the default, which lies outside the range of {', '.join(clipped)}")
@@ -93,7 +84,7 @@ class StudyPlan:
 
 
 def plan_study(asked: Study) -> StudyPlan:
-    """Complete the options from the recipe's table [study], and build the search space.
+    """Complete the options from the recipe's table [study], build the search space, and note what does nothing here.
 
     Raises:
         NegbenchError: an unknown key, a value of the wrong type, or invalid settings.
@@ -105,24 +96,23 @@ def plan_study(asked: Study) -> StudyPlan:
     if asked.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
         raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
     rows = [("a trial", each, resolved(each)) for each in space.corners(base)]
-    remarks = (*remarks, *check_idle(rows, asked.sets, DATA))
+    notes([*remarks, *check_idle(rows, asked.sets, DATA)])
     spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)
     first = max(spec.seeds) + 1
     fresh = tuple(range(first, first + asked.final_seeds))
     size = len(spec.listed) if grid else _TRIALS
     trials = min(asked.trials or size, size) if grid else asked.trials or size
     name = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
-    return StudyPlan(
-        files.runs_dir(asked.runs_dir), name, spec, trials, fresh, Looks.of(asked, fresh), asked.storage, remarks
-    )
+    job = Job(files.runs_dir(asked.runs_dir) / name, spec, asked.storage, trials, asked.tracking_uri)
+    return StudyPlan(job, fresh, Looks.of(asked, fresh))
 
 
-def studied(plan: StudyPlan, book: StudyStore, job: Job) -> Course:
+def studied(plan: StudyPlan, book: StudyStore) -> Course:
     """Ask for the missing trials, then for the best and the default on fresh seeds; a rerun resumes."""
-    search = TrialSearch([(book, job)])
+    search = TrialSearch([(book, plan.job)])
     yield replace(plan.first(), search=search)
     if search.errors:
         raise NegbenchError(f"{search.errors[0]}; rerun the command to resume")
     if not plan.fresh:
         return Done(ComparisonFolder(book.folder))
-    return (yield from best_and_default(book, plan.runs, plan.fresh, plan.looks))
+    return (yield from best_and_default(book, book.folder.parent, plan.fresh, plan.looks))

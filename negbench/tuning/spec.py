@@ -7,7 +7,6 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +109,10 @@ def first_refresh(config: RunConfig) -> int:
 
 # --- sampler and pruner ------------------------------------------------------------------------------------------
 
-# every option is written out, so that another version's defaults do not apply
 MODELS: dict[str, Callable[..., BaseSampler]] = {
-    "tpe": partial(optuna.samplers.TPESampler, multivariate=True, constant_liar=True, n_ei_candidates=24),
-    "gp": partial(optuna.samplers.GPSampler, deterministic_objective=False),
-    "cmaes": partial(optuna.samplers.CmaEsSampler, consider_pruned_trials=False),
+    "tpe": optuna.samplers.TPESampler,
+    "gp": optuna.samplers.GPSampler,
+    "cmaes": optuna.samplers.CmaEsSampler,
 }
 
 

@@ -57,17 +57,18 @@ def _better(book: StudyStore, best: FrozenTrial, rules: Rules | None) -> str:
 
 
 def _flatness(book: StudyStore, done: Sequence[FrozenTrial]) -> str:
-    """Say how far apart the trials within a point of the best are."""
-    near = [trial for trial in done if trial.values[0] >= done[0].values[0] - _POINT]
+    """Say how far apart the settings within a point of the best are; a sampler may try one several times."""
+    tried = {str(trial.params): trial for trial in done}
+    near = [trial for trial in tried.values() if trial.values[0] >= done[0].values[0] - _POINT]
     if len(near) == 1:
-        return "No other finished trial is within a point of it."
+        return f"Of {len(tried)} settings tried, no other is within a point of it."
     plain_values = [book.spec.space.plain(book.spec.config, trial.params) for trial in near]
     parts = [_spread(key.split(".")[-1], [each[key] for each in plain_values]) for key in plain_values[0]]
     bands = [band for trial in near if (band := band_of(book, trial))]
     if bands:
         ends = (_spread("", [round(band[side]) for band in bands]).strip() for side in (0, 1))
         parts.append("negatives from ranks {} up to ranks {}".format(*ends))
-    return f"{len(near)} of {len(done)} finished trials are within a point of the best: {', '.join(parts)}."
+    return f"{len(near)} of {len(tried)} settings tried are within a point of the best: {', '.join(parts)}."
 
 
 def _spread(name: str, values: Sequence[Any]) -> str:

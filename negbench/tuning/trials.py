@@ -41,7 +41,7 @@ class Job:
         storage: database URL for Optuna, or None for the journal in the folder.
         trials: number of trials to compute.
         uri: MLflow store of the trials' copies.
-        opens: makes the objective in the worker; importable by name. `Trials`, except in tests.
+        opens: makes the objective in the worker; importable by name. None: `Trials`.
     """
 
     folder: Path
@@ -49,7 +49,19 @@ class Job:
     storage: str | None
     trials: int
     uri: str | None
-    opens: Callable[[Job], Objective]
+    opens: Callable[[Job], Objective] | None = None
+
+    def open(self) -> StudyStore:
+        """Open the study, creating it if absent, and its MLflow run; failed trials are queued again.
+
+        Raises:
+            RunError, OptionError: see `StudyStore`.
+        """
+        book = StudyStore(self.folder, self.spec, self.storage, self.trials)
+        for number in book.requeue_failed():
+            log.info("%s: trial %d failed; queued again", book.name, number)
+        self.parent.open()
+        return book
 
     @property
     def parent(self) -> Parent:
@@ -160,28 +172,11 @@ def _judged(trial: optuna.Trial, at: int) -> bool:
 # --- workers ---------------------------------------------------------------------------------------------------------
 
 
-def open_study(
-    runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None = None, tracking_uri: str | None
-) -> tuple[StudyStore, Job]:
-    """Open the study, creating it if absent, and return it with the job of its workers. Failed trials are queued again.
-
-    Raises:
-        RunError, OptionError: see `StudyStore`.
-    """
-    folder = runs / name
-    book = StudyStore(folder, spec, storage, trials)
-    for number in book.requeue_failed():
-        log.info("%s: trial %d failed; queued again", name, number)
-    job = Job(folder, spec, storage, trials, tracking_uri, Trials)
-    job.parent.open()
-    return book, job
-
-
 def serve(job: Job, notify: Notify) -> int:
     """Compute trials until the study has as many as requested; return how many this worker computed."""
     for path in job.spec.base["plugins"]:
         registry.add_file(Path(path))
-    return StudyStore(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), notify)
+    return StudyStore(job.folder, job.spec, job.storage, job.trials).work((job.opens or Trials)(job), notify)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from negbench.campaign.compare import compared
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import looked
-from negbench.display import stages
+from negbench.display import progress
 from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import KEY
@@ -30,7 +30,7 @@ from negbench.tuning.book import StudyStore
 from negbench.tuning.final import finished
 from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
-from negbench.tuning.trials import Job, TrialSearch, open_study
+from negbench.tuning.trials import Job, TrialSearch
 
 SEED = 10_000  # of the trials, or the first one above the comparison's seeds
 _NEGATIVES = "train.num_negatives"
@@ -94,7 +94,7 @@ def compared_and_tuned(
     later = planned.cells[0].config.train.epochs * count  # no other axis goes with equal tuning
     default = yield from compared(planned, rules, float(later))
     opened = {
-        place: _opened(each, runs, planned.folder.path.name, trials, uri)
+        place: _opened(each, planned.folder.path, trials, uri)
         for place, each in enumerate(searches)
         if each.spec is not None
     }
@@ -113,7 +113,7 @@ def compared_and_tuned(
     def more(seeds: Sequence[int]) -> list[Cell]:
         configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
         choices = [_choice(tuning) for tuning, _ in tuned for _ in seeds]
-        with stages("plan") as display:
+        with progress("plan") as display:
             return plan(configs, runs, display, DATA, choices)
 
     about = {"tuned": {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}}
@@ -131,12 +131,13 @@ def _choice(tuning: Tuning) -> AxisValue:
     return AxisValue(labels={**tuning.labels, "settings": "tuned"}, facts=failed)
 
 
-def _opened(combination: Combination, runs: Path, name: str, trials: int, uri: str | None) -> tuple[StudyStore, Job]:
+def _opened(combination: Combination, folder: Path, trials: int, uri: str | None) -> tuple[StudyStore, Job]:
     """Open a combination's study, which is one as of `negbench study`, named 'NAME-tune-STRATEGY-DIGEST'."""
     spec = combination.spec
     assert spec is not None
-    title = checked_name(f"{name}-tune-{combination.configs[0].strategy.name}-{spec.digest}", "the study's name")
-    return open_study(runs, title, spec, trials=trials, tracking_uri=uri)
+    name = f"{folder.name}-tune-{combination.configs[0].strategy.name}-{spec.digest}"
+    job = Job(folder.with_name(checked_name(name, "the study's name")), spec, None, trials, uri)
+    return job.open(), job
 
 
 def _result(combination: Combination, book: StudyStore | None, error: str) -> tuple[Tuning, list[RunConfig]]:

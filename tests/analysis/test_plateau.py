@@ -111,26 +111,19 @@ def test_names_tell_groups_apart_by_what_differs():
     assert names_of([of("qure", point="k=1"), of("qure", point="k=2", dataset="e")]) == ["[k=1] qure", "[k=2] qure"]
 
 
-def test_rates_are_told_with_those_at_an_end():
+def test_rates_are_told_with_those_at_an_end(golden):
     def of(strategy: str, lr: float, scores: Sequence[float | None] = (0.5, 0.6, None), **more: Any) -> dict[str, Any]:
         labels = {"strategy": strategy, "loss": "l", "backbone": "b", "dataset": "d"}
         tried = list(zip((0.001, 0.003, 0.01), scores, strict=True))
         return {"labels": labels, "seed": 4, "lr": lr, "tried": tried, "queries": 1200, "generated": True, **more}
 
-    assert rates_answer({}) == []
-    (line,) = rates_answer({"rates": [of("qure", 0.001, (0.7, 0.6, 0.1)), of("dqe", 0.003), of("top-k", 0.003)]})
-    assert "chosen on 1,200 queries generated for this with seed 4: 0.003 for dqe and top-k; 0.001 for qure." in line
-    assert line.endswith("The best rate of qure is the highest or the lowest tried; a better one may lie beyond.")
-    few = [
-        of("dqe", 0.003, error=error, queries=number, generated=False)
-        for error, number in ((0.012, 150), (0.006, 1100))
-    ]
-    (line,) = rates_answer({"rates": few})
-    assert "on 150 to 1,100 queries carved from train (fewer than 1,000) with" in line
-    assert line.endswith(
-        "within one standard error of the best (0.6 to 1.2 points), the nearest to the configured one is taken."
-    )
-    (line,) = rates_answer({"rates": [of("dqe", 0.003), of("lost", 0.003, [None] * 3)]})
-    assert line.endswith("0.003 for dqe. All trials of lost failed, so the configured rate was used.")
-    (line,) = rates_answer({"rates": [of("lost", 0.003, [None] * 3)]})
-    assert line == "All trials of lost failed, so the configured rate was used."
+    few = [of("dqe", 0.003, error=e, queries=n, generated=False) for e, n in ((0.012, 150), (0.006, 1100))]
+    lost = of("lost", 0.003, [None] * 3)
+    cases = {
+        "none": [],
+        "at an end": [of("qure", 0.001, (0.7, 0.6, 0.1)), of("dqe", 0.003), of("top-k", 0.003)],
+        "few queries": few,
+        "one failed": [of("dqe", 0.003), lost],
+        "all failed": [lost],
+    }
+    golden("rates", {case: rates_answer({"rates": rates} if rates else {}) for case, rates in cases.items()})

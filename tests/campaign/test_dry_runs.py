@@ -105,7 +105,7 @@ def test_mine_and_embed_measure_a_part_of_the_work(monkeypatch, tmp_path):
 def test_a_line_of_progress_now_and_then_where_no_bar_is_drawn(monkeypatch, logged):
     clock = iter([0.0, 10.0, 20.0, 31.0, 31.0, 40.0, 70.0, 70.0, *[80.0] * 99])
     monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
-    with display.stages("embed") as stages, stages.stage("images", total=4000, note="again") as advance:
+    with display.progress("embed") as stages, stages.stage("images", total=4000, note="again") as advance:
         for _ in range(4):
             advance(1000)
     want = ["embed images again 2,000 of 4,000", "embed images again 4,000 of 4,000"]

@@ -4,13 +4,12 @@ import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
-from negbench.display import Display
 from negbench.papers.claim import Condition, all_claims, read_claims, selected_claims, settings
 from negbench.papers.evidence import NEEDS, lacking
 from negbench.papers.measure import Measure
 from negbench.papers.planning import plan_claims
+from negbench.settings.command_options import Claims
 from negbench.settings.config import build_config, resolved
-from negbench.settings.layers import set_layer
 from negbench.systems.system import systems
 
 
@@ -31,14 +30,13 @@ def test_all_34_claims_are_there_and_fit_together():
 
 
 def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root, tmp_path):
-    base = [set_layer(f"dataset.root='{toy_root}'"), set_layer("train.epochs=12")]
-    plan = plan_claims(all_claims(), base, (0,), tmp_path, Display(), DataCache())
+    plan = plan_claims(Claims(sets=(f"dataset.root='{toy_root}'", "train.epochs=12"), seeds=1, runs_dir=tmp_path))
+    labels = [cell.labels["system"] for cell in plan.cells]
     assert set(plan.undefined) == {"hycole-slow", "hycole-still", "hycole-fast"}
     assert all("unknown option 'frozen' in backbone 'tiny'" in why for why in plan.undefined.values())
     assert set(plan.lacking) == {20, 21, 23, 30, 31, 33, 34}
     assert all("--dataset fashioniq" in plan.lacking[number] for number in (30, 31, 33, 34))
     assert all("the target is a random one of several" in plan.lacking[number] for number in (20, 21, 23))
-    labels = [cell.labels["system"] for cell in plan.cells]
     assert set(labels) == set(settings()) - set(plan.undefined)
     assert len({cell.hash for cell in plan.cells}) == len(plan.cells)
     config = {cell.labels["system"]: cell.config for cell in plan.cells}
@@ -56,10 +54,8 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root, 
 
 
 def test_clip_can_move_slowly(toy_root, tmp_path):
-    sets = ["backbone.name=clip", "backbone.init=random", "backbone.size=toy", f"dataset.root='{toy_root}'"]
-    plan = plan_claims(selected_claims("26,28,29"), list(map(set_layer, sets)), (0,), tmp_path, Display(), DataCache())
-    assert plan.undefined == {}
-    assert plan.remarks == []
+    sets = ("backbone.name=clip", "backbone.init=random", "backbone.size=toy", f"dataset.root='{toy_root}'")
+    plan = plan_claims(Claims(only="26,28,29", sets=sets, seeds=1, runs_dir=tmp_path))
     config = {cell.labels["system"]: cell.config.backbone.options for cell in plan.cells}
     assert [config[f"hycole-{rate}"]["gamma"] for rate in ("slow", "still", "fast")] == [0.001, 1e-12, 1.0]
     assert config["hycole-slow"]["frozen"] is False
@@ -67,6 +63,7 @@ def test_clip_can_move_slowly(toy_root, tmp_path):
     assert config["hycole-sum"]["fusion"] == "sum"
     assert [config[name]["attribute_weights"] for name in ("dqe", "dqe-no-attributes")] == [True, False]
     assert len({cell.hash for cell in plan.cells}) == len(plan.cells) == 7
+    assert plan.undefined == plan.remarks == {}
 
 
 def test_a_list_stands_for_a_test_of_each(tmp_path):

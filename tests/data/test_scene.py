@@ -20,7 +20,7 @@ from negbench.display import Display
 from negbench.errors import RunError
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.compute import Execution, compute_silently
+from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Here
 from negbench.loop import record
 from negbench.loop.runs import DATA, Bench, compute_run, open_run, plan_run, run_config
@@ -52,7 +52,7 @@ def test_the_plan_finds_the_runs_that_were_computed(vector_sets, tmp_path, sets)
     grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
     for reused in (False, True):
         cells = plan(grid, tmp_path, Display(), DataCache())
-        outcomes = compute_silently(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
+        outcomes = compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
         assert [outcome.error for outcome in outcomes] == [None, None]
         assert [outcome.reused for outcome in outcomes] == [reused, reused]
     assert not list(tmp_path.glob("*-2"))
@@ -71,7 +71,7 @@ def test_a_comparison_loads_data_and_backbone_once(vector_sets, tmp_path, monkey
         monkeypatch.setattr(scene, name, counted)
     DATA.clear()
     cells = plan(configs(vector_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), DATA)
-    compute_silently(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
+    compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
     DATA.clear()
     assert counts == {"load_split": 2, "load_backbone": 2}  # train and val; the initial weights of two seeds
 
@@ -168,8 +168,8 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
     other = config.model_copy(update={"seed": 1})
     (cell,) = plan([other], tmp_path / "runs", Display(), DATA)
     replaced(files[name])  # after the plan
-    (outcome,) = compute_silently(ComparisonFolder(tmp_path / "runs" / "c"), [cell], Execution(Here(), "none"))
-    assert f"{files[name]} changed after the run was planned" in str(outcome.error)
+    with pytest.raises(RunError, match=f"{name} changed after the run was planned"):
+        compute_and_log(ComparisonFolder(tmp_path / "runs" / "c"), [cell], Execution(Here(), "none"))
     assert best_of(tmp_path / "runs", cell.hash) is None
     watch = Watch(refreshed=lambda *_: replaced(files[name]))  # while it trains
     with pytest.raises(RunError, match=f"{name} changed after the run was planned"):

@@ -56,7 +56,7 @@ def planned(axes: Axes, runs: Path) -> list[Cell]:
 
 
 def compute(axes: Axes, runs: Path) -> list[Outcome]:
-    return grid_compute.compute_silently(ComparisonFolder(runs / "c"), planned(axes, runs), Execution(Here(), "none"))
+    return grid_compute.compute_and_log(ComparisonFolder(runs / "c"), planned(axes, runs), Execution(Here(), "none"))
 
 
 def test_all_strategies_are_those_that_every_run_can_have():
@@ -85,12 +85,14 @@ def test_cells_of_one_seed_stand_together(vector_sets):
     assert order == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
 
 
-def test_cells_are_computed_in_the_order_of_the_plan(vector_sets, tmp_path):
+def test_cells_are_computed_in_the_order_of_the_plan(vector_sets, tmp_path, before_training):
     cells = planned(axes_of(vector_sets, "qure,top-k", seeds=1), tmp_path)
-    seen: list[str] = []
+    seen = list[str]()
+    before_training(lambda run: seen.append(run.config.strategy.name))
     folder, execution = ComparisonFolder(tmp_path / "c"), Execution(Here(), "none")
-    grid_compute.compute_silently(folder, [*cells, cells[1]], execution, lambda o, done: seen.append(o.cell.hash))
-    assert seen == [cell.hash for cell in cells]
+    outcomes = grid_compute.compute_and_log(folder, [*cells, cells[1]], execution)
+    assert seen == ["qure", "top-k"]
+    assert [outcome.cell for outcome in outcomes] == [*cells, cells[1]]
 
 
 def test_a_failing_cell_stops_nothing_and_runs_again(vector_sets, tmp_path, before_training):
@@ -179,7 +181,7 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
 def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets, tmp_path, logged):
     cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
     broken = "sqlite:////dev/null/mlflow.db"
-    (outcome,) = grid_compute.compute_silently(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), broken))
+    (outcome,) = grid_compute.compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), broken))
     assert any("no MLflow run for 'c'" in record.getMessage() for record in logged)
     assert RunFolder(tmp_path / str(outcome.run_id)).status == "finished"
     Parent(Tracker.open(tmp_path, broken), tmp_path / "c").close([], [], "")  # no parent to close
@@ -436,7 +438,7 @@ def test_negatives_are_an_axis(vector_sets, tmp_path):
     ]  # fmt: skip
     want = [("in-batch x1", 1), ("in-batch x5", 5), ("all-corpus x1", 1), ("all-corpus x5", 5)]
     assert [(cell.labels["strategy"], cell.config.train.num_negatives) for cell in cells] == want
-    outcomes = grid_compute.compute_silently(ComparisonFolder(tmp_path / "c"), cells[1::2], Execution(Here(), "none"))
+    outcomes = grid_compute.compute_and_log(ComparisonFolder(tmp_path / "c"), cells[1::2], Execution(Here(), "none"))
     seen = [RunFolder(tmp_path / str(o.run_id)).result["negatives_seen"] for o in outcomes]
     assert seen == [5 * 48 * 2] * 2  # equal budgets: queries x epochs x M
 

@@ -19,19 +19,29 @@ from negbench.grid.jobs import Jobs, compute_line
 from negbench.machine.files import read_json, write_json
 from negbench.machine.signals import Stopped
 from negbench.settings.options import Compare, Study
+from negbench.store.copies import NOTE
+from negbench.store.parents import restore
+from negbench.store.tracking import Tracker
 
 ROOT = Path(__file__).parents[2]
 
 
 def command_of(vector_flags: Sequence[str], folder: Path, *more: str) -> list[str]:
     asked = ["compare", "--strategies", "top-k,in-batch", "--seeds", "1", "--lr", "fixed", "--name", "c", "--no-report"]
-    where = ["--runs-dir", str(folder / "runs"), "--tracking-uri", "none", "--executor", f"jobs:{folder / 'jobs'}"]
+    where = ["--runs-dir", str(folder / "runs"), "--executor", f"jobs:{folder / 'jobs'}"]
     return [*asked, *vector_flags, *where, *more]
 
 
 def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsys, before_training):
-    """One cell fails, is told, and is handed out again by the call after that; a job that dies is repeated once."""
+    """One cell fails, is told, and is handed out again by the call after that; a job that dies is repeated once.
+
+    In MLflow the comparison is scheduled while cells are left, and finished once they are collected.
+    """
     command, jobs = command_of(vector_flags, tmp_path), tmp_path / "jobs"
+    tracker = Tracker.open(tmp_path / "runs")
+
+    def state() -> str:
+        return tracker.state(tmp_path / "runs" / "c" / NOTE)
 
     def dying(run: Any) -> None:
         raise NegbenchError("mend this") if run.config.strategy.name == "top-k" else Stopped(15)
@@ -40,6 +50,7 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
     assert negbench(command) == 75
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "NUMBER" in line]
     assert line == f"negbench: run `python -m negbench.grid.jobs {jobs} NUMBER` for 0 to 1, then this command again"
+    assert state() == "SCHEDULED"
     assert compute_line(jobs, 0).value == "mend this"
     for _ in range(2):
         with pytest.raises(Stopped):
@@ -54,10 +65,14 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
     assert "in-batch bradley-terry seed 0: its job died, 2 times" in error
     assert "2 of 2 cells failed" in error
     before_training(lambda run: None)
+    assert state() == "FINISHED"
     assert negbench(command) == 75
+    assert [line.partition(" that")[0] for _ in range(2) for line in restore(tracker)] == ["copied the summary of c"]
     assert {compute_line(jobs, number).kind for number in (0, 1)} == {"done"}
     assert [path.name for path in jobs.iterdir()] == ["cells.jsonl"]
+    assert state() == "SCHEDULED"
     assert negbench(command) == 0
+    assert state() == "FINISHED"
     with pytest.raises(NegbenchError, match="has lines 0 to 1, not 2"):
         compute_line(jobs, 2)
     row = json.loads((jobs / "cells.jsonl").read_text().splitlines()[0])
@@ -88,7 +103,7 @@ def test_what_cannot_be_handed_out(tmp_path):
 @pytest.mark.skipif("NEGBENCH_FAULTS" not in os.environ, reason="takes half a minute: `make faults`")
 def test_the_shell_loop_gives_the_runs_of_one_process_although_a_job_is_killed(vector_flags, tmp_path):
     """The first job is killed while it trains; the second one resumes its run."""
-    flags = [*vector_flags, "--set", "train.epochs=150"]
+    flags = [*vector_flags, "--set", "train.epochs=150", "--tracking-uri", "none"]
     command = command_of(flags, tmp_path, "--strategies", "in-batch")
     killing = tmp_path / "python"
     killing.write_text(f"""#!/bin/sh

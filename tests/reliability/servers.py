@@ -110,7 +110,7 @@ def contents(uri: str, name: str) -> dict[str, Any]:
     client = MlflowClient(uri)
     if (experiment := client.get_experiment_by_name(name)) is None:
         return {}
-    runs = client.search_runs([experiment.experiment_id])
+    runs = sorted(client.search_runs([experiment.experiment_id]), key=lambda run: str(run.info.run_name))
     parents = [run.info.run_id for run in runs if run.data.tags["negbench.kind"] in ("comparison", "study")]
     below = {
         run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in runs if run.info.run_id not in parents

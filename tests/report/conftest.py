@@ -14,7 +14,7 @@ from negbench.display import Display
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.compute import Execution, compute_silently
+from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Here
 from negbench.machine.files import locked, seal, write_json
 from negbench.report.build import comparison_page, write_report
@@ -39,7 +39,7 @@ def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.
         if not (runs / "small" / "statistics.json").exists():
             axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=sets))
             cells = plan(axes.configs(), runs, Display(), DataCache())
-            compute_silently(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
+            compute_and_log(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
             judged(runs, "small", Rules()).write(runs / "small")
     return Path(shutil.copytree(runs, tmp_path_factory.mktemp("compared") / "runs"))
 

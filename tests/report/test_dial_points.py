@@ -34,7 +34,7 @@ def hits(seed: int, rate: float, shape: tuple[int, int] = (5, 1500)) -> np.ndarr
 RATES = {"a": 0.2, "b": 0.6, "c": 0.3}
 
 
-def test_the_best_and_those_that_share_first_place():
+def test_the_best_and_those_that_share_first_place(golden):
     dials = of(x=[1, 2])
     tables = [
         table("x=1", a=hits(0, 0.5), b=hits(1, 0.2), c=hits(2, 0.5)),
@@ -46,17 +46,9 @@ def test_the_best_and_those_that_share_first_place():
     assert point[2].behind == pytest.approx(point[0].mean - point[2].mean)
     assert 0 < point[2].behind_low < point[2].behind < point[2].behind_high
     assert math.isnan(point[0].behind)
-    lines = say(Findings((), {"dials": dials.plain()}, tuple(rows)))
-    assert lines[0] == (
-        "2 points (R@10, 5 seeds, 1200 to 1500 queries per point): one strategy beats all others at 1; at 1 several "
-        "are not beaten."
-    )
-    assert lines[1] == "b is best at x=2."
-    decided = say(Findings((), {"dials": of(x=[2]).plain()}, tuple(row for row in rows if row.point == "x=2")))
-    assert decided[0] == "1 points (R@10, 5 seeds, 1200 queries per point): one strategy beats all others at 1."
-    alone = say(Findings((), {"dials": dials.plain()}, tuple(row for row in rows if row.strategy == "b")))
-    assert alone[0] == "2 points (R@10, 5 seeds, 1200 to 1500 queries per point) of b alone."
-    assert lines[2] == "a, b and c are not beaten at 1 of 2 points, the most of all strategies."
+    cases = {"two points": (dials, rows), "one": (of(x=[2]), [r for r in rows if r.point == "x=2"])}
+    cases["alone"] = dials, [r for r in rows if r.strategy == "b"]
+    golden("points", {k: say(Findings((), {"dials": d.plain()}, tuple(r))) for k, (d, r) in cases.items()})
     frame = points_frame(dials, rows)
     assert list(frame["best"]) == [point[0].strategy, "b"]
     assert frame.loc[1, "not beaten"] == "b"

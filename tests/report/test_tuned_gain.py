@@ -1,12 +1,15 @@
 """Gains of equal tuning, in words: rows chosen by hand."""
 
+from dataclasses import replace
+from typing import Any
+
 from negbench.analysis.tuned_gain import Tuning, tuned_answer
 from negbench.analysis.verdicts import VerdictRow
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 
 
-def test_what_tuning_found_gained_and_cost() -> None:
+def test_what_tuning_found_gained_and_cost(golden: Any) -> None:
     tunings = [
         Tuning({**LABELS, "strategy": "x"}, "s", found={"strategy.k": 3, "schedule.a": 0.12345}, trials=5, seconds=7.4),
         Tuning({**LABELS, "strategy": "y"}, "s", found={}, trials=5, seconds=2.0),
@@ -16,11 +19,13 @@ def test_what_tuning_found_gained_and_cost() -> None:
     known = {"metric": "recall_at_10", "main": True, "seeds": 2, "queries": 9, "baseline": "its default"}
     ends = {"mean": 0.4, "sd": 0.0, "low": 0.4, "high": 0.4, "difference": 0.3, "diff_low": 0.2, "diff_high": 0.4}
     gain = VerdictRow(**LABELS, **known, **ends, strategy="x", verdict="better")
-    assert tuned_answer(tunings, [gain]) == [
-        "Equal tuning (10 trials on a dev part, 9 s of computing besides the runs of both tables): x with k=3, "
-        "a=0.1235, +30.00 [20.00, 40.00] points over its default; y keeps its default; z has nothing to tune; "
-        "f FAILED: mend this."
-    ]
     elsewhere = Tuning({**LABELS, "dataset": "e", "strategy": "x"}, "s", found={})
-    assert "; x (l, b and e) keeps its default." in tuned_answer([*tunings, elsewhere], [gain])[0]
-    assert tuned_answer([], []) == []
+    half = Tuning({**LABELS, "strategy": "x"}, "s", found={}, trials=8, failed=6)
+    assert replace(gain, facts={"failed_trials": "6 of 8"}).marked_label == "x (6 of 8 trials failed)"
+    cases = {
+        "gains": (tunings, [gain]),
+        "two data sets": ([*tunings, elsewhere], [gain]),
+        "failed trials": ([half], []),
+    }
+    cases["nothing"] = [], []
+    golden("tuning", {case: tuned_answer(*given) for case, given in cases.items()})

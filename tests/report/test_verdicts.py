@@ -322,31 +322,24 @@ def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
     return VerdictRow(strategy=strategy, mean=mean, **given)
 
 
-def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided():
+def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided(golden):
     rows = [
         row("x", 0.5, standing="highest"),
         row("same", 0.498, standing="equal", gap=0.002, gap_low=-0.001, gap_high=0.004),
         row("open", 0.49, standing="undecided", gap=0.01, gap_low=-0.02, gap_high=0.04),
         row("last", 0.4, standing="worse", gap=0.1, gap_low=0.08, gap_high=0.12),
     ]
-    assert answer_of([], rows) == [
-        "R@10 with 1 negative per query and step: x (50.0 %) is highest; same (49.8 %) is equal to it within 0.5 "
-        "points; open (49.0 %) is undecided against it; last loses 10.0 points.",
-        "Behind x: last by 10.00 [8.00, 12.00] points.",
-        "Against the best with as many negatives: 1 worse, 1 equal, 1 undecided. The simultaneous 95 % intervals "
-        "hold for other seeds, not for other models, data or settings.",
-    ]
-    alone = answer_of([], [replace(rows[0], standing="best"), rows[3]])
-    assert alone[0] == "R@10 with 1 negative per query and step: x (50.0 %) is best; last loses 10.0 points."
-    assert alone[1].startswith("Behind x: last by 10.00")
-    near = answer_of([], [rows[0], replace(rows[2], gap_low=-0.004), replace(rows[2], gap_low=-0.005)])
-    assert near[0].endswith("open and open (49.0 %) are undecided against it, but at most 0.50 points ahead.")
-    unknown = answer_of([], [row(name, mean, negatives=math.nan) for name, mean in (("x", 0.5), ("y", 0.4))])
-    assert unknown[0].startswith("R@10 with an unrecorded number of negatives per query and step: x (50.0 %) is ")
-    two = answer_of([], [*rows, row("x", 0.5, loss="other")])
-    assert list(dict.fromkeys(line.split(":")[0] for line in two[:3])) == ["l", "other"]
-    (several,) = {line.split(":")[0] for line in answer_of([], [rows[0], row("x", 0.5, dataset=OVER_ALL)])[:1]}
-    assert several == OVER_ALL  # the block over all comes first
+    near = [rows[0], replace(rows[2], gap_low=-0.004), replace(rows[2], gap_low=-0.005)]
+    unknown = [row(name, mean, negatives=math.nan) for name, mean in (("x", 0.5), ("y", 0.4))]
+    cases = {
+        "of each kind": rows,
+        "ahead of all": [replace(rows[0], standing="best"), rows[3]],
+        "bounded": near,
+        "unrecorded": unknown,
+        "two losses": [*rows, row("x", 0.5, loss="other")],
+        "over all": [rows[0], row("x", 0.5, dataset=OVER_ALL)],
+    }
+    golden("comparison", {case: answer_of([], members) for case, members in cases.items()})
 
 
 def test_the_price_of_what_is_undecided_is_said(tmp_path):

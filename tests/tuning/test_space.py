@@ -169,8 +169,8 @@ def test_ranges_that_cannot_be():
 
 def test_what_is_fixed_keeps_its_value_and_is_no_knob():
     plan = plan_study(Study(strategy="dqe", sets=("strategy.beta=0.7",), fix=("strategy.beta", "schedule.n_def")))
-    assert plan.spec.config.strategy.options["beta"] == 0.7
-    assert set(knobs_of(plan.spec.space)) == {"strategy.alpha", "schedule.warmup"}
+    assert plan.job.spec.config.strategy.options["beta"] == 0.7
+    assert set(knobs_of(plan.job.spec.space)) == {"strategy.alpha", "schedule.warmup"}
     with pytest.raises(NegbenchError, match=r"unknown key 'strategy.alhpa' in --fix: did you mean 'strategy\.alpha'"):
         build_space(base_of("dqe"), fix=["strategy.alhpa"])
 
@@ -208,13 +208,14 @@ def test_recipes_are_overridden_by_flags(tmp_path):
     table = '[study]\nseeds = 3\nfix = ["schedule.n_def"]\ntrials = 5\n'
     recipe = recipe_of(tmp_path, f'[strategy]\nname = "dqe"\n[schedule]\nn_def = 3\n{table}')
     plan = plan_study(Study(trials=9, recipe=recipe))
-    assert (plan.trials, plan.spec.seeds, plan.fresh) == (9, (0, 1, 2), (3, 4, 5))
-    assert plan.spec.config.schedule.n_def == 3
-    assert "schedule.n_def" not in knobs_of(plan.spec.space)
-    assert plan.spec.config.eval.dev_fraction == 0.2
+    spec = plan.job.spec
+    assert (plan.job.trials, spec.seeds, plan.fresh) == (9, (0, 1, 2), (3, 4, 5))
+    assert spec.config.schedule.n_def == 3
+    assert "schedule.n_def" not in knobs_of(spec.space)
+    assert spec.config.eval.dev_fraction == 0.2
     text = '[strategy]\nname = "qure"\n[study]\nsampler = "grid"\nsearch = ["schedule.n_def=3|6"]\n'
-    plan = plan_study(Study(recipe=recipe_of(tmp_path, text)))
-    assert (plan.trials, plan.spec.sampler, plan.spec.pruner) == (2, "grid", "none")
+    job = plan_study(Study(recipe=recipe_of(tmp_path, text))).job
+    assert (job.trials, job.spec.sampler, job.spec.pruner) == (2, "grid", "none")
 
 
 def test_values_of_the_wrong_type_are_one_line(tmp_path, refused):

@@ -9,7 +9,6 @@ import pytest
 from mlflow.tracking import MlflowClient
 from optuna.trial import create_trial
 
-from negbench.analysis.findings import stored
 from negbench.analysis.tuned_gain import Tuning
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
@@ -21,8 +20,8 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
 from negbench.store.tracking import default_uri
-from negbench.tuning.book import open_book
-from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, combinations
+from negbench.tuning.book import StudyStore, open_book
+from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, _choice, _result, combinations
 
 
 def combined(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str = 2) -> list[Combination]:
@@ -157,31 +156,19 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(vector_flags, tmp_path
     assert states == want | {"study FINISHED": 2, "trial FINISHED": 1, "trial FAILED": 1}
 
 
-def test_failed_trials_are_told_wherever_the_rule_is_judged(vector_flags, tmp_path, capsys, before_training):
-    def failing(run: Any) -> None:
-        options = run.config.strategy.options
-        if broken and run.config.strategy.name == "top-k" and options["k"] != 100 and not run.config.eval.reported:
-            raise NegbenchError("mend this")
+def test_failed_trials_are_counted_until_a_rerun_computes_them(vector_sets, tmp_path):
+    """tests/report/test_tuned_gain.py has the answer, and the mark of the row."""
+    (one,) = combined(tmp_path, vector_sets, "top-k")
+    for broken, facts in (((1, 2), {"failed_trials": "2 of 3"}), ((), {})):
 
-    before_training(failing)
-    command = ["compare", "--strategies", "top-k,after-target", "--seeds", "2", "--name", "c", "--no-report"]
-    command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--tuned", "3"]
-    command += [*vector_flags, "--set", "train.epochs=2", "--set", "strategy.k=100"]
-    said = {}
-    for broken in (True, False):  # a rerun computes them
-        assert negbench(command) == 0
-        said[broken] = capsys.readouterr().out
-        failed = {each["labels"]["strategy"]: each["failed"] for each in _tunings(tmp_path)}
-        assert failed == {"top-k": 2 * broken, "after-target": 0}
-        assert {each["trials"] for each in _tunings(tmp_path)} == {3}
-        rows = [row for row in stored(tmp_path, "c").main if row.strategy == "top-k"]
-        marks = {row.settings: row.marked_label for row in rows}
-        assert marks == {"default": "top-k", "tuned": "top-k (2 of 3 trials failed)" if broken else "top-k"}
-    assert "top-k keeps its default (2 of its 3 trials FAILED)" in said[True]
-    assert said[True].count("(2 of 3 trials failed)") > 1  # the table and the answer
-    assert "trials failed" not in said[False]
+        def objective(trial: Any, broken: tuple[int, ...] = broken) -> float:
+            if trial.number in broken:
+                raise NegbenchError("mend this")
+            return float(trial.number == 0)
 
-
-def _tunings(runs: Path) -> list[dict[str, Any]]:
-    tunings: list[dict[str, Any]] = read_json(runs / "c" / "comparison.json")["tuned"]["tunings"]
-    return tunings
+        book = StudyStore(tmp_path / "s", one.spec, trials=3)
+        book.requeue_failed()
+        book.work(objective, print)
+        tuning, configs = _result(one, book, "")
+        assert (tuning.trials, tuning.failed, tuning.best) == (3, len(broken), 1.0)
+        assert (_choice(tuning).facts, [config.seed for config in configs]) == (facts, [0, 1])
