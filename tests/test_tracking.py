@@ -18,7 +18,7 @@ from negbench.loop.types import RunResult
 from negbench.machine.files import write_json
 from negbench.store import tracking
 from negbench.store.runfolder import RunFolder, final_values
-from negbench.store.tracking import Tracker, default_uri
+from negbench.store.tracking import Tracker, default_uri, log_values
 from negbench.systems.system import load_config
 
 
@@ -62,9 +62,21 @@ def test_the_copy_holds_what_the_folder_holds(stored):
     curve = client.get_metric_history(copy.info.run_id, "val/average/recall_at_10")
     points = [p for p in result.folder.metrics() if "val/average/recall_at_10" in p]
     assert [(p.step, p.value) for p in curve] == [(p["step"], p["val/average/recall_at_10"]) for p in points]
+    curves = {name for point in result.folder.metrics() for name in point} - {"step", "epoch"}
+    only_folder = {name for name in curves if name.startswith(("mining/", "regime/"))}
+    assert len(only_folder) > 20
+    assert copy.data.metrics.keys() == (curves - only_folder) | values.keys()
     artifacts = {"config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors"}
     assert {a.path for a in client.list_artifacts(copy.info.run_id)} == artifacts
     assert copy.info.artifact_uri.startswith((where / "artifacts").as_uri())
+
+
+def test_the_client_divides_what_exceeds_a_batch(tmp_path):
+    client = Tracker.open(tmp_path).client()
+    run_id = client.create_run("0").info.run_id
+    log_values(client, run_id, {f"p{i}": i for i in range(250)}, [(f"m{i % 2}", i, i) for i in range(2_500)])
+    assert len(client.get_run(run_id).data.params) == 250
+    assert [point.value for point in client.get_metric_history(run_id, "m1")] == list(range(1, 2_500, 2))
 
 
 @pytest.mark.usefixtures("ui_commands")

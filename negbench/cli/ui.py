@@ -41,18 +41,19 @@ while os.getppid() == int(server):
 def ui(given: Mapping[str, Any]) -> None:
     """Replace this process by MLflow's server; another prints the address when it answers."""
     from negbench.errors import OptionError, RunError
-    from negbench.grid.executors import APART
     from negbench.machine import files
-    from negbench.store.parents import restore
-    from negbench.store.tracking import Tracker
 
     asked = Ui.parsed(given)
     root = files.runs_dir(asked.runs_dir)
     if asked.tracking_uri is None and not any((*root.glob("*/config.json"), *root.glob("*/study.json"))):
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
-    tracker = Tracker.open(root, asked.tracking_uri)
     typer.echo(f"reading {root}, and copying to MLflow what its store lacks ...")
 
+    from negbench.grid.executors import APART  # the line comes first: these take seconds
+    from negbench.store.parents import restore
+    from negbench.store.tracking import Tracker
+
+    tracker = Tracker.open(root, asked.tracking_uri)
     if tracker.uri.startswith("http"):  # a server, which has pages of its own
         for line in (*restore(tracker), tracker.shown.rstrip("/") + tracker.address(asked.name)):
             typer.echo(line)

@@ -20,7 +20,7 @@ from negbench.machine.files import check_links, locked, read_json, sha256_of, wr
 from negbench.machine.signals import Stopped
 from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, SummaryRun, announced, noted, run_of
 from negbench.store.runfolder import RunFolder
-from negbench.store.tracking import ALIVE, RunLog, Tracker, delete_run, log_params, log_points, param_text
+from negbench.store.tracking import ALIVE, RunLog, Tracker, delete_run, log_values, param_text
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -209,8 +209,7 @@ class Parent:
         for each in (SummaryRun(**given) for given in held["summaries"]):
             tags = {PARENT: parent, "negbench.kind": "summary", **ORIGIN, **each.tags}
             run_id = str(client.create_run(experiment, tags=tags, run_name=each.name).info.run_id)
-            log_params(client, run_id, each.params)
-            log_points(client, run_id, [(key, value, 0) for key, value in each.metrics.items()])
+            log_values(client, run_id, each.params, [(key, value, 0) for key, value in each.metrics.items()])
             client.set_terminated(run_id)
         if answer := held["answer"][:_TAG_LIMIT]:
             client.set_tag(parent, _DESCRIPTION, answer)

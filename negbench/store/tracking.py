@@ -12,7 +12,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,7 @@ _COMPARED = {  # part of the pages' address: only strategies, best first, as bar
     "orderByAsc": "false",
     "compareRunsMode": "CHART",
 }
+_FOLDER_ONLY = ("mining/", "regime/")  # curves that are not copied
 _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
 
 
@@ -234,6 +235,7 @@ class Tracker:
             if self.enabled and "experiment" not in tags:  # else `Parent.open` did it
                 log.guarded(self.end_abandoned)
             log.start(params, tags)
+            log.guarded(log.flush)
             yield log
             status = "FINISHED"
         except Exception:
@@ -288,8 +290,7 @@ class Tracker:
     def state(self, note: Path) -> str:
         """Return the status of a note's run in this store, or 'deleted'; '' if there is none."""
         with _unless_gone():
-            client = self.client()
-            if (kept := noted(note, self.shown)) and (run_id := run_of(client, kept)):
+            if (kept := noted(note, self.shown)) and (run_id := run_of(client := self.client(), kept)):
                 info = client.get_run(run_id).info
                 return "deleted" if info.lifecycle_stage == "deleted" else str(info.status)
         return ""
@@ -341,11 +342,12 @@ class RunLog:
         self.run_id = ""
         self.error: str | None = None
         self._client: MlflowClient | None = None
+        self._params: dict[str, Any] = {}
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
 
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Note the tags; create the MLflow run, in place of an earlier copy of the folder, with its points so far."""
+        """Note the tags; create the MLflow run, in place of an earlier copy of the folder; buffer its points so far."""
         self.guarded(lambda: self._note(tags=dict(tags), whole=False))
         if self.tracker.enabled:
             self.guarded(lambda: self._create(params, tags))
@@ -353,10 +355,15 @@ class RunLog:
                 self.metrics({k: v for k, v in point.items() if k not in ("step", "epoch")}, int(point["step"]))
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Add points of a curve; `step` counts batches. Values that are not finite are left out."""
-        self._buffer.extend((name, value, step) for name, value in values.items() if math.isfinite(value))
+        """Add points of curves; `step` counts batches. Values that are not finite are left out.
+
+        Curves of negatives and of the regime are left out too: MLflow takes half a millisecond for each point, and the
+        folder's metrics.jsonl, an artifact, has them.
+        """
+        kept = {name: value for name, value in values.items() if not name.startswith(_FOLDER_ONLY)}
+        self._buffer.extend((name, value, step) for name, value in kept.items() if math.isfinite(value))
         if time.monotonic() - self._sent > _FLUSH_SECONDS:
-            self.guarded(self._flush)
+            self.guarded(self.flush)
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
         """Send final metrics, then the folder's files."""
@@ -365,7 +372,7 @@ class RunLog:
 
     def finish(self, status: str) -> None:
         """Send what is buffered and close."""
-        self.guarded(self._flush)
+        self.guarded(self.flush)
         if (client := self._client) is not None:
             self.guarded(lambda: client.set_terminated(self.run_id, status=status))
             if status == "FINISHED":
@@ -389,12 +396,13 @@ class RunLog:
         run = client.create_run(experiment, tags=named, run_name=name)
         self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
         self._note(run_id=self.run_id)
-        log_params(client, self.run_id, params)
+        self._params = dict(params)
 
-    def _flush(self) -> None:
-        if self._client is not None and self._buffer:
-            log_points(self._client, self.run_id, self._buffer)
-        self._buffer.clear()
+    def flush(self) -> None:
+        """Send what is buffered; what a signal interrupts is not sent again."""
+        params, points, self._params, self._buffer = self._params, self._buffer, {}, []
+        if self._client is not None and (params or points):
+            log_values(self._client, self.run_id, params, points)
         self._sent = time.monotonic()
 
     def _send_files(self) -> None:
@@ -418,23 +426,15 @@ def param_text(value: Any) -> str:
     return "" if value is None else str(value)[:_PARAM_LIMIT]
 
 
-def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
-    """Log parameters in batches within MLflow's limits; None is written as ''."""
-    from mlflow.entities import Param
-
-    items = [Param(key, param_text(value)) for key, value in params.items()]
-    for start in range(0, len(items), 100):
-        client.log_batch(run_id, params=items[start : start + 100])
-
-
-def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float, int]]) -> None:
-    """Log (name, value, step) points in batches within MLflow's limits."""
-    from mlflow.entities import Metric
+def log_values(
+    client: MlflowClient, run_id: str, params: Mapping[str, Any], points: Sequence[tuple[str, float, int]]
+) -> None:
+    """Log parameters, and (name, value, step) points; the client divides them into batches within MLflow's limits."""
+    from mlflow.entities import Metric, Param
 
     now = int(time.time() * 1000)
-    items = [Metric(name, float(value), now, step) for name, value, step in points]
-    for start in range(0, len(items), 1000):
-        client.log_batch(run_id, metrics=items[start : start + 1000])
+    metrics = [Metric(name, float(value), now, step) for name, value, step in points]
+    client.log_batch(run_id, metrics, [Param(key, param_text(value)) for key, value in params.items()])
 
 
 def delete_run(client: MlflowClient, run_id: str) -> None:

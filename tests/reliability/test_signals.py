@@ -218,7 +218,7 @@ def test_a_signal_while_the_copy_is_made_ends_it(statuses, vector_sets, tmp_path
     def cut_off(*_: Any) -> None:
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr("negbench.store.tracking.log_params", cut_off)
+    monkeypatch.setattr("negbench.store.tracking.log_values", cut_off)
     with pytest.raises(Stopped):
         run_config(load_config(flags={"strategy": {"name": "all-corpus"}}, sets=vector_sets), Bench.open(tmp_path))
     assert statuses(tmp_path) == {"KILLED": 1}
